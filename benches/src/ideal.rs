@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Words of one cache line.
 const LINE_WORDS: usize = 8;
-/// Payload bytes that share the first line with the sequence word.
+/// The number of payload bytes in the first cache line, beside the sequence word.
 const INLINE: usize = (LINE_WORDS - 1) * 8;
 
 /// Sizes of an ideal ring; both ends must use the same.
@@ -31,7 +31,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The shape of a ring of about `bytes`, for payloads of `size` bytes.
+    /// Returns the shape of a ring of about `bytes` bytes, for payloads of `size` bytes.
     pub fn of_bytes(size: usize, bytes: usize) -> Self {
         let slots = bytes / (Self { size, slots: 1 }.slot_words() * 8);
         Self { size, slots: (slots.max(2) + 1).next_power_of_two() / 2 }

@@ -1,6 +1,6 @@
 //! `shmcast-bench` asks one question and prints the answer.
 //!
-//! The same program plays the publisher's and the receivers' roles when the rig starts it as a child.
+//! The rig also starts this program as a child, in the role of the publisher or of a receiver.
 #![forbid(unsafe_code)]
 
 use anyhow::{Context, Result};
@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Measures shmcast beside kernel multicast, the bare minimum, and its peers.
+/// Measures shmcast, and compares it with kernel multicast, an ideal ring, and other projects (peers).
 #[derive(Debug, Parser)]
 #[command(
     version,
@@ -30,7 +30,7 @@ use std::time::Duration;
 struct Args {
     #[command(subcommand)]
     question: Question,
-    /// Check delivery only, in a few seconds; the times then mean nothing
+    /// Only check delivery, in a few seconds; the times then mean nothing
     #[arg(long, global = true)]
     quick: bool,
     /// Write everything measured to this file
@@ -39,26 +39,25 @@ struct Args {
     /// Laps of interleaved rounds
     #[arg(long, global = true, default_value_t = 5, value_parser = count(1, 1000))]
     laps: usize,
-    /// Rounds of a case (one size, one number of receivers) played again because the machine was not quiet, at most
+    /// Most rounds of a case (one size, one number of receivers) that are played again because the machine was not quiet
     #[arg(long, global = true, default_value_t = 40)]
     retries: usize,
-    /// The peers' program, whose path benches/peers/build.sh prints; all of its transports join, or only those that
-    /// --with names
+    /// The peers' program, whose path benches/peers/build.sh prints. All of its transports join, or only those that --with names
     #[arg(long, global = true, value_name = "PROGRAM")]
     peers: Option<PathBuf>,
-    /// The daemon's program, for parked readers; without it, the one beside this program
+    /// The daemon's program, for parked readers [default: the one beside this program]
     #[arg(long, global = true, value_name = "PROGRAM")]
     daemon: Option<PathBuf>,
-    /// The program with the bridge in it; without it, the one beside this program
+    /// The program with the bridge [default: the one beside this program]
     #[arg(long, global = true, value_name = "PROGRAM")]
     shmcast: Option<PathBuf>,
     /// Add contestants, such as multicast/block
     #[arg(long = "with", global = true, value_name = "TRANSPORT/WAIT", value_parser = contestant)]
     with: Vec<Contestant>,
-    /// Play these contestants only, of the question's own, the peers and those of --with
+    /// Play only these contestants
     #[arg(long, global = true, value_name = "TRANSPORT/WAIT", value_parser = contestant, value_delimiter = ',')]
     only: Vec<Contestant>,
-    /// Payload sizes in bytes; each payload carries its number and proof
+    /// Payload sizes in bytes; each payload contains its number and a check
     #[arg(long, global = true, value_delimiter = ',', value_parser = count(MIN_SIZE as u64, 1 << 24))]
     sizes: Vec<usize>,
     /// Bytes of ring, a power of two, for transports that have one
@@ -84,33 +83,34 @@ enum Question {
     Oversubscribed,
     /// Receivers that come, leave and die while others stay
     Churn,
-    /// From host to host over a virtual wire, beside bare UDP; needs root
+    /// From host to host over a virtual wire, compared with bare UDP; needs root
     Bridge,
-    /// One channel for a long time: counts, latency, memory and hiccups, window by window
+    /// One channel for a long time: counts, latency, memory and hiccups in each window of time
     Soak {
         /// How long each round lasts, such as 90s, 30m or 12h
         #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
         duration: Duration,
     },
-    /// Clients in other languages beside Rust's: reading a ring, publishing, and live messages
+    /// Clients in other languages compared with Rust's: reading a ring, publishing, and live messages
     Bindings {
-        /// Commands of testees of client/conformance, each one argument, with spaces between its words; those that cannot publish last
+        /// Commands of testees of client/conformance, each as one argument, with spaces between its words; name testees that cannot
+        /// publish last
         #[arg(value_name = "TESTEE")]
         testees: Vec<String>,
         /// The testee in Rust; without it, the one beside this program
         #[arg(long, value_name = "PROGRAM")]
         rust: Option<PathBuf>,
     },
-    /// A channel's journal: recording, durability, catching up, beside the bare calls of the same file system
+    /// A channel's journal: recording, durability and catching up, compared with bare system calls on the same file system
     #[command(after_help = JOURNAL_EXAMPLE)]
     Journal {
-        /// Directory on the drive to measure; at most 4 GB are there at a time, and nothing is left
+        /// Directory on the drive to measure; it holds at most 4 GB at a time, and is empty again at the end
         #[arg(long, value_name = "DIR", default_value_os_t = std::env::temp_dir())]
         dir: PathBuf,
-        /// Numbers of the requirements to measure, as METHOD.md lists them; without it, all
+        /// Numbers of the requirements to measure, as METHOD.md lists them [default: all]
         #[arg(long, value_delimiter = ',', value_name = "ROWS", value_parser = journal_row)]
         rows: Vec<u32>,
-        /// Ways of bytes to the disk, for the rows in which they differ most
+        /// How bytes are written to the disk, in the rows in which this makes a difference
         #[arg(long, value_delimiter = ',', value_enum, default_values = ["direct", "buffered"])]
         io: Vec<Way>,
         /// Length of each sustained recording
@@ -129,7 +129,7 @@ enum Question {
         #[arg(value_name = "DIR")]
         dir: PathBuf,
     },
-    /// Compare two sets of answers: what became better or worse, beyond the noise of the rounds
+    /// Compare two sets of answers: what became better or worse by more than the noise of the rounds
     Compare {
         /// Directory of earlier answers, or one answer's file
         #[arg(value_name = "OLD")]
@@ -147,7 +147,7 @@ enum Question {
         /// The task as JSON
         task: String,
     },
-    /// Play a role in a round with a recorder (what the rig starts)
+    /// Play a role in a round with a recorder (the rig starts this)
     #[command(hide = true)]
     PlayJournal {
         /// The role as JSON
@@ -246,7 +246,7 @@ fn main() -> Result<ExitCode> {
     ask_all(&args, &stage)
 }
 
-/// Asks one question, or all, for the transports here and the peers. Prints and stores the answers.
+/// Asks one question, or all, with this program's transports and the peers. Prints and stores the answers.
 fn ask_all(args: &Args, stage: &Stage) -> Result<ExitCode> {
     let peers = args.peers.as_deref().map(peers::list).transpose()?.unwrap_or_default();
     for peer in &peers {
@@ -313,7 +313,7 @@ fn compare_languages(args: &Args, testees: &[String], rust: Option<&Path>, dir: 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the numbers that the user gave, or else the default ones.
+/// Returns the numbers that the user gave, or the default ones if there are none.
 fn or(given: &[usize], default: &[usize]) -> Vec<usize> {
     if given.is_empty() { default.to_vec() } else { given.to_vec() }
 }
@@ -363,7 +363,7 @@ fn print_failures(answer: &Answer) {
     }
 }
 
-/// Makes the two hosts of the bridge's question. If that is not possible, prints the reason.
+/// Makes the two hosts for the question about bridges. If this is not possible, prints the reason and returns `None`.
 fn two_hosts(args: &Args) -> Option<Hosts> {
     let beside = || Ok(std::env::current_exe()?.with_file_name("shmcast"));
     let made = args.shmcast.clone().map_or_else(beside, Ok).and_then(|program: PathBuf| {
@@ -373,7 +373,8 @@ fn two_hosts(args: &Args) -> Option<Hosts> {
     made.inspect_err(|why| eprintln!("SKIPPED bridge: {why:#}")).ok()
 }
 
-/// Returns the contestants that join ours on one host: those that the user named, and all its peers unless some of them were named.
+/// Returns the contestants that join ours on one host: those that the user named, and the peers. If the user named some peers, only
+/// these join.
 fn guests(named: &[Contestant], peers: &[Peer], wait: Wait) -> Vec<Contestant> {
     let is_named = |peer: &Peer| named.iter().any(|who| who.transport_name() == peer.name);
     let joining = if peers.iter().any(is_named) { &[] } else { peers };

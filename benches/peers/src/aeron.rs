@@ -1,5 +1,6 @@
-//! Aeron IPC: a log in three terms, read in place. A driver watches how far each subscriber has read, and lets the publisher
-//! go on. The driver is a thread of the publisher's process, bound to no CPU, so its CPU time counts with the publisher's.
+//! Aeron IPC: a log in three terms, which receivers read in place. A driver observes how far each subscriber has read, and
+//! limits the publisher by this. The driver is a thread of the publisher's process and is bound to no CPU, so its CPU time
+//! counts as the publisher's.
 
 use anyhow::{Context, Result, bail};
 use rusteron_client::{
@@ -15,14 +16,14 @@ use std::time::{Duration, Instant};
 
 /// The name of the transport.
 pub(crate) const NAME: &str = "aeron";
-/// The release of the C source, and of the binding in Cargo.toml that brings it.
+/// The release of the C source, and of the crate in Cargo.toml that contains it.
 pub(crate) const VERSION: &str = "1.54.0 (rusteron 0.2.16)";
 
 const STREAM: i32 = 1001;
-/// Largest frame: the default of 1408 B would cut messages of 1400 B in two.
+/// The largest frame in bytes. The default of 1408 B would split messages of 1400 B.
 const MTU: usize = 8 << 10;
-/// How often a client's own thread tells the driver that it lives, at most; by default 60 times a second, which a
-/// hundred receivers on few CPUs would feel.
+/// The longest sleep between two keepalives of a client's thread to the driver. By default a client sends 60 a second, which
+/// would cost too much with a hundred receivers on few CPUs.
 const CLIENT_SLEEP: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Messages taken at one poll.
@@ -32,8 +33,8 @@ fn dir(spec: &Spec) -> String {
     spec.dir.join("aeron").display().to_string()
 }
 
-/// Least bytes of each of the three terms. Half a term may be on its way, and only the driver lets more go. A driver without
-/// a CPU of its own runs every few milliseconds, and smaller terms fill up meanwhile.
+/// The smallest size of each of the three terms in bytes. The publisher may be ahead by half a term, and only the driver
+/// lets it continue. A driver without its own CPU runs every few milliseconds, and a smaller term would fill up in between.
 const TERM_BYTES: u64 = 16 << 20;
 
 fn term_bytes(spec: &Spec) -> usize {
@@ -61,7 +62,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
     Ok(())
 }
 
-/// The publisher and the driver. Dropped in this order: the driver goes last.
+/// The publisher and the driver. The fields are dropped in this order, the driver last.
 pub(crate) struct Sending {
     publication: AeronExclusivePublication,
     _client: Aeron,
@@ -123,7 +124,7 @@ impl Sender for Sending {
 pub(crate) struct Receiving {
     image: AeronImage,
     buffer: Vec<u8>,
-    /// Whether each message is timed, so that its last byte must have come first.
+    /// Whether the receiver copies each message before it takes the time, so that the latency includes the last byte.
     copies: bool,
     _subscription: AeronSubscription,
     _client: Aeron,

@@ -1,6 +1,8 @@
-//! `bcast`: a log of variable-length frames in a mapped file, overwritten without regard for readers. It has no flow
-//! control, so the rig's gate holds it back where nothing may be lost; under the name `bcast-ungated` it runs free and
-//! loses what its readers do not take in time. `bcast-bulk` and `bcast-plain` are the same ring with other ways to receive.
+//! `bcast`: a log of variable-length frames in a mapped file, which the writer overwrites without regard for readers.
+//!
+//! The ring has no flow control. Where nothing may be lost, the rig's gate holds its writer back. `bcast-ungated` is the
+//! ring without the gate, and readers lose what they do not take in time. `bcast-bulk` and `bcast-plain` are the same ring
+//! with other ways to receive.
 
 use anyhow::{Context, Result, bail};
 use bcast::{HEADER_SIZE, MappedReader, MappedWriter, MmapMutStorage, MmapStorage, StorageExt, error::Error};
@@ -13,17 +15,17 @@ use std::path::PathBuf;
 pub(crate) const NAME: &str = "bcast";
 /// The ring without the gate.
 pub(crate) const UNGATED: &str = "bcast-ungated";
-/// The ring behind the gate, by the crate's other way to receive: one call copies all messages that are there.
+/// The ring with the gate, received by the crate's other call: one call copies all available messages.
 pub(crate) const BULK: &str = "bcast-bulk";
-/// The ring behind the gate, one message a call, as a first program receives.
+/// The ring with the gate, received one message a call, as in a simple program.
 pub(crate) const PLAIN: &str = "bcast-plain";
 /// The names above.
 pub(crate) const NAMES: [&str; 4] = [NAME, UNGATED, BULK, PLAIN];
 /// The release in Cargo.toml.
 pub(crate) const VERSION: &str = "1.0.0-rc.7";
 
-/// Share of the ring that the writer claims at once: the most that the crate's own bench tries. A reader looks at the claim
-/// twice for each message, so the claim should move rarely.
+/// The share of the ring that the writer claims at once: the largest that the crate's own bench tries. A reader reads the
+/// claim twice for each message, so the claim should move rarely.
 const RESERVE: f64 = 0.05;
 
 fn path(spec: &Spec) -> PathBuf {

@@ -1,5 +1,5 @@
-//! `iceoryx2`: publish and subscribe over loaned samples; a queue of offsets a subscriber. Full queues hold the
-//! publisher back, so that nothing is lost.
+//! `iceoryx2`: the publisher loans samples, and each subscriber has a queue of offsets. A full queue makes the
+//! publisher wait, so nothing is lost.
 
 use anyhow::{Context, Result};
 use iceoryx2::port::publisher::Publisher;
@@ -16,7 +16,7 @@ pub(crate) const NAME: &str = "iceoryx2";
 /// The release in Cargo.toml.
 pub(crate) const VERSION: &str = "0.10.0";
 
-/// Samples that all subscribers' queues may hold together: each is preallocated.
+/// The number of samples that all subscribers' queues may hold together. Each sample is preallocated.
 const SAMPLES: u64 = 16_384;
 
 fn queue(spec: &Spec) -> usize {
@@ -93,7 +93,8 @@ impl Sender for Sending {
 pub(crate) struct Receiving {
     subscriber: Subscriber<ipc::Service, [u8], ()>,
     buffer: Vec<u8>,
-    /// Whether each message is timed, so that its last byte must have come first.
+    /// Whether the receiver copies each message before it takes the time, so that the latency includes the last
+    /// byte.
     copies: bool,
     _service: Service,
     _node: Node<ipc::Service>,

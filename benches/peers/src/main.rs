@@ -1,14 +1,17 @@
-//! The peers: other ways to bring messages from one process to many on a host, each as a transport of shmcast's rig.
+//! The peers: other projects that send messages from one process to many on a host. Each peer is a transport of shmcast's
+//! rig.
 //!
-//! The rig starts this program with `play TASK` for each process of a round, exactly as it starts its own, and asks it
-//! with `list` for its transports. Pacing, payloads, checks, clocks, binding and the gate are the rig's. Only each peer's own
-//! API is here, with the best settings known to us. README.md has the settings and their reasons.
+//! The rig starts this program with `play TASK` for each process of a round, in the same way as its own program. With `list`
+//! the rig gets the names of the transports. The rig's library does pacing, payloads, checks, clocks, binding to CPUs, and
+//! the gate. This program contains only the calls to each peer's API, with the best settings known to us. README.md has the
+//! settings and their reasons.
 #![deny(unsafe_code)]
 
-/// Defines `play` for a peer whose slots are types. The module has `NAME`, and `Sending` and `Receiving` of each size.
+/// Defines `play` for a peer whose slots are types of a fixed size. The module must have `NAME`, and `Sending` and
+/// `Receiving` for each size.
 macro_rules! play_by_size {
     () => {
-        /// Slots are exactly as large as the message: the sizes the questions ask for.
+        /// Plays a task. There is a type of slot for each size that the questions use, exactly as large as the message.
         pub(crate) fn play(task: &Task) -> Result<()> {
             match task.spec().size {
                 32 => play_sized::<32>(task),

@@ -1,5 +1,5 @@
-//! `shaq`: a broadcast queue of slots whose size is a type, in a mapped file. A producer cannot overwrite a slot before every consumer has
-//! read it, so nothing is lost, whatever the question.
+//! `shaq`: a broadcast queue in a mapped file, with slots of a fixed type. A producer cannot overwrite a slot before every consumer has
+//! read it. So nothing is lost in any question.
 
 use anyhow::{Context, Result, bail};
 use shaq::broadcast::{Broadcast, BroadcastConfig, Consumer, Producer, ProducerId};

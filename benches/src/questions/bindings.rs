@@ -1,6 +1,7 @@
-//! What does a client in another language cost, compared with Rust's? Each language's testee of the conformance suite drains a full ring to
-//! which nobody writes, receives live messages, and publishes into a ring that nobody reads. All testees run on one CPU, in turn within
-//! each lap.
+//! What does a client in another language cost, compared with Rust's?
+//!
+//! The testees of the conformance suite are the clients. Each testee reads a full ring to which nobody writes, receives live messages, and
+//! publishes into a ring that nobody reads. All testees run on one CPU, one after the other in each lap.
 
 use crate::rig::stats::median;
 use anyhow::{Context, Result, ensure};
@@ -21,12 +22,12 @@ pub const SIZES: [usize; 3] = [32, 256, 1024];
 const PASSES: u32 = 20;
 /// Time between two live messages.
 const BEAT: Duration = Duration::from_micros(10);
-/// How long programs that compile at run time are run before the measurement.
+/// The time for which testees run before the measurement. Some languages compile at run time.
 const WARM_UP: Duration = Duration::from_secs(2);
-/// The CPU of the testees; the publisher of live messages has CPU 0.
+/// The CPU of the testees. The publisher of live messages runs on CPU 0.
 const CPU: usize = 1;
 
-/// A figure: the median of the laps, and of the ratios to the first language within a lap.
+/// A figure: the median over the laps. It also has the median of the ratios to the first language in each lap.
 #[derive(Debug, Clone, Serialize)]
 pub struct Figure {
     /// The operation that was timed.
@@ -52,10 +53,10 @@ pub struct Effort {
     pub quick: bool,
 }
 
-/// Measures. The first command is the testee in Rust, to which the others are compared.
+/// Measures all testees. The first command is the testee in Rust, with which the others are compared.
 ///
 /// # Errors
-/// If a testee fails, or receives anything else than the others.
+/// If a testee fails, or if it receives other messages than the others.
 pub fn run(commands: &[String], dir: &Path, sizes: &[usize], effort: Effort) -> Result<Vec<Figure>> {
     let mut testees = Vec::new();
     for command in commands {
@@ -83,7 +84,7 @@ fn publisher(dir: &Path, name: &str) -> Result<Publisher> {
     Ok(builder.prepare(Preparation { prefault: true, ..Preparation::NONE }).open()?)
 }
 
-/// Makes each testee do something, in turn. `once` returns the cost of a lap.
+/// Calls `once` for each testee in turn, lap by lap. `once` returns the cost in one lap.
 fn laps(
     testees: &mut [Testee],
     effort: Effort,
@@ -221,7 +222,7 @@ fn live(
     testees.iter_mut().try_for_each(|testee| done(testee, r#"{"do":"close"}"#))
 }
 
-/// The figures as a table: one row for what and size, one column for a language.
+/// Makes a table of the figures. Each row is an operation and a size, each column a language.
 pub fn table(figures: &[Figure]) -> Table {
     let mut languages: Vec<&str> = Vec::new();
     let mut rows: Vec<(&str, usize)> = Vec::new();

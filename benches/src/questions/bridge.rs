@@ -1,6 +1,7 @@
-//! What does it cost to cross to another host? A channel is published on one host, carried by `shmcast bridge`, and read on the other. It
-//! is compared with bare UDP datagrams, and with Aeron, over the same wire in the same laps. The hosts are network namespaces of this
-//! machine.
+//! What does the way to another host cost?
+//!
+//! A channel is published on one host, sent by `shmcast bridge`, and read on the other host. In the same laps and over the same wire, the
+//! question measures bare UDP datagrams and Aeron. The hosts are network namespaces of this machine.
 
 use super::rounds::ask;
 use super::table::{Figures, Sheet, Unit};
@@ -21,12 +22,12 @@ use anyhow::Result;
 const TITLE: &str = "From host to host over a virtual wire; times are in us from the send";
 /// Payload sizes of the one-way cases.
 pub const SIZES: [usize; 2] = [64, 256];
-/// The size of a message that nearly fills a packet of each form.
+/// A size at which a message nearly fills a packet, plain or native.
 const PACKET: usize = 1_320;
-/// Bytes of ring. Messages on their way may fill a socket's buffer but must not overflow it.
+/// The size of the ring in bytes. Messages that are on their way may fill a socket's buffer, but must not overflow it.
 const RING_BYTES: u64 = 4 << 20;
 
-/// Plays and answers. Of the peers with these names, those join that go between hosts.
+/// Plays the rounds, and returns the answer. Those of `peers` that send between hosts join.
 ///
 /// # Errors
 /// When a round cannot be tried.
@@ -123,7 +124,7 @@ fn waits(stage: &Stage, hosts: &Hosts, base: impl Fn(&str, Wait, usize) -> Spec)
     Case { name: "256 B each ms, to the ring".into(), specs: who.into_iter().map(spec).collect() }
 }
 
-/// Latencies and rates by case, and what the bridge's receiving thread used.
+/// Makes the table of latencies and rates by case, with the resources that the bridge's receiving thread used.
 pub fn sheet(answer: &Answer) -> Sheet {
     let figures = [
         "mean",
@@ -147,7 +148,7 @@ pub fn sheet(answer: &Answer) -> Sheet {
     Sheet::of(answer, TITLE, ("case", figures), Unit::Us, figures_of)
 }
 
-/// One contestant's cells. A paced case has times and no rate; a case back to back has a rate and no times.
+/// Returns the cells of one contestant. A paced case has latencies and no rate. A case back to back has a rate and no latencies.
 fn figures_of(f: &Figures<'_>) -> [String; 17] {
     let rounds = f.answer.comparable(f.case, f.who);
     let paced = rounds.iter().any(|(_, o)| o.spec.interval_ns > 0);

@@ -1,5 +1,7 @@
-//! What do receivers that come, leave and die do to the publisher and to those that stay? Ten receivers stay for the whole
-//! round, in which every message must reach each of them; visitors join, and leave or are killed, meanwhile.
+//! How do receivers that come, leave and die affect the publisher and the receivers that stay?
+//!
+//! Ten receivers stay for the whole round, and every message must reach each of them. Meanwhile visitors join, and leave
+//! or are killed.
 
 use super::rounds::{ask, contestants};
 use super::table::{Sheet, Unit};
@@ -17,7 +19,7 @@ const TITLE: &str = "Ten receivers stay, others come, leave and die; 256 B each 
 const CHURN: Churn = Churn { every_ns: 50_000_000, stay_ns: 200_000_000 };
 const QUICK: Churn = Churn { every_ns: 20_000_000, stay_ns: 60_000_000 };
 
-/// Plays and answers. `extra` contestants join.
+/// Plays the rounds, and returns the answer. The contestants of `extra` join.
 ///
 /// # Errors
 /// When a round cannot be tried.
@@ -45,7 +47,7 @@ pub fn run(stage: &Stage, extra: &[Contestant], messages: u64) -> Result<Answer>
     ask(stage, "churn", &[case("nobody comes or goes", None), case("visitors", Some(churn))])
 }
 
-/// Cost and latency with and without visitors, and what the visitors saw.
+/// Makes the table of cost and latency with and without visitors, and of the visitors' reports.
 pub fn sheet(answer: &Answer) -> Sheet {
     let figures = [
         "send p50",

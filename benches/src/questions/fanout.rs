@@ -1,5 +1,7 @@
-//! What do many receivers cost? 1 to 100 receiver processes, none bound to a CPU, one 256-byte message each
-//! millisecond: the publisher's time inside a send, and the latency to the last receiver.
+//! What do many receivers cost?
+//!
+//! There are 1 to 100 receiver processes, bound to no CPU, and one message of 256 bytes each millisecond. The question
+//! measures the publisher's time inside a send, and the latency to the last receiver.
 
 use super::oversubscribed::cpus;
 use super::rounds::ask;
@@ -15,8 +17,8 @@ const TITLE: &str = "256 B each ms, no process bound to a CPU; times are in us, 
 /// Numbers of receivers.
 pub const RECEIVERS: [usize; 5] = [1, 10, 20, 50, 100];
 
-/// Every transport that this program knows. Receivers that never yield take part only if there is a CPU for each of them and
-/// one for the publisher.
+/// Returns every transport that this program knows. Receivers that never yield take part only if there is a CPU for each of
+/// them and one for the publisher.
 fn contestants(receivers: usize) -> Vec<Contestant> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let busy = receivers < cpus;
@@ -40,7 +42,7 @@ fn contestants(receivers: usize) -> Vec<Contestant> {
         .collect()
 }
 
-/// Plays and answers. `extra` contestants join.
+/// Plays the rounds, and returns the answer. The contestants of `extra` join.
 ///
 /// # Errors
 /// When a round cannot be tried.
@@ -69,7 +71,7 @@ pub fn run(
     ask(stage, "fanout", &receivers.iter().map(case).collect::<Vec<_>>())
 }
 
-/// Send cost and last-receiver latency, by receivers and transport.
+/// Makes the table of the send cost and of the latency to the last receiver, by number of receivers and transport.
 pub fn sheet(answer: &Answer) -> Sheet {
     let figures = [
         "send p50",

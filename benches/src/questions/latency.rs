@@ -1,5 +1,7 @@
-//! How long from one core to another, one message at a time? One receiver, both ends bound to cores of their own,
-//! one message each 10 us.
+//! How long does one message take from one core to another?
+//!
+//! There is one receiver. Publisher and receiver are bound to cores of their own, and there is one message each
+//! 10 us.
 
 use super::rounds::{ask, busy_rings};
 use super::table::{Sheet, Unit};
@@ -15,12 +17,12 @@ const TITLE: &str = "One way to one receiver, both ends bound to a CPU, one mess
 /// Payload sizes; 1400 is what fits an Ethernet frame.
 pub const SIZES: [usize; 5] = [32, 64, 256, 1024, 1400];
 
-/// The case that is long enough for the 99.999th percentile, and has the kernel's UDP in it.
+/// The case with enough messages for the 99.999th percentile. It also includes the kernel's UDP.
 pub const LONG: &str = "256 B beside UDP";
 /// Its messages.
 const LONG_MESSAGES: u64 = 1_000_000;
 
-/// Plays and answers. `extra` contestants join ours and the bound.
+/// Plays the rounds, and returns the answer. The contestants of `extra` join shmcast and the ideal ring.
 ///
 /// # Errors
 /// When a round cannot be tried.
@@ -47,7 +49,7 @@ pub fn run(stage: &Stage, sizes: &[usize], extra: &[Contestant], messages: u64) 
     ask(stage, "latency", &cases)
 }
 
-/// Percentiles by size and transport, in nanoseconds from the intended send.
+/// Makes the table of percentiles by size and transport. Times count from the intended send, in nanoseconds.
 pub fn sheet(answer: &Answer) -> Sheet {
     let figures = [
         "mean",

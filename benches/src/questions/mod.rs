@@ -1,4 +1,4 @@
-//! The questions: which rounds to play, and the table that answers.
+//! The questions. Each has a list of rounds to play, and makes a table of the answer.
 
 use crate::rig::plan::Answer;
 

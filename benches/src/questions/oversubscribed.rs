@@ -1,5 +1,8 @@
-//! What does each way of waiting cost and give, with a CPU for the receiver and with far more receivers than CPUs? One
-//! 256-byte message each millisecond; latency to the last receiver beside CPU time and context switches.
+//! What does each way of waiting cost and give, with one receiver that has its own CPU, and with far more receivers
+//! than CPUs?
+//!
+//! There is one message of 256 bytes each millisecond. The question measures the latency to the last receiver, the CPU
+//! time and the context switches.
 
 use super::rounds::{ask, contestants};
 use super::table::{Sheet, Unit};
@@ -30,7 +33,7 @@ const WAITS: [(&str, Wait); 11] = [
     (MULTICAST, Wait::Tokio),
 ];
 
-/// Plays and answers. `extra` contestants join.
+/// Plays the rounds, and returns the answer. The contestants of `extra` join.
 ///
 /// # Errors
 /// When a round cannot be tried.
@@ -68,7 +71,7 @@ pub fn switches(outcome: &Outcome) -> f64 {
     (usage.voluntary_switches + usage.involuntary_switches) as f64 / outcome.expected.max(1) as f64
 }
 
-/// Latency, CPU time and context switches, by receivers and way of waiting.
+/// Makes the table of latency, CPU time and context switches, by number of receivers and way of waiting.
 pub fn sheet(answer: &Answer) -> Sheet {
     let figures = [
         "send p50",

@@ -1,16 +1,17 @@
-//! Steps that the questions share: the choice of contestants, and the way from a list of cases to an answer.
+//! Functions that the questions share: they choose contestants, and play a list of cases.
 
 use crate::rig::names::{IDEAL, SHMCAST, SHMCAST_PLAIN, SHMCAST_UNTIMED};
 use crate::rig::plan::{Answer, Case, Stage, play};
 use crate::rig::spec::{Contestant, Spec, Wait};
 use anyhow::Result;
 
-/// shmcast, by its fastest and by its plainest calls, and the ideal ring, all of them spinning.
+/// Returns shmcast by its fastest calls and by its plainest calls, and the ideal ring. All receivers spin.
 pub(crate) fn busy_rings() -> Vec<Contestant> {
     [SHMCAST, SHMCAST_PLAIN, SHMCAST_UNTIMED, IDEAL].map(|ring| Contestant::new(ring, Wait::Spin)).into()
 }
 
-/// The named transports with their ways to wait, and `extra`. A parked reader takes part only where a daemon can wake it.
+/// Returns the named transports with their ways to wait, and `extra`. A parked reader takes part only if a daemon can
+/// wake it.
 pub(crate) fn contestants(stage: &Stage, who: &[(&str, Wait)], extra: &[Contestant]) -> Vec<Contestant> {
     let can_take_part = |(transport, wait): &&(&str, Wait)| {
         let can = *wait != Wait::Park || stage.daemon.is_some();

@@ -1,5 +1,7 @@
-//! Does it stay as it is? One channel for as long as asked: counts, latency, memory and hiccups, window by window. One
-//! receiver has a CPU of its own; more than one share what there is.
+//! Does a channel behave in the same way for hours?
+//!
+//! One channel runs for as long as the user asks. For each window of time, the question measures counts, latency,
+//! memory and hiccups. A single receiver has its own CPU. Several receivers share the CPUs.
 
 use super::rounds::ask;
 use super::table::{self, Figures, Sheet, Unit, grouped};
@@ -13,10 +15,10 @@ use std::time::Duration;
 /// The title of the answer's table.
 const TITLE: &str = "One channel for as long as asked, 256 B; times are in us from the intended send; memory is from first to last";
 
-/// Windows a soak is cut into, unless they would be shorter than a tenth of a second.
+/// The number of windows of a soak. There are fewer if a window would be shorter than a tenth of a second.
 const WINDOWS: u32 = 60;
 
-/// Plays and answers: one round a number of receivers, of about `duration` each.
+/// Plays one round of about `duration` for each number of receivers, and returns the answer.
 ///
 /// # Errors
 /// When a round cannot be tried.
@@ -42,7 +44,7 @@ pub fn run(stage: &Stage, receivers: &[usize], extra: &[Contestant], duration: D
     ask(&stage, "soak", &receivers.iter().map(case).collect::<Vec<_>>())
 }
 
-/// The change of a figure from the first quarter of the windows to the last, as a ratio of medians.
+/// Returns the ratio of a figure's median in the last quarter of the windows to its median in the first quarter.
 pub fn drift(series: &[Moment], figure: fn(&Moment) -> u64) -> Option<f64> {
     // The last window may be cut short.
     let values: Vec<f64> = series.iter().map(|moment| figure(moment) as f64).collect();

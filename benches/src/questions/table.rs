@@ -1,4 +1,5 @@
-//! Answers as tables: on a terminal here, on pages by the report. All times of one table have one unit.
+//! Tables of answers. This module prints them on a terminal, and the report shows them on pages. All times of one table
+//! have the same unit.
 
 use crate::rig::plan::Answer;
 use crate::rig::round::Outcome;
@@ -34,7 +35,7 @@ impl Unit {
     }
 }
 
-/// A number that is not negative, with so many decimals and a comma behind each three digits before the point.
+/// Formats a number that is not negative, with this many decimals, and with a comma between groups of three digits.
 pub fn grouped(value: f64, decimals: usize) -> String {
     let text = format!("{value:.decimals$}");
     let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
@@ -48,8 +49,8 @@ pub fn grouped(value: f64, decimals: usize) -> String {
     out + rest
 }
 
-/// A table before it is known where it will be shown. Its first column names the case, its second the transport, and the
-/// others hold figures.
+/// A table that can be shown on a terminal or on a page. Its first column names the case, its second the transport. The
+/// other columns hold figures.
 #[derive(Debug, Clone)]
 pub struct Sheet {
     /// One sentence: what was measured, and the unit of the times.
@@ -70,13 +71,13 @@ pub struct Row {
 }
 
 impl Sheet {
-    /// A sheet without rows. `first` is the title of the column of cases.
+    /// Makes a sheet without rows. `first` is the title of the column of cases.
     pub fn new(title: &str, first: &str, figures: &[&str]) -> Self {
         let header = [first, "transport"].iter().chain(figures).map(ToString::to_string).collect();
         Self { title: title.into(), header, rows: Vec::new() }
     }
 
-    /// A sheet with a row for each case and contestant of `answer`, in the order in which they first played.
+    /// Makes a sheet with a row for each case and contestant of `answer`, in the order in which they first played.
     pub fn of<const N: usize>(
         answer: &Answer,
         title: &str,
@@ -114,7 +115,7 @@ impl fmt::Display for Sheet {
     }
 }
 
-/// The figures of one contestant in one case, as text. A figure that no round gave is `-`.
+/// The figures of one contestant in one case, as text. A figure that no round has is `-`.
 #[derive(Debug, Clone, Copy)]
 pub struct Figures<'a> {
     /// The answer with the rounds.
@@ -143,12 +144,12 @@ impl Figures<'_> {
         self.answer.contestants(self.case).into_iter().find(is)
     }
 
-    /// The median over laps of this contestant's figure over that of `other`.
+    /// Returns the median over the laps of the ratio of this contestant's figure to that of `other`.
     pub fn ratio(&self, other: Option<&Contestant>, of: impl Fn(&Outcome) -> f64) -> String {
         or_dash(other.and_then(|other| self.answer.ratio(self.case, (self.who, other), of)), 2)
     }
 
-    /// Everything that went wrong in the comparable rounds: `0`, or what it was.
+    /// Describes losses and errors in the comparable rounds. It is `0` if there were none.
     pub fn lost(&self) -> String {
         let rounds = self.answer.comparable(self.case, self.who);
         let sum =
@@ -164,7 +165,8 @@ impl Figures<'_> {
         if text.is_empty() { "0".into() } else { text.join(", ") }
     }
 
-    /// How many rounds stand behind a figure, where the CPUs were, and `!` if the machine was never quiet.
+    /// Returns the number of rounds behind a figure and the placement of the CPUs. Adds `!` if the machine was never
+    /// quiet.
     pub fn rounds(&self) -> String {
         let count = self.answer.comparable(self.case, self.who).len();
         if self.answer.quick {

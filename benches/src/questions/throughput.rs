@@ -1,5 +1,8 @@
-//! How many messages a second, nothing lost? One receiver, both ends bound to cores of their own, back to back. Rings
-//! that would lose are held back by the rig's gate, all in the same way; `shmcast-gate` by a gate of its own channel.
+//! How many messages a second are possible without loss?
+//!
+//! There is one receiver. Publisher and receiver are bound to cores of their own, and the publisher sends back to back. The
+//! rig's gate holds back the publishers of all rings that would lose messages, in the same way. `shmcast-gate` uses a gate
+//! of its own channel instead.
 
 use super::rounds::{ask, busy_rings};
 use super::table::{Sheet, Unit};
@@ -11,14 +14,14 @@ use anyhow::Result;
 /// The title of the answer's table.
 const TITLE: &str = "Back to back to one receiver, both ends bound to a CPU, nothing lost; rates are in millions of messages a second";
 
-/// Bytes of ring: more than the caches of one core hold. A line then comes back to the writer from the cache that both ends
-/// share and not from the reader's own, and every ring here is faster.
+/// The size of the ring in bytes. It is larger than the caches of one core. A line then comes back to the writer from the
+/// cache that both cores share, and not from the reader's own cache. This makes every ring here faster.
 const RING_BYTES: u64 = 8 << 20;
 
 /// Payload sizes.
 pub const SIZES: [usize; 3] = [32, 256, 1024];
 
-/// Plays and answers. `extra` contestants join ours and the bound.
+/// Plays the rounds, and returns the answer. The contestants of `extra` join shmcast and the ideal ring.
 ///
 /// # Errors
 /// When a round cannot be tried.

@@ -1,7 +1,8 @@
-//! Did it become slower? Compares two sets of answers, figure by figure. A change counts only beyond the noise of the rounds:
-//! every round of one set lies beyond every round of the other, and the medians are more than 3 % apart.
+//! Compares two sets of answers, figure by figure, to find what became slower. A change counts only if it exceeds the noise
+//! of the rounds: every round of one set lies beyond every round of the other, and the medians differ by more than 3 %.
 //!
-//! Machines drift. Where the ideal ring took part, the comparison uses the ratio to it in the same lap.
+//! The speed of a machine changes over time. If the ideal ring took part, the comparison therefore uses each figure's ratio
+//! to the ideal ring in the same lap.
 
 use super::contests::{FIGURES, Measure};
 use super::files::load;
@@ -18,7 +19,7 @@ use std::path::Path;
 
 /// Least relative difference of the medians.
 const LEAST: f64 = 0.03;
-/// Least rounds on either side. With two, noise alone would often look like a change.
+/// The smallest number of rounds in either set. With two rounds, noise alone would often look like a change.
 const ROUNDS: usize = 3;
 
 /// The change of a figure.
@@ -68,7 +69,7 @@ pub struct Comparison {
 /// Compares the answers in two directories (or single files).
 ///
 /// # Errors
-/// When either cannot be read, or they have nothing in common.
+/// When either set cannot be read, or when the sets have no figure in common.
 pub fn compare(old: &Path, new: &Path) -> Result<Comparison> {
     let (old_answers, new_answers) = (load(old)?, load(new)?);
     let mut comparison = Comparison { changes: Vec::new(), skipped: Vec::new() };
@@ -84,7 +85,7 @@ pub fn compare(old: &Path, new: &Path) -> Result<Comparison> {
 }
 
 impl Comparison {
-    /// Number of shmcast's figures that became worse. Other transports are shown, and do not count.
+    /// Returns the number of shmcast's figures that became worse. Other transports are shown, but not counted.
     pub fn worse(&self) -> usize {
         let ours = |change: &&Change| change.contestant.split('/').next().is_some_and(is_shmcast);
         self.changes.iter().filter(ours).filter(|change| change.verdict == Verdict::Worse).count()
@@ -122,7 +123,7 @@ impl Comparison {
         }
     }
 
-    /// Adds one contestant's figures, and returns how many had too few rounds.
+    /// Adds one contestant's figures. Returns the number of figures with too few rounds.
     fn add_contestant(&mut self, (old, new): (&Answer, &Answer), case: &str, who: &Contestant) -> usize {
         let mut few = 0;
         // Figures that differ only by our calls are the same figure of another contestant.

@@ -1,4 +1,4 @@
-//! The conclusion of the report, in one paragraph and one picture. Both are made from the answers alone.
+//! The conclusion of the report: one paragraph and one picture. Both are computed from the answers.
 
 use super::contests::{Contest, Standing, contests, times};
 use super::svg::{Group, Span, gains};

@@ -23,7 +23,7 @@ pub fn write_json(answer: &impl Serialize, path: &Path) -> Result<()> {
     std::fs::write(path, text).with_context(|| format!("write {}", path.display()))
 }
 
-/// Writes an answer with rounds: its JSON, which has percentiles, and its whole histograms below `histograms` beside it.
+/// Writes an answer with rounds. The JSON file contains percentiles. The whole histograms go into the folder `histograms` beside it.
 ///
 /// # Errors
 /// The file system's error.
@@ -33,12 +33,15 @@ pub fn write_answer(answer: &Answer, path: &Path) -> Result<()> {
     logs::write(answer, &stem, &path.with_file_name("histograms")).map(drop)
 }
 
-/// Hiccups kept of a round that is shown in time, at either end.
+/// The number of hiccups that are kept at either end, for a round that is drawn over time.
 const HICCUPS: usize = 100;
 
-/// What tables, page and comparison need of an answer: percentiles in place of histograms, and those of comparable rounds alone; of the
-/// two latencies from the send, the one that the question is about; the course in time of those rounds alone that are drawn so; no
-/// place where a round ran.
+/// Returns the part of an answer that tables, page and comparison need:
+///
+/// - percentiles in place of histograms, and only of comparable rounds
+/// - of the two latencies from the send, the one that the question is about
+/// - the course over time, only of the rounds that are drawn over time
+/// - no directories of rounds
 fn kept(mut answer: Answer) -> Answer {
     let of_case = |case: &String| -> Vec<*const Outcome> {
         let contestants = answer.contestants(case);
@@ -88,10 +91,10 @@ fn shorten(outcome: &mut Outcome, is_compared: bool, is_drawn: bool) {
     (outcome.spec.dir, outcome.spec.daemon, outcome.spec.wire) = Default::default();
 }
 
-/// Questions in the order in which a report shows them. An unknown question comes last.
+/// The order of the questions in a report. Other questions come last.
 const ORDER: [&str; 7] = ["latency", "throughput", "fanout", "oversubscribed", "churn", "bridge", "soak"];
 
-/// The name of the answer about the journal, which has rows and no rounds.
+/// The file name of the answer about the journal. This answer has rows instead of rounds.
 pub const JOURNAL: &str = "journal.json";
 
 /// The `.json` files of a directory, or one file.
@@ -115,17 +118,17 @@ fn read<T: DeserializeOwned>(file: &Path) -> Result<T> {
     })
 }
 
-/// The answer about the journal in a directory, if it is there.
+/// Reads the answer about the journal in a directory; `None` if there is none.
 ///
 /// # Errors
-/// When the file holds no such answer.
+/// When the file contains something else.
 #[cfg(feature = "journal")]
 pub fn load_journal(dir: &Path) -> Result<Option<crate::questions::journal::answer::JournalAnswer>> {
     let file = dir.join(JOURNAL);
     if file.exists() { read(&file).map(Some) } else { Ok(None) }
 }
 
-/// Whether a directory has no answer but that about the journal.
+/// Whether a directory has no other answers than the one about the journal.
 ///
 /// # Errors
 /// When the directory cannot be read.
@@ -134,11 +137,11 @@ pub fn has_no_other(dir: &Path) -> Result<bool> {
     Ok(paths(dir)?.is_empty())
 }
 
-/// The answers in the `.json` files of a directory, or in one file, with the names of their files. The answer about the journal is none
-/// of them.
+/// Reads the answers in the `.json` files of a directory, or in one file. Returns them with the names of their files. Leaves out the
+/// answer about the journal.
 ///
 /// # Errors
-/// When a file holds no answer, or there is no file.
+/// When a file contains no answer, or when there is no file.
 pub fn load(path: &Path) -> Result<Vec<(String, Answer)>> {
     let named = |file: PathBuf| -> Result<(String, Answer)> {
         Ok((file.file_stem().unwrap_or_default().to_string_lossy().into_owned(), read(&file)?))

@@ -1,4 +1,4 @@
-//! JOURNAL.md: what a channel's journal must reach, what it reached, and the limits of the same laps.
+//! JOURNAL.md: the requirements for a channel's journal, the results, and the limits of the same laps.
 
 use super::provenance::day;
 use super::text::table;
@@ -6,7 +6,7 @@ use crate::questions::journal::answer::{JournalAnswer, Verdict};
 use crate::questions::journal::sheet::{HEADER, cells, limits};
 use std::fmt::Write;
 
-/// How the figures came about, in short. METHOD.md has the whole.
+/// A short description of the measurement. METHOD.md has the whole description.
 const HOW: &str = "Publisher, recorder and readers are processes of their own. Each lap measures the limits first, by bare calls on \
 the same file system, and then plays each row once; figures are medians over the laps, and a figure is judged by the limits of \
 its own lap. Every journal is checked byte for byte after its round, and a loss that is not named ends the run. `!` marks a figure \

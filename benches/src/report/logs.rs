@@ -1,5 +1,8 @@
-//! Files for HdrHistogram's own viewers: `.hgrm` percentile tables, one a case and contestant, and `.hlog` interval logs,
-//! one a question, with a line for each round (or each window of a soak) and a line for its hiccups.
+//! Files for HdrHistogram's own viewers.
+//!
+//! - `.hgrm`: percentile tables, one for each case and contestant
+//! - `.hlog`: interval logs, one for each question. Each round (or each window of a soak) has a line for its
+//!   distribution, and a line for its hiccups.
 
 use crate::rig::plan::Answer;
 use crate::rig::round::Outcome;
@@ -49,7 +52,7 @@ fn together(
     Ok(all)
 }
 
-/// Writes the answer's files into `dir`, whose names begin with `stem`. Returns how many.
+/// Writes the files of an answer into `dir`. Their names begin with `stem`. Returns the number of files.
 ///
 /// # Errors
 /// The file system's error, or a histogram that cannot be read.
@@ -78,7 +81,7 @@ pub fn write(answer: &Answer, stem: &str, dir: &Path) -> Result<usize> {
     Ok(files + 1)
 }
 
-/// The table that HdrHistogram prints: value, percentile, total count, 1 / (1 - percentile).
+/// Makes the table that HdrHistogram prints: value, percentile, total count, 1 / (1 - percentile).
 fn hgrm(histogram: &Histogram<u64>) -> String {
     let mut out =
         format!("{:>12} {:>14} {:>10} {:>14}\n\n", "Value", "Percentile", "TotalCount", "1/(1-Percentile)");
@@ -115,7 +118,7 @@ struct Interval {
     histogram: Histogram<u64>,
 }
 
-/// The stretches of an answer's rounds, sorted by their start after `asked`.
+/// Returns the intervals of an answer's rounds, sorted by their time since `asked`.
 fn intervals(answer: &Answer, asked: Duration, of: fn(&Outcome) -> &Distribution) -> Result<Vec<Interval>> {
     let mut intervals = Vec::new();
     for round in &answer.rounds {

@@ -1,10 +1,10 @@
-//! Answers become JSON files, and a directory of those becomes tables, a page, and files that other tools read.
+//! Writes answers as JSON files. Makes tables, a page, and files for other tools from a directory of these.
 //!
 //! | file | what |
 //! |---|---|
-//! | [`files`] | answers in JSON files, and what of an answer is kept there |
-//! | [`provenance`] | the day, the rounds and the machine behind an answer |
-//! | [`contests`] | each figure beside that of the best other transport, and the verdict |
+//! | [`files`] | JSON files, and the part of an answer that they contain |
+//! | [`provenance`] | the day, the rounds and the machine of an answer |
+//! | [`contests`] | each figure with that of the best other transport, and the verdict |
 //! | [`conclusion`] | all verdicts in one paragraph and one picture |
 //! | [`text`] | RESULTS.md |
 //! | `journal` | JOURNAL.md |
@@ -30,7 +30,8 @@ pub mod text;
 use anyhow::{Context, Result};
 use std::path::Path;
 
-/// Reads the answers in `dir` and writes `RESULTS.md` and `report.html` there, and `JOURNAL.md` if one of them is about the journal. Returns what was written.
+/// Reads the answers in `dir`, and writes `RESULTS.md` and `report.html` there. If one answer is about the journal, also writes
+/// `JOURNAL.md`. Returns the names of the written files.
 ///
 /// # Errors
 /// When there are no answers, or a file cannot be read or written.

@@ -1,5 +1,6 @@
-//! report.html: one page that needs nothing else. The conclusion comes first, the machine last. There is no script; colours
-//! follow the reader's light or dark; on a narrow screen verdicts become cards, and wide tables scroll by themselves.
+//! report.html: one page without other files and without a script. The conclusion comes first, and the machine last.
+//! Colours follow the light or dark setting of the browser. On a narrow screen, verdicts become cards, and each wide table
+//! has its own scroll bar.
 
 use super::contests::{Contest, HEADER, contests};
 use super::palette::{Family, Palette};
@@ -77,7 +78,8 @@ fn verdicts(out: &mut String, answers: &[(String, Answer)]) {
     *out += "</section>\n";
 }
 
-/// A table that is a row of cards on a narrow screen, where each cell shows its column's title.
+/// Writes a table of verdicts. On a narrow screen each row becomes a card, in which each cell shows the title of its
+/// column.
 fn verdict_table(out: &mut String, contests: &[Contest]) {
     *out += "<table class=\"verdicts\">\n<thead><tr>";
     for (i, title) in HEADER.iter().enumerate() {
@@ -95,7 +97,8 @@ fn verdict_table(out: &mut String, contests: &[Contest]) {
     *out += "</tbody></table>\n";
 }
 
-/// As [`column_class`]; the name of the best other transport is the one word among the figures.
+/// Returns the class of a column, like [`column_class`]. The column with the name of the best other transport holds words,
+/// and all others hold figures.
 fn verdict_class(column: usize) -> String {
     if HEADER[column] == "best other" { String::new() } else { column_class(column, 3) }
 }
@@ -158,7 +161,7 @@ fn legend(out: &mut String, palette: &Palette) {
     *out += "</dl>\n";
 }
 
-/// A table of figures whose cases stand on lines of their own, so that a narrow screen has room for the figures.
+/// Writes a table of figures. Each case is a line of its own, so that a narrow screen has room for the figures.
 fn figures_table(out: &mut String, sheet: &Sheet) {
     let columns = sheet.header.len() - 1;
     *out += "<div class=\"scroll\"><table>\n<thead><tr>";
@@ -207,7 +210,7 @@ const ROUND: [&str; 13] = [
     "retries",
 ];
 
-/// Every round that was played, so that a reader can check which ones count.
+/// Writes a table of every round that was played, so that a reader can check which rounds count.
 fn rounds(out: &mut String, answer: &Answer) {
     *out += "<details><summary>Every round, and which count</summary>\n<div class=\"scroll\"><table>\n<thead><tr>";
     for (i, title) in ROUND.iter().enumerate() {

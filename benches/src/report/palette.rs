@@ -1,4 +1,5 @@
-//! Colours by family: transports of one kind share a hue, and each contestant of a family has its own shade and dash.
+//! Colours by family. Transports of the same kind share a hue, and each contestant of a family has its own shade and
+//! dash.
 
 use crate::rig::names::{
     IDEAL, MULTICAST, UDP, UNIX_DATAGRAM, UNIX_SEQPACKET, WIRE_MULTICAST, WIRE_UDP, is_shmcast,
@@ -77,7 +78,7 @@ impl Palette {
         self.0.iter().filter(move |who| Family::of(who) == family)
     }
 
-    /// The style classes of a contestant: its family's hue, its own shade.
+    /// Returns the style classes of a contestant: the hue of its family, and its own shade.
     pub fn class(&self, who: &Contestant) -> String {
         let family = Family::of(who);
         let place = self.members(family).position(|member| member == who).unwrap_or(0);

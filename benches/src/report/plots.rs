@@ -1,4 +1,4 @@
-//! The charts of each question. They are drawn from the rounds that count, as the tables are.
+//! The charts of each question. Like the tables, they use only the rounds that count.
 
 use super::palette::Palette;
 use super::svg::{Axis, Bar, Chart, Line, Scale, Unit, bars};
@@ -104,7 +104,8 @@ impl<'a> Plots<'a> {
         figures
     }
 
-    /// Each percentile is the median over the rounds that count, as in the tables.
+    /// Makes a plot of percentiles. As in the tables, each percentile is the median over the rounds that
+    /// count.
     fn percentiles(&self, case: &str, what: &str, of: fn(&Outcome) -> &Distribution) -> Plot {
         let mut lines = Vec::new();
         let mut most: f64 = 0.5;
@@ -135,7 +136,8 @@ impl<'a> Plots<'a> {
         })
     }
 
-    /// The worst latencies over our median round, and beneath them what the machine did meanwhile.
+    /// Makes a figure over the time of shmcast's median round: the worst latencies, and below them the
+    /// hiccups of the machine.
     fn timeline(&self, case: &str) -> Option<Figure> {
         let outcome = shown_in_time(self.answer, case)?;
         let who = outcome.spec.contestant.clone();
@@ -201,7 +203,7 @@ impl<'a> Plots<'a> {
         Plot::of(&Chart { marks: mark.into_iter().collect(), lines: ours_last(lines), ..chart })
     }
 
-    /// The latency that each way to wait gives, against the CPU time that it costs; one dot for each.
+    /// Makes a plot with a dot for each way to wait: its latency against its CPU time.
     fn waits(&self, case: &str) -> Plot {
         let dot = |who: &Contestant| {
             let cost = self.answer.median(case, who, cpu_ns)?;
@@ -231,7 +233,7 @@ fn ours_last(mut lines: Vec<Line>) -> Vec<Line> {
     lines
 }
 
-/// The round of a case whose course in time is drawn: our median one, or that of a soak.
+/// Returns the round of a case that is drawn over time: shmcast's median round, or the round of a soak.
 pub fn shown_in_time<'a>(answer: &'a Answer, case: &str) -> Option<&'a Outcome> {
     let who = answer.contestants(case).into_iter().find(|who| who.transport == SHMCAST)?;
     let mut rounds = answer.comparable(case, &who);

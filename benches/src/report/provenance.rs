@@ -3,7 +3,7 @@
 use crate::rig::plan::Answer;
 use crate::rig::probe::Quiet;
 
-/// The date in UTC, such as `2026-11-21`, of a time in seconds since 1970.
+/// Converts a time in seconds since 1970 to a date in UTC, such as `2026-11-21`.
 pub(super) fn day(seconds: u64) -> String {
     // Howard Hinnant's `civil_from_days`: days since 1 March of year 0, in eras of 400 years.
     let days = seconds / 86_400 + 719_468;
@@ -17,7 +17,8 @@ pub(super) fn day(seconds: u64) -> String {
     format!("{year}-{month:02}-{day:02}")
 }
 
-/// How an answer came about: the rounds that were played, those that count, and how quiet the machine was.
+/// Describes the measurement behind an answer: the played rounds, the rounds that count, and how quiet the
+/// machine was.
 pub(super) fn provenance(answer: &Answer) -> String {
     let played = answer.rounds.len();
     let counted = answer.rounds.iter().filter(|round| round.counts).count();
@@ -38,7 +39,8 @@ pub(super) fn provenance(answer: &Answer) -> String {
     text
 }
 
-/// The rows of the machine's sheet. Where the answers come from machines that differ, a row names the questions.
+/// Returns the rows of the machine's sheet. If the answers come from different machines, a row names its
+/// questions.
 pub(super) fn machine(answers: &[(String, Answer)]) -> Vec<(&'static str, String)> {
     let sheets: Vec<_> = answers.iter().map(|(name, answer)| (name, answer.machine.rows())).collect();
     let Some((_, first)) = sheets.first() else { return Vec::new() };

@@ -1,6 +1,8 @@
-//! Charts as SVG text: lines, stems, bars and spans on linear, logarithmic and percentile axes. Colours and fonts come from
-//! the page's style sheet by class, so that one drawing serves light and dark. A chart's title is for programs that read
-//! the page aloud; the page shows it above the drawing, where it can wrap. This module knows nothing of what is drawn.
+//! Charts as SVG text: lines, stems, bars and spans on linear, logarithmic and percentile axes.
+//!
+//! Colours and fonts come from the page's style sheet by class, so the same drawing serves light and dark pages. Screen
+//! readers read a chart's title aloud. The page shows the title above the drawing, where it can wrap. This module does not
+//! depend on the meaning of the drawn data.
 
 use std::fmt::{self, Write};
 
@@ -11,7 +13,7 @@ pub enum Scale {
     Linear,
     /// Values are apart by their logarithm.
     Log,
-    /// Quantiles are apart by log(1 / (1 - q)), as in HdrHistogram's plots.
+    /// A percentile axis: the position of a quantile `q` is log(1 / (1 - q)), as in HdrHistogram's plots.
     Nines,
 }
 
@@ -44,7 +46,7 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// A logarithmic axis of times over whole decades around the given ones, in ns.
+    /// Makes a logarithmic axis of times in ns. It covers whole decades around the values.
     pub fn times(label: &str, values: impl IntoIterator<Item = f64>) -> Self {
         let values = values.into_iter().filter(|value| *value > 0.0);
         let (low, high) = values.fold((f64::INFINITY, 0.0f64), |(low, high), v| (low.min(v), high.max(v)));
@@ -145,7 +147,7 @@ pub struct Chart {
     pub y: Axis,
     /// The lines, drawn in order, so that the last is on top.
     pub lines: Vec<Line>,
-    /// Values of y that get a line of their own, each with its text.
+    /// Values of y with a horizontal line and a text.
     pub marks: Vec<(f64, String)>,
     /// Uprights from the axis to a value, with a class.
     pub stems: Vec<(f64, f64, String)>,
@@ -157,7 +159,7 @@ const WIDTH: f64 = 420.0;
 const LEFT: f64 = 58.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 10.0;
-/// Width of a letter of the smaller font, as far as it can be known without the font.
+/// The estimated width of a letter of the smaller font. The exact width depends on the font.
 const LETTER: f64 = 7.0;
 const BOTTOM: f64 = 40.0;
 
@@ -260,7 +262,8 @@ impl Chart {
         out.write_str("</svg>")
     }
 
-    /// Writes each line's label beside its last point, or as near to it as nothing else is covered.
+    /// Writes each line's label beside the last point of the line. If the label would cover something there, moves it to
+    /// the nearest free place.
     fn labels(&self, out: &mut String) -> fmt::Result {
         let ends = self.lines.iter().filter_map(|line| {
             let (x, y) = *line.points.last()?;
@@ -335,7 +338,7 @@ pub struct Bar {
     pub range: (f64, f64),
 }
 
-/// Horizontal bars from 0, in the given order, with a whisker each.
+/// Draws horizontal bars from 0, in the given order, each with a whisker.
 pub fn bars(title: &str, bars: &[Bar]) -> String {
     const VALUES: f64 = 52.0;
     const STEP: f64 = 24.0;
@@ -389,7 +392,7 @@ pub struct Group {
     pub spans: Vec<Span>,
 }
 
-/// Spans of gains on one logarithmic axis, with a line at 1 that parts worse from better.
+/// Draws spans of gains on one logarithmic axis. A line at 1 separates worse from better.
 pub fn gains(title: &str, (worse, better): (&str, &str), groups: &[Group]) -> String {
     const HEADING: f64 = 16.0;
     const STEP: f64 = 7.0;

@@ -8,7 +8,7 @@ use crate::rig::names::SHMCAST;
 use crate::rig::plan::Answer;
 use std::fmt::Write;
 
-/// How the figures came about, in short. METHOD.md has the whole.
+/// A short description of the measurement. METHOD.md has the whole description.
 pub const HOW: &str = "Each receiver is a process, and every byte of every payload is checked. Each lap plays every contestant \
 once, and a round counts only if probes before and after it found the same quiet machine. Figures are medians over the rounds \
 that count; ratios are taken within a lap, and the median over the laps is shown. `!` marks a figure from a machine that never \

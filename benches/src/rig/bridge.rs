@@ -1,8 +1,7 @@
-//! The bridge of a round: `shmcast bridge send` on one host, `shmcast bridge recv` on the other, and the CPU time of their
-//! threads.
-//!
-//! Both are the released program with the options that a user would give. They start after the publisher, whose channel they
-//! carry, and before the receivers, which attach to the channel on the other host.
+//! The bridge of a round: `shmcast bridge send` on one host and `shmcast bridge recv` on the other. The rig also measures
+//! the CPU time of their threads. Both are the released program with the options that a user would give. They start after
+//! the publisher, because they send its channel. They start before the receivers, which attach to the channel on the other
+//! host.
 
 use crate::rig::hosts::{BUSY_POLL_US, BusyPolling, FAR, NEAR};
 use crate::rig::names::{
@@ -25,7 +24,7 @@ use std::time::{Duration, Instant};
 pub const GROUP: &str = "239.79.0.1:30002";
 /// The port at which the sending end serves repairs.
 pub const REPAIR_PORT: u16 = 30_003;
-/// Largest message that fits a packet of the bridge's usual size, in bytes.
+/// The largest message in bytes that fits into a packet of the bridge's default size.
 pub const PAYLOAD_MAX: u64 = 1_378;
 /// How long the bridge may take to start, or to end.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -37,9 +36,10 @@ pub struct BridgeMode {
     pub pinned: bool,
     /// Whether the kernel polls the interface for it.
     pub busy_poll: bool,
-    /// Whether both ends choose how to wait, and where to run, by themselves.
+    /// Whether both ends have default settings: they choose by themselves how to wait, and on which CPU to run.
     pub defaults: bool,
-    /// Whether latency ends in the ring, by the time that the bridge wrote there. Otherwise it ends at the reader.
+    /// Whether latency is measured up to the time stamp that the bridge writes into the receiving ring. Otherwise it is
+    /// measured up to the reader.
     pub to_ring: bool,
     /// The form of its packets.
     pub form: Form,
@@ -86,7 +86,7 @@ pub fn far_dir(spec: &Spec) -> PathBuf {
     spec.dir.join("far")
 }
 
-/// Makes the keys that both ends share, and returns their place. They are nobody's secret.
+/// Makes a file with the keys that both ends share, and returns its path. The keys need not be secret.
 ///
 /// # Errors
 /// When the file cannot be written.
@@ -112,7 +112,7 @@ pub struct ThreadUse {
     pub involuntary_switches: u64,
 }
 
-/// The bridge's reports of a round, and the use of its threads.
+/// The bridge's reports of a round, and the resources that its threads used.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct BridgeReport {
     /// The sending thread.
@@ -149,7 +149,7 @@ pub(super) struct BridgeProcesses {
 }
 
 impl BridgeProcesses {
-    /// Starts the bridge that the round needs, if it needs one, and waits until each end has heard of the other.
+    /// Starts the bridge if the round needs one. Waits until each end has received packets of the other.
     pub(super) fn of(spec: &Spec) -> Result<Option<Self>> {
         let (Some(wire), Some(mode)) = (&spec.wire, BridgeMode::of(&spec.contestant)) else {
             return Ok(None);

@@ -1,4 +1,5 @@
-//! The services that every child process of a round uses: lines to and from the rig, and a CPU of its own.
+//! Functions that every child process of a round uses: they exchange lines with the rig, and bind the process
+//! to a CPU.
 
 use anyhow::{Context, Result, ensure};
 use std::io::Write;
@@ -15,7 +16,7 @@ pub fn say(line: &str) -> Result<()> {
 /// Waits for the rig's next line, which must be this word.
 ///
 /// # Errors
-/// When the rig has ended, or says something else.
+/// When the rig has ended, or sends another line.
 pub fn wait_for(word: &str) -> Result<()> {
     let mut line = String::new();
     ensure!(std::io::stdin().read_line(&mut line)? > 0, "the rig is gone");

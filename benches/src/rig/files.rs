@@ -1,4 +1,4 @@
-//! The files of a round, in its directory, and the words in them: one 32-bit little-endian word for each message, in ns.
+//! The files of a round in its directory. A file has one 32-bit little-endian word for each message, a time in ns.
 
 use crate::rig::spec::Spec;
 use anyhow::{Context, Result};
@@ -24,7 +24,7 @@ pub fn cost(spec: &Spec) -> PathBuf {
     spec.dir.join("cost")
 }
 
-/// A time as one word. Times above 4.29 s become the largest word.
+/// Converts a time to one word. Times above 4.29 s become the largest word.
 pub(crate) fn saturate(ns: u64) -> u32 {
     ns.try_into().unwrap_or(u32::MAX)
 }
@@ -38,7 +38,7 @@ pub fn write_words(path: &Path, words: &[u32]) -> Result<()> {
     std::fs::write(path, bytes).with_context(|| format!("write {}", path.display()))
 }
 
-/// The words in the file at `path`.
+/// Reads the words in the file at `path`.
 ///
 /// # Errors
 /// The file system's error.

@@ -1,7 +1,9 @@
-//! Holds a publisher back for its slowest receiver. Rings that never wait would lose messages when they are measured back
-//! to back; in real programs the work that produces messages bounds the rate. The gate stands for that work. It is the same
-//! for every transport that needs one: a line of shared memory for each receiver, written and read once in a sixteenth of a
-//! ring.
+//! The rig's gate, which makes a publisher wait for its slowest receiver.
+//!
+//! A ring whose publisher never waits would lose messages when it is measured back to back. In real programs, the work that
+//! produces messages limits the rate. The gate takes the place of that work. It is the same for every transport that needs
+//! one. Each receiver has a cache line in shared memory, which it writes, and the publisher reads, 16 times in each lap of
+//! the ring.
 
 use shmcast_layout::mem::Map;
 use shmcast_layout::ring::cells::Cells;
@@ -10,7 +12,8 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-/// Distance between the counts of two receivers, in words. It is two cache lines, because processors prefetch lines in pairs.
+/// The distance between the counts of two receivers, in words. It is two cache lines, because processors prefetch lines in
+/// pairs.
 const STRIDE: usize = 16;
 
 /// Either end of a gate.
@@ -26,7 +29,8 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// A gate in the file at `path`, made if it is not there, for `receivers` receivers and a ring of `messages`.
+    /// Opens a gate in the file at `path`, for `receivers` receivers and a ring of `messages`. Creates the file if it does
+    /// not exist.
     ///
     /// # Errors
     /// The system's error, if the file cannot be made or mapped.
@@ -42,7 +46,7 @@ impl Gate {
         (self.window / 8).max(1)
     }
 
-    /// For the publisher: waits until it can send `sequence` without overtaking a receiver.
+    /// Publisher's side: waits until the publisher can send `sequence` without overtaking a receiver.
     #[inline]
     pub fn wait(&mut self, sequence: u64) {
         if sequence >= self.next {
@@ -50,7 +54,7 @@ impl Gate {
         }
     }
 
-    /// For a publisher that does something else meanwhile: whether it can send `sequence` without overtaking a receiver.
+    /// Publisher's side, without waiting: whether the publisher can send `sequence` without overtaking a receiver.
     #[inline]
     pub fn lets(&mut self, sequence: u64) -> bool {
         sequence < self.next || self.looks(sequence)
@@ -93,13 +97,13 @@ impl Gate {
         }
     }
 
-    /// The last sequence up to which receiver `me` has reported that it has everything.
+    /// Returns the sequence up to which receiver `me` has reported to have everything.
     #[cfg(test)]
     pub fn passed(&self, me: usize) -> u64 {
         self.cells[me * STRIDE].load(Ordering::Acquire)
     }
 
-    /// For receiver `me`: reports that it has everything up to `sequence`.
+    /// Receiver's side: reports that receiver `me` has everything up to `sequence`.
     #[inline]
     pub fn pass(&mut self, me: usize, sequence: u64) {
         if sequence >= self.next {

@@ -1,5 +1,6 @@
-//! Two hosts on one machine: network namespaces joined by a pair of virtual Ethernet interfaces. A datagram takes the kernel's
-//! whole way from one host's sockets to the other's; only card and cable are missing. Needs root, and `ip` of iproute2.
+//! Two hosts on one machine: network namespaces that are joined by a pair of virtual Ethernet interfaces. A datagram passes
+//! through the kernel's whole network stack of both hosts. Only card and cable are missing. This needs root, and `ip` of
+//! iproute2.
 
 use crate::rig::spec::{Task, Wire};
 use anyhow::{Context, Result, bail};
@@ -13,9 +14,9 @@ use std::process::Command;
 pub const NEAR: (Ipv4Addr, &str) = (Ipv4Addr::new(10, 79, 0, 1), "near0");
 /// The receiving host's address and interface.
 pub const FAR: (Ipv4Addr, &str) = (Ipv4Addr::new(10, 79, 0, 2), "far0");
-/// How long blocking calls poll the interface in rounds that ask for it, in microseconds.
+/// The time in microseconds for which blocking calls poll the interface, in rounds with busy polling.
 pub const BUSY_POLL_US: u32 = 50;
-/// The kernel's setting for how long `poll` may poll interfaces.
+/// The kernel's setting for the time for which `poll` may poll interfaces.
 const BUSY_POLL_SETTING: &str = "/proc/sys/net/core/busy_poll";
 
 /// The name of the host on which the task belongs.
@@ -26,7 +27,7 @@ pub fn name_of<'a>(wire: &'a Wire, task: &Task) -> &'a str {
     }
 }
 
-/// Moves this thread, and every process that it starts, to the host on which the task belongs.
+/// Moves this thread to the host on which the task runs. Processes that the thread starts later run there too.
 ///
 /// # Errors
 /// If this process is not root, or the hosts are gone.
@@ -49,7 +50,7 @@ impl Hosts {
     /// Makes both hosts and the wire between them.
     ///
     /// # Errors
-    /// The reason why there can be none here: no root, no namespaces, no `ip`.
+    /// The reason why this is not possible: no root, no namespaces, no `ip`.
     pub fn new(shmcast: PathBuf) -> Result<Self> {
         let [near, far] = ["near", "far"].map(|end| format!("shmcast-{end}-{}", std::process::id()));
         let mut hosts = Self { wire: Wire { near, far, shmcast }, no_busy_poll: None };
@@ -97,7 +98,7 @@ fn run(program: &str, words: &str) -> Result<()> {
     bail!("{program} {words}: {}", String::from_utf8_lossy(&output.stderr).trim())
 }
 
-/// The machine's setting for `poll`, changed for one round and put back.
+/// The machine's setting for `poll`. It is changed for one round. Dropping this value restores it.
 #[derive(Debug)]
 pub(super) struct BusyPolling(String);
 

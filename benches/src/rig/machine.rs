@@ -1,9 +1,10 @@
-//! The sheet that goes with every figure: the machine and the build. A value that the system does not give is `unknown`.
+//! The sheet of the machine and the build, which belongs to every figure. A value that the system does not give is
+//! `unknown`.
 
 use serde::{Deserialize, Serialize};
 use std::fs;
 
-/// The facts about the machine that somebody needs to judge a figure.
+/// The properties of the machine that matter for a figure.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Machine {
     /// Processor model.
@@ -32,7 +33,8 @@ pub struct Machine {
     pub huge_pages: String,
     /// Preemption model and tick, where the kernel says.
     pub preemption: String,
-    /// This program's build profile. Sheets of the time before there was `dist` say `release` of its settings.
+    /// This program's build profile. In sheets from before the profile `dist` existed, `release` has the settings of
+    /// `dist`.
     pub profile: String,
 }
 
@@ -46,7 +48,7 @@ fn or_unknown(text: Option<String>) -> String {
     text.unwrap_or_else(|| "unknown".into())
 }
 
-/// The value of the first line `key : value` in a file of such lines.
+/// Returns the value of the first line `key : value` in a file.
 fn field(path: &str, key: &str) -> Option<String> {
     let text = read(path)?;
     let line = text.lines().find(|line| line.starts_with(key))?;
@@ -59,7 +61,7 @@ fn chosen(path: &str) -> Option<String> {
     Some(text.split_once('[')?.1.split_once(']')?.0.to_owned())
 }
 
-/// The profile that cargo built this program with, by the directory that it is in.
+/// Returns the profile of this build, by the directory of the program.
 fn profile() -> String {
     let program = std::env::current_exe().unwrap_or_default();
     let is_dist = program.parent().is_some_and(|directory| directory.ends_with("dist"));

@@ -1,4 +1,5 @@
-//! One round: processes, pacing, counting, and how quiet the machine was. No file here knows how a transport works.
+//! The rig plays a round: it starts processes, sets the pace, counts messages, and measures how quiet the machine
+//! was. No file here depends on a certain transport.
 //!
 //! | file | what |
 //! |---|---|

@@ -27,8 +27,8 @@ fn word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
 }
 
-/// Whether two bodies are the same. Short ones are compared here, because a call into the C library would cost more time
-/// than some rings need to bring the message.
+/// Whether two bodies are the same. Short bodies are compared here, because a call into the C library would take longer
+/// than some rings need for the whole message.
 #[inline]
 fn is_same(a: &[u8], b: &[u8]) -> bool {
     if a.len() > 64 || !a.len().is_multiple_of(8) {
@@ -37,29 +37,30 @@ fn is_same(a: &[u8], b: &[u8]) -> bool {
     a.chunks_exact(8).zip(b.chunks_exact(8)).all(|(a, b)| word(a) == word(b))
 }
 
-/// Memory with so many zeros from the start of a cache line, and the index of that start.
+/// Makes memory with `bytes` zeros from the start of a cache line on. Returns it with the index of that start.
 pub(crate) fn zeros_from_a_line(bytes: usize) -> (Vec<u8>, usize) {
     let zeros = vec![0; bytes + LINE];
     let first = zeros.as_ptr().align_offset(LINE);
     (zeros, first)
 }
 
-/// Ready-made messages of one size, in one run of memory, each from the start of a cache line. Their place must not depend
-/// on what else a program has on its heap, because a publisher that sends rarely waits for each page of it.
+/// Prepared messages of one size. They are contiguous in memory, and each begins at the start of a cache line. Their
+/// position must not depend on the rest of the program's heap, because a publisher that sends rarely waits for each page
+/// of it.
 #[derive(Debug)]
 pub struct Payloads {
     bytes: Vec<u8>,
-    /// Index of the first message in `bytes`, and the distance to the next.
+    /// The index of the first message in `bytes`, and the distance from one message to the next.
     first: usize,
     stride: usize,
     size: usize,
 }
 
 impl Payloads {
-    /// All the bodies for messages of `size` bytes.
+    /// Makes all bodies for messages of `size` bytes.
     ///
     /// # Panics
-    /// When the size is below [`MIN_SIZE`]: the program checks sizes first.
+    /// When the size is below [`MIN_SIZE`]. The program checks sizes before this call.
     pub fn new(size: usize) -> Self {
         assert!(size >= MIN_SIZE, "{size} B cannot carry number, stamp and proof");
         let stride = size.next_multiple_of(LINE);
@@ -72,14 +73,14 @@ impl Payloads {
         Self { bytes, first, stride, size }
     }
 
-    /// The place in `bytes` of the message with the body for `sequence`.
+    /// Returns the range in `bytes` of the message for `sequence`.
     #[inline]
     fn place(&self, sequence: u64) -> Range<usize> {
         let at = self.first + (sequence % BODIES as u64) as usize * self.stride;
         at..at + self.size
     }
 
-    /// Message `sequence`, with its number and the time of its send.
+    /// Returns the message `sequence`, with its number and the time of its send.
     #[inline]
     pub fn stamped(&mut self, sequence: u64, sent: u64) -> &[u8] {
         let place = self.place(sequence);
@@ -90,7 +91,7 @@ impl Payloads {
         message
     }
 
-    /// Sequence and send time of a message, if every byte of it is right.
+    /// Returns the sequence and the send time of a message, or `None` if any byte of it is wrong.
     #[inline(always)]
     pub fn check(&self, payload: &[u8]) -> Option<(u64, u64)> {
         if payload.len() != self.size {

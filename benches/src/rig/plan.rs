@@ -1,5 +1,6 @@
-//! Interleaved rounds: each contestant plays once in every lap, so that drift of the machine hits all alike. A round that did
-//! not find a quiet machine is played again while retries are left. After that its figures are marked.
+//! Plans of alternating rounds. Each contestant plays once in every lap, so that changes of the machine affect all of them in
+//! the same way. If the machine was not quiet during a round, the round is played again, as long as retries are left.
+//! Otherwise its figures are marked.
 
 use crate::rig::machine::Machine;
 use crate::rig::names::is_ours;
@@ -59,7 +60,7 @@ pub struct Answer {
     pub question: String,
     /// The time at which it was asked, in seconds since 1970.
     pub asked_at: u64,
-    /// Whether only delivery was checked: then no time in it means anything.
+    /// Whether only delivery was checked. If so, the times in the answer mean nothing.
     pub quick: bool,
     /// The machine on which it was asked.
     pub machine: Machine,
@@ -74,7 +75,7 @@ pub struct Played {
     pub lap: usize,
     /// The case, such as `256 B` or `50 receivers`. Rounds of one case are compared with each other.
     pub case: String,
-    /// Whether it counts: the machine was quiet, and both probes agreed.
+    /// Whether the round counts. It counts if the machine was quiet and both probes agreed.
     pub counts: bool,
     /// Its result, or the reason why it failed.
     pub outcome: std::result::Result<Outcome, String>,
@@ -122,8 +123,9 @@ impl Answer {
         found
     }
 
-    /// The rounds of a contestant in a case that are comparable: quiet ones in the placement most of them had, or all
-    /// complete ones when the machine was never quiet (then [`is_quiet`](Self::is_quiet) is false).
+    /// Returns the comparable rounds of a contestant in a case. These are the quiet rounds that have the placement of most
+    /// quiet rounds. If the machine was never quiet, these are all rounds that did not fail, and [`is_quiet`](Self::is_quiet) is
+    /// false.
     pub fn comparable(&self, case: &str, contestant: &Contestant) -> Vec<(usize, &Outcome)> {
         let placement = self.placement(case);
         let all = self.rounds.iter().filter(|r| r.case == case);
@@ -143,7 +145,7 @@ impl Answer {
             .any(|outcome| outcome.spec.contestant == *contestant)
     }
 
-    /// The placement that most counted rounds of a case had; near if they draw.
+    /// Returns the placement that most counted rounds of a case had; near if the numbers are equal.
     pub fn placement(&self, case: &str) -> Option<Placement> {
         let rounds = self.rounds.iter().filter(|r| r.case == case).filter_map(Played::counted);
         let (mut near, mut far) = (0, 0);
@@ -164,7 +166,8 @@ impl Answer {
         median(self.comparable(case, who).into_iter().map(|(_, outcome)| figure(outcome)))
     }
 
-    /// The ratios of `a`'s figure to `b`'s in the same lap, one for each lap in which both have one.
+    /// Returns the ratios of `a`'s figure to `b`'s in the same lap. There is one ratio for each lap in which both have a
+    /// figure.
     pub fn ratios(
         &self,
         case: &str,
@@ -190,7 +193,7 @@ impl Answer {
         median(self.ratios(case, pair, figure))
     }
 
-    /// Rounds in which every receiver got every message, and the rest.
+    /// Returns the number of rounds in which every receiver got every message, and the number of the other rounds.
     pub fn passed_and_failed(&self) -> (usize, usize) {
         let complete = |r: &&Played| r.outcome.as_ref().is_ok_and(Outcome::is_complete);
         let passed = self.rounds.iter().filter(complete).count();
@@ -210,7 +213,7 @@ pub struct Case {
 /// Plays the cases and adds the rounds to `answer`.
 ///
 /// # Errors
-/// When a round cannot even be tried. One that fails is part of the answer.
+/// When a round cannot be started. A round that fails later is part of the answer.
 pub fn play(stage: &Stage, cases: &[Case], answer: &mut Answer) -> Result<()> {
     let rounds: usize = cases.iter().map(|case| case.specs.len()).sum();
     let bar = ProgressBar::new((rounds * stage.laps) as u64).with_style(

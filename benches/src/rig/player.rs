@@ -1,6 +1,6 @@
-//! A process of a round. The rig starts it, tells it words, hears its lines, and never leaves it behind.
-//!
-//! Relies on the children of [`publish`](crate::rig::publish) and [`receive`](crate::rig::receive), which speak lines.
+//! A process of a round. The rig starts it, sends it words, reads its lines, and ends it at the latest with the round.
+//! The processes run [`publish`](crate::rig::publish) or [`receive`](crate::rig::receive), which use the same protocol of
+//! lines.
 
 use crate::rig::hosts;
 use crate::rig::names::{CHANNEL, is_peer_between_hosts};
@@ -13,7 +13,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// The variable that tells the clock's rate to a peer that cannot measure it.
+/// The environment variable with the rate of the clock, for a peer that cannot measure it.
 const TICKS_PER_SECOND: &str = "SHMCAST_BENCH_TICKS_PER_SECOND";
 
 /// A child that speaks lines.
@@ -26,7 +26,8 @@ pub(super) struct Player {
 }
 
 impl Player {
-    /// Starts `program` with a task. A peer that goes between hosts starts on its own; all others go there by themselves.
+    /// Starts `program` with a task. A peer that sends between hosts is started on the host of its task. Other programs
+    /// enter their host by themselves.
     pub(super) fn start(program: &Path, task: &Task, name: String) -> Result<Self> {
         let words = serde_json::to_string(task)?;
         match &task.spec().wire {
@@ -81,7 +82,7 @@ impl Player {
         self.child.wait().map(drop).with_context(|| format!("wait for {}", self.name))
     }
 
-    /// Kills the process, which gets no chance to tidy up, and waits for its end.
+    /// Kills the process, so that it cannot clean up, and waits for its end.
     pub(super) fn kill(&mut self) -> Result<()> {
         self.child.kill().with_context(|| format!("kill {}", self.name))?;
         self.wait()

@@ -1,9 +1,9 @@
-//! The state of the machine around a round: how far apart two CPUs are, and how much other programs use them.
+//! The state of the machine around a round: the distance between two CPUs, and the use of the CPUs by other programs.
 //!
-//! A virtual machine's host moves its CPUs about; the time a cache line takes from one to the other and back then
-//! changes several times over, and with it every figure of shared memory. So a probe runs before and after each round, and
-//! rounds are compared only with rounds of the same placement. A round is played again if the probes disagree or other
-//! programs used the CPUs. The result of a round never decides it.
+//! The host of a virtual machine moves its CPUs from time to time. The time in which a cache line goes from one CPU to the other and
+//! back then changes several times over, and so does every figure of shared memory. Therefore a probe runs before and after each
+//! round, and only rounds of the same placement are compared. A round is played again if its probes disagree, or if other programs
+//! used the CPUs. The result of the round has no influence on this.
 
 use crate::rig::child::bind;
 use crate::rig::spec::Usage;
@@ -25,7 +25,7 @@ pub enum Placement {
     Near,
     /// They do not.
     Far,
-    /// It changed during the round, or the probe is unclear. Such a round is compared with no other.
+    /// The placement changed during the round, or the probe is unclear. Such a round is compared with no other round.
     Mixed,
 }
 
@@ -53,16 +53,17 @@ impl Placement {
     }
 }
 
-/// How quiet the machine was during a round. As JSON it is the list of its fields in their order, with shares to a hundred-thousandth.
+/// A measure of how quiet the machine was during a round. Its JSON is the list of its fields in their order. Shares have five
+/// decimals.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 pub struct Quiet {
     /// Share of all CPU time that others in this system used.
     pub others: f64,
     /// Share that the host took away.
     pub steal: f64,
-    /// Cache-line round trip before the round, ns; 0 where it was not probed.
+    /// The round trip of a cache line before the round, in ns; 0 if it was not probed.
     pub before_ns: u64,
-    /// Cache-line round trip after the round, ns; 0 where it was not probed.
+    /// The round trip of a cache line after the round, in ns; 0 if it was not probed.
     pub after_ns: u64,
 }
 
@@ -80,13 +81,13 @@ impl Quiet {
         if before == after { before } else { Placement::Mixed }
     }
 
-    /// Whether other programs and the host used so little that the round counts.
+    /// Whether other programs and the hypervisor used so little CPU time that the round counts.
     pub fn is_quiet(&self) -> bool {
         self.others < 0.03 && self.steal < 0.02
     }
 }
 
-/// Median time of a cache line from CPU `a` to CPU `b` and back, in ns; 0 on a machine with one CPU.
+/// Returns the median time in which a cache line goes from CPU `a` to CPU `b` and back, in ns; 0 on a machine with one CPU.
 ///
 /// # Errors
 /// When a CPU does not exist.
@@ -164,13 +165,13 @@ fn ended_children_ns() -> u64 {
     (usage.user_time().num_nanoseconds() + usage.system_time().num_nanoseconds()) as u64
 }
 
-/// CPU time that a living process has used, in ns; 0 where the kernel does not tell.
+/// Returns the CPU time that a running process has used, in ns; 0 if the kernel does not report it.
 fn process_ns(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
     text.split_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or(0)
 }
 
-/// Memory of a living process that is resident, its share of a ring included, in KiB; 0 where the kernel does not tell.
+/// Returns the resident memory of a running process in KiB, including its share of a ring; 0 if the kernel does not report it.
 pub fn resident_kib(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -182,24 +183,25 @@ pub fn resident_kib(pid: u32) -> u64 {
 pub struct Load {
     start: Account,
     since: Instant,
-    /// CPU time that the round's processes had used when it began, with that of all children that had ended before.
+    /// The CPU time that the round's processes and all ended children had used when the round began.
     used_ns: u64,
 }
 
 impl Load {
-    /// Begins to watch; `pids` are the round's own processes, none of which has ended.
+    /// Begins the measurement. `pids` are the round's own processes, which must still run.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// When the kernel does not report the times.
     pub fn begin(pids: impl Iterator<Item = u32>) -> Result<Self> {
         let used_ns = pids.map(process_ns).sum::<u64>() + ended_children_ns();
         Ok(Self { start: Account::now()?, since: Instant::now(), used_ns })
     }
 
-    /// The shares that others used. Call this when the round's processes have ended and been waited for.
+    /// Returns the shares of CPU time that others used. Call this when the round's processes have ended and the rig has waited for
+    /// them.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// When the kernel does not report the times.
     pub fn end(self) -> Result<Quiet> {
         let end = Account::now()?;
         let total = (end.total - self.start.total).max(1) as f64;
@@ -235,7 +237,7 @@ impl Usage {
         self.combine(before, u64::saturating_sub)
     }
 
-    /// The sum of two processes' use, with the longer of the two wall times.
+    /// Returns the sum of what two processes used, with the longer of the two wall times.
     pub fn sum(&self, other: &Self) -> Self {
         Self { wall_ns: self.wall_ns.max(other.wall_ns), ..self.combine(other, u64::saturating_add) }
     }

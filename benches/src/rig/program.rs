@@ -1,9 +1,9 @@
-//! A program in memory, in pages of its own.
+//! A copy of a program in memory.
 //!
-//! The kernel decides where the pages of a program's file lie in memory when it first reads the file, and keeps them there for
-//! hours, for every round of a run. Two copies of the same bytes were seen to publish 256 B at 13.5 and at 16.6 ns. So each
-//! round plays a copy of its own. A bad place then costs one round, for every contestant alike, and the median is taken over
-//! many places. A script has no pages of its own, and what it starts looks for its files beside it: it is played as it is.
+//! The kernel places the pages of a program's file in memory when it first reads the file. It keeps them there for hours, for
+//! all rounds of a run. Their place matters: two copies of the same bytes published 256 B in 13.5 and in 16.6 ns. So each
+//! round plays its own copy of the program. A bad place then affects one round of all contestants, and the median covers many
+//! places. A script is not copied, because the programs that it starts look for its files beside it.
 
 use anyhow::{Context, Result};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -12,7 +12,8 @@ use std::io::{self, Read, Seek};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-/// A copy of a program, which is gone when this is dropped and its last process has ended, or the place of a script.
+/// A copy of a program, or the path of a script. The copy exists until this value is dropped and the copy's last process has
+/// ended.
 #[derive(Debug)]
 pub(super) enum Program {
     Copy(File),

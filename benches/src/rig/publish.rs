@@ -1,8 +1,7 @@
-//! The publisher's role: it sends each message at its intended time, even if the one before was late.
+//! The publisher's role. It sends each message at its intended time, even if the previous send was late.
 //!
-//! Latency is counted from the send. The lateness of each send against its intended time is recorded beside it, and
-//! the rig adds both. So a publisher that was held up cannot hide the messages that it held up (no coordinated
-//! omission).
+//! The rig counts latency from the send, and records the lateness of each send against its intended time. It adds both. So
+//! if the publisher is delayed, the delay appears in the latency of the messages (no coordinated omission).
 
 use crate::rig::child::{bind, say, wait_for};
 use crate::rig::files::{self, saturate, write_words};
@@ -18,17 +17,16 @@ use std::time::Duration;
 
 /// The sending end of a transport.
 pub trait Sender {
-    /// Sends one message to all receivers. Returns how often it tried again because there was no room. `sent` is the clock's
-    /// reading in the payload, in ticks, for transports that carry a time. It is 0 back to back.
-    ///
-    /// Every implementation is `#[inline(always)]`. The rig calls `send` in two places, and the compiler must not inline one
-    /// ring's send and call another's.
+    /// Sends one message to all receivers. Returns how often it tried again because there was no room. `sent` is the time in
+    /// the payload in clock ticks, for transports whose messages have a time. It is 0 back to back. Every implementation
+    /// must be `#[inline(always)]`. The rig calls `send` in two places. Otherwise the compiler might inline the call for one
+    /// ring and not for another.
     ///
     /// # Errors
     /// An error that ends the round.
     fn send(&mut self, payload: &[u8], sent: u64) -> Result<u64>;
 
-    /// Called once when all receivers are attached, before the first message.
+    /// Prepares the sender. The rig calls this once, after all receivers have attached and before the first message.
     ///
     /// # Errors
     /// An error that ends the round.
@@ -36,8 +34,8 @@ pub trait Sender {
         Ok(())
     }
 
-    /// Whether the rig's gate holds the publisher back where nothing may be lost. Transports with flow control of
-    /// their own say no, and so do their receivers.
+    /// Whether the rig's gate must hold the publisher back where nothing may be lost. Transports with their own flow control
+    /// return false, and so do their receivers.
     fn needs_gate(&self) -> bool {
         true
     }
@@ -48,12 +46,13 @@ pub trait Sender {
     }
 }
 
-/// A sleeping publisher wakes this long before its time, in ns, and spins. It covers the timer's own lateness.
+/// The time in ns for which a publisher spins after its sleep. It sleeps until this long before the intended time, because
+/// timers may be late.
 const WAKE_EARLY_NS: u64 = 60_000;
 
-/// Opens the sending end and plays the role in this process: answers `ready`, waits for `go`, sends, reports, and lives on
-/// until `stop`. It is never inlined, so that the place of the sending end on the stack does not depend on the other
-/// transports of a program.
+/// Opens the sending end and plays the role in this process: answers `ready`, waits for `go`, sends, reports, and waits for
+/// `stop`. This function must not be inlined. Otherwise the position of the sending end on the stack would depend on the
+/// other transports of the program.
 ///
 /// # Errors
 /// The error of the transport or of a pipe.
@@ -76,8 +75,8 @@ pub fn play<S: Sender>(spec: &Spec, open: impl FnOnce() -> Result<S>) -> Result<
     wait_for("stop")
 }
 
-/// Sends all messages. With `PACED` it sends each at its time, and times it. Back to back only the code that makes a
-/// message stands between two sends; otherwise the generator would be slower than the ring that it measures.
+/// Sends all messages. With `PACED` it sends each message at its intended time, and measures the call. Back to back it does
+/// nothing between two sends but make the message. Otherwise the loop would be slower than the ring that it measures.
 #[inline(never)]
 fn run<const PACED: bool>(spec: &Spec, sender: &mut impl Sender, clock: &Clock) -> Result<Published> {
     let mut gate = (spec.gated && sender.needs_gate())
@@ -136,10 +135,10 @@ fn run<const PACED: bool>(spec: &Spec, sender: &mut impl Sender, clock: &Clock) 
     })
 }
 
-/// Keeps to a grid of intended times, and notes the times at which the CPU was away.
+/// The schedule of intended times. It also notes the times at which the thread did not run.
 struct Pace<'a> {
     clock: &'a Clock,
-    /// Time of the next send, in 1/2^16 ticks, so that rounding errors do not add up.
+    /// The time of the next send, in 1/2^16 ticks, so that rounding errors do not accumulate.
     next: u128,
     interval: u128,
     hiccup_ticks: u64,
@@ -170,7 +169,7 @@ impl<'a> Pace<'a> {
         self.counted_from = Some(ticks());
     }
 
-    /// Returns at the next intended time, or at once if that has passed. The result is the intended time in ticks.
+    /// Waits until the next intended time, or returns at once if it has passed. Returns the intended time in ticks.
     #[inline]
     fn wait(&mut self) -> u64 {
         let intended = (self.next >> 16) as u64;
@@ -197,7 +196,7 @@ impl<'a> Pace<'a> {
     }
 }
 
-/// Time between two readings of the clock with nothing between them, in ns: the median of many.
+/// Returns the time between two readings of the clock with nothing between them, in ns. It is the median of many pairs.
 fn clock_ns(clock: &Clock) -> u64 {
     let mut costs: Vec<u64> = (0..1001)
         .map(|_| {

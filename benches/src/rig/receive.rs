@@ -1,6 +1,6 @@
-//! The receiver's role: it stamps each message after the last byte is in private memory, checks all of it, and counts.
-//!
-//! The hot path stores one word for each message into memory that was touched before. Histograms are made afterwards.
+//! The receiver's role. When the last byte of a message is in private memory, it takes the time. Then it checks all
+//! bytes, and counts the message. For each message, the hot path stores one word into memory that was touched before.
+//! Histograms are made afterwards.
 
 use crate::rig::child::{bind, say};
 use crate::rig::files::{self, saturate, write_words};
@@ -21,24 +21,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long a receiver may wait before it looks at the rig's stop flag.
+/// The longest time that a receiver may wait before it checks the rig's stop flag.
 pub const LOOK: Duration = Duration::from_millis(50);
 
 /// The receiving end of a transport.
 pub trait Receiver {
-    /// Hands the messages that are there to the sink, and returns whether there was one. A receiver that blocks returns
+    /// Passes the available messages to the sink, and returns whether there were any. A receiver that blocks must return
     /// `false` at least every 100 ms.
     ///
     /// # Errors
     /// An error that ends the round.
     fn poll(&mut self, sink: &mut Sink) -> Result<bool>;
 
-    /// Whether the rig's gate holds the publisher back where nothing may be lost, as at the sender.
+    /// Whether the rig's gate must hold the publisher back where nothing may be lost. The transport's sender returns the
+    /// same value.
     fn needs_gate(&self) -> bool {
         true
     }
 
-    /// Receives until the sink is done or told to stop. Transports with a wait of their own replace this.
+    /// Receives until the sink has everything or the rig asks to stop. Transports that wait by themselves override this.
     ///
     /// # Errors
     /// An error that ends the round.
@@ -47,7 +48,8 @@ pub trait Receiver {
     }
 }
 
-/// Polls until the sink is done or told to stop. A receiver that spins also notes the times at which its CPU was away.
+/// Polls until the sink has everything or the rig asks to stop. A receiver that spins also notes the times at which its
+/// thread did not run.
 ///
 /// # Errors
 /// An error that ends the round.
@@ -69,13 +71,14 @@ pub fn poll_until_done<R: Receiver + ?Sized>(receiver: &mut R, sink: &mut Sink, 
     Ok(())
 }
 
-/// Notices from within a spinning loop that its CPU did something else. It reads the clock after as many empty polls as
-/// take about a third of a microsecond: rarely enough to cost nothing, and often enough to see a hiccup.
+/// Detects from within a spinning loop that the thread did not run for a time. It reads the clock after a number of empty
+/// polls that together take about a third of a microsecond. So it costs almost nothing, and still sees each hiccup.
 #[derive(Debug)]
 struct Watch {
     last: u64,
     polls: u32,
-    /// Polls from one look to the next. It is found while the loop runs, because a poll may be one load or a system call.
+    /// The number of polls between two readings of the clock. The loop adjusts it, because a poll may be one load or a
+    /// system call.
     every: u32,
     hiccup_ticks: u64,
     short_ticks: u64,
@@ -112,8 +115,8 @@ impl Watch {
     }
 }
 
-/// Opens the receiving end and plays the role in this process: answers `ready`, receives, reports. It is never inlined,
-/// for the reason that [`publish::play`](super::publish::play) gives.
+/// Opens the receiving end and plays the role in this process: answers `ready`, receives, and reports. This function must
+/// not be inlined, for the same reason as [`publish::play`](super::publish::play).
 ///
 /// # Errors
 /// The error of the transport or of a pipe.
@@ -130,7 +133,8 @@ pub fn play<R: Receiver>(spec: &Spec, me: usize, open: impl FnOnce() -> Result<R
     say(&serde_json::to_string(&received)?)
 }
 
-/// Sets `stop` when the rig says so, or dies. The thread sleeps in the kernel until then.
+/// Starts a thread that sets `stop` when the rig asks for it, or when the rig ends. The thread sleeps in the kernel until
+/// then.
 fn watch_stdin(stop: Arc<AtomicBool>) {
     std::thread::spawn(move || {
         let _ = std::io::stdin().lock().lines().next();
@@ -149,12 +153,13 @@ pub struct Sink {
     times_each: bool,
     /// The sequence that is due.
     next: u64,
-    /// Sequences of messages that need only a check of every byte, if they come in order. They are counted afterwards.
+    /// The sequences of messages that need only a check of every byte if they arrive in order. The sink counts these
+    /// messages later, all at once.
     plain: Range<u64>,
-    /// One-way latency of each message that counts, at its place; 0 for one that has not come.
+    /// The one-way latency of each message that counts, at the message's index; 0 for a message that has not arrived.
     one_way: Vec<u32>,
     windows: Option<Windows>,
-    /// Whether this receiver comes and goes. Then only the messages of its stay must be complete.
+    /// Whether this receiver is a visitor. Then only the messages between its first and its last must be complete.
     is_visitor: bool,
     received: Received,
     before: Option<Usage>,
@@ -233,7 +238,8 @@ impl Sink {
         }
     }
 
-    /// Sets the range of messages that need only a check: up to the next one that is noted or that passes the gate.
+    /// Sets the range of messages that need only a check. It ends before the next message whose time is noted, or at
+    /// which the receiver must report to the gate.
     #[inline(never)]
     fn plan_plain(&mut self) {
         if self.is_visitor || self.windows.is_some() || !self.one_way.is_empty() {
@@ -249,7 +255,7 @@ impl Sink {
         self.plain = self.next..noted.min(gate);
     }
 
-    /// Counts the messages that came in order since the last one that needed more than a check.
+    /// Counts the messages that have arrived in order since the last message that needed more than a check.
     #[inline(always)]
     fn count_plain(&mut self) {
         if self.plain.is_empty() {
@@ -296,7 +302,7 @@ impl Sink {
         self.received.reported_lost += messages;
     }
 
-    /// Notes that the CPU did something else from `from` on, for `passed` ticks.
+    /// Notes that the thread did not run for `passed` ticks from `from` on.
     #[cold]
     fn hiccup(&mut self, from: u64, passed: u64) {
         let start = self.received.span.0;
@@ -312,13 +318,13 @@ impl Sink {
         self.next > self.spec.total()
     }
 
-    /// Whether the rig asked to stop: the publisher ended a while ago and nothing more will come.
+    /// Whether the rig asked to stop. It asks some time after the publisher has ended, when no more messages will arrive.
     #[inline]
     pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// The flag behind [`is_stopped`](Self::is_stopped), for a receiver that waits in a way of its own.
+    /// Returns the flag that [`is_stopped`](Self::is_stopped) reads, for a receiver that waits by itself.
     pub fn stop_flag(&self) -> Arc<AtomicBool> {
         self.stop.clone()
     }
@@ -341,7 +347,7 @@ impl Sink {
     }
 }
 
-/// The wait between two polls of a receiver that has no wait of its own.
+/// The wait between two polls, for receivers that do not wait by themselves.
 #[derive(Debug)]
 pub struct Idle {
     wait: Wait,
@@ -355,7 +361,7 @@ impl Idle {
         Self { wait, idle: 0, backoff: Backoff::new() }
     }
 
-    /// Waits a little. Returns true now and then: the caller then looks at the stop flag.
+    /// Waits a little. Returns true from time to time. The caller must then check the stop flag.
     #[inline(always)]
     pub fn pause(&mut self) -> bool {
         self.idle = self.idle.wrapping_add(1);

@@ -1,7 +1,7 @@
 //! Runs one round: starts the processes, waits until all are attached, lets them go, and collects their reports.
 //!
-//! The publisher starts first, because receivers attach to the channel that it makes. No process is let go before all are
-//! ready, so a missing message was lost and did not come too early.
+//! The publisher starts first, because receivers attach to the channel that it makes. No message is sent before all
+//! processes are ready. So if a message is missing, it was lost, and not sent before the receiver had attached.
 
 use crate::rig::bridge::{BridgeProcesses, BridgeReport};
 use crate::rig::files::{self, read_words};
@@ -25,25 +25,26 @@ pub struct Outcome {
     pub spec: Spec,
     /// The time at which it ended, in seconds since 1970.
     pub ended_at: u64,
-    /// Messages that each receiver should have got, over all receivers.
+    /// The number of messages that all receivers together should have received.
     pub expected: u64,
-    /// The sum of the receivers' counts; the span is from the first receipt to the last.
+    /// The sum of the receivers' counts. Its span is from the first receipt of any receiver to the last.
     pub received: Received,
     /// The publisher's report.
     pub published: Published,
     /// Latency from the send to the receipt, at all receivers.
     pub one_way: Distribution,
-    /// Latency from the intended time of the send to the receipt, at all receivers.
+    /// The latency from the intended time of the send to the receipt, at all receivers.
     pub response: Distribution,
     /// Latency from the send to the receipt by the last receiver.
     pub last: Distribution,
     /// The publisher's time inside a send.
     pub cost: Distribution,
-    /// Messages a second from the first send to the last receipt, of those delivered to the slowest receiver.
+    /// Messages a second from the first send to the last receipt. It counts the messages that the slowest receiver got.
     pub rate: f64,
     /// How quiet the machine was.
     pub quiet: Quiet,
-    /// The worst `response` of each of up to 200 equal parts of the round, in order. The report shows it above the hiccups.
+    /// The round is divided into up to 200 equal parts. These are the worst values of `response` in each part, in order.
+    /// The report shows them above the hiccups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub worst: Vec<u64>,
     /// A long round's windows.
@@ -62,18 +63,18 @@ pub struct Outcome {
 pub struct Moment {
     /// The window's end, in ns since the round began to count.
     pub at_ns: u64,
-    /// Latency from the intended send at all receivers; its count says how many messages came.
+    /// The latency from the intended send at all receivers. Its count is the number of received messages.
     pub response: Distribution,
     /// The publisher's time inside a send.
     pub cost: Distribution,
-    /// Memory of the publisher that is resident, in KiB; 0 where the kernel did not tell.
+    /// The resident memory of the publisher in KiB; 0 if the kernel did not report it.
     pub publisher_kib: u64,
-    /// Resident memory of the largest receiver, in KiB; 0 where the kernel did not tell.
+    /// The resident memory of the largest receiver in KiB; 0 if the kernel did not report it.
     pub receiver_kib: u64,
 }
 
 impl Outcome {
-    /// Whether every receiver got every message once, in order, whole.
+    /// Whether every receiver got every message once, in order, and without a wrong byte.
     pub fn is_complete(&self) -> bool {
         let r = &self.received;
         r.delivered == self.expected
@@ -82,13 +83,13 @@ impl Outcome {
     }
 }
 
-/// Time that receivers get for messages on their way, after the publisher has ended.
+/// The time after the end of the publisher in which receivers may still receive messages.
 const GRACE: Duration = Duration::from_millis(1500);
 
 /// Runs a round with the child program `program`.
 ///
 /// # Errors
-/// When a process fails, or does not end in time; the rest are killed then.
+/// When a process fails, or does not end in time. The other processes are killed then.
 pub fn run(program: &Path, spec: &Spec) -> Result<Outcome> {
     let patience = Duration::from_secs(30)
         + Duration::from_nanos(spec.interval_ns * spec.total() * 3)
@@ -156,10 +157,10 @@ fn collect(spec: &Spec, receivers: &mut [Player], deadline: Instant) -> Result<V
     Ok(reports)
 }
 
-/// Resident memory at the end of a window: of the publisher, and of the largest receiver; KiB.
+/// The resident memory at the end of a window in KiB: that of the publisher, and that of the largest receiver.
 type Memory = (u64, u64);
 
-/// Threads that run beside the stream: one plays the visitors, one samples the memory in use.
+/// Additional threads of a round: one plays the visitors, and one samples the memory in use.
 struct Aside {
     stop: Vec<mpsc::Sender<()>>,
     visits: Option<std::thread::JoinHandle<Result<Visits>>>,
@@ -167,7 +168,7 @@ struct Aside {
 }
 
 impl Aside {
-    /// Starts the threads that the round asks for. The publisher is the last of `pids`.
+    /// Starts the threads that the round needs. The publisher is the last of `pids`.
     fn begin(program: &Path, spec: &Spec, pids: Vec<u32>) -> Self {
         let mut stop = Vec::new();
         let mut stopped = || {

@@ -1,5 +1,5 @@
-//! A round, and the reports of its processes. The rig and its children exchange them as lines of JSON over pipes: the rig
-//! passes a [`Task`] as an argument; a child answers `ready`, waits for `go`, and prints one report.
+//! A round, and the reports of its processes. The rig and its children exchange them as lines of JSON over pipes. The rig
+//! passes a [`Task`] as an argument. A child answers `ready`, waits for `go`, and prints one report.
 
 use crate::rig::stats::HiccupLog;
 use serde::{Deserialize, Serialize, Serializer};
@@ -12,7 +12,8 @@ use std::path::PathBuf;
 pub enum Wait {
     /// Polls without pause.
     Spin,
-    /// Polls, and lets the publisher get ahead after a burst: for rates, not for latency.
+    /// Polls, and after a burst pauses, so that several messages can be received at once. It is for high rates, not for
+    /// low latency.
     Burst,
     /// Gives the core away after each empty poll.
     Yield,
@@ -67,8 +68,8 @@ impl Wait {
 /// A transport, and how its receivers wait.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Contestant {
-    /// The transport's name, which its program knows. With `@PROGRAM` behind the name, that program plays it, so that two
-    /// builds meet in the same laps.
+    /// The name of the transport. If `@PROGRAM` follows the name, that program plays the transport. This compares two
+    /// builds in the same laps.
     pub transport: String,
     /// How receivers wait.
     pub wait: Wait,
@@ -109,22 +110,23 @@ pub struct Spec {
     /// Bytes of ring for transports that have one.
     pub ring_bytes: u64,
     /// Whether nothing may be lost. Then the publisher waits for its slowest receiver when the ring is half full, or the
-    /// transport's own flow control holds it back.
+    /// transport's own flow control makes it wait.
     #[serde(default, skip_serializing_if = "is_default")]
     pub gated: bool,
     /// CPU the publisher is bound to.
     #[serde(default, skip_serializing_if = "is_default")]
     pub publisher_cpu: Option<usize>,
-    /// CPUs the receivers are bound to in turn; none for no binding.
+    /// The CPUs to which the receivers are bound in turn. If empty, receivers are not bound.
     #[serde(default, skip_serializing_if = "is_default")]
     pub receiver_cpus: Vec<usize>,
-    /// Whether the publisher spins until each intended time, or sleeps until shortly before it.
+    /// Whether the publisher spins until each intended time. Otherwise it sleeps until shortly before it.
     #[serde(default, skip_serializing_if = "is_default")]
     pub spin_between: bool,
     /// Directory for the round's files.
     #[serde(default, skip_serializing_if = "is_default")]
     pub dir: PathBuf,
-    /// Length of the windows that a long round is cut into, in ns; 0 for a round that is kept message by message.
+    /// The length of the windows of a long round, in ns. If 0, the round has no windows, and keeps the times of each
+    /// message.
     #[serde(default, skip_serializing_if = "is_default")]
     pub window_ns: u64,
     /// Visitors that come and go while the receivers above stay.
@@ -138,12 +140,12 @@ pub struct Spec {
     pub wire: Option<Wire>,
 }
 
-/// Whether a field has nothing to say, so that its JSON leaves it out.
+/// Whether a field has its default value, so that the JSON leaves it out.
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// The two hosts of a round, and the program that carries messages between them.
+/// The two hosts of a round, and the program that sends messages from one to the other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wire {
     /// Network namespace of the sending host.
@@ -154,8 +156,8 @@ pub struct Wire {
     pub shmcast: PathBuf,
 }
 
-/// Receivers that come and go during a round. Of three, one is told to leave, the next is killed, and the third is
-/// killed as soon as it is attached.
+/// Receivers that come and go during a round (visitors). Of each three visitors, the first is asked to leave, the second
+/// is killed, and the third is killed as soon as it has attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Churn {
     /// Time from one arrival to the next, in ns.
@@ -164,8 +166,8 @@ pub struct Churn {
     pub stay_ns: u64,
 }
 
-/// Bytes of ring for every transport that has one, unless the question is about something else: large enough for any
-/// burst here, small enough to stay in a core's own cache, as a user who cares for latency would choose.
+/// The size of the ring in bytes, for every transport that has one, unless the question sets another size. It is large
+/// enough for any burst here, and small enough for a core's own cache, as a user who needs low latency would choose it.
 pub const RING_BYTES: u64 = 1 << 19;
 
 /// Messages of one size that a ring holds.
@@ -174,7 +176,8 @@ pub fn ring_messages(ring_bytes: u64, size: usize) -> u64 {
 }
 
 impl Spec {
-    /// A round of one receiver, each end bound to a CPU of its own. The caller sets the numbers of messages and the pace.
+    /// Makes a round with one receiver, in which each end is bound to a CPU of its own. The caller sets the number of
+    /// messages and the pace.
     pub fn one_to_one(contestant: Contestant, size: usize) -> Self {
         Self {
             contestant,
@@ -196,7 +199,7 @@ impl Spec {
         }
     }
 
-    /// A round of many receivers, none bound to a CPU, whose publisher sleeps between its sends.
+    /// Makes a round with many receivers. None is bound to a CPU, and the publisher sleeps between its sends.
     pub fn crowd(contestant: Contestant, receivers: usize, size: usize) -> Self {
         Self {
             receivers,
@@ -208,7 +211,7 @@ impl Spec {
         }
     }
 
-    /// Warm-up and counted messages together: the sequence of the last one.
+    /// Returns the number of warm-up and counted messages together. It is also the sequence of the last message.
     pub fn total(&self) -> u64 {
         self.warmup + self.messages
     }
@@ -218,7 +221,7 @@ impl Spec {
         ring_messages(self.ring_bytes, self.size)
     }
 
-    /// Whether the times of each message are kept, and not only those of windows or of the round's two ends.
+    /// Whether the round keeps the times of each message, and not only totals or windows.
     pub fn is_kept_each(&self) -> bool {
         self.interval_ns > 0 && self.window_ns == 0
     }
@@ -247,7 +250,7 @@ impl Task {
     }
 }
 
-/// The resources that a process used while it played its role. As JSON it is the list of its fields in their order.
+/// The resources that a process used while it played its role. Its JSON is the list of its fields in their order.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 pub struct Usage {
     /// CPU time in user mode.
@@ -280,12 +283,12 @@ pub struct Published {
     /// Clock ticks at the first that counts, and after the last.
     #[serde(default, skip_serializing_if = "is_default")]
     pub span: (u64, u64),
-    /// Time between two readings of the clock with nothing between them, in ns. It is part of each publish figure.
+    /// The time between two readings of the clock with nothing between them, in ns. Each publish figure includes it.
     pub clock_ns: u64,
-    /// Times the transport had no room and the publisher tried again.
+    /// The number of times that the transport had no room and the publisher tried again.
     #[serde(default, skip_serializing_if = "is_default")]
     pub retries: u64,
-    /// Stretches in which the publisher's CPU did something else while it spun.
+    /// The times at which the publisher's thread did not run although it was spinning.
     #[serde(default, skip_serializing_if = "is_default")]
     pub hiccups: HiccupLog,
     /// The resources that it used.
@@ -320,13 +323,13 @@ pub struct Received {
     pub span: (u64, u64),
     /// The resources that it used.
     pub usage: Usage,
-    /// Stretches in which its CPU did something else while it spun.
+    /// The times at which the receiver's thread did not run although it was spinning.
     #[serde(default, skip_serializing_if = "is_default")]
     pub hiccups: HiccupLog,
 }
 
 impl Received {
-    /// Adds another receiver's counts; the span is then from the first receipt of all to the last.
+    /// Adds another receiver's counts. The span then extends from the first receipt of both to the last.
     pub fn add(&mut self, other: &Self) {
         self.delivered += other.delivered;
         self.lost += other.lost;

@@ -1,5 +1,5 @@
-//! Histograms, and the figures that are printed of them. Latencies are HdrHistograms of three significant digits in nanoseconds, so
-//! that they merge without loss and any HdrHistogram tool can read them back.
+//! Histograms, and the figures that are computed from them. Latencies are HdrHistograms with three significant digits in ns. They can
+//! be added without loss, and any HdrHistogram tool can read them.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 /// The longest time a histogram tells from longer ones, in ns.
 const LONGEST_NS: u64 = 60_000_000_000;
 
-/// An empty histogram, with bounds: one that grows by itself does so in `record` only, and clamps in
+/// Makes an empty histogram with fixed bounds. A histogram without bounds grows only in `record`, and clamps values in
 /// `saturating_record`.
 pub fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LONGEST_NS, 3)
         .expect("the bounds are in order, and three digits are allowed")
 }
 
-/// A distribution: the figures of every table and plot and, until the answer is written, the whole histogram. As JSON it is the list of
-/// its fields in their order, which is empty where nothing was measured.
+/// A distribution: the figures for tables and plots. Until the answer is written, it also has the whole histogram. Its JSON is the list
+/// of its fields in their order, and empty if nothing was measured.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Distribution {
@@ -26,7 +26,7 @@ pub struct Distribution {
     pub count: u64,
     /// Smallest.
     pub min: u64,
-    /// Arithmetic mean; for comparison with others' tables, never to decide anything.
+    /// The arithmetic mean. It is only for comparison with other projects' tables, and decides nothing.
     pub mean: f64,
     /// Median.
     pub p50: u64,
@@ -44,7 +44,7 @@ pub struct Distribution {
     pub p99999: u64,
     /// Largest.
     pub max: u64,
-    /// The histogram: HdrHistogram V2, deflated, base64. Empty in answers that were written.
+    /// The histogram: HdrHistogram V2, deflated, base64. It is empty in an answer that was read from a file.
     pub histogram: String,
 }
 
@@ -94,8 +94,8 @@ impl Distribution {
         Self::of(&histogram)
     }
 
-    /// The value of each percentile that is kept, and the largest, each at its quantile. The largest of `count` values stands at a
-    /// quantile below 1, in the middle of the last value's share; percentiles above it are left out.
+    /// Returns the kept percentiles and the maximum, each with its quantile. The maximum of `count` values has a quantile below 1, in
+    /// the middle of the last value's share. Percentiles above this quantile are left out.
     pub fn curve(&self) -> Vec<(f64, u64)> {
         let last = 1.0 - 0.5 / self.count.max(1) as f64;
         let kept = [
@@ -111,10 +111,10 @@ impl Distribution {
         kept.into_iter().filter(|(q, _)| *q < last).chain([(last, self.max)]).collect()
     }
 
-    /// The histogram that this was made of.
+    /// Returns the histogram of this distribution.
     ///
     /// # Errors
-    /// When the text is no histogram, as in an answer that was written.
+    /// When there is no valid histogram, as in an answer that was read from a file.
     pub fn decode(&self) -> anyhow::Result<Histogram<u64>> {
         let bytes = STANDARD.decode(&self.histogram)?;
         Deserializer::new()
@@ -123,14 +123,14 @@ impl Distribution {
     }
 }
 
-/// Stretches in which a spinning thread did not run, with the time at which each began. As JSON it is the list of its fields.
+/// The times at which a spinning thread did not run (hiccups). Its JSON is the list of its fields.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct HiccupLog {
     /// Number of stretches of more than [`HICCUP_NS`].
     pub count: u64,
     /// Their sum, in ns.
     pub total_ns: u64,
-    /// Begin in ns since the measurement's start, and length in ns; the longest five hundred.
+    /// The five hundred longest hiccups: their begin since the start of the measurement and their length, both in ns.
     #[serde(default)]
     pub longest: Vec<(u64, u64)>,
 }
@@ -145,13 +145,13 @@ impl Serialize for HiccupLog {
     }
 }
 
-/// Shortest pause of a spinning loop that counts as a hiccup, in ns.
+/// The shortest pause of a spinning loop that counts as a hiccup, in ns.
 pub const HICCUP_NS: u64 = 2_000;
 /// Hiccups kept one by one.
 const KEPT: usize = 500;
 
 impl HiccupLog {
-    /// Notes a pause that began at `at_ns`. Never grows beyond what was reserved by the first use.
+    /// Notes a pause that began at `at_ns`. It allocates memory only at the first call.
     pub fn note(&mut self, at_ns: u64, length_ns: u64) {
         self.count += 1;
         self.total_ns += length_ns;
@@ -165,7 +165,7 @@ impl HiccupLog {
         other.longest.iter().for_each(|&(at_ns, length_ns)| self.keep(at_ns, length_ns));
     }
 
-    /// Forgets all but the `most` longest, and puts those into the order of time.
+    /// Drops all hiccups but the `most` longest, and sorts these by time.
     pub fn shorten(&mut self, most: usize) {
         self.longest.sort_unstable_by_key(|(_, length_ns)| std::cmp::Reverse(*length_ns));
         self.longest.truncate(most);
@@ -184,7 +184,7 @@ impl HiccupLog {
     }
 }
 
-/// The median. For an even number of values it is the lower of the two in the middle; for none it is `None`.
+/// Returns the median. For an even number of values it is the lower of the two in the middle. Without values it is `None`.
 pub fn median<T: PartialOrd + Copy>(values: impl IntoIterator<Item = T>) -> Option<T> {
     let mut values: Vec<T> = values.into_iter().collect();
     values.sort_by(|a, b| a.partial_cmp(b).expect("no round gives a NaN"));

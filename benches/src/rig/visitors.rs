@@ -1,5 +1,5 @@
-//! Receivers that come, leave and die while a round runs. A visitor must see the stream without a hole for as long as it
-//! stays. The round measures the effect of visitors on the publisher and on the receivers that stay.
+//! Visitors: receivers that come, leave and die while a round runs. A visitor must see the stream without a gap as long as
+//! it stays. The round measures the effect of visitors on the publisher and on the other receivers.
 
 use crate::rig::player::Player;
 use crate::rig::spec::{Received, Spec, Task};
@@ -20,13 +20,13 @@ pub struct Visits {
     pub killed: u64,
     /// Visitors that were killed as soon as they had attached.
     pub killed_at_once: u64,
-    /// The sum of the reports of those that left. `lost` counts the messages that were missing between their first message
-    /// and their last.
+    /// The sum of the reports of the visitors that left. `lost` counts messages that were missing between the first and
+    /// the last message of a visitor.
     pub received: Received,
 }
 
 impl Visits {
-    /// Whether no visitor saw a wrong message, and every loss was reported exactly.
+    /// Whether no visitor received a wrong message, and every loss was reported exactly.
     pub fn is_exact(&self) -> bool {
         let r = &self.received;
         r.duplicated + r.out_of_order + r.corrupt == 0 && r.lost == r.reported_lost
@@ -36,7 +36,7 @@ impl Visits {
 /// Time that a visitor may take to attach or to report.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Lets visitors come and go until a message comes from `stopped`, or its sender is dropped.
+/// Lets visitors come and go until `stopped` has a message, or its sender is dropped.
 ///
 /// # Errors
 /// When a visitor fails.

@@ -1,8 +1,7 @@
-//! Long rounds, cut into windows of equally many messages. A process keeps one histogram and prints it at each window's end,
-//! so that its memory does not grow with time. Short rounds do not use windows: they keep every message.
-//!
-//! A message's number decides its window, so the windows of all processes agree. The thread that sends or receives only swaps
-//! two histograms; another thread encodes and prints them.
+//! Windows of a long round. Each window has the same number of messages. A process keeps one histogram and prints it at the
+//! end of each window, so that its memory does not grow with time. Short rounds do not use windows: they keep the times of
+//! every message. The number of a message decides its window, so the windows of all processes agree. The thread that sends or
+//! receives only swaps two histograms. Another thread encodes and prints them.
 
 use crate::rig::child::say;
 use crate::rig::spec::Spec;
@@ -18,7 +17,7 @@ use std::thread::JoinHandle;
 pub struct Window {
     /// Number of the window, from 0.
     pub index: u64,
-    /// The receiver's latency from the intended send, or the publisher's time inside a send; ns.
+    /// The receiver's latency from the intended send, or the publisher's time inside a send, in ns.
     pub distribution: Distribution,
 }
 
@@ -56,8 +55,8 @@ impl Windows {
         })
     }
 
-    /// Notes `ns` for the counted message at `place`, from 0. A message that comes after its window's end goes into the
-    /// window in which it came.
+    /// Notes `ns` for the counted message with the index `place`, from 0. If a message arrives after the end of its window,
+    /// it goes into the present window.
     #[inline]
     pub fn record(&mut self, place: u64, ns: u64) {
         if place / self.each > self.index {

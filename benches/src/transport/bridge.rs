@@ -1,7 +1,5 @@
-//! A channel that the bridge carries from one host to another.
-//!
-//! Publisher and reader use the public API as on one host. The bridge's processes are [the rig's](crate::rig::bridge) to
-//! start.
+//! A channel that the bridge sends from one host to another. Publisher and reader use the public API as on one host.
+//! [The rig](crate::rig::bridge) starts the bridge's processes.
 
 use crate::rig::bridge::{BridgeMode, PAYLOAD_MAX, far_dir, near_dir};
 use crate::rig::names::CHANNEL;
@@ -13,14 +11,14 @@ use shmcast::{Event, Preparation, Publisher, Subscriber};
 use shmcast_layout::counter::ticks;
 use std::time::{Duration, Instant};
 
-/// Sleep between two polls of a reader that only reads the times in the ring.
+/// The sleep between two polls of a reader that only reads the time stamps in the ring.
 const NAP: Duration = Duration::from_millis(2);
 
 /// The publisher on the sending host.
 #[derive(Debug)]
 pub struct BridgeSender {
     publisher: Publisher,
-    /// Whether it yields after each message to the bridge, which shares its CPU.
+    /// Whether the publisher yields its CPU to the bridge after each message, because both share it.
     yields: bool,
 }
 
@@ -60,7 +58,7 @@ pub struct BridgeReceiver {
 }
 
 impl BridgeReceiver {
-    /// Subscribes to the channel that the bridge fills.
+    /// Subscribes to the channel into which the bridge publishes.
     ///
     /// # Errors
     /// The channel's error.

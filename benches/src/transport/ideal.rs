@@ -1,4 +1,4 @@
-//! The ideal ring as a transport: the lower bound for any shared-memory ring under this rig.
+//! The ideal ring as a transport: the lower bound for the latency of any shared-memory ring in this rig.
 
 use crate::ideal::{IdealReader, IdealWriter, Shape};
 use crate::rig::payload::zeros_from_a_line;

@@ -1,7 +1,6 @@
-//! A channel that the bridge carries to another host with one thread at each end: the publisher's thread sends what it has
-//! published, and the reader's thread receives what it reads.
-//!
-//! It is the same bridge as in [`bridge`](super::bridge), used as a library and without processes of its own.
+//! A channel that the bridge sends to another host, with one thread at each end. The publisher's thread also runs the
+//! sending end, and the reader's thread runs the receiving end. It is the same bridge as in [`bridge`](super::bridge), but
+//! used as a library, without processes of its own.
 
 use super::bridge::{BridgeReceiver, BridgeSender};
 use crate::rig::bridge::{GROUP, PAYLOAD_MAX, REPAIR_PORT, far_dir, keys_of, near_dir};
@@ -43,7 +42,7 @@ pub struct InvokedSender {
 }
 
 impl InvokedSender {
-    /// Makes the round's channel, and the sending end of its bridge.
+    /// Makes the round's channel and the sending end of its bridge.
     ///
     /// # Errors
     /// The error of the channel or of the bridge.
@@ -79,7 +78,7 @@ pub struct InvokedReceiver {
 }
 
 impl InvokedReceiver {
-    /// Opens the receiving end of the bridge, and subscribes to what it brings.
+    /// Opens the receiving end of the bridge, and subscribes to the channel into which it publishes.
     ///
     /// # Errors
     /// The error of the channel or of the bridge.

@@ -1,5 +1,6 @@
-//! The transports that this program knows, by name. Each is a [`Sender`](crate::rig::publish::Sender) and a
-//! [`Receiver`](crate::rig::receive::Receiver) with the best settings known to us. Its file names the settings.
+//! The transports of this program, by name. Each is a [`Sender`](crate::rig::publish::Sender) and a
+//! [`Receiver`](crate::rig::receive::Receiver) with the best settings known to us. The file of a transport
+//! describes its settings.
 
 use crate::rig::bridge::BridgeMode;
 #[cfg(feature = "bridge")]
@@ -29,7 +30,7 @@ pub mod wire;
 /// Plays a role in this process.
 ///
 /// # Errors
-/// The error of the transport or of a pipe. The rig sees it as a child that gave no report.
+/// The error of the transport or of a pipe. The rig then gets no report from this child.
 pub fn play(task: &Task) -> Result<()> {
     let spec: &Spec = task.spec();
     spec.wire.as_ref().map_or(Ok(()), |wire| hosts::enter(wire, task))?;

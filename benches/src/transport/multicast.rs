@@ -1,8 +1,9 @@
-//! Kernel UDP on the loopback interface, multicast or to one receiver: what shared memory replaces.
-//!
-//! Best settings: the socket is bound to the group itself, so that the kernel looks at no other port's traffic; receive
-//! buffers are as large as the kernel allows (`SO_RCVBUFFORCE` where permitted); the TTL is 1; loop is on. The tokio
-//! receiver is the common program: one `current_thread` runtime, and `recv_from` in a loop.
+//! The kernel's UDP on the loopback interface, by multicast or to one receiver. Shared memory replaces this. It has
+//! these settings:
+//! - The socket is bound to the group itself, so that the kernel passes it no other traffic of this port.
+//! - Receive buffers are as large as the kernel allows (`SO_RCVBUFFORCE` where permitted).
+//! - The TTL is 1, and loop is on. The tokio receiver is like common programs: one `current_thread` runtime, and
+//!   `recv_from` in a loop.
 
 use super::sockets::{self, SocketReceiver, UdpSender};
 use crate::rig::names::UDP;
@@ -16,7 +17,8 @@ use std::sync::atomic::Ordering;
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 255, 0, 1);
 const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
-/// A port that follows from the round's directory, so that rounds that overlap by mistake do not hear each other.
+/// Returns a port that is computed from the round's directory. So if two rounds run at the same time by mistake, they
+/// do not receive each other's messages.
 fn port(spec: &Spec) -> u16 {
     let name = spec.dir.as_os_str().as_encoded_bytes();
     let hash = name.iter().fold(5381u32, |hash, &byte| hash.wrapping_mul(33) ^ u32::from(byte));
@@ -29,7 +31,7 @@ fn destination(spec: &Spec) -> SocketAddrV4 {
     SocketAddrV4::new(address, port(spec))
 }
 
-/// The sender.
+/// Makes the sender.
 ///
 /// # Errors
 /// The system's error. A container without multicast on `lo` refuses here.

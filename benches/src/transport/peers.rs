@@ -1,6 +1,6 @@
-//! The peers' transports live in a program of their own (`peers/` beside this package), with a lock file of its own, so that
-//! a build of shmcast does not build them. It plays the same roles by the same rules: the rig starts it with the same
-//! `play TASK`, and asks it with `list` for its transports.
+//! The peers' transports. They are in a separate program (`peers/` beside this package) with its own lock file, so that a
+//! build of shmcast does not build other projects. That program plays the same roles by the same rules. The rig starts it
+//! with the same `play TASK`, and asks it with `list` for its transports.
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ pub struct Peer {
 /// Asks the peers' program for its transports.
 ///
 /// # Errors
-/// When it cannot be started or does not answer as a peers' program does.
+/// When the program cannot be started, or gives an answer that is not valid.
 pub fn list(program: &Path) -> Result<Vec<Peer>> {
     let out = Command::new(program).arg("list").output().with_context(|| {
         format!("start {}: build it with `benches/peers/build.sh`, which prints its path", program.display())

@@ -1,5 +1,5 @@
-//! shmcast by the calls that a first program makes: `publish` for each message, and `try_recv_into` for one message a call,
-//! into a buffer of the caller's. [`shm`](super::shm) makes the calls that are fastest.
+//! shmcast by the calls of a simple program: `publish` for each message, and `try_recv_into` for one message a call, into
+//! the caller's buffer. [`shm`](super::shm) uses the fastest calls.
 
 use super::shm::{hand, publisher, subscriber};
 use crate::rig::names::SHMCAST_UNTIMED;

@@ -1,4 +1,5 @@
-//! shmcast itself, used as any program would use it: the public API, a subscriber page, the product's own wait strategies.
+//! shmcast itself, as any program would use it: by the public API, with a reader page, and with the library's own wait
+//! strategies.
 
 use crate::rig::names::{CHANNEL, SHMCAST_GATE};
 use crate::rig::publish::Sender;
@@ -30,7 +31,7 @@ impl ShmSender {
     }
 }
 
-/// Whether the round's readers are gates of the channel. Where messages may be lost they are not.
+/// Whether the round's readers take gates of the channel. Where messages may be lost, they do not.
 fn has_gates(spec: &Spec) -> bool {
     spec.gated && spec.contestant.transport_name() == SHMCAST_GATE
 }
@@ -75,7 +76,7 @@ pub struct ShmReceiver {
 
 /// Most messages of one batch.
 const BATCH: usize = 64;
-/// A gate waits for this long: longer than the system keeps any process away from its CPU.
+/// The time limit of a gate. It is longer than the system keeps any process from its CPU.
 const GATE_WAIT: Duration = Duration::from_secs(10);
 
 impl ShmReceiver {
@@ -130,7 +131,8 @@ pub(super) fn hand(event: Event<'_>, sink: &mut Sink) {
     }
 }
 
-/// It is a call of its own, so that the loop over a batch and the rig's check each have the registers to themselves.
+/// Passes a message to the sink. It is a separate function, so that the loop over a batch and the rig's check can each use
+/// all registers.
 #[inline(never)]
 fn take(sink: &mut Sink, payload: &[u8]) {
     sink.message(payload);

@@ -1,4 +1,4 @@
-//! The ends that the kernel's sockets share: a UDP sender, and one receiver for UDP and unix sockets alike.
+//! The parts that transports by sockets share: a UDP sender, and one receiver for UDP and unix sockets.
 
 use crate::rig::publish::Sender;
 use crate::rig::receive::{LOOK, Receiver, Sink};
@@ -11,7 +11,7 @@ use std::net::UdpSocket;
 
 /// Receive buffer of a UDP socket, in bytes.
 const BUFFER_BYTES: usize = 8 << 20;
-/// Smallest memory that a receiver gives to a datagram, in bytes. A datagram of a wrong length is then seen as such.
+/// The smallest buffer for a datagram in bytes. It makes a datagram of a wrong length visible.
 const LEAST_BYTES: usize = 2048;
 
 /// A new UDP socket.
@@ -58,7 +58,7 @@ pub struct SocketReceiver {
 }
 
 impl SocketReceiver {
-    /// Takes a socket that is bound or connected.
+    /// Makes a receiver of a socket that is bound or connected.
     ///
     /// # Errors
     /// The system's error.

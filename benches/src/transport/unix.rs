@@ -1,7 +1,6 @@
 //! Unix sockets: one send for each receiver, as in programs without multicast.
 //!
-//! Best settings: send buffers are as large as the kernel allows. A receiver that is full holds the publisher up, so nothing
-//! is lost.
+//! Send buffers are as large as the kernel allows. If a receiver's buffer is full, the publisher waits, so nothing is lost.
 
 use super::sockets::SocketReceiver;
 use crate::rig::publish::Sender;
@@ -44,7 +43,7 @@ pub struct DatagramSender {
 }
 
 impl DatagramSender {
-    /// Makes no socket yet, because receivers bind first.
+    /// Makes the sender without sockets. Receivers must bind theirs first.
     ///
     /// # Errors
     /// None.

@@ -1,7 +1,5 @@
-//! Bare UDP between two hosts, which the bridge is measured beside: one `send` and one `recv` for each message, over the
-//! same wire.
-//!
-//! Best settings: a connected socket, and a receive buffer as large as the kernel gives.
+//! Bare UDP between two hosts, with which the bridge is compared: one `send` and one `recv` for each message, over the
+//! same wire. The socket is connected, and its receive buffer is as large as the kernel allows.
 
 use super::sockets::{self, SocketReceiver, UdpSender};
 use crate::rig::hosts::{FAR, NEAR};

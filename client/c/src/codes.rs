@@ -1,4 +1,4 @@
-//! The numbers of the header. A number never changes its meaning; new ones are added.
+//! The numbers of the header. A number never changes its meaning; a new meaning gets a new number.
 
 /// Codes that functions return: success, nothing, or the kind of error.
 #[allow(missing_docs, reason = "the header explains each")]

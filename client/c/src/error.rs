@@ -1,4 +1,4 @@
-//! Errors. Each is a code, and a sentence that is kept for the calling thread.
+//! Errors. A function returns a code, and keeps a sentence about the error for the calling thread.
 
 use crate::codes::code;
 use shmcast::control::RefusalCode;
@@ -7,10 +7,10 @@ use std::cell::RefCell;
 use std::ffi::{CStr, c_char};
 use std::fmt::{self, Display, Write};
 
-/// Bytes of a sentence, including the zero after it. A longer sentence is cut.
+/// Size of the buffer for a sentence in bytes, including the zero at the end. A longer sentence is cut.
 const ROOM: usize = 1024;
 
-/// The last error of a thread. It needs no destructor, so that it exists as long as the thread does.
+/// The last error of a thread. It has no destructor, so it stays valid until the thread ends.
 struct Last {
     text: [u8; ROOM],
     os: i32,
@@ -20,7 +20,7 @@ thread_local! {
     static LAST: RefCell<Last> = const { RefCell::new(Last { text: [0; ROOM], os: 0 }) };
 }
 
-/// Writes as much text as there is room for. It never cuts a character.
+/// A writer into the buffer of a sentence. It drops text that does not fit, and never cuts a character.
 struct Text<'a> {
     room: &'a mut [u8; ROOM],
     length: usize,
@@ -38,12 +38,13 @@ impl Write for Text<'_> {
     }
 }
 
-/// The code with which a function failed. The sentence is kept for the thread already.
+/// The code with which a function failed. The sentence about the error is already stored for the calling thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Failure(pub(crate) i32);
 
 impl Failure {
-    /// Keeps the sentence for the calling thread. A zero byte in it, which would end the sentence, becomes a question mark.
+    /// Stores the sentence for the calling thread. Replaces each zero byte in it by a question mark, because a zero byte
+    /// ends a text in C.
     #[cold]
     pub(crate) fn new(code: i32, sentence: impl Display) -> Self {
         Self::with_os(code, 0, sentence)
@@ -62,7 +63,8 @@ impl Failure {
         Self(code)
     }
 
-    /// The same failure, with a sentence that begins with the one of several that it is of.
+    /// Returns the same failure, and puts `which` before its sentence. `which` names the item that failed, such as one
+    /// subscriber of a select.
     #[cold]
     pub(crate) fn of(self, which: impl Display) -> Self {
         let (text, os) = LAST.with_borrow(|last| (last.text, last.os));

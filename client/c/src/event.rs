@@ -40,7 +40,7 @@ pub struct Lapped {
     pub resumed_at: u64,
 }
 
-/// The count of messages that one from the channel's board stands for.
+/// Whether a message comes from the channel's board, and how many earlier messages of its key were skipped.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 #[allow(missing_docs, reason = "the header explains each")]
@@ -98,7 +98,8 @@ impl Event {
         reserved_too: 0,
     };
 
-    /// No event. If the batch is a message of the board, it says what that left out.
+    /// Returns an event of the kind "none". If the first message of the batch comes from the board, the event
+    /// has that message's count of skipped messages.
     fn behind(records: &shmcast::Records) -> Self {
         let conflated = records.iter().next().and_then(|message| message.conflated);
         let Some(left_out) = conflated else { return Self::NONE };

@@ -14,7 +14,7 @@ const IDLE: u8 = 0;
 const ENTERED: u8 = 1;
 /// A call panicked. The state that it left behind is unknown.
 const BROKEN: u8 = 2;
-/// The caller has closed the handle, and another one still holds it.
+/// The caller has closed the handle, but another handle still holds it.
 const CLOSED: u8 = 3;
 
 /// The value that a pointer of the header points to.
@@ -24,11 +24,11 @@ pub(crate) struct Handle<T> {
     inner: UnsafeCell<ManuallyDrop<T>>,
 }
 
-/// A handle that another handle holds beside its caller. The caller may close it: then the value is gone, and the handle says so.
+/// A handle that a second handle holds too, such as a select. If the caller closes it, the value is dropped, and later calls are refused.
 pub(crate) struct Shared<T>(Arc<Handle<T>>);
 
 impl<T> Handle<T> {
-    /// Returns the handle's address, which the caller keeps until [`close`](Self::close).
+    /// Makes a handle of a value, and returns its address. The caller keeps the address until [`close`](Self::close).
     #[allow(
         clippy::arc_with_non_send_sync,
         reason = "the caller moves handles between threads, and orders the calls"
@@ -38,10 +38,10 @@ impl<T> Handle<T> {
         Arc::into_raw(Arc::new(Self { state: AtomicU8::new(IDLE), inner })).cast_mut()
     }
 
-    /// Lets another handle hold this one, too.
+    /// Returns a second reference to the handle, for another handle that uses it.
     ///
     /// # Safety
-    /// As of [`enter`](Self::enter).
+    /// The same as for [`enter`](Self::enter).
     pub(crate) unsafe fn share(this: *const Self) -> Result<Shared<T>, Failure> {
         // SAFETY: by this function's contract, it is null or points to a handle that lives.
         let handle = unsafe { this.as_ref() }.ok_or_else(null)?;
@@ -52,10 +52,11 @@ impl<T> Handle<T> {
         Ok(Shared(unsafe { Arc::from_raw(this) }))
     }
 
-    /// Makes the handle of a new value, a `what`, and writes its address to `out`. If that fails, writes null.
+    /// Makes a value and its handle, and writes the handle's address to `out`. If this fails, writes null. `what` names the kind of value
+    /// in errors.
     ///
     /// # Safety
-    /// `out` is null or a place that may be written to.
+    /// `out` is null or points to memory that may be written to.
     pub(crate) unsafe fn open_at(
         what: &str,
         out: *mut *mut Self,
@@ -76,8 +77,8 @@ impl<T> Handle<T> {
         })
     }
 
-    /// Runs a call on the handle's value. Refuses null, a call from within another call, and a handle that a panic has broken. Most calls
-    /// from two threads at once are also noticed and refused.
+    /// Runs a call on the handle's value. Refuses null, a call from within another call on the handle, and a handle whose earlier call
+    /// panicked. Most calls from two threads at once are also noticed and refused.
     ///
     /// # Safety
     /// `this` is null or came from [`open`](Self::open) of this type and was not closed; no other thread is in a call on it.
@@ -109,7 +110,7 @@ impl<T> Handle<T> {
     /// Drops the handle and its value. Does nothing for null.
     ///
     /// # Safety
-    /// As of [`enter`](Self::enter). The pointer is invalid afterwards.
+    /// The same as for [`enter`](Self::enter). The pointer is invalid afterwards.
     pub(crate) unsafe fn close(this: *mut Self) -> Result<(), Failure> {
         // SAFETY: by this function's contract, it is null or points to a handle that lives.
         let Some(handle) = (unsafe { this.as_ref() }) else { return Ok(()) };
@@ -139,7 +140,7 @@ impl<T> Shared<T> {
         Ok(())
     }
 
-    /// Ends the call that [`begin`](Self::begin) began. A panic leaves a handle that nobody can use.
+    /// Ends the call that [`begin`](Self::begin) began. If the call panicked, the handle refuses all later calls.
     pub(crate) fn end(&self, panics: bool) {
         self.0.state.store(if panics { BROKEN } else { IDLE }, Ordering::Relaxed);
     }
@@ -206,7 +207,7 @@ pub(crate) unsafe fn text<'a>(what: &str, text: *const c_char) -> Result<Option<
     Ok(Some(text))
 }
 
-/// Returns bytes that the caller passed. Null is allowed for no bytes.
+/// Returns bytes that the caller passed. Null is allowed if `length` is 0.
 ///
 /// # Safety
 /// `bytes` is null or points to `length` bytes that live and stay as they are for as long as `'a`.
@@ -222,10 +223,10 @@ pub(crate) unsafe fn bytes<'a>(bytes: *const u8, length: usize) -> Result<&'a [u
     Ok(unsafe { std::slice::from_raw_parts(bytes, length) })
 }
 
-/// Returns bytes that the caller lends to be written to. Null is allowed for no bytes.
+/// Returns memory of the caller, which the call may write to. Null is allowed if `size` is 0.
 ///
 /// # Safety
-/// As of [`bytes`], and nobody else uses them for as long as `'a`.
+/// The same as for [`bytes`], and nobody else uses this memory for as long as `'a`.
 #[inline(always)]
 pub(crate) unsafe fn room<'a>(bytes: *mut u8, size: usize) -> Result<&'a mut [u8], Failure> {
     if size == 0 {

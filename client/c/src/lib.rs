@@ -1,7 +1,7 @@
 //! The C interface of shmcast. `include/shmcast.h` is its contract: what each function does, its errors, and who may call it.
 //!
-//! This crate has the types of that header and the functions that it declares. A function checks its arguments, calls the library
-//! `shmcast`, and converts the result to a code and the numbers beside it. No panic leaves a function.
+//! This crate has the types of that header and the functions that it declares. A function checks its arguments and calls the
+//! library `shmcast`. It returns the result as a code, and writes other values through pointers. No panic leaves a function.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod board;

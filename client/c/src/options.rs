@@ -1,5 +1,5 @@
-//! Options, which begin with their size: a program built with an older header passes fewer of them, and one built with a newer header may
-//! pass more, as long as the additional ones are zero.
+//! Structs of options. Each begins with its size in bytes. A program built with an older header passes a smaller struct, and the missing
+//! options are zero. A program built with a newer header may pass a larger struct, if the additional options are zero.
 
 use crate::codes::option as given;
 use crate::error::Failure;
@@ -87,14 +87,14 @@ const SMALLEST: u32 = size_of::<u32>() as u32;
 /// Structs for which each bit pattern is a value, including all zeros.
 ///
 /// # Safety
-/// That must be so, and the struct must begin with its size as a `u32`.
+/// Each bit pattern must be a valid value, and the struct must begin with its size as a `u32`.
 unsafe trait Options: Copy {}
 // SAFETY: integers and raw pointers, the first of them the size.
 unsafe impl Options for PublishOptions {}
 // SAFETY: integers and raw pointers, the first of them the size.
 unsafe impl Options for SubscribeOptions {}
 
-/// Copies the caller's options. The rest is zero, which is the default of every option.
+/// Copies the caller's options. Options that the caller's struct lacks are zero, which is the default of every option.
 ///
 /// # Safety
 /// `options` is null, or points to a `u32` that is the count of readable bytes there, itself included.
@@ -153,7 +153,7 @@ unsafe fn place<'a>(dir: *const c_char, socket: *const c_char) -> Result<Place<'
     })
 }
 
-/// Reads the steps in `flags`. `numa_node` is given only if the caller may choose a node.
+/// Returns the steps of preparation that `flags` selects. `numa_node` is `None` if the caller may not choose a node.
 fn preparation(flags: u32, numa_node: Option<u32>) -> Result<Option<Preparation>, Failure> {
     let has = |flag| flags & flag != 0;
     let mut steps = given::PREPARE_PREFAULT | given::PREPARE_HUGE_PAGES | given::PREPARE_LOCK;
@@ -198,8 +198,9 @@ unsafe fn channel<'a>(name: *const c_char) -> Result<&'a str, Failure> {
 /// Opens a publisher as the options say.
 ///
 /// # Safety
-/// `name` is null or a text that ends with a zero, and so is each text of the options; `options` as for [`copy`]; `gates` of the options is
-/// null or points to `gate_count` of them.
+/// - `name`, and each text of the options, is null or ends with a zero
+/// - `options` as for [`copy`]
+/// - `gates` of the options is null or points to `gate_count` gates
 pub(crate) unsafe fn publisher(
     name: *const c_char,
     options: *const PublishOptions,
@@ -327,7 +328,7 @@ fn sized(mut builder: PublisherBuilder, options: &PublishOptions) -> PublisherBu
 /// Opens a subscriber as the options say.
 ///
 /// # Safety
-/// As of [`receiving`].
+/// The same as for [`receiving`].
 pub(crate) unsafe fn subscriber(
     name: *const c_char,
     options: *const SubscribeOptions,
@@ -342,7 +343,7 @@ pub(crate) unsafe fn subscriber(
 /// Opens the board of a channel.
 ///
 /// # Safety
-/// As of [`receiving`].
+/// The same as for [`receiving`].
 pub(crate) unsafe fn open_board(
     name: *const c_char,
     options: *const SubscribeOptions,
@@ -364,7 +365,7 @@ pub(crate) unsafe fn select_wait(options: *const SubscribeOptions) -> Result<Wai
 /// Reads the options of a subscriber or a board.
 ///
 /// # Safety
-/// As of [`publisher`]; `tags` of the options is null or points to `tag_count` numbers.
+/// The same as for [`publisher`]. `tags` of the options is null or points to `tag_count` numbers.
 unsafe fn receiving(
     name: *const c_char,
     options: *const SubscribeOptions,

@@ -23,7 +23,8 @@ impl Publishing {
         Failure::publishing(&self.publisher.header().channel, error)
     }
 
-    /// Publishes by `how`. Refuses while a claim is open, because `how` would overwrite the claim's memory.
+    /// Publishes by the closure `how`. Refuses while a claim is open, because `how` would overwrite the
+    /// claim's memory.
     #[inline(always)]
     fn publish(
         &mut self,
@@ -88,7 +89,7 @@ fn claimed() -> Failure {
     Failure::new(code::MISUSE, "a claim is open on this publisher: commit or abort it first")
 }
 
-/// Returns the code for the caller, and writes the sequence to `sequence`.
+/// Returns the code of a result, and writes the published sequence to `sequence`.
 ///
 /// # Safety
 /// `sequence` is null or may be written to.
@@ -128,7 +129,7 @@ pub(crate) unsafe extern "C" fn shmcast_publisher_close(this: *mut PublisherHand
     done(unsafe { Handle::close(this) })
 }
 
-/// Publishes the bytes at `data`, by `how`.
+/// Publishes the bytes at `data` by the closure `how`.
 ///
 /// # Safety
 /// `this` as for [`Handle::enter`], `data` as for [`bytes`], `sequence` as for [`answer`].
@@ -292,10 +293,10 @@ pub(crate) unsafe extern "C" fn shmcast_session(this: *mut PublisherHandle, iden
     done(unsafe { Handle::enter(this, call) })
 }
 
-/// Asks a publisher; returns `otherwise` if there is no publisher to ask.
+/// Returns the result of `ask` for the publisher, or `otherwise` if the handle has none.
 ///
 /// # Safety
-/// As of [`Handle::enter`].
+/// The same as for [`Handle::enter`].
 unsafe fn fact<R>(this: *const PublisherHandle, otherwise: R, ask: impl FnOnce(&Publisher) -> R) -> R {
     // SAFETY: by this function's contract.
     unsafe { Handle::enter(this, |this: &mut Publishing| Ok(ask(&this.publisher))) }.unwrap_or(otherwise)

@@ -12,7 +12,8 @@ use shmcast::{EndWatch, Lent, SelectError, Subscriber, Turns};
 /// `shmcast_select`.
 pub(crate) type SelectHandle = Handle<Selecting>;
 
-/// Most subscribers of one select. Each is compared with each other.
+/// The largest number of subscribers in one select. There is a limit because each subscriber is compared with each
+/// other one.
 const MOST: usize = 4096;
 
 /// Subscribers that take turns.
@@ -28,7 +29,8 @@ struct Members(Vec<Shared<Receiver>>);
 struct Entered<'a>(&'a [Shared<Receiver>]);
 
 impl Members {
-    /// Puts all handles into a call. If one of them cannot be used, none is in a call, and the error has its index.
+    /// Begins a call on each handle. If one handle refuses, ends the calls on the others, and returns an error with
+    /// the index of that handle.
     fn enter(&mut self) -> Result<Entered<'_>, (usize, Failure)> {
         for (index, member) in self.0.iter().enumerate() {
             if let Err(why) = member.begin() {
@@ -160,7 +162,7 @@ pub(crate) unsafe extern "C" fn shmcast_select_recv(
     unsafe { Handle::enter(this, call) }.unwrap_or_else(|Failure(code)| code)
 }
 
-/// The event in the layout of the header, which borrows nothing.
+/// Converts the event to the layout of the header, which borrows nothing.
 fn taken(
     found: Result<Option<(usize, shmcast::Event<'_>)>, SelectError>,
 ) -> Result<Option<(usize, Event)>, SelectError> {
@@ -180,7 +182,8 @@ fn note(end: &mut EndWatch, kind: u32) {
 }
 
 impl Selecting {
-    /// The next event, in the layout of the header, and the index of its subscriber; or the failure of one.
+    /// Waits for the next event. Returns the event in the layout of the header and the index of its subscriber, or
+    /// the failure of one subscriber.
     fn recv(&mut self, timeout_ns: u64) -> Result<Option<(usize, Event)>, (usize, Failure)> {
         let Self { members, turns } = self;
         let mut entered = members.enter()?;

@@ -21,7 +21,8 @@ pub(crate) struct Receiver {
     pub(crate) end: EndWatch,
 }
 
-/// Notes an event that is no message. The watch does not need messages.
+/// Passes an event to the watch for the channel's end. Messages are left out, because the watch does not need
+/// them.
 #[inline(always)]
 fn note(end: &mut EndWatch, event: &shmcast::Event<'_>) {
     if !matches!(event, shmcast::Event::Message(_)) {
@@ -29,7 +30,8 @@ fn note(end: &mut EndWatch, event: &shmcast::Event<'_>) {
     }
 }
 
-/// Bytes of a batch. It fits into a core's first cache until the program has read it.
+/// Size of a batch in bytes. A batch of this size stays in the core's first-level cache until the program has
+/// read it.
 const BATCH_BYTES: usize = 16 << 10;
 
 /// `SHMCAST_FOREVER`.
@@ -50,7 +52,7 @@ pub(crate) fn nowhere() -> Failure {
     Failure::argument("there is nowhere to put the event: pass a pointer to one")
 }
 
-/// Receives by `how`, and writes the event to `out`.
+/// Receives by the closure `how`, and writes the event to `out`.
 ///
 /// # Safety
 /// `this` as for [`Handle::enter`]; `out` is null or may be written to.
@@ -131,10 +133,10 @@ pub(crate) unsafe extern "C" fn shmcast_recv(
     }
 }
 
-/// As [`receive`], into the caller's buffer.
+/// Does the same as [`receive`], but copies the payload into the caller's buffer.
 ///
 /// # Safety
-/// As of [`receive`]; `buffer` as for [`room`].
+/// The same as for [`receive`]; `buffer` as for [`room`].
 #[inline(always)]
 unsafe fn receive_into(
     this: *mut SubscriberHandle,
@@ -279,10 +281,10 @@ pub(crate) unsafe extern "C" fn shmcast_seek(this: *mut SubscriberHandle, sequen
     done(sought)
 }
 
-/// Asks a subscriber; returns `otherwise` if there is no subscriber to ask.
+/// Returns the result of `ask` for the subscriber, or `otherwise` if the handle has none.
 ///
 /// # Safety
-/// As of [`Handle::enter`].
+/// The same as for [`Handle::enter`].
 unsafe fn fact<R>(this: *const SubscriberHandle, otherwise: R, ask: impl FnOnce(&Subscriber) -> R) -> R {
     // SAFETY: by this function's contract.
     unsafe { Handle::enter(this, |this: &mut Receiver| Ok(ask(&this.subscriber))) }.unwrap_or(otherwise)

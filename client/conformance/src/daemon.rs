@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A daemon of this suite, with the channel `t`. It ends when this value is dropped.
+/// A running `shmcastd` of this suite, with the channel `t`. Dropping this value ends the daemon.
 #[derive(Debug)]
 pub struct Daemon {
     program: PathBuf,
@@ -69,7 +69,7 @@ impl Daemon {
     }
 }
 
-/// Returns the program beside this one, or beside the directory of a test.
+/// Returns the path of `shmcastd`, in the directory of this program or in its parent directory. The latter is for tests.
 fn beside() -> Result<PathBuf> {
     let this = std::env::current_exe()?;
     let mut places = this.ancestors().skip(1).take(2).map(|dir| dir.join("shmcastd"));

@@ -1,4 +1,4 @@
-//! Level 1: whether a header is accepted, and if not, for which reason it is refused.
+//! Level 1: whether a header is accepted, and the reason if it is refused.
 
 use crate::model::Start;
 use crate::scribe::{CAPACITY, Life, MAX_MESSAGE, Scribe, WORDS, checksum};
@@ -28,7 +28,7 @@ struct Vectors {
     made: Vec<Vector>,
 }
 
-/// A change, its name, and the reason for which a reader refuses it, if it does.
+/// A change of the header, its name, and the reason for which a reader must refuse it, if there is one.
 type Named<'a> = (&'a str, Change<'a>, Option<&'static str>);
 
 const SIZES: Option<&str> = Some("geometry");
@@ -136,7 +136,7 @@ impl Vectors {
         }
     }
 
-    /// Adds headers with words that changed without their checksum.
+    /// Adds headers in which a word was changed without a change of the checksum.
     fn damage(&mut self) {
         // Each word that the checksum covers, some words of the names, and some after the names.
         for word in (2..=15).chain([64, 65, 68, 70, 300, 511]) {

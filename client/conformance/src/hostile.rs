@@ -1,5 +1,5 @@
-//! Level 5: segments in which some words were replaced by random ones. A reader may refuse them, or return any events in order. It must not
-//! crash or hang, nor return a message that cannot be there.
+//! Level 5: segments in which some words were replaced by random ones. A reader may refuse such a segment, or return any events in order.
+//! It must not crash, hang, or return an impossible message.
 
 use crate::scribe::{MAX_MESSAGE, checksum};
 use crate::segments;
@@ -29,7 +29,7 @@ pub fn vectors(mutants: u64) -> Vec<Vector> {
     (0..SEEDS).map(|seed| Vector { name: format!("mutants-of-seed-{seed}"), seed, mutants }).collect()
 }
 
-/// Reasons to refuse a segment. A segment that says that it is superseded may also count as no segment.
+/// The reasons for which a segment may be refused. For a segment whose state is "superseded", "no segment" is also allowed.
 pub(crate) const REASONS: [&str; 10] = [
     "truncated",
     "foreign",

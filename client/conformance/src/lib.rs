@@ -1,5 +1,5 @@
-//! Checks whether a client of shmcast in any language reads the same bytes in the same way. README.md beside this package has the contract
-//! of a testee, and the command `conform` plays the suite.
+//! Checks whether shmcast's clients in all languages read the same bytes in the same way. README.md of this package describes what a
+//! testee must do. The command `conform` plays the suite.
 
 pub mod boards;
 pub mod control;

@@ -45,7 +45,7 @@ impl Model {
         (self.words[STATE] >> 8, self.words[STATE] & 0xff)
     }
 
-    /// Returns the oldest place that a reader finds (SPEC 3.4), by looking at every entry.
+    /// Returns the oldest place that a reader finds by SPEC 3.4, by a search through all entries of the index.
     pub fn oldest(&self) -> (u64, u64) {
         let safe = (self.words[FRONTIER] + ROOM).saturating_sub(CAPACITY);
         if safe == 0 {
@@ -59,7 +59,8 @@ impl Model {
         self.verified(indexed(&self.words, sequence), sequence)
     }
 
-    /// Returns a place with the sequence that is due there, or after the record that leads to `sequence`.
+    /// Returns a place with the sequence that is next there. If the record there leads to `sequence` (as a gap does), returns the place
+    /// after that record.
     fn verified(&self, position: u64, sequence: u64) -> (u64, u64) {
         match self.records.iter().find(|record| record.position == position) {
             Some(record) if record.sequence < sequence && record.next == sequence => (record.after, sequence),
@@ -120,7 +121,7 @@ pub enum Start {
 }
 
 impl Expected {
-    /// Makes a reader that begins here; `None` if the sequence has not been published yet.
+    /// Makes a reader that begins at `start`; `None` if the sequence has not been published yet.
     pub fn open(model: &Model, start: Start) -> Option<Self> {
         let began_in = if (1..=4).contains(&model.state().1) { model.state().0 } else { 0 };
         let known = if start == Start::Latest || began_in == 1 { began_in } else { 0 };

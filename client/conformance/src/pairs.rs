@@ -1,5 +1,5 @@
-//! Pairs of each publishing language with each receiving one: a million messages through a small ring, with payloads that check themselves,
-//! while publishers and daemons are killed.
+//! Lets each publishing language send a million messages to each receiving language, through a small ring. The payloads check themselves.
+//! Publishers and daemons are killed meanwhile.
 
 use crate::daemon::Daemon;
 use crate::payload::LONGEST;
@@ -22,7 +22,8 @@ pub struct Plan {
     pub messages: u64,
     /// Bytes of the ring.
     pub capacity: u64,
-    /// How often the publisher is killed. Of a daemon's channel, every other kill is the daemon's instead.
+    /// How often a process is killed. With files it is always the publisher. With a daemon's channel it is alternately the publisher and
+    /// the daemon.
     pub kills: u32,
     /// Whether the channel is a daemon's.
     pub by_daemon: bool,
@@ -82,7 +83,7 @@ fn place(dir: &Path, daemon: Option<&Daemon>) -> String {
 }
 
 impl Pair {
-    /// Opens the publisher. A daemon that was just started may refuse it at first.
+    /// Makes the testee open the publisher. Tries again if a daemon that has just started refuses it.
     fn create(&mut self) -> Result<()> {
         let until = Instant::now() + Duration::from_secs(60);
         loop {
@@ -98,7 +99,7 @@ impl Pair {
         }
     }
 
-    /// Waits until the reader has attached, so that it finds a living daemon, however long the start of its program takes.
+    /// Waits until the reader has attached. A slow start of its program then cannot meet a dead daemon.
     fn wait_for_reader(&self) -> Result<()> {
         let Some(daemon) = &self.daemon else { return Ok(()) };
         let until = Instant::now() + Duration::from_secs(60);
@@ -111,7 +112,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Publishes all messages, and kills processes meanwhile. Returns how many publishers and daemons it killed.
+    /// Publishes all messages, and kills processes in between. Returns the numbers of killed publishers and daemons.
     fn publish(&mut self) -> Result<(u32, u32)> {
         let (mut publishers, mut daemons) = (0, 0);
         let until = Instant::now() + PATIENCE;

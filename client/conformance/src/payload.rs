@@ -2,7 +2,8 @@
 
 /// The largest payload.
 pub const LONGEST: usize = 64 << 10;
-/// Payloads begin at this many places of the table. It is a prime, so that neighbours in a ring differ.
+/// The number of places in the table at which payloads begin. It is a prime number, so that neighbours in a
+/// ring differ.
 const PLACES: usize = 4093;
 
 /// The table of bytes from which payloads are cut.

@@ -1,7 +1,6 @@
-//! A writer that follows SPEC.md, sections 1 and 2. It keeps each store that it makes, in the order in which a reader may see the stores.
-//!
-//! The writer shares no code with the library, so both would have to misread the document in the same way to agree on an error. It knows
-//! nothing of other processes: it writes into its own words, and the list of stores is played into a file.
+//! A writer that follows SPEC.md, sections 1 and 2. It keeps a list of its stores, in the order in which a reader may see them. The
+//! writer shares no code with the library. So an error stays unnoticed only if both misread SPEC.md in the same way. The writer works on
+//! words in private memory. The suite plays the list of stores into a file.
 
 const GRANULE: u64 = 64;
 const AHEAD: u64 = 2048;
@@ -134,7 +133,7 @@ pub struct Scribe {
 }
 
 impl Scribe {
-    /// Takes a segment whose tail and next sequence are known, as in SPEC 2.5.
+    /// Continues a segment whose tail and next sequence are known, by the rules of SPEC 2.5.
     pub fn take(words: Vec<u64>, (tail, next): (u64, u64), time: u64) -> Self {
         let epoch = words[STATE] >> 8;
         let (key, bytes, frontier) = (words[KEY], words[BYTES], words[FRONTIER]);
@@ -253,7 +252,7 @@ impl Scribe {
         self.update_lazy(time);
     }
 
-    /// Writes a pad if a record does not fit before the end of the ring, and prepares the record's place.
+    /// Prepares the ring for a record. If the record does not fit before the end of the ring, writes a pad first.
     fn make_room(&mut self, length: u64) {
         let (n, rest) = (record_bytes(length), CAPACITY - self.tail % CAPACITY);
         if n > rest {

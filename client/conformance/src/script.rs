@@ -1,4 +1,5 @@
-//! A scripted daemon that follows CONTROL.md: it sends the packets that a vector sets, and keeps the requests that it heard.
+//! A scripted daemon that follows CONTROL.md. It sends the packets that a vector sets, and stores the requests that it
+//! receives.
 
 use crate::stage::{nameless, scratch};
 use anyhow::{Context, Result, bail};
@@ -37,7 +38,7 @@ impl Packet {
     }
 }
 
-/// The daemon's answers. An empty list, or one whose answers were all sent, ends the connection.
+/// The daemon's answers. If a request has no answer left, the daemon ends the connection.
 #[derive(Debug, Clone, Default)]
 pub struct Scene {
     /// The answers to the hellos of a connection, in turn.
@@ -48,7 +49,7 @@ pub struct Scene {
     pub gate: Vec<Packet>,
 }
 
-/// A request that was heard, with the identities of the files that were sent with it.
+/// A request that the daemon received, with the identities of the files that came with it.
 #[derive(Debug, Clone)]
 pub struct Heard {
     /// The request.
@@ -232,7 +233,7 @@ fn receive(connection: &OwnedFd) -> Option<Heard> {
     Some(Heard { request: serde_json::from_slice(&bytes[..got.bytes]).ok()?, files })
 }
 
-/// A charter: verdicts on the generations of a channel (SPEC.md 4.2).
+/// A charter: the daemon's verdicts on the generations of a channel (SPEC.md 4.2).
 #[derive(Debug, Clone)]
 pub struct Charter(pub Arc<File>);
 

@@ -1,4 +1,4 @@
-//! Level 2: whole segments, written at random from a seed, and read from several starts.
+//! Level 2: whole segments. They are written at random from a seed, and read from several starts.
 
 use crate::model::{Model, Start};
 use crate::scribe::{MAX_MESSAGE, Scribe, empty};
@@ -18,7 +18,8 @@ pub struct Vector {
     start: Option<Start>,
 }
 
-/// Returns all vectors: each history from the oldest message, the latest, and a sequence by `open`; and others by `seek`.
+/// Returns all vectors. Each history is read from the oldest message, from the latest message, from a sequence by `open`,
+/// and from sequences by `seek`.
 pub fn vectors() -> Vec<Vector> {
     let all = (0..SEEDS).flat_map(|seed| {
         let next = write(seed).1;

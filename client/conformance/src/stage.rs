@@ -88,7 +88,7 @@ impl Stage {
     /// Makes a channel whose segment has these words.
     ///
     /// # Errors
-    /// As of [`with`](Self::with).
+    /// The same as for [`with`](Self::with).
     pub fn of(words: &[u64]) -> Result<Self> {
         Self::with(bytes_of(words).as_flattened())
     }
@@ -101,7 +101,7 @@ impl Stage {
         Ok(self.segment.write_all_at(&store.value.to_le_bytes(), store.word as u64 * 8)?)
     }
 
-    /// Writes all words of the segment again.
+    /// Overwrites the whole segment with these words.
     ///
     /// # Errors
     /// If the file cannot be written to.
@@ -109,7 +109,7 @@ impl Stage {
         Ok(self.segment.write_all_at(bytes_of(words).as_flattened(), 0)?)
     }
 
-    /// Writes these words again.
+    /// Overwrites the words whose indices are in `at`, by the words of `words` with the same indices.
     ///
     /// # Errors
     /// If the file cannot be written to.
@@ -152,7 +152,8 @@ impl Stage {
         testee.ask(&format!(r#"{{"do":"open","dir":"{dir}","channel":"t","start":{start}}}"#))
     }
 
-    /// Opens the channel, and compares the answer with the expected reader. Returns that reader if it could be opened.
+    /// Makes the testee open the channel, and compares its answer with that of the expected reader. Returns the
+    /// expected reader if it could open the channel.
     ///
     /// # Errors
     /// If the testee fails.

@@ -1,4 +1,4 @@
-//! A testee: a process that receives requests and answers them, in one line each.
+//! A testee: a process that receives requests and answers them. Each request and each answer is one line.
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde::Deserialize;
@@ -127,7 +127,7 @@ impl Testee {
     /// Sends a request, and returns the answer.
     ///
     /// # Errors
-    /// If it has ended, takes too long, or gives an answer that is not valid.
+    /// If the testee has ended, takes too long, or gives an answer that is not valid.
     pub fn ask(&mut self, request: &str) -> Result<Answer> {
         self.tell(request)?;
         self.hear(PATIENCE).with_context(|| format!("it was asked {request}"))
@@ -136,7 +136,7 @@ impl Testee {
     /// Sends a request, and does not wait for the answer.
     ///
     /// # Errors
-    /// If it has ended.
+    /// If the testee has ended.
     pub fn tell(&mut self, request: &str) -> Result<()> {
         let lost = |e| anyhow!("the testee has ended: {e}");
         writeln!(self.asked, "{request}").map_err(lost)?;
@@ -146,15 +146,15 @@ impl Testee {
     /// Returns the answer to the last request.
     ///
     /// # Errors
-    /// If it has ended, takes longer than this, or gives an answer that is not valid.
+    /// If the testee has ended, takes longer than `patience`, or gives an answer that is not valid.
     pub fn hear(&mut self, patience: Duration) -> Result<Answer> {
         parse(&next(&self.said, patience)?)
     }
 
-    /// Returns the answer to the last request, if it arrives within this time.
+    /// Returns the answer to the last request, or `None` if it does not arrive within this time.
     ///
     /// # Errors
-    /// If it has ended, or gives an answer that is not valid.
+    /// If the testee has ended, or gives an answer that is not valid.
     pub fn hear_within(&mut self, limit: Duration) -> Result<Option<Answer>> {
         match self.said.recv_timeout(limit) {
             Ok(line) => parse(&line).map(Some),

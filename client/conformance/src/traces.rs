@@ -1,4 +1,4 @@
-//! Level 3: a writer's stores one at a time, and the events that a reader may see after each.
+//! Level 3: the stores of a writer, one at a time, and the events that a reader may see after each store.
 
 use crate::model::{Expected, Model, Start};
 use crate::scribe::{Life, Scribe, Store, empty};
@@ -17,7 +17,7 @@ pub struct Vector {
     is_late: bool,
 }
 
-/// Makes a segment in which this many bytes of records, or a few more, have been written.
+/// Makes a segment into which about this many bytes of records have been written, or a few more.
 pub(crate) fn written(bytes: u64) -> (Model, Scribe) {
     let mut model = Model::new(empty());
     let mut scribe = Scribe::take(empty(), (0, 1), 1);
@@ -68,7 +68,7 @@ pub fn vectors() -> Vec<Vector> {
     vectors
 }
 
-/// A writer dies after each of its stores, and another takes over.
+/// The writer dies after each of its stores, and another writer takes over.
 fn deaths(vectors: &mut Vec<Vector>) {
     for (where_, bytes) in [("start", 6400), ("wrap", 65_472)] {
         for (what, act) in &ACTS[1..4] {

@@ -1,5 +1,5 @@
 //! Level 7: the testee publishes. Its bytes must be those that SPEC.md requires, except times, process ids and the uuid. Its lock must keep
-//! other publishers out. When a publisher dies, the testee takes over from the reference, and the reference from the testee.
+//! other publishers out. When a publisher dies, the testee takes over from the suite's own writer, and the other way round.
 
 use crate::model::Model;
 use crate::payload::Payloads;
@@ -142,7 +142,7 @@ fn words_in(dir: &Path) -> Result<Vec<u64>> {
     words_of(dir, WORDS)
 }
 
-/// As [`words_in`], of a segment of this size.
+/// Does the same as [`words_in`], for a segment of this size.
 pub(crate) fn words_of(dir: &Path, size: usize) -> Result<Vec<u64>> {
     let bytes = fs::read(dir.join("t/segment"))?;
     let words: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
@@ -150,7 +150,7 @@ pub(crate) fn words_of(dir: &Path, size: usize) -> Result<Vec<u64>> {
     Ok(words)
 }
 
-/// Compares a segment with what the writer of this suite wrote.
+/// Compares a segment that the testee wrote with the segment that the suite's own writer wrote.
 pub(crate) fn compare(dir: &Path, model: &Model, when: &str, pid: Option<u64>) -> Result<Verdict> {
     let (theirs, ours) = (words_of(dir, model.words.len())?, &model.words);
     let differs = |at: usize, expected: u64, got: u64| {

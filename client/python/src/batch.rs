@@ -1,4 +1,4 @@
-//! Many messages in one object. The object lends its memory by the buffer protocol.
+//! Batches: many messages in one Python object, which gives access to its memory by the buffer protocol.
 
 use crate::event::{self, Message};
 use pyo3::exceptions::{PyBufferError, PyValueError};
@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes before each payload.
 const HEADER: usize = 16;
-/// Number of dropped batches whose memory is kept for later ones.
+/// The number of dropped batches whose memory is kept for later batches.
 const KEPT: usize = 4;
 
-/// The memory of a subscriber's batches that have been dropped.
+/// A subscriber's pool of memory. It holds the memory of dropped batches for later ones.
 #[derive(Default)]
 pub(crate) struct Pool(Mutex<Vec<Records>>);
 
@@ -32,12 +32,15 @@ impl Pool {
     }
 }
 
-/// Messages that were received in one call, and the events behind them.
+/// Messages that were received in one call, and the events after them.
 ///
-/// `len` counts the messages, and a loop over the batch gives each as a `Message`. It is true if it has a message or an event. Its columns
-/// are numpy arrays with one item a message: `sequence`, `tag`, `key`, `time`, `length`, `age_ns`. numpy is imported by the first of
-/// them that is asked for. `memoryview(batch)` is the records as they stand in the ring, read-only: 16 bytes of header and the payload,
-/// in a multiple of 64 bytes each. The memory is used again when the batch and all views of it are gone.
+/// `len` counts the messages, and a loop over the batch returns each as a `Message`. The batch is true if it has a message or an event.
+///
+/// The columns `sequence`, `tag`, `key`, `time`, `length` and `age_ns` are numpy arrays with one item a message. The first access to a
+/// column imports numpy.
+///
+/// `memoryview(batch)` shows the records as they stand in the ring, read-only. Each record has 16 bytes of header and then the payload,
+/// and is padded to a multiple of 64 bytes. The memory is used again when the batch and all views of it are gone.
 #[pyclass(frozen, module = "shmcast")]
 pub(crate) struct Batch {
     /// `None` only while this is dropped.
@@ -69,7 +72,7 @@ fn length(record: &[u8]) -> usize {
     (word & ((1 << 25) - 1)) as usize
 }
 
-/// Returns the size of all payloads, if they have the same. Reads one word per message.
+/// Returns the size of all payloads, or `None` if their sizes differ. Reads one word per message.
 fn common_size(records: &Records) -> Option<usize> {
     let bytes = records.as_bytes();
     let size = length(bytes);
@@ -89,7 +92,7 @@ impl Batch {
         self.records.as_ref().expect("taken only by the drop")
     }
 
-    /// Calls a function of `shmcast/_columns.py`, which knows numpy.
+    /// Calls a function of `shmcast/_columns.py`, the part that uses numpy.
     fn column<'py>(slf: &Bound<'py, Self>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("shmcast._columns")?.call_method1(name, (slf,))
     }
@@ -118,10 +121,10 @@ impl Batch {
         Ok(PyList::new(py, objects)?.try_iter()?.into_any())
     }
 
-    /// Lends the records, read-only.
+    /// Gives read-only access to the records.
     ///
     /// # Safety
-    /// The interpreter calls this with a view that may be written to.
+    /// Only the interpreter calls this, with a `view` that may be written to.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         if view.is_null() {
             return Err(PyBufferError::new_err("there is no place for the view"));
@@ -148,13 +151,13 @@ impl Batch {
         self.records().first_sequence()
     }
 
-    /// The size of every payload in bytes; `None` if they have several, or there is no message.
+    /// The size of every payload in bytes; `None` if the sizes differ, or if there is no message.
     #[getter]
     fn payload_size(&self) -> Option<usize> {
         self.size
     }
 
-    /// Bytes from one record to the next; `None` if payloads have several sizes.
+    /// The distance from one record to the next in bytes; `None` if the sizes of payloads differ.
     #[getter]
     fn stride(&self) -> Option<usize> {
         self.size.map(stride)
@@ -184,7 +187,7 @@ impl Batch {
         Self::column(slf, "key")
     }
 
-    /// The times of publication, in ticks of the channel's clock; 0 for a message that carries none.
+    /// The times of publication, in ticks of the channel's clock; 0 for a message without a time.
     #[getter]
     fn time<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::column(slf, "time")
@@ -196,7 +199,7 @@ impl Batch {
         Self::column(slf, "length")
     }
 
-    /// How old each message was when the batch was received, in ns; -1 for a message that carries no time.
+    /// The age of each message in ns when the batch was received; -1 for a message without a time.
     #[getter]
     fn age_ns<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::column(slf, "age_ns")
@@ -204,13 +207,13 @@ impl Batch {
 
     /// The payloads as items of a numpy type: a read-only view with a stride, without a copy.
     ///
-    /// `ValueError` if payloads have several sizes, or another size than the type.
+    /// Raises `ValueError` if the sizes of payloads differ, or are not the size of the type.
     fn view<'py>(slf: &Bound<'py, Self>, dtype: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("shmcast._columns")?.call_method1("view", (slf, dtype))
     }
 
-    /// The payloads of all messages of one type, as a new array. With `tag`: the messages with this tag, which must all
-    /// have the size of the type, otherwise `ValueError`. Without `tag`: the messages of this size.
+    /// The payloads of all messages of one type, as a new array. With `tag`, the array has all messages with this tag; raises `ValueError`
+    /// if one of them has another size than the type. Without `tag`, the array has all messages of the type's size.
     #[pyo3(signature = (dtype, tag = None))]
     fn gather<'py>(
         slf: &Bound<'py, Self>,
@@ -233,7 +236,7 @@ impl Batch {
         })
     }
 
-    /// How old each message was when the batch was received, as signed words of 64 bits; -1 if it carries no time.
+    /// The age of each message in ns when the batch was received, as signed words of 64 bits; -1 for a message without a time.
     fn _ages<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let records = self.records();
         PyBytes::new_with(py, records.len() * 8, |out| {
@@ -248,7 +251,8 @@ impl Batch {
         })
     }
 
-    /// The payloads of this size one behind the other. Of a tag, all must have it.
+    /// The payloads of the wanted messages, joined without gaps. With `tag`, the wanted messages are those with this tag, and all must
+    /// have this size. Without `tag`, they are those of this size.
     fn _gather<'py>(&self, py: Python<'py>, size: usize, tag: Option<u16>) -> PyResult<Bound<'py, PyBytes>> {
         let is_wanted = |message: &shmcast::Message<'_>| match tag {
             Some(tag) => message.tag == tag,

@@ -9,12 +9,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use std::path::PathBuf;
 
-/// The properties of a board. Bytes `start` to `stop` of each payload, `stop` not included, are its key.
+/// The properties of a board. The key of a message is the bytes `start` to `stop` of its payload, `stop` not included.
 ///
-/// - `keys`: the number of keys for which there is room, 1024 by default and 16,777,216 at most. A key that comes when the board is full is
-///   not on it, which `Board.counters` counts.
-/// - `value`: the largest message on the board in bytes, key included; 256 by default.
-/// - `remove_tag`: messages with this tag remove their key. A message that ends right behind its key removes it in any case.
+/// - `keys`: the largest number of keys; 1024 by default, and at most 16,777,216. A full board refuses new keys, which `Board.counters`
+///   counts.
+/// - `value`: the size of the largest message on the board in bytes, key included; 256 by default.
+/// - `remove_tag`: messages with this tag remove their key. A message that ends directly after its key also removes it.
 #[pyclass(frozen, eq, hash, module = "shmcast")]
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct BoardSpec(pub(crate) shmcast::BoardSpec);
@@ -82,8 +82,12 @@ impl BoardSpec {
     }
 }
 
-/// A key of a board: its `key`, the newest `message`, the `sequence` of that, and the `count` of messages of this key since it came to the
-/// board. `message` is `None` if the board does not have it, such as one that is too large.
+/// A key of a board, with the newest message of this key.
+///
+/// - `key`: the bytes of the key
+/// - `message`: the newest message; `None` if the board does not have it, for example because it is too large
+/// - `sequence`: the sequence of the newest message
+/// - `count`: the number of messages of this key since the key came to the board
 #[pyclass(frozen, module = "shmcast")]
 pub(crate) struct BoardEntry {
     #[pyo3(get)]
@@ -126,10 +130,12 @@ impl BoardEntry {
 
 /// The last message of each key of a channel, read at any time: `board[b"EURUSD"]`, `board.get(key)`, `len(board)`, `board.entries()`.
 ///
-/// `dir` and `socket` as of `Subscriber`, and `wait_for_channel` too, whose wait Ctrl-C ends. Nobody notices a board that is read. It receives nothing: a `Subscriber`
-/// with `start="board"` gets the newest message of each key and every later message.
+/// `dir`, `socket` and `wait_for_channel` have the same meaning as for `Subscriber`. Ctrl-C ends the wait for the channel. Publishers and
+/// tools do not notice that a board is read. A `Board` receives no messages. Use a `Subscriber` with `start="board"` to get the newest
+/// message of each key and then every later message.
 ///
-/// `ChannelError` with the code "no board" if the channel has none. One thread at a time uses it, and a forked child opens its own.
+/// Raises `ChannelError` with the code "no board" if the channel has none. Only one thread at a time may use a board. A forked child must
+/// open its own.
 #[pyclass(frozen, weakref, module = "shmcast")]
 pub(crate) struct Board {
     handle: Handle<shmcast::Board>,
@@ -209,8 +215,9 @@ impl Board {
         entries.map(|entry| BoardEntry::of(py, &entry)).collect()
     }
 
-    /// What the board tells of itself: `through`, the sequence up to which each message is on it; `keys`, how many there are now; and how many
-    /// messages were left out because there was `no_room` for their key, they were `too_large`, or they had `no_key`.
+    /// The board's counters: `through` is the sequence up to which the board includes each message, and `keys` the present number of keys.
+    /// `no_room`, `too_large` and `no_key` count messages that are not on the board: there was no room for their key, they were too large,
+    /// or they had no key.
     #[getter]
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counters = self.handle.ask(shmcast::Board::counters)?;
@@ -223,7 +230,7 @@ impl Board {
         Ok(named)
     }
 
-    /// Nanoseconds since a message's `time`; `None` for 0, a message that carries none.
+    /// Nanoseconds since a message's `time`; `None` if `time` is 0, as for a message without a time.
     fn age_ns(&self, time: u64) -> PyResult<Option<u64>> {
         self.handle.ask(|board| (time != 0).then(|| board.clock().ns_since(time)))
     }

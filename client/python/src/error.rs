@@ -1,10 +1,11 @@
-//! Errors as exceptions. `python/shmcast/_errors.py` has the classes, each with a `code` that never changes and the system's `os_errno`.
+//! Errors as exceptions. The classes are in `python/shmcast/_errors.py`. Each exception has a `code`, which never changes, and the
+//! operating system's `os_errno`.
 
 use pyo3::prelude::*;
 use shmcast::control::RefusalCode;
 use shmcast::{ChannelError, LocateError, PublishError, RecvError};
 
-/// An exception of the class with this code: `shmcast.h` has the same codes as `SHMCAST_ERROR_...`.
+/// Makes an exception of the class for this code. `shmcast.h` has the same codes, as `SHMCAST_ERROR_...`.
 #[cold]
 fn exception(code: &str, sentence: &str, os: Option<i32>) -> PyErr {
     Python::attach(|py| {

@@ -4,12 +4,14 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use shmcast::Event;
 
-/// A message. Its bytes are its own and do not change.
+/// A message. It has its own copy of the payload.
 ///
-/// `payload` is a `bytes` object, `sequence` its number in the channel from 1 on, the same on every host. `tag` and `key` are the marks
-/// that the publisher gave it. `time` is when it was published, the low 48 bits of the channel's clock, for `Subscriber.age_ns`; 0 if it
-/// carries none. `conflated` is `None` for a message that came in the order of the stream. For one that came from the channel's board it is
-/// the number of messages of the same key that were left out.
+/// - `payload`: a `bytes` object
+/// - `sequence`: the number of the message in the channel, from 1 on, the same on every host
+/// - `tag`, `key`: the marks that the publisher set
+/// - `time`: the publish time for `Subscriber.age_ns`, the low 48 bits of the channel's clock; 0 for a message without a time
+/// - `conflated`: `None` for a message that came in the order of the stream. For a message of the channel's board, the number of messages
+///   of the same key that were skipped.
 #[pyclass(frozen, module = "shmcast", freelist = 256)]
 pub(crate) struct Message {
     #[pyo3(get)]
@@ -111,24 +113,23 @@ macro_rules! events {
 }
 
 events! {
-    /// The publisher overtook this reader: exactly `missed` messages are lost, and the next has sequence `resumed_at`.
+    /// The publisher overtook this reader: exactly `missed` messages are lost, and the next message has the sequence `resumed_at`.
     Lapped(missed: u64, resumed_at: u64) (&'static str, &'static str) = ("missed", "resumed_at");
-    /// Messages `first` to `last`, both included, are missing: they never reached this host, or the channel's journal says that it has not got
-    /// them.
+    /// Messages `first` to `last`, both included, are missing: they never reached this host, or the channel's journal lacks them.
     Gap(first: u64, last: u64) (&'static str, &'static str) = ("first", "last");
-    /// A reader that read the channel's journal or board has caught up: the next message, `sequence`, comes from the ring again.
+    /// A reader has read the channel's journal or board, and caught up: the next message, `sequence`, comes from the ring again.
     Live(sequence: u64) (&'static str,) = ("sequence",);
-    /// Another publisher took over, with a higher `epoch`. Sequences go on.
+    /// Another publisher took over, with a higher `epoch`. The sequences continue.
     NewEpoch(epoch: u64) (&'static str,) = ("epoch",);
-    /// The publisher of this `epoch` died without closing the channel. Only for those who ask by `watch_publisher=True`.
+    /// The publisher of this `epoch` died without closing the channel. Only subscribers with `watch_publisher=True` get this event.
     PublisherGone(epoch: u64) (&'static str,) = ("epoch",);
-    /// The channel began anew, and counts from 1 again. Messages that were not received by now are lost.
+    /// The channel restarted, and its sequences count from 1 again. Messages that this reader has not received yet are lost.
     Restarted() () = ();
     /// The publisher closed the channel. Receiving again waits for the next publisher.
     End() () = ();
 }
 
-/// The publisher behind a bridge began a new `session`, ten bytes. Sequences go on.
+/// The publisher at the other end of a bridge began a new `session`, ten bytes. The sequences continue.
 #[pyclass(frozen, eq, hash, module = "shmcast")]
 #[derive(PartialEq, Eq, Hash)]
 pub(crate) struct NewSession {

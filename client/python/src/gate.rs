@@ -4,12 +4,13 @@ use crate::options::seconds;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// A reader that the publisher waits for, within a limit: `Publisher(..., gates=[Gate("risk")])` and `Subscriber(..., gate="risk")`.
+/// A reader that the publisher waits for, up to a time limit: `Publisher(..., gates=[Gate("risk")])` and `Subscriber(..., gate="risk")`.
 ///
-/// - `lag`: how many bytes of the ring it may be behind, or `lag_percent` of the ring; 50 % by default.
-/// - `wait`: seconds that one message waits at most; 0.0002 by default, and with 0 none waits.
-/// - `refuse`: after the wait the message is not published, and `publish` raises a `FullError`. Without it the gate is dropped: its reader may be
-///   lapped until it has caught up to half of the lag.
+/// - `lag`: how many bytes of the ring the reader may be behind before the publisher waits. `lag_percent` gives the same as a part of the
+///   ring; 50 % by default.
+/// - `wait`: seconds that one message waits at most; 0.0002 by default. With 0 no message waits.
+/// - `refuse`: after the wait the message is not published, and `publish` raises a `FullError`. Without it the message is published and the
+///   gate is dropped: until the reader has caught up to half of the lag, the publisher does not wait for it, and the reader may be lapped.
 #[pyclass(frozen, module = "shmcast")]
 pub(crate) struct Gate(pub(crate) shmcast::Gate);
 
@@ -48,9 +49,16 @@ impl Gate {
     }
 }
 
-/// A gate as its publisher knows it: `state` is "absent", "joining", "in-force" or "dropped"; `behind_bytes` how far its reader is behind, and
-/// `pid` which process it claims to be, both `None` if there is none. `held` messages waited for it, the `longest` for so many seconds, all of
-/// them `total`. It was `dropped` so many times, `refused` so many messages after a wait, and `turned_away` so many of `try_publish`.
+/// A gate as its publisher knows it.
+///
+/// - `state`: "absent", "joining", "in-force" or "dropped"
+/// - `behind_bytes`: how far the gate's reader is behind; `None` if there is no reader
+/// - `pid`: the process id that the reader claims; `None` if there is no reader
+/// - `held`: the number of messages that waited for the gate
+/// - `longest`, `total`: the longest wait of one message, and the sum of all waits, in seconds
+/// - `dropped`: how often the gate was dropped
+/// - `refused`: the number of messages that were refused after a wait
+/// - `turned_away`: the number of messages that `try_publish` refused
 #[pyclass(frozen, get_all, module = "shmcast")]
 pub(crate) struct GateStatus {
     name: String,

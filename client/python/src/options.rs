@@ -39,7 +39,8 @@ pub(crate) fn seconds(what: &str, seconds: f64) -> PyResult<Duration> {
     finite.map_err(|_| PyValueError::new_err(format!("{what} of {seconds} s: give seconds, 0 or more")))
 }
 
-/// Opens a channel by `open`, which waits for it as long as it is told to: for at most `patience` seconds. Checks for signals meanwhile.
+/// Opens a channel by the closure `open`. While there is no channel, `open` calls its argument, and waits as long as that returns true:
+/// for at most `patience` seconds. Checks for signals during the wait.
 pub(crate) fn opening<T: Send>(
     py: Python<'_>,
     patience: Option<f64>,
@@ -108,7 +109,7 @@ pub(crate) fn resume(resume: &str) -> PyResult<Resume> {
     }
 }
 
-/// `True` or `False`, or how many bytes behind a reader may be.
+/// Sets the option `conflate`, which is `True`, `False`, or the number of bytes that a reader may be behind.
 pub(crate) fn conflation(
     builder: SubscriberBuilder,
     conflate: &Bound<'_, PyAny>,
@@ -124,7 +125,7 @@ pub(crate) fn conflation(
 }
 
 /// # Errors
-/// `TypeError` for a single text, whose letters would be mistaken for steps.
+/// `TypeError` if `steps` is a single text, because its letters would be mistaken for steps.
 pub(crate) fn preparation(steps: &Bound<'_, PyAny>) -> PyResult<Preparation> {
     if steps.extract::<&str>().is_ok() {
         return Err(PyTypeError::new_err(format!("prepare={}: give a list of steps", steps.repr()?)));

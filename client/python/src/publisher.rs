@@ -13,27 +13,34 @@ use shmcast::{ClockKind, Mark, PublishError};
 use std::ops::Range;
 use std::path::PathBuf;
 
-/// Publishes a channel's messages. A channel that is there from earlier is taken over, and its sequence goes on.
+/// Publishes a channel's messages. If the channel exists already, the publisher takes it over and continues its sequences.
 ///
-/// `dir` and `socket` as of `Subscriber`. A new channel that is not a daemon's gets `capacity` in bytes (64 KiB to 16 GiB), `max_message`
-/// in bytes, `mode` of its files (such as 0o755), `clock` ("counter" or "monotonic"), `schema` and `schema_name`, `labels`. `anew` first
-/// removes a channel that is there. `continue_from` is the directory of a journal behind which the sequences of a new channel go on. `board`,
-/// a `BoardSpec`, gives a new channel a board: the last message of each key. `gates` are readers that the publisher waits for, each a `Gate`. `prepare` as of `Subscriber`.
+/// - `dir`, `socket`, `prepare`: as for `Subscriber`.
+/// - `capacity`, `max_message`: sizes of a new channel in bytes. The capacity is 64 KiB to 16 GiB.
+/// - `mode`: the mode of a new channel's files, such as 0o755.
+/// - `clock`: the clock of a new channel, "counter" or "monotonic".
+/// - `schema`, `schema_name`, `labels`: properties of a new channel.
+/// - `anew`: removes an existing channel first.
+/// - `continue_from`: the directory of a journal. The sequences of a new channel continue after this journal.
+/// - `board`: a `BoardSpec`, which gives a new channel a board: the last message of each key.
+/// - `gates`: readers that the publisher waits for, each a `Gate`.
 ///
-/// `close`, or the end of a `with`, tells readers that the stream is over. One thread at a time uses it; another one gets a `MisuseError`, and a
-/// forked child a `ForkedError`.
+/// A daemon creates its channels itself, so the properties of a new channel apply only to other channels.
+///
+/// `close`, or the end of a `with` block, tells readers that the stream has ended. Only one thread at a time may use a publisher. Another
+/// thread gets a `MisuseError`, and a forked child a `ForkedError`.
 #[pyclass(frozen, weakref, module = "shmcast")]
 pub(crate) struct Publisher {
     handle: Handle<shmcast::Publisher>,
     channel: String,
-    /// Whether a call may wait for a reader. Such a call lets other threads run.
+    /// Whether the channel has gates, so that a call may wait for a reader. Such a call lets other threads run.
     has_gates: bool,
 }
 
 /// An object that lends its memory.
 struct Lent<'py> {
     buffer: PyUntypedBuffer,
-    /// As long as this thread is attached, no other thread runs Python code that could change the memory.
+    /// Keeps this thread attached to the interpreter. Until it detaches, no other thread runs Python code that could change the memory.
     _py: Python<'py>,
 }
 
@@ -108,7 +115,7 @@ impl Publisher {
         published.map_err(|error| self.failure(&error))
     }
 
-    /// Publishes a copy of the payload, so that its owner may change it while other threads run.
+    /// Publishes a copy of the payload. The call may wait, and other threads may change the original meanwhile.
     #[cold]
     fn publish_through_gates(&self, payload: &Bound<'_, PyAny>, mark: Mark) -> PyResult<u64> {
         let copy = Lent::of(payload)?.bytes()?.to_vec();
@@ -206,10 +213,11 @@ impl Publisher {
         &self.channel
     }
 
-    /// Publishes one message and returns its sequence. Waits for no reader but those of gates; other threads run meanwhile.
+    /// Publishes one message and returns its sequence. Waits only for the readers of gates, and lets other threads run meanwhile.
     ///
-    /// The payload is any object whose bytes lie one behind the other: bytes, bytearray, memoryview, array, numpy. `tag` is a number below 65536
-    /// for readers to select by, `key` marks a message from which a reader may start again. `PublishError` if it is not published.
+    /// The payload is any object with contiguous bytes: bytes, bytearray, memoryview, array, numpy. `tag` is a number below 65536, by which
+    /// readers can select messages. `key` marks a message at which a reader may start without the messages before it. Raises `PublishError`
+    /// if the message is not published.
     #[pyo3(signature = (payload, tag = 0, key = false))]
     fn publish(&self, payload: &Bound<'_, PyAny>, tag: u16, key: bool) -> PyResult<u64> {
         let mark = Mark { tag, key };
@@ -225,7 +233,7 @@ impl Publisher {
         published.map_err(|error| self.failure(&error))
     }
 
-    /// As `publish`, but never waits for a gate: `None` if its reader is too far behind, and nothing was published.
+    /// Publishes like `publish`, but never waits for a gate. If a gate's reader is too far behind, publishes nothing and returns `None`.
     #[pyo3(signature = (payload, tag = 0, key = false))]
     fn try_publish(&self, payload: &Bound<'_, PyAny>, tag: u16, key: bool) -> PyResult<Option<u64>> {
         let lent = Lent::of(payload)?;
@@ -241,10 +249,10 @@ impl Publisher {
         self.handle.ask(|publisher| publisher.gates().into_iter().map(GateStatus::from).collect())
     }
 
-    /// Publishes many messages with one time and the same marks, and returns their sequences as a `range`.
+    /// Publishes many messages with the same time and marks, and returns their sequences as a `range`.
     ///
-    /// An array gives one message a row, also one with a stride, such as `Batch.view`; any other iterable gives one message an item. At the first
-    /// that is too large, those before it are published and the rest is not.
+    /// An array gives one message a row, even if it has a stride, such as `Batch.view`. Any other iterable gives one message an item. If a
+    /// message is too large, the messages before it are published, and the later ones are not.
     #[pyo3(signature = (messages, tag = 0, key = false))]
     fn publish_batch<'py>(
         &self,
@@ -307,7 +315,7 @@ impl Publisher {
         self.handle.ask(shmcast::Publisher::is_cut_off)
     }
 
-    /// Whether a daemon knows of it at the moment; `None` if the channel is a file.
+    /// Whether a daemon knows this publisher at the moment; `None` if the channel is a file.
     #[getter]
     fn is_registered(&self) -> PyResult<Option<bool>> {
         self.handle.ask(shmcast::Publisher::is_registered)

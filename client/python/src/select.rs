@@ -13,17 +13,17 @@ use std::time::Instant;
 /// What `wait` returns.
 type Selected = (Py<Subscriber>, Py<PyAny>);
 
-/// One wait for several channels: `for subscriber, event in shmcast.Select([quotes, trades])`, until all of them are over.
+/// Waits for several channels at once: `for subscriber, event in shmcast.Select([quotes, trades])`, until all of the channels are over.
 ///
-/// The subscribers take turns: after an event of one, all others are asked before it is asked again. Events of one come in their order; there
-/// is no order between them. The subscribers can be used and closed as before, between the calls of the select. One that is closed then is
-/// told as a `MisuseError`.
+/// The subscribers take turns: after an event of one subscriber, the select asks all others before it asks that one again. The events of
+/// one subscriber come in their order. There is no order between subscribers. Between calls of the select, the subscribers can be used and
+/// closed as usual. If one is closed, the select raises a `MisuseError` for it.
 ///
-/// - `wait` and `pause`: how it waits while nothing comes, as of `Subscriber`. The strategies of the subscribers do not count, but only those
-///   that were opened with wait="park" can be woken: with others "park" looks every millisecond.
+/// - `wait`, `pause`: how the select waits while nothing arrives, as for `Subscriber`. The strategies of the subscribers have no effect.
+///   But the daemon can only wake subscribers that were opened with wait="park". For others, "park" polls every millisecond.
 ///
-/// One thread at a time uses a select and its subscribers; another one gets a `MisuseError`. Other threads of Python run during a wait. Ctrl-C
-/// ends a wait within some 50 ms, and so does any exception of a signal handler.
+/// Only one thread at a time may use a select and its subscribers. Another thread gets a `MisuseError`. Other threads of Python run during
+/// a wait. Ctrl-C ends a wait within some 50 ms, and so does any exception of a signal handler.
 #[pyclass(frozen, weakref, module = "shmcast")]
 pub(crate) struct Select {
     subscribers: Vec<Py<Subscriber>>,
@@ -43,7 +43,7 @@ impl Select {
         self.subscribers.iter().map(|subscriber| subscriber.get().handle.enter()).collect()
     }
 
-    /// The next event that is there before `until`, or now if there is no such time.
+    /// Returns the next event that arrives before `until`. If `until` is `None`, does not wait.
     fn take(&self, py: Python<'_>, until: Option<Instant>) -> PyResult<Option<Selected>> {
         let mut turns = self.turns.enter()?;
         let mut all = self.enter()?;
@@ -112,11 +112,11 @@ impl Select {
         self.subscribers.iter().map(|subscriber| subscriber.clone_ref(py)).collect()
     }
 
-    /// The next event of any subscriber, as `(subscriber, event)`, after a wait of at most `timeout` seconds, or without end; `None` if nothing
-    /// came. With a timeout of 0 it never waits.
+    /// Returns the next event of any subscriber, as `(subscriber, event)`, or `None` if nothing arrived. Waits at most `timeout` seconds,
+    /// or without limit if there is none. With a timeout of 0 it never waits.
     ///
-    /// A loss or an end is an event. `ReceiveError` each time that a subscriber which can receive nothing more has its turn: the sentence names its
-    /// channel, and the next call goes on with the others.
+    /// A loss or an end is an event. If a subscriber can receive nothing more, the call raises a `ReceiveError` each time this subscriber
+    /// has its turn. The error names the channel, and the next call continues with the other subscribers.
     #[pyo3(signature = (timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Selected>> {
         let deadline = deadline(timeout)?;
@@ -133,7 +133,7 @@ impl Select {
         slf
     }
 
-    /// Each end is an event here, also the last of a channel. There is no other event when all channels are over.
+    /// Returns each end as an event, also the last end of a channel. When all channels are over, the iteration stops without another event.
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Selected>> {
         if let Some(found) = self.take(py, None)? {
             return Ok(Some(found));

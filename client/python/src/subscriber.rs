@@ -15,30 +15,32 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// Receives a channel's messages, in order, each once: `for event in subscriber` until the channel is over.
+/// Receives a channel's messages, in order, each once: `for event in subscriber`, until the channel is over.
 ///
-/// Where the channel is: `dir` is a directory, `socket` the path of a daemon's socket or `""` for the usual one. With neither, the library's
-/// default: `$SHMCAST_DIR`, else /dev/shm/shmcast, else this user's directory.
+/// `dir` and `socket` say where the channel is. `dir` is a directory. `socket` is the path of a daemon's socket, or `""` for the default
+/// one. Without both, the library uses `$SHMCAST_DIR`, else /dev/shm/shmcast, else this user's directory.
 ///
-/// - `start`: "latest" (the next message to be published), "oldest", a sequence, or "board": the newest message of each key, then `Live`, and
-///   then every later message.
-/// - `gate`: takes the channel's gate of this name. The publisher waits for this reader, within the gate's limit.
-/// - `conflate`: `True` leaves out messages that are no longer the newest of their key once it is more than half of the ring behind, or more
-///   than so many bytes if it is a number. `Message.conflated` counts them. The channel must have a board.
-/// - `wait`: how it waits while nothing comes. "yield", "spin" (a core of its own), "burst", "spin-then-yield", "backoff", "sleep" with a
-///   `pause` in seconds, or "park", which is woken by the daemon and is what event loops want. Other threads of Python run meanwhile.
-/// - `resume`: where it goes on after a lap: "oldest", "latest", or "key" for the last message with a key mark.
-/// - `tags`: only messages with one of these.
-/// - `wait_for_channel`: seconds to wait for a channel that is not there yet.
+/// - `start`: "latest" (the next message to be published), "oldest", a sequence, or "board". With "board" the subscriber gets the newest
+///   message of each key, then `Live`, and then every later message.
+/// - `gate`: takes the channel's gate of this name. The publisher waits for this reader, up to the gate's limit.
+/// - `conflate`: `True` skips old messages when the reader is more than half of the ring behind, and returns only the newest message of
+///   each key. A number sets another distance, in bytes. `Message.conflated` counts the skipped messages. The channel must have a board.
+/// - `wait`: how the subscriber waits while nothing arrives: "yield", "spin" (uses a whole core), "burst", "spin-then-yield", "backoff",
+///   "sleep" with a `pause` in seconds, or "park". With "park" the daemon wakes the subscriber, and event loops can wait for it. Other
+///   threads of Python run during a wait.
+/// - `resume`: where the subscriber continues after a lap: "oldest", "latest", or "key" for the last message with a key mark.
+/// - `tags`: receives only messages with one of these tags.
+/// - `wait_for_channel`: seconds to wait for a channel that does not exist yet.
 /// - `schema`: the number of the schema that the channel must have.
-/// - `watch_publisher`: whether the death of a publisher is told, as `PublisherGone`.
-/// - `record_latency`, `hidden`: what tools see of this reader: latencies, or nothing at all.
-/// - `longest_nap`: seconds that it sleeps at most with "park", 0.1 by default.
-/// - `prepare`: steps to make memory ready, of "prefault", "huge-pages" and "lock"; by default the first.
-/// - `batch_bytes`: bytes of records in a batch, at most 1 GiB; 256 KiB by default. One larger message fits in any case.
+/// - `watch_publisher`: whether the subscriber gets the event `PublisherGone` when the publisher dies.
+/// - `record_latency`: whether the subscriber records latencies, which tools show.
+/// - `hidden`: whether this reader is invisible to tools.
+/// - `longest_nap`: seconds that the subscriber sleeps at most with "park"; 0.1 by default.
+/// - `prepare`: steps that prepare the memory, of "prefault", "huge-pages" and "lock"; by default "prefault".
+/// - `batch_bytes`: the size of a batch in bytes of records, at most 1 GiB; 256 KiB by default. A larger message still fits, alone.
 ///
-/// One thread at a time uses it; another one gets a `MisuseError`. A forked child gets a `ForkedError`. Ctrl-C ends a wait within some 50 ms,
-/// and so does any exception of a signal handler.
+/// Only one thread at a time may use a subscriber. Another thread gets a `MisuseError`, and a forked child a `ForkedError`. Ctrl-C ends a
+/// wait within some 50 ms, and so does any exception of a signal handler.
 #[pyclass(frozen, weakref, module = "shmcast")]
 pub(crate) struct Subscriber {
     pub(crate) handle: Handle<Reader>,
@@ -46,7 +48,7 @@ pub(crate) struct Subscriber {
     gave_end: AtomicBool,
     pub(crate) channel: String,
     pool: Arc<Pool>,
-    /// Bytes of a batch. By default it fits into a core's second cache until it has been read.
+    /// The size of a batch in bytes. A batch of the default size stays in the core's second-level cache until the program has read it.
     room: usize,
 }
 
@@ -85,8 +87,8 @@ pub(crate) fn deadline(timeout: Option<f64>) -> PyResult<Option<Instant>> {
     Ok(Instant::now().checked_add(seconds("timeout", timeout)?))
 }
 
-/// Calls `attempt` for one slice of the wait after the other until it returns something, detached from the interpreter. Checks for signals
-/// in between.
+/// Calls `attempt` again and again until it returns something or the deadline has passed. Each call waits for one slice of time. Checks for
+/// signals before each call.
 pub(crate) fn wait_in_slices<R>(
     py: Python<'_>,
     deadline: Option<Instant>,
@@ -104,7 +106,7 @@ pub(crate) fn wait_in_slices<R>(
 }
 
 impl Subscriber {
-    /// Returns the next event if there is one. Stays attached to the interpreter.
+    /// Returns the next event if there is one. Does not detach from the interpreter.
     #[inline]
     fn take<R>(&self, of: impl FnOnce(&Event<'_>) -> PyResult<R>) -> PyResult<Option<R>> {
         let mut reader = self.handle.enter()?;
@@ -141,8 +143,7 @@ impl Subscriber {
         })
     }
 
-    /// As [`wait`](Self::wait) without a deadline, for an iteration. `None` if the channel is over and its `End` was
-    /// given before.
+    /// Waits for the next event, for an iteration. Returns `None` if the channel is over and its `End` was returned before.
     #[cold]
     #[inline(never)]
     fn wait_on<R>(&self, py: Python<'_>, of: impl Fn(&Event<'_>) -> PyResult<R>) -> PyResult<Option<R>> {
@@ -258,9 +259,9 @@ impl Subscriber {
         Ok(event.filter(|_| !is_over).map(|(event, _)| event))
     }
 
-    /// The next event, after a wait of at most `timeout` seconds, or without end; `None` if nothing came.
+    /// Returns the next event, or `None` if nothing arrived. Waits at most `timeout` seconds, or without limit if there is none.
     ///
-    /// A loss is an event. `ReceiveError` if nothing more can be received.
+    /// A loss is an event. Raises `ReceiveError` if nothing more can be received.
     #[pyo3(signature = (timeout = None))]
     fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Py<PyAny>>> {
         if let Some(event) = self.take(|event| object(py, event))? {
@@ -269,13 +270,13 @@ impl Subscriber {
         self.wait(py, deadline(timeout)?, |event| object(py, event))
     }
 
-    /// The next event if it is there, else `None`, as `recv(0)`. Never waits for one.
+    /// Returns the next event if there is one, else `None`, like `recv(0)`. Never waits.
     fn try_recv(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         self.recv(py, Some(0.0))
     }
 
-    /// Up to `most` messages that are there, in one call, after a wait of at most `timeout` seconds for the first of them. A batch ends early
-    /// at an event, and when `batch_bytes` are full. It is empty, and false, if nothing came.
+    /// Returns up to `most` available messages in one batch. Waits at most `timeout` seconds for the first message. A batch ends early at
+    /// an event, or when `batch_bytes` are full. If nothing arrived, the batch is empty, and false.
     #[pyo3(signature = (most = 65_536, timeout = None))]
     pub(crate) fn recv_batch(&self, py: Python<'_>, most: usize, timeout: Option<f64>) -> PyResult<Batch> {
         if most == 0 {
@@ -303,14 +304,16 @@ impl Subscriber {
         Ok(Batch::new(records, &self.pool, clock))
     }
 
-    /// Batches as of `recv_batch`, until the channel is over. With a timeout, there is an empty one each time nothing came for so long.
+    /// Returns batches like those of `recv_batch`, until the channel is over. With a timeout, returns an empty batch each time nothing
+    /// arrived for that long.
     #[pyo3(signature = (most = 65_536, timeout = None))]
     fn batches(slf: Py<Self>, most: usize, timeout: Option<f64>) -> PyResult<Batches> {
         deadline(timeout)?;
         Ok(Batches { subscriber: slf, most, timeout, gave_end: AtomicBool::new(false) })
     }
 
-    /// Goes on at this sequence, forwards or backwards. `TooOldError` if it has been overwritten, `NotYetError` if it has not been published.
+    /// Continues at this sequence, forwards or backwards. Raises `TooOldError` if the message was overwritten, and `NotYetError` if it was
+    /// not published yet.
     fn seek(&self, sequence: u64) -> PyResult<()> {
         let mut reader = self.handle.enter()?;
         reader.end = EndWatch::default();
@@ -318,14 +321,14 @@ impl Subscriber {
         sought.map_err(|error| error::seeking(&self.channel, &error))
     }
 
-    /// The descriptor for event loops, which is readable when there is something to receive; `None` unless it waits by "park".
+    /// The descriptor for event loops. It is readable when there is something to receive. `None` unless the subscriber waits by "park".
     #[getter]
     fn descriptor(&self) -> PyResult<Option<i32>> {
         self.handle.ask(|this| this.descriptor().map(|descriptor| descriptor.as_raw_fd()))
     }
 
-    /// For event loops other than asyncio, before each sleep: the event that was there after all, or the seconds to wait at most until the
-    /// descriptor is readable.
+    /// Prepares a sleep, for event loops other than asyncio. Call it before each sleep. Returns an event if one has arrived. Otherwise
+    /// returns the seconds to wait at most until the descriptor is readable.
     fn arm(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let mut reader = self.handle.enter()?;
         let Reader { subscriber, end } = &mut *reader;
@@ -340,7 +343,7 @@ impl Subscriber {
         }
     }
 
-    /// Takes the request of `arm` back, and empties the descriptor.
+    /// Ends the sleep that `arm` prepared, and empties the descriptor.
     fn disarm(&self) -> PyResult<()> {
         self.handle.enter()?.disarm();
         Ok(())
@@ -352,7 +355,7 @@ impl Subscriber {
         self.handle.ask(|this| this.next_sequence())
     }
 
-    /// Messages that are published and not yet received; up to 64 too low.
+    /// The number of messages that are published and not yet received. It may be up to 64 too low.
     #[getter]
     fn lag(&self) -> PyResult<u64> {
         self.handle.ask(|this| this.lag())
@@ -364,20 +367,21 @@ impl Subscriber {
         self.handle.ask(|this| this.epoch())
     }
 
-    /// Whether the channel is over as things stand: an end was received last, nobody publishes, and nothing comes after. Each publisher that
-    /// has closed gives an `End`. A subscriber that begins with the latest message of a closed channel waits for the next publisher.
+    /// Whether the channel is over at the moment: the last event was an `End`, nobody publishes, and no message is left. Each publisher
+    /// that closes the channel gives an `End`. A subscriber that begins with the latest message of a closed channel waits for the next
+    /// publisher.
     #[getter]
     fn is_over(&self) -> PyResult<bool> {
         self.handle.ask(Reader::is_over)
     }
 
-    /// Whether a daemon knows of it at the moment; `None` if the channel is a file.
+    /// Whether a daemon knows this subscriber at the moment; `None` if the channel is a file.
     #[getter]
     fn is_registered(&self) -> PyResult<Option<bool>> {
         self.handle.ask(|this| this.is_registered())
     }
 
-    /// Nanoseconds since a message's `time`; `None` for 0, a message that carries none.
+    /// Nanoseconds since a message's `time`; `None` if `time` is 0, as for a message without a time.
     fn age_ns(&self, time: u64) -> PyResult<Option<u64>> {
         self.handle.ask(|this| (time != 0).then(|| this.clock().ns_since(time)))
     }
@@ -400,9 +404,11 @@ impl Subscriber {
         self.close()
     }
 
-    /// As `recv` without a timeout, in asyncio: other tasks run until something comes, and no thread waits. To be opened with wait="park"; with any
-    /// other strategy, and on channels that are files, this looks every millisecond. A task that is cancelled has received nothing.
-    /// `async for event in subscriber` gives events until the channel is over. Iterating again waits for the next publisher.
+    /// Receives like `recv` without a timeout, in asyncio: other tasks run until an event arrives, and no thread waits.
+    ///
+    /// Open the subscriber with wait="park". With any other strategy, and on channels that are files, this polls every millisecond. If a
+    /// task is cancelled, it has received nothing. `async for event in subscriber` returns events until the channel is over. A second
+    /// iteration waits for the next publisher.
     fn recv_async<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("shmcast._aio")?.call_method1("recv", (slf,))
     }

@@ -1,4 +1,4 @@
-//! Many stories, several at a time. Each is judged as soon as it is over.
+//! Plays many stories, several at a time, and judges each one as soon as it has ended.
 
 use crate::generate;
 use crate::matrix::played::{Pair, pairs};
@@ -25,11 +25,12 @@ pub struct Plan {
     pub seed: u64,
     /// Number of seeds; `None` for no limit.
     pub seeds: Option<u64>,
-    /// Time during which new stories are begun; `None` for no limit.
+    /// The time after which no new story begins; `None` for no limit.
     pub time: Option<Duration>,
-    /// The profiles in which each seed is played, one after the other.
+    /// The profiles. Each seed is played in each profile, one after the other.
     pub profiles: Vec<Profile>,
-    /// Only stories that play a pair of a feature and an event which no earlier one has played.
+    /// Whether to skip stories in which no feature meets a new event. An event is new to a feature if no earlier story played this
+    /// pair.
     pub pairs: bool,
     /// Number of stories that are played at a time.
     pub at_a_time: usize,
@@ -50,11 +51,11 @@ pub struct Played {
     pub took: Duration,
 }
 
-/// Plays one story. Keeps its directory if `keeps` returns true for the violations that were found. A story that failed while the whole
-/// machine stood still is played again, and so is a story that lost a port to another program.
+/// Plays one story. Keeps its directory if `keeps` returns true for the violations that were found. Plays the story again if it failed
+/// while the whole machine stalled, or if another program took one of its ports.
 ///
 /// # Errors
-/// The obstacle that kept the story from being played or judged.
+/// The reason why the story could not be played or judged.
 pub fn play_one(
     story: Story,
     programs: &Programs,
@@ -88,14 +89,14 @@ pub fn play_one(
     }
 }
 
-/// Whether another program took a port after it was found free and before it was used.
+/// Whether another program took a port after this program had found it free, and before it used it.
 fn lost_a_port(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause.downcast_ref::<io::Error>().is_some_and(|cause| cause.kind() == io::ErrorKind::AddrInUse)
     })
 }
 
-/// Whether the story plays a pair that none before it has played.
+/// Whether the story plays a pair of a feature and an event that no earlier story has played.
 fn plays_another(story: &Story, met: &Mutex<BTreeSet<Pair>>) -> bool {
     let mut met = met.lock().unwrap_or_else(PoisonError::into_inner);
     let before = met.len();
@@ -106,7 +107,7 @@ fn plays_another(story: &Story, met: &Mutex<BTreeSet<Pair>>) -> bool {
 /// Plays stories until the plan is done or `each` returns false.
 ///
 /// # Errors
-/// The obstacle that kept a story from being played.
+/// The reason why a story could not be played.
 pub fn play_all(plan: &Plan, programs: &Programs, mut each: impl FnMut(Played) -> bool) -> Result<()> {
     let started = Instant::now();
     let (next, is_enough) = (AtomicU64::new(0), AtomicBool::new(false));

@@ -1,7 +1,6 @@
-//! Repaired faults that are put back one at a time: the proof that the stories find them.
-//!
-//! Code that was repaired keeps its fault under `fault!("name")` (`shm-layout/src/fault.rs`). `faults.toml` lists all faults. For each
-//! fault it has the profile and the seed of a story that finds it, or else the test that does.
+//! Planted faults: corrected mistakes that are put back one at a time, to prove that the stories find them. The corrected code still
+//! contains the mistake, under `fault!("name")` (`shm-layout/src/fault.rs`). `faults.toml` lists all faults. For each fault it names the
+//! profile and the seed of a story that finds the fault, or the test that finds it.
 
 use crate::campaign::play_one;
 use crate::generate;
@@ -15,8 +14,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Number of times that the story of a fault is played before it counts as not finding the fault: processes never run in exactly the same
-/// way.
+/// How often the story of a fault is played before it counts as not finding the fault. Processes never run in exactly the same way, so
+/// one try is not enough.
 const TRIES: u32 = 5;
 /// The name in the example of the macro's documentation.
 const EXAMPLE: &str = "no_such_fault";
@@ -31,7 +30,7 @@ pub struct Fault {
     pub profile: Option<Profile>,
     /// The seed of that story.
     pub seed: Option<u64>,
-    /// The file name of a kept story that finds it, if no seed is known.
+    /// The file name of a kept story that finds the fault, if no seed is known.
     pub story: Option<String>,
     /// The test that finds it, if no story can.
     pub test: Option<String>,
@@ -48,7 +47,7 @@ pub fn package() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The list in the tree.
+/// Reads the list of faults, `faults.toml`.
 ///
 /// # Errors
 /// The reason why the list cannot be read.
@@ -59,7 +58,7 @@ pub fn list() -> Result<Vec<Fault>> {
     Ok(list.fault)
 }
 
-/// The names of all faults in the tree.
+/// Returns the names of all faults in the source code.
 ///
 /// # Errors
 /// The system's error.
@@ -91,7 +90,7 @@ fn collect(dir: &Path, names: &mut BTreeSet<String>) -> Result<()> {
     Ok(())
 }
 
-/// Builds the programs with all faults in them. No fault is active.
+/// Builds the programs with the code of all faults. No fault is active.
 ///
 /// # Errors
 /// If the programs cannot be built.
@@ -113,11 +112,11 @@ pub fn build(target: &Path) -> Result<Programs> {
     Programs::in_dir(&target.join("debug"))
 }
 
-/// Plays the fault's story in the list. Returns the violation that it finds, if it finds the fault. The outer `None` means that the list
-/// has no story for the fault.
+/// Plays the story that the list names for this fault. Returns the violation if the story finds the fault. The outer `None` means that
+/// the list has no story for the fault.
 ///
 /// # Errors
-/// The obstacle that kept the story from being played.
+/// The reason why the story could not be played.
 pub fn verify(fault: &Fault, programs: &Programs, under: &Path) -> Result<Option<Option<String>>> {
     let story = match (fault.profile, fault.seed, &fault.story) {
         (Some(profile), Some(seed), _) => generate::story(seed, profile),
@@ -134,10 +133,10 @@ pub fn verify(fault: &Fault, programs: &Programs, under: &Path) -> Result<Option
     Ok(Some(None))
 }
 
-/// Searches the first `stories` of each profile for a story that finds the fault, and finds nothing without it.
+/// Searches the first `stories` stories of each profile for one that fails with the fault, and does not fail without it.
 ///
 /// # Errors
-/// The obstacle that kept a story from being played.
+/// The reason why a story could not be played.
 pub fn find(
     name: &str,
     programs: &Programs,
@@ -188,7 +187,7 @@ pub fn to_text(faults: &[Fault]) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! The list is that of the tree, and says of each fault what finds it.
+    //! Checks that the list has all faults of the source code, and names a story or a test for each.
 
     use super::*;
 

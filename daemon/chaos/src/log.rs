@@ -1,7 +1,6 @@
-//! The logs that all parts write. The oracle reads nothing else.
-//!
-//! Each actor appends lines of JSON to a file of its own, as whole lines with one `write` each. A written line remains when the process is
-//! killed. Times are of `CLOCK_MONOTONIC`, which all processes of a host share.
+//! The logs of actors and runner. The oracle reads nothing else. Each actor appends lines of JSON to its own file, with one `write` for
+//! each line. So a written line remains when the process is killed. Times are those of `CLOCK_MONOTONIC`, which all processes of a host
+//! share.
 
 #![allow(missing_docs, reason = "fields are explained with their variant")]
 
@@ -40,7 +39,7 @@ pub enum Fact {
     Opening { channel: String, publisher: u32 },
     /// The publisher has opened the channel.
     Opened { next: u64, epoch: u64, capacity: u64, largest: usize },
-    /// The mode that the publisher asked for, and the mode of the channel.
+    /// The mode that the publisher asked for, and the mode that the channel has.
     Mode { wanted: u32, found: u32 },
     /// The publisher could not open the channel.
     OpenFailed { kind: String, why: String },
@@ -62,11 +61,11 @@ pub enum Fact {
     Gapped { next: u64, error: Option<String> },
     /// A publisher announces a new session.
     Session { identity: String, error: Option<String> },
-    /// The publisher or reader of this actor is about to be closed in order.
+    /// This actor is about to close its publisher or reader in order.
     Closing,
     /// The publisher or reader is closed.
     Closed,
-    /// A reader is about to subscribe. With `history` it may read the journal. When it is lapped, it continues from the journal; with `skip`,
+    /// A reader is about to subscribe. With `history` it may read the journal. After a lap it continues from the journal, or with `skip`
     /// from the latest message.
     Subscribing {
         channel: String,
@@ -86,8 +85,8 @@ pub enum Fact {
         #[serde(default)]
         refused: bool,
     },
-    /// A reader got these messages, and each byte of them was right: `count` in a row from `first`, `bytes` in all. `old` of them have a
-    /// time long past.
+    /// A reader received `count` messages in a row from `first` on, with `bytes` bytes of payload, each of them right. `old` of the
+    /// messages have an old time.
     Got {
         sequence: u64,
         first: Identity,
@@ -102,15 +101,15 @@ pub enum Fact {
     Lapped { missed: u64, resumed_at: u64 },
     /// A reader received the event of a gap.
     Gap { from: u64, to: u64 },
-    /// A reader received the event that neither ring nor journal has these sequences, or a journal itself records that.
+    /// A reader received the event that neither ring nor journal has these sequences. For a journal: the journal lists them as missing.
     Lost { from: u64, to: u64, cause: String },
-    /// A reader received the event that it reads the ring again. Its call began at `since`.
+    /// A reader received the event that it reads the ring again. The call that returned it began at `since`.
     Live { sequence: u64, since: Time },
     /// A reader received the error that the recorder stands still.
     Stalled { sequence: u64 },
-    /// A journal is about to be read, whose first sequence is `next`.
+    /// An actor is about to read a journal whose first sequence is `next`.
     Reading { channel: String, dir: String, next: u64 },
-    /// The journal has been read. The next sequence would be this one.
+    /// The actor has read the journal. The next sequence would be this one.
     ReadOut { next: u64 },
     /// A reader received the event of another publisher.
     NewEpoch { epoch: u64 },
@@ -130,8 +129,8 @@ pub enum Fact {
     Seeking { to: u64 },
     /// The reader has sought.
     Sought { error: Option<String> },
-    /// A call should have ended earlier. The fields are the call, its time limit, the time that it took, the part of that time in which it
-    /// ran, and the part in which another process had the CPU.
+    /// A call ended too late. The fields are the call, its time limit, and its duration. They also have the part of the duration in which
+    /// the actor ran, and the part in which another process had the CPU.
     Late {
         call: String,
         asked_us: u64,
@@ -158,17 +157,17 @@ pub enum Deed {
     Started { who: String, pid: u32 },
     /// A signal was sent.
     Signalled { who: String, signal: String },
-    /// A process has ended; `sent` is the signal that the runner had sent it.
+    /// A process has ended. `sent` says whether the runner had sent this signal.
     Ended { who: String, code: Option<i32>, signal: Option<i32>, sent: bool, said: String },
     /// An actor did not answer in time.
     NoAnswer { who: String, order: String },
     /// From here on a channel may restart at sequence 1.
     MayRestart { channel: String, why: String },
-    /// The writer's end of a channel is about to be taken from its holder.
+    /// The runner is about to take a channel from its publisher.
     TakingOver { channel: String },
-    /// A host's channel became its own, and the skipped sequences will never be published.
+    /// A mirror's channel was promoted. The skipped sequences will never be published.
     Promoted { channel: String, from: u64, to: u64 },
-    /// A tool was run on a host: 0 is the story's host, 1 the far one.
+    /// The runner ran a tool on a host: 0 is the story's host, 1 the far host.
     Ran {
         #[serde(default)]
         host: usize,
@@ -180,7 +179,8 @@ pub enum Deed {
     },
     /// From here on, all faults are ended.
     Healing,
-    /// The last messages of a channel have been published, and this is the last of them. `mode` is the mode in a daemon's configuration.
+    /// The last messages of a channel have been published. The fields describe the very last one. `mode` is the mode in a daemon's
+    /// configuration.
     Last {
         channel: String,
         message: Identity,
@@ -189,18 +189,17 @@ pub enum Deed {
         #[serde(default)]
         mode: Option<String>,
     },
-    /// Nothing moves any more, while the last publishers and all readers are still attached. The output of
-    /// tools must now be true.
+    /// Everything is at rest, and the last publishers and all readers are still attached. The output of tools must now be true.
     AtRest,
-    /// The length of a daemon's log over all of its lives: this many lines in this much time.
+    /// The number of lines in a daemon's log, and the time for which its processes ran, over all restarts.
     Logged { who: String, lines: usize, ms: u64 },
-    /// `shmcast pub` got these lines and was interrupted, and these messages were received.
+    /// `shmcast pub` got these lines and was then interrupted. The channel has these messages.
     Piped { lines: Vec<String>, messages: Vec<String> },
     /// Something that must stay as it was has changed.
     Changed { what: String },
     /// A user learned something that was not for that user.
     Disclosed { who: String, what: String },
-    /// A user was refused something to which that user has a right.
+    /// The daemon refused a user something to which the user has a right.
     Refused { who: String, what: String },
     /// Something was left behind.
     Left { what: String },
@@ -215,7 +214,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// Opens the file at `path` for appending. The file is made if it does not exist.
+    /// Opens the file at `path` for appending. Creates it if it does not exist.
     ///
     /// # Errors
     /// The system's error.
@@ -235,7 +234,7 @@ impl Log {
 }
 
 impl Log {
-    /// Writes entries that were made earlier, in one write.
+    /// Writes entries that were made earlier, with one `write`.
     ///
     /// # Errors
     /// The system's error.
@@ -249,7 +248,7 @@ impl Log {
     }
 }
 
-/// Reads a log. Skips a line that was cut off by a kill.
+/// Reads a log. Skips an incomplete line, which a killed process may leave.
 ///
 /// # Errors
 /// The system's error.

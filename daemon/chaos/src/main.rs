@@ -1,4 +1,4 @@
-//! `shmcast-chaos`: plays random stories with the real processes, and reports what must not have happened.
+//! `shmcast-chaos` plays random stories with the real processes, and reports violations of what shmcast promises.
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -30,7 +30,7 @@ Examples:
 The programs shmcastd and shmcast are those beside this one. As root more can be done to them.
 Exit codes: 0 all well, 1 something must not have happened, 2 wrong usage or it could not be played.";
 
-/// Plays random stories with the real processes of shmcast, and says what must not have happened.
+/// Plays random stories with the real processes of shmcast, and reports what must not have happened.
 #[derive(Debug, Parser)]
 #[command(name = "shmcast-chaos", version, after_help = EXAMPLES, max_term_width = 110)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -67,7 +67,7 @@ struct Cli {
     /// Go on after this many stories that failed
     #[arg(long, value_name = "N", default_value_t = 5)]
     failures: usize,
-    /// Leave out stories in which no feature meets an event that it has not met in an earlier one
+    /// Leave out stories in which no feature meets an event that is new to it
     #[arg(long, conflicts_with = "story")]
     pairs: bool,
     /// Say how often each pair of steps met in one story
@@ -79,7 +79,7 @@ struct Cli {
     /// Keep stories that fail in this directory
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// Keep the logs of the story also if it does not fail, and say where they are
+    /// Keep the logs of the story even if it does not fail, and print where they are
     #[arg(long, requires = "story")]
     keep_logs: bool,
     /// Where stories are played
@@ -88,21 +88,22 @@ struct Cli {
     /// Where the programs are [default: beside this one]
     #[arg(long, value_name = "DIR")]
     programs: Option<PathBuf>,
-    /// The command of a testee of client/conformance, one argument; repeated for each language. Some readers are in these languages
+    /// The command of a testee of client/conformance, as one argument. Repeat the option for each language: some readers are then
+    /// in these languages
     #[arg(long = "testee", value_name = "COMMAND")]
     testees: Vec<String>,
-    /// Put this fault back, in programs built with RUSTFLAGS="--cfg shmcast_faults"
+    /// Plant this fault again, in programs built with RUSTFLAGS="--cfg shmcast_faults"
     #[arg(long, value_name = "NAME")]
     fault: Option<String>,
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
-    /// Puts mended faults back, one at a time, and plays the stories that are to find them
+    /// Plants corrected mistakes again, one at a time, and plays the stories that must find them
     Faults(Faults),
-    /// Writes MATRIX.md, and says what is wrong with the matrix of features by events
+    /// Writes MATRIX.md, and reports what is wrong with the matrix of features and events
     Matrix {
-        /// Only say in which profile's stories this feature meets this event, and in which seed first
+        /// Only print the profiles whose stories have this feature meet this event, each with its first seed
         #[arg(long, num_args = 2, value_names = ["FEATURE", "EVENT"])]
         pair: Option<Vec<String>>,
     },
@@ -112,7 +113,7 @@ enum Verb {
 struct Faults {
     /// Only these faults
     names: Vec<String>,
-    /// Look for stories that find those of which none is known, and write the list
+    /// Search stories for faults that have none yet, and write them to the list
     #[arg(long)]
     find: bool,
     /// How many stories of each profile are tried
@@ -150,7 +151,7 @@ fn exit_code(result: Result<bool>) -> ExitCode {
     }
 }
 
-/// Plays what the command line asks for. Returns whether all was well.
+/// Does what the command line asks for. Returns false if something must be reported as a failure.
 fn run(cli: &Cli) -> Result<bool> {
     match &cli.verb {
         Some(Verb::Faults(faults)) if faults.find => return find_faults(faults),
@@ -212,7 +213,7 @@ fn run(cli: &Cli) -> Result<bool> {
     Ok(failed.is_empty())
 }
 
-/// Prints the first seed of each profile whose story has the feature meet the event. Returns whether there is one.
+/// Prints, for each profile, the first seed whose story has the feature meet the event. Returns whether there is one.
 fn tell_of_pair(feature: &str, event: &str) -> bool {
     let found = matrix::first_stories(feature, event);
     for (profile, seed) in &found {
@@ -253,7 +254,7 @@ fn verify_faults(cli: &Faults) -> Result<bool> {
     Ok(all)
 }
 
-/// Writes the list with the stories found. Returns whether a story is known for each fault that has no test.
+/// Searches missing stories and writes the list. Returns whether each fault without a test has a known story.
 fn find_faults(cli: &Faults) -> Result<bool> {
     let programs = faults::build(&std::path::absolute(&cli.target_dir)?)?;
     let mut known = faults::list()?;

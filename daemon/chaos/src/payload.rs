@@ -1,16 +1,15 @@
-//! The content of every message. It is a function of the message's publisher and of its number among that
-//! publisher's messages.
-//!
-//! A message of [`HEAD`] bytes or more begins with a head that names its publisher and its counter. A shorter
-//! message can be recognised only as the successor of the message before it. All bytes depend on the channel,
-//! the publisher, the counter, the length, the tag and the key flag, so a change of any of them is noticed.
+//! The content of every message. It is computed from the number of the publisher, and from the number of the
+//! message among that publisher's messages (the counter). A message of [`HEAD`] bytes or more begins with a
+//! head, which contains the publisher and the counter. A shorter message can only be recognised as the
+//! successor of the previous message. All bytes depend on the channel, the publisher, the counter, the
+//! length, the tag and the key flag. So a change of any of these is noticed.
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes of the head: publisher, counter, tag, key flag, check.
+/// The size of the head in bytes: publisher, counter, tag, key flag, check.
 pub const HEAD: usize = 16;
 
-/// The shortest message that can be recognised as the successor of the one before it.
+/// The length of the shortest message that can be recognised as the successor of the previous message.
 const SHORTEST: usize = 8;
 
 /// The lengths of the messages of a burst.
@@ -30,9 +29,9 @@ pub enum Sizes {
 /// The identity of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Identity {
-    /// The publisher's number: each opening of a channel gets one of its own.
+    /// The publisher's number. Each opening of a channel gets a new number.
     pub publisher: u32,
-    /// The number of the message among those of its publisher, from 0.
+    /// The number of the message among the messages of its publisher, from 0.
     pub counter: u32,
 }
 
@@ -55,7 +54,8 @@ impl Identity {
         mix(u64::from(self.publisher) << 32 | u64::from(self.counter), salt)
     }
 
-    /// Bytes of this message, if its burst has such `sizes` and the channel takes at most `largest` bytes.
+    /// Returns the length of this message. It depends on `sizes` of its burst, and is at most `largest`, the
+    /// channel's limit.
     pub fn length(self, sizes: Sizes, largest: usize) -> usize {
         let random = self.hash(1);
         let limit = match sizes {
@@ -73,7 +73,7 @@ impl Identity {
         }
     }
 
-    /// Tag and key flag of this message, for messages that are sent with marks.
+    /// Returns the tag and the key flag of this message, for messages that are sent with marks.
     pub fn marks(self) -> Marks {
         let random = self.hash(2);
         Marks { tag: random as u16, key: random >> 32 & 7 == 0 }
@@ -103,8 +103,9 @@ pub fn fill(channel: &str, who: Identity, marks: Marks, out: &mut [u8]) {
     }
 }
 
-/// The message that these bytes are: recognised by its head, or as the successor of `before`. `None` if any
-/// byte is wrong, or if there are so few bytes that they may be right by chance.
+/// Returns the message that has these bytes. It recognises the message by its head, or as the successor of
+/// `before`. Returns `None` if a byte is wrong, or if there are so few bytes that they may be right by
+/// chance.
 pub fn recognise(channel: &str, before: Option<Identity>, marks: Marks, bytes: &[u8]) -> Option<Identity> {
     let who = if bytes.len() >= HEAD {
         let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));

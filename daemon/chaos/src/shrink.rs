@@ -1,7 +1,7 @@
 //! Makes a failing story shorter: it leaves out steps, large pieces first, as long as the story still fails
 //! in the same way.
 //!
-//! A story runs differently each time it is played. It counts as failing if it fails in one of a few tries.
+//! A story runs differently each time. It counts as failing if it fails in one of a few tries.
 
 use crate::campaign::play_one;
 use crate::run::Programs;
@@ -10,13 +10,14 @@ use anyhow::Result;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Number of times that a story is played before it counts as one that does not fail.
+/// How often a story is played before it counts as a story that does not fail.
 const TRIES: u32 = 3;
 
-/// The shortest story found within `time` in which a violation called `name` still happens.
+/// Searches for a shorter story, for at most `time`. Returns the shortest one in which a violation called
+/// `name` still happens.
 ///
 /// # Errors
-/// The obstacle that kept a story from being played.
+/// The reason why a story could not be played.
 pub fn shrink(story: &Story, name: &str, programs: &Programs, under: &Path, time: Duration) -> Result<Story> {
     let started = Instant::now();
     let fails = |story: &Story| -> Result<bool> {

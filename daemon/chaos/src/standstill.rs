@@ -1,19 +1,20 @@
-//! Notices when the whole machine stands still, as a virtual machine does that its host stops. Time goes on
-//! meanwhile, so that every deadline of a story may pass with nobody to blame.
+//! Detects stalls of the whole machine. A virtual machine stalls when its host stops it. The clock continues
+//! meanwhile, so that deadlines of a story may pass without a fault of the product.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Time between two looks at the clock.
 const PULSE: Duration = Duration::from_millis(20);
-/// A look that comes so much later than it should is no matter of scheduling.
+/// If the thread wakes later than this, the whole machine stalled. The scheduler alone does not delay a
+/// thread for so long.
 const LIMIT: Duration = Duration::from_secs(2);
 
 /// End and length of each standstill so far.
 static STANDSTILLS: OnceLock<Mutex<Vec<(Instant, Duration)>>> = OnceLock::new();
 
-/// The longest standstill that ended after `since`, if there was one. The first call starts the thread that
-/// looks, and can know of none.
+/// Returns the longest stall that ended after `since`, if there was one. The first call starts the thread
+/// that detects stalls, so it knows of no earlier stall.
 pub(crate) fn since(since: Instant) -> Option<Duration> {
     let seen = STANDSTILLS.get_or_init(|| {
         std::thread::spawn(watch);

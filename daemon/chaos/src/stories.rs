@@ -1,7 +1,7 @@
 //! The stories that CI plays: a few of each profile with fixed seeds, and all stories that once failed.
 //!
-//! `.ci/run chaos` plays them: they take minutes, most of which go by between the steps of the stories. `SHMCAST_STORIES` says how many of
-//! each profile, `SHMCAST_SEED` where they begin. Longer: `shmcast-chaos --minutes 30`.
+//! `.ci/run chaos` plays them. They take minutes, but most of this time passes between the steps of the stories. `SHMCAST_STORIES` is the
+//! number of stories of each profile, and `SHMCAST_SEED` the first seed. For more stories, run `shmcast-chaos --minutes 30`.
 
 use crate::campaign::{Plan, play_all, play_one};
 use crate::faults::package;

@@ -35,7 +35,7 @@ pub struct Args {
     /// Leave kernel multicast out
     #[arg(long)]
     pub(crate) no_multicast: bool,
-    /// Wait up to so many seconds until the machine does little else
+    /// Wait up to this many seconds until other programs use little CPU time
     #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=86_400))]
     pub(crate) wait: u32,
     /// Print as JSON

@@ -1,4 +1,4 @@
-//! The time that each CPU was idle, or that the hypervisor took from it, from `/proc/stat`.
+//! Reads from `/proc/stat` how long each CPU was idle, and how long the hypervisor took it.
 
 use nix::unistd::{SysconfVar, sysconf};
 use std::collections::BTreeMap;

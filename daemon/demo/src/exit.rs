@@ -1,4 +1,4 @@
-//! How a command line begins and ends: usage, errors, and exit codes.
+//! The begin and the end of a command: usage, errors, and exit codes.
 
 use crate::say::{self, note};
 use crate::stop;
@@ -12,11 +12,12 @@ pub const FAILED: u8 = 1;
 /// Exit code of a command line that makes no sense.
 pub const WRONG_USAGE: u8 = 2;
 
-/// The command line of this process. `--help` and `--version` are data and go to stdout. Errors of usage go
-/// to stderr, as `shown` makes them of clap's text, which quotes arguments.
+/// Parses the command line of this process. Prints the texts of `--help` and `--version` to stdout, because
+/// they are data. Prints errors of usage to stderr. `shown` changes clap's text of an error before it is
+/// printed, because this text quotes arguments.
 ///
 /// # Errors
-/// The exit code, if everything has been said already.
+/// The exit code, if a text or an error was printed.
 pub fn parse<P: Parser>(shown: impl Fn(&str) -> String) -> Result<P, ExitCode> {
     P::try_parse().map_err(|usage| {
         if usage.use_stderr() {

@@ -69,7 +69,7 @@ pub fn grouped(count: u64) -> String {
     out
 }
 
-/// An empty table in the house style. Columns from `first_number` on are aligned to the right.
+/// Makes an empty table in the style of the project. Columns from `first_number` on are aligned to the right.
 #[must_use]
 pub fn table<const N: usize>(header: [&str; N], first_number: usize) -> Table {
     let mut table = Table::new();

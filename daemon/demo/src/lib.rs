@@ -1,15 +1,15 @@
 //! `shmcast demo`: the same messages to the same number of reader processes, through shared memory and through kernel
 //! multicast over `lo`, side by side.
 //!
-//! The demo needs no daemon, no root and no configuration: the channel lives in a temporary directory, and
-//! the readers are this program again. The same two times are measured for both transports: how long one
-//! message holds up the publisher, and how long it takes until the *last* reader has it.
+//! The demo needs no daemon, no root and no configuration: the channel lives in a temporary directory, and the readers are
+//! this program again. For both transports the demo measures two times: how long the publisher takes to publish a message,
+//! and how long it takes until the *last* reader has the message.
 //!
-//! The transports are played in short turns, so that what else the machine does meets both alike. `verdict` has the rule by
-//! which a comparison is printed.
+//! The transports take short turns, so that other load of the machine affects both alike. `verdict` has the rule for when a
+//! comparison is printed.
 //!
-//! The package is small, because a newcomer's first command builds it. The whole command `shmcast` has the same verb by this
-//! library, and what both need: [`say`], [`stop`], [`exit`] and [`figures`].
+//! The package is small, because a newcomer's first command builds it. The command `shmcast` uses this library for its verb
+//! `demo`, and for the modules that both programs need: [`say`], [`stop`], [`exit`] and [`figures`].
 #![forbid(unsafe_code)]
 // The command prints only through `say`, which does not panic if the output cannot be written.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]

@@ -1,8 +1,9 @@
-//! What else the machine does while the demo measures.
+//! The load of the machine by other programs while the demo measures.
 //!
-//! Of the time of the CPUs that the demo may use, its own processes say how much they had, and the kernel says how much was idle
-//! or taken by the hypervisor. The rest was used by others. The kernel counts idle time in ticks of 10 ms, so a turn of 250 ms on two
-//! CPUs is known within some percent, and all turns together much better.
+//! The demo computes the time that others used as a difference. It begins with the time of the CPUs that the demo may use. It
+//! subtracts the time of its own processes, the idle time, and the time that the hypervisor took. The kernel counts idle time in
+//! ticks of 10 ms. So the load in a turn of 250 ms on two CPUs is known within some percent, and the load in all turns together much
+//! better.
 
 use crate::cpu_times::cpu_times;
 use crate::stop::Stop;
@@ -21,12 +22,12 @@ pub(crate) struct Load {
     pub(crate) others_ns: u64,
     /// Of that, what the hypervisor took.
     pub(crate) stolen_ns: u64,
-    /// Tasks of others that were ready to run at the end, when none of our readers was.
+    /// Tasks of other programs that were ready to run at the end of the turn, when none of the demo's readers was.
     pub(crate) ready: u64,
 }
 
 impl Load {
-    /// The share of the CPUs' time that was not for us, from 0 to 1.
+    /// The share of the CPUs' time that other programs and the hypervisor used, from 0 to 1.
     pub(crate) fn foreign_share(&self) -> f64 {
         (self.others_ns + self.stolen_ns) as f64 / self.cpus_ns.max(1) as f64
     }
@@ -96,7 +97,8 @@ impl Meter {
         Some(sum)
     }
 
-    /// Waits for a second in which others leave the CPUs alone, at most for `patience`. Returns whether there was one.
+    /// Waits for a second in which others use at most `share` of the CPUs, but no longer than `patience`. Returns whether there was
+    /// such a second.
     pub(crate) fn wait_for_quiet(&self, patience: Duration, share: f64, stop: &Stop) -> Result<bool> {
         let deadline = Instant::now() + patience;
         while let Some(before) = self.read().filter(|_| Instant::now() < deadline) {

@@ -1,4 +1,4 @@
-//! The machine on which a figure was measured: a figure without its machine says nothing.
+//! The machine on which a figure was measured. Each figure is shown with its machine.
 
 use serde::Serialize;
 use std::fmt;

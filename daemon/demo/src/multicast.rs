@@ -1,4 +1,5 @@
-//! Kernel multicast over `lo`, configured as well as possible: the transport to compare with.
+//! Kernel multicast over `lo`, the transport with which shared memory is compared. It is configured as well
+//! as possible.
 
 use anyhow::Result;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -19,14 +20,14 @@ impl FromStr for Group {
 }
 
 impl Group {
-    /// Chooses a group that another demo at the same time is unlikely to have.
+    /// Chooses a group that another demo is unlikely to use at the same time.
     pub(crate) fn choose() -> Self {
         let pid = std::process::id();
         let [_, _, high, low] = pid.to_be_bytes();
         Self(SocketAddrV4::new(Ipv4Addr::new(239, 255, high, low), 20_000 + (pid % 20_000) as u16))
     }
 
-    /// A socket that sends to the group, through `lo` and no further.
+    /// Opens a socket that sends to the group, only through `lo`.
     pub(crate) fn sender(self) -> io::Result<UdpSocket> {
         let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
         socket.set_multicast_if_v4(&Ipv4Addr::LOCALHOST)?;

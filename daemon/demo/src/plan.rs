@@ -1,18 +1,18 @@
-//! The turns of a demo: which messages each of them has, and how long it takes.
+//! The turns of a demo: the messages of each turn, and its duration.
 
 use std::ops::Range;
 use std::time::Duration;
 
-/// Each transport has about this many turns, if there are enough messages.
+/// The number of turns of each transport, if there are enough messages.
 const TURNS: u64 = 20;
 /// A shorter turn would consist of its beginning and its end.
 const FEWEST_MESSAGES: u64 = 10;
-/// In a longer turn, the load of the machine may change between the transports.
+/// The longest turn. In a longer one, the load of the machine may differ between the transports.
 const LONGEST: Duration = Duration::from_secs(1);
-/// Starting the readers and collecting what they measured, by experience.
+/// The time for starting the readers and for collecting their latencies, by experience.
 const AROUND: Duration = Duration::from_millis(500);
 
-/// The messages of a transport in turns of equal length; the last one may be shorter.
+/// The messages of a transport, divided into turns of equal length. The last turn may be shorter.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) messages: u64,

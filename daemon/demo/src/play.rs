@@ -12,9 +12,9 @@ use anyhow::{Error, Result};
 /// What was measured.
 pub(crate) struct Played {
     pub(crate) shm: Figures,
-    /// Kernel multicast, or why it could not run; `None` if it was left out.
+    /// The figures of kernel multicast, or the reason why it could not run; `None` if it was left out.
     pub(crate) multicast: Option<Result<Figures, Error>>,
-    /// What else the machine did; `None` if that cannot be measured here.
+    /// The load of the machine by others; `None` if it cannot be measured here.
     pub(crate) meanwhile: Option<Meanwhile>,
 }
 

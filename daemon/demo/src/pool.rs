@@ -1,4 +1,4 @@
-//! The reader processes of one transport, as the demo has them.
+//! The reader processes of one transport, as the demo controls them.
 
 use crate::multicast::Group;
 use crate::plan::Plan;
@@ -11,7 +11,7 @@ use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
 use std::path::PathBuf;
 use std::process::{Child, Command};
 
-/// How often the demo looks whether it was interrupted or a reader has died, while it waits for answers.
+/// The time between two checks for an interrupt or a dead reader, while the demo waits for answers.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// The source of the readers' messages.
@@ -24,13 +24,13 @@ pub(crate) enum Source {
 /// What all readers of a transport received.
 #[derive(Debug)]
 pub(crate) struct Received {
-    /// Latencies of the last reader in ticks, by message number; `None` for a message that some reader lost.
+    /// For each message number, the latency in ticks of the last reader; `None` if some reader lost the message.
     pub(crate) last: Vec<Option<u64>>,
     /// Messages received by all readers together.
     pub(crate) delivered: u64,
 }
 
-/// The reader processes. They are killed on drop, so that an error leaves none behind.
+/// The reader processes. Dropping this value kills them, so that an error leaves none behind.
 pub(crate) struct Pool {
     readers: Vec<Child>,
     orders: PipeWriter,
@@ -70,14 +70,15 @@ impl Pool {
         self.readers.iter().map(|child| Pid::from_raw(child.id().cast_signed()))
     }
 
-    /// Wakes all readers for a turn. On return each of them is about to look for the first message.
+    /// Wakes all readers for a turn. Returns when each of them is about to look for the first message.
     pub(crate) fn begin_turn(&mut self, stop: &Stop) -> Result<()> {
         let orders = vec![GO; self.readers.len()];
         self.orders.write_all(&orders)?;
         self.hear_all(STARTED, stop, || Ok(()))
     }
 
-    /// Waits until all readers have what came in this turn and sleep again. `remind` is called now and then until they do.
+    /// Waits until all readers have the messages of this turn and sleep again. Calls `remind` from time to time until
+    /// then.
     pub(crate) fn end_turn(&mut self, stop: &Stop, remind: impl FnMut() -> Result<()>) -> Result<()> {
         self.hear_all(DONE, stop, remind)
     }
@@ -116,7 +117,7 @@ impl Pool {
         }
     }
 
-    /// Fills `answers`. Calls `idle` whenever nothing came for some time.
+    /// Waits until `answers` is full. Calls `idle` whenever no answer has arrived for some time.
     fn hear(&mut self, answers: &mut [u8], stop: &Stop, mut idle: impl FnMut() -> Result<()>) -> Result<()> {
         let mut heard = 0;
         while heard < answers.len() {

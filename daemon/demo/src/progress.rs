@@ -1,4 +1,4 @@
-//! One line on a terminal that is written again and again, and removed in the end.
+//! A line on a terminal that is written again and again, and removed at the end.
 
 use std::io::{self, IsTerminal, Write};
 

@@ -1,5 +1,5 @@
-//! The reader processes of the demo: this program again, one process a reader, as real receivers are. `talk`
-//! says how they are told what to do.
+//! The reader processes of the demo. Each reader is a process of its own, as real receivers are, and runs this same
+//! program. `talk` describes the orders that readers get.
 
 use crate::multicast::Group;
 use crate::plan::Plan;
@@ -35,7 +35,7 @@ pub struct Args {
 /// Runs the hidden verb.
 ///
 /// # Errors
-/// The source cannot be opened or read, or sends what the demo does not.
+/// The source cannot be opened or read, or it sends data that no demo sends.
 pub fn run(args: &Args) -> Result<ExitCode> {
     // A reader polls for ever, so it must not outlive a demo that was killed.
     set_pdeathsig(Signal::SIGKILL)?;
@@ -64,7 +64,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The demo at the other end of the pipes. Both are shared with the other readers, so nothing is read ahead or held back.
+/// The reader's connection to the demo. All readers share the two pipes, so a reader reads no byte ahead and holds none
+/// back.
 struct Demo {
     orders: File,
     answers: File,
@@ -133,8 +134,8 @@ impl Source {
     }
 }
 
-/// The ring always has the newest message, so a reader that was overtaken gets to the end of the turn too. What it missed
-/// stays marked as lost.
+/// Receives the messages of a turn from the channel. The ring always has the newest message, so an overtaken reader
+/// reaches the end of the turn too. Messages that it missed stay marked as lost.
 fn from_channel(subscriber: &mut Subscriber, messages: &Range<u64>, latencies: &mut Latencies) -> Result<()> {
     let clock = subscriber.clock();
     loop {

@@ -113,7 +113,8 @@ impl Report {
         })
     }
 
-    /// The ratio, or why there is none and what to do. Nothing if there is nothing to compare.
+    /// Returns the sentence with the ratio, or with the reason why there is none and what to do. Returns an
+    /// empty text if only one transport ran.
     fn comparison(&self) -> String {
         let Some(ratio) = &self.ratio else {
             let why = self.why_no_ratio.as_ref().filter(|_| self.ran().count() == 2);
@@ -188,7 +189,7 @@ mod tests {
         Figures { name, published, delivered, lost, publish_ns, last_reader_ns, stalls }
     }
 
-    /// The report of a demo beside others that use this share of the CPUs' time.
+    /// Makes the report of a demo during which other programs used this share of the CPUs' time.
     fn report(others_share: f64) -> Report {
         let others_ns = (500.0 * others_share) as u64;
         let pair = vec![Load { cpus_ns: 500, others_ns, stolen_ns: 0, ready: 0 }; 2];

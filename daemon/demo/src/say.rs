@@ -1,7 +1,8 @@
-//! The output of the command and of the demo. Data goes to stdout. Everything about it goes to stderr.
+//! The output of the command and of the demo. Data goes to stdout, and all other text to stderr.
 //!
 //! 1. Each line, and each table, is one write. Programs that share a file or a terminal cannot cut each other's lines.
-//! 2. Text that cannot be written to stderr is left unsaid. Publishing and receiving go on: they never depend on a terminal.
+//! 2. If a text cannot be written to stderr, it is dropped. Publishing and receiving continue, because they never depend on
+//!    a terminal.
 //! 3. Data that cannot be written to stdout is an `Unwritable` error. If the reader of a pipe has left, the program ends
 //!    quietly and successfully: that was the reader's decision.
 
@@ -41,7 +42,7 @@ pub fn print(text: impl Display) -> Result<()> {
 /// Writes a value to stdout as one line of JSON.
 ///
 /// # Errors
-/// As of [`print()`].
+/// The same as for [`print()`].
 pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
     let mut out = Out::stdout()?;
     serde_json::to_writer(&mut out, value).map_err(io::Error::from)?;
@@ -67,7 +68,7 @@ pub fn unwritable(e: io::Error) -> io::Error {
     io::Error::new(e.kind(), Unwritable(e))
 }
 
-/// Whether the error says that the reader of our output has left.
+/// Whether the error says that the other end of our stdout, such as a pipe, has been closed.
 #[must_use]
 pub fn has_reader_left(error: &Error) -> bool {
     let causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>()?.get_ref());
@@ -77,14 +78,15 @@ pub fn has_reader_left(error: &Error) -> bool {
         .any(|e| e.0.kind() == ErrorKind::BrokenPipe)
 }
 
-/// Stdout without a line buffer: what was put in goes out with [`flush`](Write::flush), in one write if the system takes it.
+/// Stdout without a buffer by lines. [`flush`](Write::flush) writes everything that was put in, in one system call if the
+/// system accepts it.
 #[derive(Debug)]
 pub struct Out {
     file: File,
     buffer: Vec<u8>,
 }
 
-/// Bytes after which messages are written though more may come.
+/// The number of buffered bytes at which messages are written, even if more may follow.
 const ENOUGH_BYTES: usize = 1 << 16;
 
 impl Out {
@@ -96,11 +98,11 @@ impl Out {
         Ok(Self { file: File::from(io::stdout().as_fd().try_clone_to_owned()?), buffer: Vec::new() })
     }
 
-    /// Writes the messages that were put in so far, if they are many. To be called after each message, so that no write ends
-    /// within one.
+    /// Writes the buffered messages if they have at least 64 KiB. Call this after each message, so that no write ends
+    /// within a message.
     ///
     /// # Errors
-    /// As of [`print()`].
+    /// The same as for [`print()`].
     pub fn end_message(&mut self) -> io::Result<()> {
         if self.buffer.len() < ENOUGH_BYTES { Ok(()) } else { self.flush() }
     }

@@ -18,7 +18,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// A publisher that wakes later than this was kept from the CPU, by others or by readers of its own.
+/// The delay that counts as a stall. If the publisher wakes later than this, other programs or the demo's own
+/// readers kept it from the CPU.
 const STALL: Duration = Duration::from_millis(1);
 
 /// The result of one transport.
@@ -28,7 +29,7 @@ pub(crate) struct Figures {
     pub(crate) published: u64,
     /// Messages received by all readers together.
     pub(crate) delivered: u64,
-    /// Messages that some reader did not get, summed over the readers.
+    /// The number of lost messages, summed over the readers.
     pub(crate) lost: u64,
     pub(crate) publish_ns: Option<Percentiles>,
     pub(crate) last_reader_ns: Option<Percentiles>,
@@ -120,7 +121,7 @@ impl Side {
         self.readers.pids()
     }
 
-    /// Plays a turn. Returns what else the machine did in it, if that can be measured.
+    /// Plays a turn. Returns the load of the machine by others in this turn, if it can be measured.
     pub(crate) fn play(
         &mut self,
         plan: &Plan,

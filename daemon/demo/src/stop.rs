@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: how a verb notices them, and how it ends when it could not finish its task.
+//! Ctrl-C and SIGTERM. A verb checks for them, and reports if it could not finish its task.
 
 use anyhow::Result;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
@@ -7,8 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Lets a write beyond the limit on file sizes (`ulimit -f`) fail with an error that can be told, where it would end the process without a
-/// word. The programs that this process starts are not affected.
+/// Makes a write beyond the limit on file sizes (`ulimit -f`) return an error. Without this call, the kernel ends the process with a
+/// signal. Programs that this process starts are not affected.
 ///
 /// # Errors
 /// The system refuses a handler.
@@ -17,7 +17,7 @@ pub fn survive_file_size_limit() -> std::io::Result<()> {
     signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map(drop)
 }
 
-/// Set by the first Ctrl-C or SIGTERM. A second one ends the process at once.
+/// A flag that the first Ctrl-C or SIGTERM sets. A second signal ends the process at once.
 #[derive(Debug)]
 pub struct Stop {
     /// The signal that came last, 0 before any.
@@ -25,7 +25,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Takes both signals from now on.
+    /// Handles both signals from now on.
     ///
     /// # Errors
     /// The system refuses a handler.
@@ -54,7 +54,7 @@ impl Stop {
         self.signal.load(Ordering::Relaxed) != 0
     }
 
-    /// The error of a verb that was stopped before it had finished its task; `said` tells how far it came.
+    /// Makes the error of a verb that was stopped before it had finished its task. `said` says how much was done.
     #[must_use]
     pub fn interrupted(&self, said: impl Into<String>) -> Interrupted {
         Interrupted { signal: self.signal.load(Ordering::Relaxed), said: said.into() }

@@ -1,8 +1,7 @@
-//! What the demo and its reader processes say to each other.
-//!
-//! All readers of a transport share two pipes. Their stdin is the end of one of them, from which each takes a byte when it is
-//! free for the next order. Their stdout is the end of the other, into which each writes a byte as its answer. An order to
-//! all is therefore one byte for each reader, and the next order comes when all have answered.
+//! The protocol between the demo and its reader processes. All readers of a transport share two pipes, one as their stdin and
+//! one as their stdout. A reader that is ready for the next order reads one byte from stdin. It writes one byte to stdout as
+//! its answer. So the demo sends an order to all readers as one byte for each reader. It sends the next order when all
+//! readers have answered.
 //!
 //! | order | what a reader does | answers |
 //! |---|---|---|
@@ -10,7 +9,8 @@
 //! | [`GO`] | receives the messages of the next turn | [`STARTED`], and [`DONE`] when it has the last one |
 //! | [`REPORT`], to one reader at a time | writes a latency for each message, and ends | 8 bytes a message |
 //!
-//! A reader that waits for an order sleeps in `read`, so those of the one transport use no CPU during the turn of the other.
+//! A reader that waits for an order sleeps in `read`. So the readers of one transport use no CPU during the turn of the other
+//! transport.
 
 /// The reader has opened its source.
 pub(crate) const READY: u8 = b'!';
@@ -26,7 +26,8 @@ pub(crate) const REPORT: u8 = b'r';
 /// The latency of a message that never came.
 pub(crate) const LOST: u64 = u64::MAX;
 
-/// Bytes at the start of a message: its send time in ticks, and its number.
+/// The size of the stamp at the start of a message in bytes. The stamp consists of the send time in ticks and the message
+/// number.
 pub(crate) const STAMP: usize = 16;
 
 /// Writes the stamp of a message.
@@ -35,14 +36,15 @@ pub(crate) fn stamp(message: &mut [u8], sent: u64, number: u64) {
     message[8..STAMP].copy_from_slice(&number.to_le_bytes());
 }
 
-/// Send time and number of a message. `None` if it is too short to be one.
+/// Returns the send time and the number of a message, or `None` if it is too short to have a stamp.
 pub(crate) fn stamp_of(message: &[u8]) -> Option<(u64, u64)> {
     let (stamp, _) = message.split_at_checked(STAMP)?;
     let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("half of a stamp"));
     Some((word(&stamp[..8]), word(&stamp[8..])))
 }
 
-/// The datagram that ends a turn of kernel multicast, for readers that lost the last message: the number of the turn.
+/// Makes the datagram that ends a turn of kernel multicast. It contains the number of the turn. Readers that lost the last
+/// message need it.
 pub(crate) fn end_of_turn(turn: u64) -> [u8; 8] {
     turn.to_le_bytes()
 }

@@ -1,11 +1,11 @@
-//! The rule by which a comparison is printed or not.
+//! The rule that decides whether a comparison is printed.
 //!
 //! Each turn of shared memory makes a pair with the turn of kernel multicast after it. A pair is disturbed if in one of its turns
-//! others and the hypervisor had more than [`TOLERATED`] of the CPUs' time. Of the pairs, at most [`MOST_DISTURBED`] may be
-//! disturbed.
+//! other programs and the hypervisor used more than [`TOLERATED`] of the CPUs' time. The comparison is printed if at most
+//! [`MOST_DISTURBED`] of the pairs are disturbed.
 //!
-//! The comparison is of medians. If at most a quarter of the messages is disturbed, the median of all lies between the
-//! percentiles 33 and 67 of the others, whatever the disturbance did.
+//! The comparison uses medians. Suppose that a quarter of the messages is disturbed. Then the median of all messages still lies
+//! between the percentiles 33 and 67 of the undisturbed ones, whatever the disturbance did.
 
 use crate::figures::Percentiles;
 use crate::load::Load;
@@ -26,12 +26,12 @@ pub(crate) struct Meanwhile {
     pub(crate) others_cpus: f64,
     /// CPUs that the hypervisor took, on average.
     pub(crate) stolen_cpus: f64,
-    /// Tasks of other programs that were ready to run between the turns, on average.
+    /// The average number of tasks of other programs that were ready to run between the turns.
     pub(crate) ready_tasks: f64,
     pub(crate) stalls: Stalls,
-    /// Pairs of turns, one of each transport; the turns if there is one transport.
+    /// The number of pairs of turns, one turn of each transport. If there is only one transport, the number of its turns.
     pub(crate) pairs: usize,
-    /// Pairs in which others and the hypervisor had more than `tolerated` of the CPUs' time.
+    /// The number of pairs in which other programs and the hypervisor used more than `tolerated` of the CPUs' time.
     pub(crate) disturbed_pairs: usize,
     pub(crate) tolerated: f64,
 }
@@ -63,13 +63,13 @@ impl Meanwhile {
 /// How much better shared memory does.
 #[derive(Debug, Serialize, PartialEq)]
 pub(crate) struct Ratio {
-    /// Factor by which a message is cheaper for the publisher, by the medians.
+    /// The factor by which publishing a message is faster through shared memory, by the medians.
     pub(crate) publish_p50: f64,
-    /// Factor by which the last reader has it sooner, by the medians.
+    /// The factor by which the last reader has a message sooner through shared memory, by the medians.
     pub(crate) last_reader_p50: f64,
 }
 
-/// The comparison of shared memory with kernel multicast, or why there is none.
+/// Returns the comparison of shared memory with kernel multicast, or the reason why there is none.
 pub(crate) fn ratio(
     shm: &Figures,
     multicast: Option<&Figures>,
@@ -108,7 +108,8 @@ mod tests {
         Figures { name: "", published, delivered, lost, publish_ns, last_reader_ns, stalls }
     }
 
-    /// Twenty pairs on two CPUs, of which so many have others on one of the CPUs during one of the turns.
+    /// Makes the load of twenty pairs on two CPUs. In `disturbed` of them, other programs use one of the CPUs during one of the
+    /// turns.
     fn meanwhile(disturbed: usize) -> Meanwhile {
         let load = |others_ns| Load { cpus_ns: 500, others_ns, stolen_ns: 0, ready: 1 };
         let pair = |at: usize| vec![load(10), load(if at < disturbed { 250 } else { 20 })];

@@ -1,8 +1,6 @@
-//! Filters of system calls: those that systemd makes from `SystemCallFilter=` and from the settings that restrict the
-//! arguments of calls (systemd's `seccomp-util.c`).
-//!
-//! Several filters apply at once. The kernel runs all of them, and one that refuses is enough. Each gives its own
-//! error.
+//! The filters of system calls that systemd makes from a unit (systemd's `seccomp-util.c`). One filter comes from
+//! `SystemCallFilter=`. Others come from settings that restrict the arguments of calls. Several filters apply at once.
+//! The kernel runs all of them, and refuses a call if one filter refuses it. Each filter has its own error.
 
 use crate::settings::Settings;
 use anyhow::{Context, Result, ensure};
@@ -40,7 +38,7 @@ fn refusing(rules: Rules, error: i32) -> Result<BpfProgram> {
     filter(rules, SeccompAction::Allow, SeccompAction::Errno(error as u32))
 }
 
-/// systemd's groups of system calls by their names, which begin with `@`.
+/// systemd's groups of system calls, by name. The names begin with `@`.
 struct Groups(HashMap<String, Vec<String>>);
 
 impl Groups {
@@ -63,7 +61,8 @@ impl Groups {
         Ok(Self(groups))
     }
 
-    /// The number of a call, or of all calls of a group. A call of another architecture has none.
+    /// Returns the number of a call, or the numbers of all calls of a group. Calls of other architectures have no
+    /// number.
     fn numbers(&self, name: &str) -> Result<BTreeSet<i64>> {
         if !name.starts_with('@') {
             return Ok(Sysno::from_str(name).ok().map(|call| i64::from(call.id())).into_iter().collect());
@@ -77,8 +76,8 @@ impl Groups {
         Ok(numbers)
     }
 
-    /// The numbers of all allowed calls, as in systemd.exec(5), `SystemCallFilter=`: the first line makes the list one
-    /// of allowed calls, and the calls of `@default` are always allowed.
+    /// Returns the numbers of all allowed calls, by the rules of `SystemCallFilter=` in systemd.exec(5). The first
+    /// line must allow calls. The calls of `@default` are always allowed.
     fn allowed(&self, lines: &[(bool, Vec<String>)]) -> Result<BTreeSet<i64>> {
         let (allows, _) = lines.first().context("the unit has no SystemCallFilter=")?;
         ensure!(
@@ -129,7 +128,8 @@ fn families(settings: &Settings) -> Result<Rules> {
     Ok([(libc::SYS_socket, vec![all_of(conditions)])].into())
 }
 
-/// Calls whose arguments a filter cannot read, since they lie in memory. They are refused altogether.
+/// Returns rules for calls whose arguments a filter cannot read, because they are in memory. The filter refuses such
+/// calls altogether.
 fn opaque(settings: &Settings) -> Rules {
     let calls = [("RestrictNamespaces", libc::SYS_clone3), ("RestrictSUIDSGID", libc::SYS_openat2)];
     calls
@@ -139,7 +139,7 @@ fn opaque(settings: &Settings) -> Rules {
         .collect()
 }
 
-/// The calls that the switches of a unit refuse, even if its list of calls allows them.
+/// Returns rules for the calls that other settings of the unit refuse, even if `SystemCallFilter=` allows these calls.
 fn restricted(settings: &Settings, groups: &Groups) -> Result<Rules> {
     let mut rules = Rules::new();
     let mut refuse = |call: i64, conditions: Vec<SeccompCondition>| {

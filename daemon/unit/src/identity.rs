@@ -1,4 +1,4 @@
-//! The identity of the process: user and group, capabilities, limits, the mode of its files.
+//! The identity of the process: user and group, capabilities, limits, and the mode of new files.
 
 use crate::settings::Settings;
 use anyhow::{Context, Result, ensure};
@@ -14,8 +14,8 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
 
-/// The highest number that systemd-sysusers gives to a system user. It searches downwards from there (login.defs(5),
-/// SYS_UID_MAX).
+/// The highest number that systemd-sysusers gives to a system user. It looks for a free number from there downwards
+/// (login.defs(5), SYS_UID_MAX).
 const LAST_SYSTEM_ID: u32 = 999;
 
 /// The unit's user.
@@ -26,8 +26,8 @@ pub(crate) struct User {
 }
 
 impl User {
-    /// The user and group that the unit names. If the package is not installed, they do not exist; then a free number
-    /// that systemd-sysusers could give them.
+    /// Returns the user and group that the unit names. If they do not exist, because the package is not installed,
+    /// returns a free number that systemd-sysusers could give them.
     pub(crate) fn of(settings: &Settings) -> Result<Self> {
         let name = settings.value("User").context("no User=")?.to_owned();
         let group = settings.value("Group").context("no Group=")?;
@@ -43,7 +43,7 @@ impl User {
         Ok(Self { name, uid: Uid::from_raw(free), gid: Gid::from_raw(free) })
     }
 
-    /// The variables that systemd sets: systemd.exec(5), "Environment variables in spawned processes".
+    /// Returns the variables that systemd sets: systemd.exec(5), "Environment variables in spawned processes".
     pub(crate) fn environment(&self, settings: &Settings) -> Vec<(OsString, OsString)> {
         let pair = |name: &str, value: String| (OsString::from(name), OsString::from(value));
         vec![
@@ -98,7 +98,7 @@ pub(crate) fn limit(settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// Applies the mode of new files. After `unshare`, the mask belongs to the calling thread alone.
+/// Applies the mask for modes of new files. After `unshare`, the mask belongs to the calling thread alone.
 pub(crate) fn mask_modes(settings: &Settings) -> Result<()> {
     if let Some(mask) = settings.value("UMask") {
         umask(octal(mask)?);
@@ -111,7 +111,7 @@ pub(crate) fn octal(mode: &str) -> Result<Mode> {
     Ok(Mode::from_bits_truncate(bits))
 }
 
-/// The bits of the named kinds of memory: core(5), "Controlling which mappings are written to the core dump".
+/// Returns the bits of the named kinds of memory: core(5), "Controlling which mappings are written to the core dump".
 fn coredump_filter(kinds: &str) -> Result<u32> {
     const KINDS: [&str; 9] = [
         "private-anonymous",

@@ -1,10 +1,9 @@
-//! Runs a program as a systemd unit says, on a host where PID 1 is not systemd.
+//! Runs a program with the restrictions of a systemd unit, on a host where PID 1 is not systemd. Tests start the
+//! daemon through this crate. The daemon then has the system calls, socket families, rights, limits and files that the
+//! shipped `shmcastd.service` gives it. The settings are read from the unit file itself. [`Settings::read`] refuses a
+//! line that this crate does not know, so a new line of the unit cannot go untested.
 //!
-//! Tests start the daemon through this crate, so that it has the system calls, socket families, rights, limits and
-//! files that the shipped `shmcastd.service` gives it. The settings are read from the unit file itself.
-//! [`Settings::read`] refuses a line that this crate does not know, so a new line of the unit cannot go untested.
-//!
-//! The service manager's own work (starting the process again, the watchdog, the descriptor store) is not done here.
+//! This crate does not do the service manager's own work: restarts, the watchdog, and the descriptor store.
 //! `daemon/tests/daemon/restart/` boots systemd for that, and compares the rights of a process under both.
 //!
 //! | file | settings that it applies |
@@ -32,7 +31,7 @@ mod view;
 
 pub use settings::Settings;
 
-/// The reason why a unit cannot be applied on this host; `None` if it can.
+/// Returns the reason why a unit cannot be applied on this host, or `None` if it can.
 pub fn missing() -> Option<&'static str> {
     if !geteuid().is_root() {
         return Some("only root may apply the unit");
@@ -41,13 +40,12 @@ pub fn missing() -> Option<&'static str> {
     analyze.is_err().then_some("no systemd-analyze, which names the system calls (Debian package systemd)")
 }
 
-/// Replaces this process by `program` (its path, then its arguments), restricted by `settings`, with `runtime` as the
-/// unit's runtime directory.
-///
-/// `runtime` must exist. It is given to the unit's user, and the program sees it at the unit's path, below `/run`. The
-/// program is opened before anything else is done, so it may lie in a directory that the unit hides. The environment
-/// stays the caller's, with the variables that systemd adds. The restrictions apply to the calling thread, which then
-/// replaces the whole process: call this while no other thread runs.
+/// Replaces this process by a program with the restrictions of `settings`. `program` is the path of the program and
+/// then its arguments. `runtime` becomes the unit's runtime directory. `runtime` must exist. This function gives it to
+/// the unit's user, and shows it to the program at the unit's path, below `/run`. It opens the program before it does
+/// anything else, so the program may lie in a directory that the unit hides. It keeps the caller's environment, and
+/// adds the variables that systemd adds. The restrictions apply to the calling thread, which then replaces the whole
+/// process: call this while no other thread runs.
 ///
 /// # Errors
 /// The setting that could not be applied. The process is then partly restricted, and must end.

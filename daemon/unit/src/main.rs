@@ -1,4 +1,5 @@
-//! `under-unit UNIT RUNTIME_DIR PROGRAM [ARGUMENT]...`: runs a program as a systemd unit says, without systemd.
+//! The program `under-unit UNIT RUNTIME_DIR PROGRAM [ARGUMENT]...` runs a program with the restrictions of a
+//! systemd unit, without systemd.
 #![forbid(unsafe_code)]
 
 use anyhow::{Context, Result, bail};

@@ -1,5 +1,5 @@
-//! Reads the `[Service]` section of a unit. Every line must be known: either this crate applies it, or it is the
-//! service manager's.
+//! Reads the `[Service]` section of a unit. Every line must be known: either this crate applies it, or it is
+//! about the service manager's own actions.
 
 use anyhow::{Result, bail, ensure};
 use nix::sys::resource::{RLIM_INFINITY, Resource};
@@ -44,7 +44,7 @@ const SWITCHES: [&str; 16] = [
     "MemoryDenyWriteExecute",
 ];
 
-/// Settings of which only one value is known. No unit needs the others yet.
+/// Settings for which this crate supports only one value. No unit needs another value yet.
 const ONE_VALUE: [(&str, &str); 8] = [
     ("CapabilityBoundingSet", ""),
     ("AmbientCapabilities", ""),
@@ -66,7 +66,7 @@ pub struct Settings {
     pub(crate) limits: Vec<(Resource, u64)>,
     /// Socket families that may be used.
     pub(crate) families: BTreeSet<String>,
-    /// Lines of `SystemCallFilter=` in their order: whether the line allows, and its names.
+    /// The lines of `SystemCallFilter=` in their order: whether the line allows calls, and the names in it.
     pub(crate) calls: Vec<(bool, Vec<String>)>,
 }
 
@@ -148,7 +148,8 @@ fn words(value: &str) -> Vec<String> {
     value.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Adds to a list as systemd.exec(5) says: an empty value empties the list, other values add to it.
+/// Adds a value to a list by the rule of systemd.exec(5): an empty value empties the list, and any other value
+/// is added to it.
 fn list(list: &mut BTreeSet<String>, value: &str) -> Result<()> {
     ensure!(!value.starts_with('~'), "{value:?}: under-unit knows lists of what is allowed");
     if value.is_empty() {

@@ -1,5 +1,5 @@
-//! The files that the process sees, and which of them it can write: systemd.exec(5), "Sandboxing", in a mount
-//! namespace.
+//! The files that the process sees, and those that it can write: systemd.exec(5), "Sandboxing". A mount
+//! namespace sets both.
 
 use crate::identity::{User, mask_modes, octal, runtime_directory};
 use crate::settings::Settings;
@@ -23,7 +23,7 @@ const NO_DEVICES: [&str; 4] = ["shm", "pts", "mqueue", "hugepages"];
 
 const NOTHING: Option<&str> = None;
 
-/// Applies the settings about files to the namespace of the calling thread.
+/// Applies the settings about files to the mount namespace of the calling thread.
 pub(crate) fn apply(settings: &Settings, runtime: &Path, user: &User) -> Result<()> {
     // Mounts made in this namespace must not appear outside of it.
     mount(NOTHING, "/", NOTHING, MsFlags::MS_REC | MsFlags::MS_SLAVE, NOTHING).context("keep mounts here")?;
@@ -84,7 +84,7 @@ fn give(directory: &Path, mode: Option<&str>, user: &User) -> Result<()> {
     fs::set_permissions(directory, fs::Permissions::from_mode(mode.bits())).with_context(what)
 }
 
-/// Shows a directory at another place, which is made if it is not there.
+/// Mounts a directory at the path `at` too, and creates that path if it does not exist.
 fn show(directory: &Path, at: &Path) -> Result<()> {
     fs::create_dir_all(at).with_context(|| format!("create {}", at.display()))?;
     bind(directory, at)
@@ -101,7 +101,7 @@ fn memory(target: &Path, options: &str) -> Result<()> {
         .with_context(|| format!("mount memory at {}", target.display()))
 }
 
-/// Hides a file or directory: an empty one without permissions is mounted over it.
+/// Hides a file or directory. Mounts an empty one without permissions over it.
 fn hide(path: &str) -> Result<()> {
     let path = Path::new(path);
     match fs::metadata(path) {
@@ -156,7 +156,7 @@ fn private_devices() -> Result<()> {
     Ok(())
 }
 
-/// Binds a tree or a file onto itself, so that it is a mount, and makes that mount read-only.
+/// Makes a tree or a file read-only. Binds it onto itself first, because only a mount can be made read-only.
 fn read_only_copy(path: &str) -> Result<()> {
     let path = Path::new(path);
     if !path.exists() {
@@ -198,7 +198,7 @@ fn read_only_below(root: &Path, but: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Decodes a path of the table: by proc(5), white space and backslashes are written as octal numbers.
+/// Decodes a path of the mount table, in which white space and backslashes are octal numbers (proc(5)).
 fn unescaped(path: &str) -> String {
     path.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 }

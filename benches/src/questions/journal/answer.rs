@@ -1,4 +1,4 @@
-//! The answer: every row with what it must reach, and the limit of the same lap.
+//! The answer: every row with its requirement, and with the limit that was measured in the same lap.
 
 use crate::rig::journal::limits::Limits;
 use crate::rig::journal::store::Store;
@@ -14,11 +14,11 @@ pub struct JournalAnswer {
     pub question: String,
     /// The time at which it was asked, in seconds since 1970.
     pub asked_at: u64,
-    /// Whether only delivery was checked. If so, no figure in it means anything.
+    /// Whether only delivery was checked. If so, the figures mean nothing.
     pub quick: bool,
     /// The machine on which it was asked.
     pub machine: Machine,
-    /// The file systems that journals were written to: on a drive, and in memory.
+    /// The file systems that hold the journals: one on a drive, and one in memory.
     pub stores: Vec<Store>,
     /// The limits, lap by lap, of the first of these.
     pub limits: Vec<Limits>,
@@ -26,7 +26,7 @@ pub struct JournalAnswer {
     pub rows: Vec<Row>,
     /// Rows that could not be measured here, each with its reason.
     pub skipped: Vec<String>,
-    /// Rows that failed: a journal was not what was published, or a process ended.
+    /// Failures of rows: a journal that differs from the published messages, or a process that ended.
     pub failed: Vec<String>,
 }
 
@@ -104,7 +104,8 @@ impl Row {
         median(self.laps.iter().map(|lap| lap.bound)).unwrap_or_default()
     }
 
-    /// Judges by the median over the laps of the figure against the bound of the same lap.
+    /// Returns the verdict. It compares the figure with the bound of the same lap, and takes the median over
+    /// the laps.
     pub fn verdict(&self) -> Verdict {
         let margin = |lap: &Lap| match self.sense {
             Sense::AtLeast => lap.value - lap.bound,
@@ -147,7 +148,7 @@ impl JournalAnswer {
         }
     }
 
-    /// Adds a lap to the row of this number and measure, which begins with the first.
+    /// Adds a lap to the row with this number and measure. The first lap creates the row.
     pub fn add(&mut self, number: u32, measure: &str, (must, unit): (&str, &str), sense: Sense, lap: Lap) {
         let known = self.rows.iter_mut().find(|row| row.number == number && row.measure == measure);
         if let Some(row) = known {

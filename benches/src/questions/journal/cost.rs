@@ -1,4 +1,4 @@
-//! Rows about the publisher beside a recorder, and about a disk that does not answer.
+//! Rows about the cost of a recorder for the publisher, and about a disk that does not answer.
 
 use super::answer::{JournalAnswer, Lap, Sense};
 use super::plan::{Plan, RING_BYTES, journal_in};
@@ -11,7 +11,7 @@ use anyhow::{Result, ensure};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// CPU of the publisher, and of the recorder or the reader that replaces it.
+/// The CPU of the publisher, and the CPU of the recorder or of the reader that replaces it.
 const CPUS: [Option<usize>; 2] = [Some(0), Some(1)];
 /// Pairs of rounds in a lap.
 const PAIRS: usize = 3;
@@ -22,7 +22,8 @@ const USUAL: Pace = Pace::Every(10_000);
 /// Bytes of the file system that is frozen.
 const DISK: u64 = 3 << 30;
 
-/// A figure of a publisher's cost: its name, where it is, and how many times that of the other round it may be.
+/// A figure of a publisher's cost: its name, how to read it, and the largest allowed ratio to the figure of the
+/// other round.
 struct Share {
     name: &'static str,
     of: fn(&Cost) -> f64,
@@ -48,7 +49,7 @@ fn add(answer: &mut JournalAnswer, (number, what): (u32, &str), pairs: &[(Round,
     }
 }
 
-/// Row 1: `publish` with a recorder, compared with `publish` with a reader in the recorder's place.
+/// Row 1: `publish` beside a recorder, compared with `publish` beside a plain reader.
 pub(super) fn beside_a_reader(plan: &Plan<'_>, lap: usize, answer: &mut JournalAnswer) -> Result<()> {
     let pairs = if plan.stage.quick { 1 } else { PAIRS };
     for size in [32, 256, 1024] {
@@ -101,19 +102,19 @@ fn system_calls(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
     Ok(())
 }
 
-/// Returns a disk that can be frozen, or notes why there is none.
+/// Makes a disk that can be frozen. If this is not possible, notes the reason and returns `None`.
 fn disk(plan: &Plan<'_>, number: u32, answer: &mut JournalAnswer) -> Option<FrozenDisk> {
     let made = FrozenDisk::new(plan.disk, plan.bytes(DISK).max(128 << 20));
     made.inspect_err(|why| answer.skip(format!("row {number}: no disk that can stand still: {why:#}"))).ok()
 }
 
-/// A recorder into the journal in `to` on a disk that is frozen.
+/// Returns the role of a recorder that writes into the journal `to`, on a disk that is frozen later.
 fn record(plan: &Plan<'_>, to: &Path) -> Record {
     let record = plan.record(to, Sync::Ms(10));
     Record { cpu: CPUS[1], ..record }
 }
 
-/// Freezes the disk for a time. The freeze begins a little after the publisher, when its recorder is at work.
+/// Freezes the disk for a time. Begins 100 ms after the publisher, when the recorder is writing.
 fn freeze(disk: &FrozenDisk, time: Duration) -> Result<()> {
     std::thread::sleep(Duration::from_millis(100));
     disk.freeze()?;
@@ -143,7 +144,8 @@ pub(super) fn on_a_frozen_disk(plan: &Plan<'_>, answer: &mut JournalAnswer) -> R
     Ok(())
 }
 
-/// Row 8: the longest time for which the disk may stop answering, compared with what ring and buffer can hold.
+/// Row 8: the longest time for which the disk may stop answering, compared with the time that ring and buffer
+/// can hold.
 pub(super) fn stall(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
     let Some(disk) = disk(plan, 8, answer) else { return Ok(()) };
     let (size, interval_ns) = (256, 20_000);

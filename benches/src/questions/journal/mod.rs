@@ -1,14 +1,14 @@
-//! What does a journal cost, how fast is it, and what does it survive? Recorders and readers of journals are compared with the bare calls
-//! of the same file system in the same minute.
+//! What does a journal cost, how fast is it, and what does it survive? Recorders and readers of journals are compared with bare system
+//! calls on the same file system in the same minute.
 //!
 //! | file | what |
 //! |---|---|
 //! | [`answer`] | rows, figures, verdicts |
 //! | [`sheet`] | the tables |
 //! | `peers` | other projects' recorders |
-//! | `plan` | what all rows share |
-//! | `cost` | what the publisher notices, also of a disk that stands still |
-//! | `reading` | catching up, looking up, checking, mending |
+//! | `plan` | options and rounds that all rows share |
+//! | `cost` | the publisher's cost, also while the disk does not answer |
+//! | `reading` | catching up, looking up a time, verifying, recovery |
 //! | `writing` | recording: rates, latency to durable, bytes, CPU time |
 
 pub mod answer;
@@ -38,11 +38,11 @@ fn each(
     plan.ask.ways.iter().try_for_each(|way| row(plan, answer, *way).with_context(|| way.name()))
 }
 
-/// Measures the rows that were asked for. The laps are interleaved: each plays every row once, behind its limits.
+/// Measures the rows that were asked for. Each lap measures the limits first, and then plays every row once.
 ///
 /// # Errors
-/// When the limits cannot be measured. A row that cannot be played, or whose journal is not what was published, is one of
-/// [`failed`](JournalAnswer::failed).
+/// When the limits cannot be measured. A row that cannot be played is no error but an entry of [`failed`](JournalAnswer::failed). So is a
+/// row whose journal differs from the published messages.
 pub fn run(stage: &Stage, ask: &Ask) -> Result<JournalAnswer> {
     let mut answer = JournalAnswer::begin(stage.quick);
     let dir = tempfile::Builder::new().prefix("shmcast-bench-journal-").tempdir_in(&ask.dir);

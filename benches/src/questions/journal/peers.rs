@@ -1,5 +1,5 @@
-//! Other projects' recorders, compared with ours. Each runs in a process of its own that its launcher starts. The launcher publishes,
-//! records, flushes, reads everything back, and removes it.
+//! Other projects' recorders, compared with ours. A launcher starts each recorder in a process of its own. It publishes, records,
+//! flushes, reads everything back, and removes the recording.
 
 use super::answer::{JournalAnswer, Lap, Sense};
 use super::plan::Plan;
@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 /// The peers that the launcher knows.
 const PEERS: [&str; 6] = ["aeron0", "aeron0-crc", "aeron1", "chronicle", "chronicle-sync", "plain"];
-/// How many times a peer's payload we must record in the same time.
+/// For each peer: the required ratio of our recorded payload to the peer's in the same time.
 const MUST: [(&str, f64); 2] = [("aeron0", 1.0), ("aeron1", 3.0)];
 
 /// A peer's report.
@@ -21,13 +21,13 @@ struct Report {
     promise: String,
     messages: u64,
     payload_bytes: u64,
-    /// Until the recording had everything, and its files were flushed.
+    /// Seconds until everything was recorded and the files were flushed.
     flushed_seconds: f64,
     verified: u64,
     file_bytes: u64,
 }
 
-/// Plays all peers, beside our own payload of so many bytes a second.
+/// Plays all peers, and compares them with our rate in payload bytes a second.
 pub(super) fn beside(
     plan: &Plan<'_>,
     answer: &mut JournalAnswer,

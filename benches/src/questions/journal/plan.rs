@@ -18,7 +18,7 @@ pub const SIZES: [usize; 2] = [256, 1024];
 
 /// Bytes of ring, and of a recorder's buffer.
 pub(super) const RING_BYTES: u64 = 64 << 20;
-/// Bytes at which a file is sealed. A journal that is trimmed has two to four of them.
+/// The size in bytes at which a file is sealed. A journal that is trimmed then has two to four files.
 pub(super) const FILE_BYTES: u64 = 512 << 20;
 
 /// The options that the user gave.
@@ -30,9 +30,10 @@ pub struct Ask {
     pub rows: Vec<u32>,
     /// Payload sizes of sustained recording.
     pub sizes: Vec<usize>,
-    /// Ways of bytes to the disk. Rows 3, 5, 6 and 7 are played with each, the others with the first.
+    /// The ways in which bytes get to the disk. Rows 3, 5, 6 and 7 are played with each way, the other rows
+    /// with the first.
     pub ways: Vec<Way>,
-    /// The launcher of other projects' recorders, which stand beside row 3.
+    /// The launcher of other projects' recorders, which are compared in row 3.
     pub peers: Option<PathBuf>,
     /// Length of sustained recording, in seconds.
     pub seconds: f64,
@@ -102,12 +103,12 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Plays a round, and checks that what is left of the journal is whole, and ends with the last message.
+    /// Plays a round. Then checks that the remaining journal is whole and ends with the last message.
     pub(super) fn play(&self, publish: Publish, record: Record) -> Result<Round> {
         self.play_while(publish, record, |_| Ok(()))
     }
 
-    /// As [`play`](Self::play), while something else happens.
+    /// Does the same as [`play`](Self::play), and runs `meanwhile` during the round.
     pub(super) fn play_while(
         &self,
         publish: Publish,
@@ -117,7 +118,7 @@ impl<'a> Plan<'a> {
         self.play_beside(publish, record, |_, running| meanwhile(running))
     }
 
-    /// As [`play_while`](Self::play_while), for what needs the directory of the channel.
+    /// Does the same as [`play_while`](Self::play_while), for a closure that needs the channel's directory.
     pub(super) fn play_beside(
         &self,
         publish: Publish,
@@ -143,7 +144,7 @@ impl<'a> Plan<'a> {
         Ok(played)
     }
 
-    /// Plays a round with a reader that replaces the recorder and keeps nothing.
+    /// Plays a round with a reader in place of the recorder. The reader stores nothing.
     pub(super) fn play_reader(&self, publish: Publish, cpu: Option<usize>) -> Result<Round> {
         let dir = tempfile::tempdir_in(&self.stage.dir).context("make a directory for the round")?;
         let publish = Publish { dir: dir.path().to_owned(), ..publish };
@@ -151,7 +152,7 @@ impl<'a> Plan<'a> {
         round(&self.stage.program, &publish, &reader, |_| Ok(()))
     }
 
-    /// As [`play`](Self::play), for rounds in which nothing may be lost.
+    /// Does the same as [`play`](Self::play), for rounds in which nothing may be lost.
     pub(super) fn play_all(&self, publish: Publish, record: Record) -> Result<Round> {
         let played = self.play(publish, record)?;
         let lost = played.recorded.overrun;
@@ -160,7 +161,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Checks every byte of a journal, which may have losses and no damage.
+/// Checks every byte of a journal. The journal may list losses, but no damage.
 pub(super) fn check(to: &Path) -> Result<Verified> {
     let journal = Journal::open(to)?;
     let verified = Verify::new(&journal).run(|_| ())?;
@@ -168,7 +169,7 @@ pub(super) fn check(to: &Path) -> Result<Verified> {
     Ok(verified)
 }
 
-/// A journal's directory that is removed with everything in it.
+/// Makes a directory for a journal. Dropping the result removes the directory with everything in it.
 pub(super) fn journal_in(dir: &Path) -> Result<tempfile::TempDir> {
     tempfile::Builder::new().prefix("journal-").tempdir_in(dir).context("make a directory for the journal")
 }

@@ -1,5 +1,5 @@
-//! Reading a journal: how soon a reader that is behind is live again, how soon a time is found, how long a check takes, and how long it
-//! takes to make a journal whole.
+//! Rows about reading a journal: the times until a reader has caught up, until a point in time is found, until the journal is verified,
+//! and until a killed recorder's journal is recovered.
 
 use super::answer::{JournalAnswer, Lap, Sense};
 use super::plan::{FILE_BYTES, Plan, journal_in};
@@ -24,7 +24,7 @@ const LONGEST: Duration = Duration::from_secs(300);
 const CROWD: usize = 50;
 /// Bytes that each of them reads.
 const EACH: u64 = 128 << 20;
-/// Size of the files of a journal with many of them, and their number.
+/// The size in bytes of the files in a journal of many files, and the number of these files.
 const MANY: (u64, u64) = (1 << 20, 1024);
 
 /// Does something while it watches how quiet the machine is.
@@ -34,7 +34,7 @@ fn watched<T>(run: impl FnOnce() -> Result<T>) -> Result<(T, Quiet)> {
     Ok((done, load.end()?))
 }
 
-/// Records this many bytes of messages, and calls a function before the publisher and the recorder end.
+/// Records this many bytes of messages. Calls a function before the publisher and the recorder end.
 fn with_journal(
     plan: &Plan<'_>,
     (size, bytes, pace): (usize, u64, Pace),
@@ -55,7 +55,7 @@ fn with_journal(
     .map(drop)
 }
 
-/// Returns the bytes that a reader reads per second, as they are stored in the journal.
+/// Returns a reader's speed in bytes a second, counted as the journal stores them.
 fn speed(reader: &CaughtUp, size: usize) -> f64 {
     (reader.messages * (size as u64 + 16)) as f64 * 1e9 / reader.ns as f64
 }
@@ -127,7 +127,7 @@ fn large(
     answer.add(13, "the same, cold", (">= 0.8 R", "MB/s"), Sense::AtLeast, lap);
 }
 
-/// Row 14: finds the first message of a time, without the page cache.
+/// Row 14: the time to find the first message at or after a point in time, without the page cache.
 pub(super) fn lookup(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
     let many = (MANY.0, plan.bytes(MANY.0 * MANY.1));
     // Recorders keep up with it. Where one is behind, the times of its frames are later than those of the messages in them.
@@ -158,7 +158,7 @@ pub(super) fn lookup(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> 
     Ok(())
 }
 
-/// Row 12: a journal is whole again after its recorder was killed.
+/// Row 12: the time to recover a journal whose recorder was killed.
 pub(super) fn recovery(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
     let (to, size) = (journal_in(plan.disk)?, 256);
     let dir = tempfile::tempdir_in(&plan.stage.dir).context("make a directory for the round")?;

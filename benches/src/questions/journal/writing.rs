@@ -1,4 +1,4 @@
-//! Recording: how fast, how soon durable, how many bytes, how much CPU time.
+//! Rows about recording: the rate, the time until messages are durable, the bytes a message, and the CPU time.
 
 use super::answer::{JournalAnswer, Lap, Sense};
 use super::peers;
@@ -31,7 +31,7 @@ fn lap(value: f64, bound: f64, limit: String, round: &Round) -> Lap {
     Lap { value, bound, limit, quiet: round.quiet }
 }
 
-/// Rows 3 and 7: the greatest rate without loss, for a long time, and the CPU time of it.
+/// Rows 3 and 7: the greatest rate without loss over a long time, and the recorder's CPU time at this rate.
 pub(super) fn sustained(plan: &Plan<'_>, answer: &mut JournalAnswer, way: Way) -> Result<()> {
     for &size in &plan.ask.sizes {
         let to = journal_in(plan.disk)?;
@@ -91,7 +91,7 @@ pub(super) fn commit(plan: &Plan<'_>, answer: &mut JournalAnswer, way: Way) -> R
     Ok(())
 }
 
-/// The time of each message from its send until a look found it durable.
+/// Returns the time of each message from its send until the recorder's report showed that it was durable.
 fn to_durable(round: &Round) -> Result<Distribution> {
     let clock = shmcast::Clock::of_this_host();
     let mut moves = round.recorded.moves.iter().peekable();
@@ -158,8 +158,8 @@ pub(super) fn bytes(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
     Ok(())
 }
 
-/// Bytes for each message, of full data frames with their share of the index, in which each data frame has one entry; `None` if
-/// no frame was full.
+/// Returns the bytes that a message takes in full data frames, with the share of the index, which has one entry for each data
+/// frame. Returns `None` if no frame was full.
 fn bytes_a_message(to: &Path) -> Result<Option<f64>> {
     const FULL: u32 = 250 << 10;
     let journal = Journal::open(to)?;

@@ -1,5 +1,5 @@
-//! A disk that can stand still: an ext4 of its own in a file, which `fsfreeze` stops. Writes and syncs to it then wait in the kernel,
-//! as they wait for a drive that does not answer. Needs root, and the tools of e2fsprogs and util-linux.
+//! A disk that can be frozen: an ext4 file system in a file, which `fsfreeze` stops. Writes and syncs to it then wait in the kernel,
+//! as they wait for a drive that does not answer. This needs root, and the tools of e2fsprogs and util-linux.
 
 use anyhow::{Context, Result, bail};
 use std::fs::File;
@@ -15,10 +15,10 @@ pub struct FrozenDisk {
 }
 
 impl FrozenDisk {
-    /// Makes a file system of so many bytes in `dir`.
+    /// Makes a file system of `bytes` bytes in `dir`.
     ///
     /// # Errors
-    /// The reason why there can be none here: no root, no tools, no loop devices.
+    /// The reason why this is not possible: no root, no tools, no loop devices.
     pub fn new(dir: &Path, bytes: u64) -> Result<Self> {
         let mut disk = Self { image: dir.join("disk.img"), mount: dir.join("disk"), is_mounted: false };
         File::create(&disk.image)?.set_len(bytes)?;
@@ -34,7 +34,7 @@ impl FrozenDisk {
         &self.mount
     }
 
-    /// Stops it. What was written before is on it then.
+    /// Freezes the disk. All earlier writes are on the disk then.
     ///
     /// # Errors
     /// If the kernel refuses.

@@ -1,4 +1,5 @@
-//! The physical limits that a journal is compared with: bare calls on the same file system, in the same minute.
+//! The physical limits with which a journal is compared: bare system calls on the same file system, in the same
+//! minute.
 //!
 //! | limit | what |
 //! |---|---|
@@ -31,7 +32,7 @@ const FRAME: usize = 256 << 10;
 pub struct Limits {
     /// D with one write at a time, and with two.
     pub direct: [f64; 2],
-    /// The flags of D and S were refused, and the writes went through the page cache.
+    /// Whether the file system refused the flags of D and S. Then the writes went through the page cache.
     pub is_buffered: bool,
     /// S: the time of one write in ns.
     pub sync: Distribution,
@@ -77,7 +78,7 @@ impl Pages {
     }
 }
 
-/// Measures all limits, in a file of the directory that is removed at the end.
+/// Measures all limits in a new file of the directory. Removes the file at the end.
 ///
 /// # Errors
 /// The file system's error.
@@ -191,13 +192,14 @@ impl Measured {
         self.read()
     }
 
-    /// The last reading has filled the cache, as far as it holds the file.
+    /// Returns the rate of reading from the page cache. The previous call of `read` has filled the cache, as
+    /// far as the file fits.
     fn cached(&self) -> Result<f64> {
         self.read()
     }
 }
 
-/// Takes a file out of the page cache, if the file system lets it.
+/// Removes a file from the page cache, if the file system allows it.
 ///
 /// # Errors
 /// The file system's error.

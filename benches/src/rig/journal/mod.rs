@@ -1,10 +1,10 @@
-//! Rounds with a recorder in them. The recorder is a process of its own, as `shmcast record` is.
+//! Rounds with a recorder. The recorder is a separate process, as `shmcast record` is.
 //!
 //! | file | what |
 //! |---|---|
-//! | [`store`] | the file system and the drive that a journal lies on |
-//! | [`limits`] | what bare calls do there |
-//! | [`frozen`] | a disk that can stand still |
+//! | [`store`] | the file system and the drive of a journal |
+//! | [`limits`] | the speed of bare system calls there |
+//! | [`frozen`] | a disk that can be frozen |
 //! | [`role`] | the roles of a round, and the reports of its processes |
 //! | [`publisher`], [`recorder`] | the roles, played in processes of their own |
 //! | [`reader`] | readers of the journal, in processes of their own |

@@ -1,4 +1,4 @@
-//! The publisher of a round with a recorder: it calls `publish`, as any program does.
+//! The publisher of a round with a recorder. It calls `publish`, as any program does.
 
 use super::role::{Cost, Pace, Publish, Published, RUN};
 use crate::rig::child::{bind, say, wait_for};
@@ -11,9 +11,10 @@ use shmcast::{Clock, Preparation, Publisher};
 use shmcast_layout::counter::{ticks, ticks_after_loads};
 use std::time::Duration;
 
-/// Pause of a publisher that the gate holds back. It sleeps, because the recorder may need its CPU.
+/// The pause of a publisher that the gate holds back. It sleeps instead of spinning, because the recorder may
+/// need its CPU.
 const HELD_BACK: Duration = Duration::from_micros(50);
-/// A publisher whose next send is further away than this sleeps for a part of the time, in ns.
+/// If a publisher's next send is further away than this (in ns), it sleeps for a part of the time.
 const SLEEPS_FROM_NS: u64 = 500_000;
 /// It wakes so long before, in ns.
 const WAKES_BEFORE_NS: u64 = 200_000;
@@ -21,7 +22,7 @@ const WAKES_BEFORE_NS: u64 = 200_000;
 /// Most samples of the cost that are kept; later ones are not.
 const SAMPLES: usize = 4 << 20;
 
-/// Plays the role in this process: answers `ready`, waits for `go`, sends, reports, and lives on until `stop`.
+/// Plays the role in this process: answers `ready`, waits for `go`, sends, reports, and waits for `stop`.
 ///
 /// # Errors
 /// The error of the channel or of a pipe.

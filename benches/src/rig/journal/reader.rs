@@ -1,4 +1,5 @@
-//! Readers of a journal, each in a process of its own: one that catches up, one that looks times up, the check, and recovery.
+//! Readers of a journal, each in a separate process: one catches up, one looks up times, one verifies, and one recovers the
+//! journal.
 
 use super::limits::forget;
 use super::role::{CatchUp, CaughtUp, Done, LookedUp, Lookup};
@@ -18,7 +19,7 @@ use std::time::Instant;
 /// Most events of one batch.
 const BATCH: usize = 4096;
 
-/// Answers `ready`, waits for `go`, and reports what `run` gives.
+/// Answers `ready`, waits for `go`, runs `run`, and reports its result.
 fn report<T: Serialize>(run: impl FnOnce() -> Result<T>) -> Result<()> {
     say("ready")?;
     wait_for("go")?;
@@ -29,7 +30,7 @@ fn ns(start: Instant) -> u64 {
     start.elapsed().as_nanos() as u64
 }
 
-/// Takes all files of a journal out of the page cache.
+/// Removes all files of a journal from the page cache.
 ///
 /// # Errors
 /// The file system's error.
@@ -41,7 +42,7 @@ pub fn forget_all(journal: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Reads from a sequence on until it is told that it is live. Each sequence must come once.
+/// Reads from a sequence until it gets the event that it has caught up. Each sequence must come once.
 pub(super) fn catch_up(role: &CatchUp) -> Result<()> {
     bind(role.cpu)?;
     report(|| {
@@ -93,9 +94,9 @@ fn message(reader: &mut Reader) -> Result<Option<(u64, u64)>> {
     }
 }
 
-/// Looks up times that are spread over a journal, each behind the page cache.
+/// Looks up times that are spread over a journal. Each lookup starts without the page cache.
 pub(super) fn look_up(role: &Lookup) -> Result<()> {
-    /// A time may be off by as much as the clock was set meanwhile.
+    /// The allowed error of a time. The clock may have been adjusted by this much during the recording.
     const NEAR_NS: u64 = 1_000_000;
     report(|| {
         let journal = Journal::open(&role.journal)?;

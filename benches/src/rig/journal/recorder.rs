@@ -1,4 +1,4 @@
-//! The recorder of a round: the library that `shmcast record` and the daemon use, in a process of its own.
+//! The recorder of a round, in a separate process. It uses the same library as `shmcast record` and the daemon.
 
 use super::publisher::gate_of;
 use super::role::{Read, Record, Recorded, Seen, Standing, Sync, Way};
@@ -58,8 +58,9 @@ fn words() -> Receiver<String> {
     words
 }
 
-/// Plays the role in this process: answers `ready`, waits for `go`, and records. It answers `where` by a [`Standing`], and
-/// `until N` by a [`Recorded`] when everything up to N is durable and the last file is sealed; then it ends.
+/// Plays the role in this process: answers `ready`, waits for `go`, and records. It answers `where` by a [`Standing`].
+/// After `until N` it waits until everything up to N is durable and the last file is sealed. Then it answers by a
+/// [`Recorded`], and ends.
 ///
 /// # Errors
 /// The error of the recorder or of a pipe.
@@ -122,7 +123,7 @@ pub fn play_recorder(role: &Record) -> Result<()> {
     })?)
 }
 
-/// Removes the oldest files, as a daemon does, as long as this process lives.
+/// Deletes the oldest files again and again, as a daemon does, until this process ends.
 fn trim(dir: &PathBuf, bytes: u64) {
     let (keep, mut trimmed) = (Keep { bytes: Some(bytes), ..Keep::default() }, Trimmed::default());
     loop {

@@ -1,4 +1,4 @@
-//! The roles of a round with a recorder, and what their processes report. The rig passes a [`Role`] as an argument; the child
+//! The roles of a round with a recorder, and the reports of their processes. The rig passes a [`Role`] as an argument. The child
 //! answers `ready`, waits for words, and prints lines of JSON.
 
 use crate::rig::spec::Usage;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 pub enum Pace {
     /// One message each so many ns.
     Every(u64),
-    /// Back to back, held back by the gate so that nothing is lost.
+    /// Back to back. The gate holds the publisher back, so that nothing is lost.
     Gated,
     /// Back to back, whatever is lost.
     FlatOut,
@@ -80,11 +80,11 @@ pub struct Record {
     pub buffer: usize,
     /// Bytes at which a file is sealed.
     pub file_bytes: u64,
-    /// Bytes of files from which on the oldest are removed; 0 for never.
+    /// The size of all files in bytes above which the oldest files are deleted; 0 for never.
     pub keep_bytes: u64,
-    /// Whether it reports to the round's gate, for a ring of so many messages; 0 for no.
+    /// If not 0, the recorder reports to the round's gate, for a ring of this many messages.
     pub gate_messages: u64,
-    /// Whether each move of what is durable is noted. It takes a CPU.
+    /// Whether the recorder notes each change of the durable sequence. This uses a whole CPU.
     pub keeps_moves: bool,
     /// CPU that it is bound to.
     pub cpu: Option<usize>,
@@ -99,7 +99,7 @@ pub struct Read {
     pub cpu: Option<usize>,
 }
 
-/// A reader that is behind, and reads the journal until it is live.
+/// A reader that is behind, and reads the journal until it has caught up.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CatchUp {
     /// The round's directory, in memory.
@@ -147,7 +147,7 @@ pub struct Published {
     pub messages: u64,
     /// Clock ticks before the first and after the last.
     pub span: (u64, u64),
-    /// Its time inside a send. Back to back: means of runs of [`RUN`] sends.
+    /// The time inside a send. Back to back it consists of means over runs of [`RUN`] sends.
     pub cost: Cost,
     /// Clock ticks at each send, where they were asked for.
     pub sends: Vec<u64>,
@@ -155,7 +155,7 @@ pub struct Published {
     pub usage: Usage,
 }
 
-/// The time inside a send, in ns with fractions: a median of 30 ns would hide 3 %.
+/// The time inside a send in ns. It has fractions, because whole ns would hide a change of 3 % at a median of 30 ns.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Cost {
     /// Samples.
@@ -178,8 +178,9 @@ impl Cost {
     }
 }
 
-/// A quantile of sorted samples. A clock may move in steps of 10 ns; then many samples are equal, and stand for times that are spread
-/// over the step that ends with them. The quantile lies within that step, by its place among them.
+/// Returns a quantile of sorted samples. A clock may move in steps of 10 ns, so that many samples are equal. In truth their times are
+/// spread over the step that ends with this value. So the function interpolates within the step, by the position of the quantile
+/// among the equal samples.
 fn within(samples: &[f64], quantile: f64) -> f64 {
     let place = quantile * samples.len() as f64;
     let Some(&found) = samples.get(place as usize) else { return 0.0 };
@@ -209,7 +210,7 @@ pub struct Recorded {
     pub sealed_at: u64,
     /// Clock ticks at moves of what is durable, and the sequence.
     pub moves: Vec<(u64, u64)>,
-    /// The resources that it used from `go` until everything was durable.
+    /// The resources that the recorder used from `go` until everything was durable.
     pub usage: Usage,
     /// Errors of the disk.
     pub errors: Vec<String>,
@@ -244,7 +245,7 @@ pub struct CaughtUp {
     pub messages: u64,
     /// Bytes of their payloads.
     pub payload_bytes: u64,
-    /// Time from the call that opens the channel until it was live.
+    /// The time from the call that opens the channel until the reader had caught up.
     pub ns: u64,
 }
 
@@ -253,14 +254,14 @@ pub struct CaughtUp {
 pub struct LookedUp {
     /// Time of each, until its message was there.
     pub times: Vec<u64>,
-    /// Calls that read, for each; none where the kernel does not count them.
+    /// The number of read calls of each lookup; empty if the kernel does not count them.
     pub reads: Vec<u64>,
 }
 
 /// The report of a check, or of recovery.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Done {
-    /// Bytes that were checked; of recovery, bytes of frames in the file that was not sealed.
+    /// The number of verified bytes. For recovery, the bytes of frames in the file that was not sealed.
     pub bytes: u64,
     /// Time that it took.
     pub ns: u64,

@@ -1,4 +1,4 @@
-//! One round with a publisher and a recorder, or a reader in its place.
+//! A round with a publisher and a recorder, or with a publisher and a reader instead.
 
 use super::recorder;
 use super::role::{Publish, Published, Read, Record, Recorded, Role, Seen, Standing};
@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Longest time that a disk has to take what waits for it, and to seal.
+/// The longest time that a disk may take to write what waits for it, and to seal the last file.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The hidden command that plays a role.
@@ -64,7 +64,7 @@ pub struct Running<'a> {
 }
 
 impl Running<'_> {
-    /// How far the recorder is.
+    /// Asks the recorder for its present position.
     ///
     /// # Errors
     /// If there is none, or it does not answer.
@@ -89,7 +89,7 @@ fn start(program: &Path, role: &Role, name: &str) -> Result<Player> {
 /// Counts the system calls of a publishing thread from the start of its process to the end, while a recorder is at work.
 ///
 /// # Errors
-/// When there is no `strace`, or it may trace nothing here; when a process fails.
+/// When there is no `strace`, when the system forbids it, or when a process fails.
 pub fn publisher_calls(program: &Path, role: &Publish, recorder: &Record) -> Result<u64> {
     let counts = role.dir.join("calls");
     let words = ["-c", "-o", &counts.to_string_lossy()].map(str::to_owned);
@@ -117,7 +117,7 @@ pub fn publisher_calls(program: &Path, role: &Publish, recorder: &Record) -> Res
 /// Plays these roles at the same time, each in a process of its own, and returns their reports.
 ///
 /// # Errors
-/// When a process fails; the rest are killed then.
+/// When a process fails. The other processes are killed then.
 pub fn together<T: DeserializeOwned>(program: &Path, roles: &[Role]) -> Result<Vec<T>> {
     let program = Program::copied(program)?;
     let started = roles.iter().map(|role| start(&program.path(), role, "a reader"));
@@ -129,8 +129,8 @@ pub fn together<T: DeserializeOwned>(program: &Path, roles: &[Role]) -> Result<V
     Ok(reports)
 }
 
-/// Records by one recorder after the other, and kills each when it has made so many messages durable. The
-/// publisher does not wait for what is durable, so the next recorder may have to name a loss.
+/// Runs one recorder after the other. Kills each when it has made its number of messages durable. The publisher does not
+/// wait for recorders, so the next recorder may have to report a loss.
 ///
 /// # Errors
 /// When a process fails.
@@ -155,7 +155,7 @@ pub fn crash(program: &Path, role: &Publish, recorders: &[(Record, u64)]) -> Res
 /// Plays a round with the child program `program`. `meanwhile` runs while the publisher sends.
 ///
 /// # Errors
-/// When a process fails, or does not end in time; the rest are killed then. The error of `meanwhile`.
+/// When a process fails, or does not end in time. The other processes are killed then. Or the error of `meanwhile`.
 pub fn round(
     program: &Path,
     role: &Publish,
@@ -198,16 +198,16 @@ pub fn round(
 }
 
 impl Round {
-    /// Seconds from the first send to the moment when everything was durable.
+    /// Returns the seconds from the first send until everything was durable.
     pub fn seconds(&self) -> f64 {
         let clock = shmcast::Clock::of_this_host();
         clock.ns_between(self.published.span.0, self.recorded.durable_at) as f64 / 1e9
     }
 
-    /// Checks that each sequence is in the journal or named as lost.
+    /// Checks that each sequence is in the journal or listed as lost.
     ///
     /// # Errors
-    /// If one is not.
+    /// If a sequence is neither.
     pub fn is_exact(&self) -> Result<()> {
         let role::Recorded { messages, overrun, ref errors, .. } = self.recorded;
         let sent = self.published.messages;

@@ -1,4 +1,4 @@
-//! The place that a journal is written to: the file system, its options, the cache of its drive, and the room in it.
+//! The store of a journal: the file system, its options, the cache of its drive, and the free space.
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The facts about a store that somebody needs to judge a figure. A value that the system does not give is `unknown`.
+/// The properties of a store that matter for a figure. A value that the system does not give is `unknown`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Store {
     /// The directory.
@@ -17,7 +17,7 @@ pub struct Store {
     pub options: String,
     /// The device.
     pub device: String,
-    /// The drive's write cache as the kernel knows it: `write through`, or `write back` for a volatile one.
+    /// The drive's write cache as the kernel reports it: `write through`, or `write back` for a volatile cache.
     pub write_cache: String,
     /// Bytes that are free for this user.
     pub free: u64,
@@ -26,7 +26,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// The store that `path` lies in.
+    /// Returns the store that contains `path`.
     ///
     /// # Errors
     /// If there is no such directory.
@@ -80,7 +80,7 @@ impl Default for Mount {
 }
 
 impl Mount {
-    /// The mount in a line of `mountinfo`, if its file system has this number.
+    /// Parses the mount in a line of `mountinfo`. Returns `None` if its file system has another number.
     fn of(line: &str, number: &str) -> Option<Self> {
         let (place, kind) = line.split_once(" - ")?;
         let place: Vec<&str> = place.split(' ').collect();

@@ -39,7 +39,8 @@ struct Pairs {
     /// Bytes of the ring
     #[arg(long, default_value_t = 1 << 20)]
     capacity: u64,
-    /// How often the publisher is killed; of a daemon's channel, every other time the daemon
+    /// How often a process is killed: the publisher, or for a daemon's channel alternately publisher and
+    /// daemon
     #[arg(long, default_value_t = 0)]
     kills: u32,
     /// By channels of a daemon, for testees with level 6

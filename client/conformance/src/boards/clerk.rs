@@ -1,4 +1,5 @@
-//! The writing end of a board, which follows SPEC.md, section 8, store by store. It knows only words: what it does, a successor could do.
+//! The publisher's end of a board. It makes the stores that SPEC.md, section 8, requires, in their order. Apart from the list of vacant
+//! slots, its state is only in the words of the segment, so a successor can continue from them.
 
 use super::shelf::{Message, Spec};
 use crate::scribe::{CAPACITY, DATA, Scribe, WORDS, checksum};
@@ -34,7 +35,7 @@ fn word_of(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// Where the parts of a board are, in words from the start of the segment.
+/// The offsets of the parts of a board, in words from the start of the segment.
 #[derive(Debug, Clone)]
 pub struct Parts {
     /// The creator's decision.
@@ -142,7 +143,7 @@ pub fn seal(header: &mut [u64]) {
 pub struct Clerk {
     /// Where all is.
     pub parts: Parts,
-    /// Slots without a living key, in the order in which new keys get them.
+    /// Slots without a living key. New keys get them in this order.
     vacant: VecDeque<usize>,
 }
 
@@ -162,7 +163,7 @@ impl Clerk {
         [words[head + 6], words[head + 7]]
     }
 
-    /// Searches the index for a key, and for the entry at which the search ends.
+    /// Searches the index for a key. Returns the number of the entry at which the search ends, and the key's slot if there is one.
     fn find(&self, words: &[u64], identity: [u64; 2]) -> (usize, Option<usize>) {
         let print = self.parts.fingerprint(identity);
         let mut number = print as usize;
@@ -298,8 +299,8 @@ impl Clerk {
         }
     }
 
-    /// Takes a board over, whose ring was taken over and has these messages, and perhaps some before them. If a message behind THROUGH is
-    /// in the ring no more, `oldest` is the first that is.
+    /// Takes a board over after its ring was taken over. `messages` are the messages of the ring, and perhaps some before them. If the
+    /// ring has lost a message after THROUGH, `oldest` is the first message that the ring still has.
     pub fn take_over(
         parts: Parts,
         scribe: &mut Scribe,
@@ -350,7 +351,7 @@ impl Clerk {
         self.through(scribe, oldest - 1);
     }
 
-    /// Makes the index anew, lists the vacant slots, and returns the slot in the middle of a store.
+    /// Builds the index again and lists the vacant slots. Returns the slot that the dead publisher was storing into, if there is one.
     fn survey(&mut self, scribe: &mut Scribe) -> Option<usize> {
         let high = scribe.words()[AT + HIGH] as usize;
         self.add(scribe, MOVES, 1 + scribe.words()[AT + MOVES] % 2);
@@ -379,7 +380,8 @@ impl Clerk {
         busy
     }
 
-    /// Decides about the slot in the middle of a store, of which the first key after THROUGH is known.
+    /// Decides what happens to the slot `busy`, into which the dead publisher was storing. `first` is the first key after THROUGH. If it
+    /// is the slot's key, the slot stays, because the message is posted again. Otherwise the slot becomes empty.
     fn settle(&mut self, scribe: &mut Scribe, busy: Option<usize>, first: Option<[u64; 2]>) {
         let Some(slot) = busy else { return };
         let identity = self.identity_in(scribe.words(), slot);

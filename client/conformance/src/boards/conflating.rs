@@ -1,4 +1,4 @@
-//! Readers that leave out what is no longer the newest of its key, and a publisher that laps them.
+//! Vectors for conflating readers, which skip messages that are no longer the newest of their key. A publisher laps them.
 
 use super::history::{History, pool, publish, spec};
 use super::shelf::{Entry, Message};
@@ -24,7 +24,7 @@ pub(super) fn add(all: &mut Vec<Vector>) {
 struct Reader {
     /// The sequence that is due.
     due: u64,
-    /// The keys that it was given, each with the sequence of its last message, and whether that removed it.
+    /// For each key that the reader received: the sequence of its last message, and whether that message removed the key.
     known: BTreeMap<Vec<u8>, (u64, bool)>,
 }
 
@@ -62,8 +62,8 @@ fn known(history: &History) -> BTreeMap<Vec<u8>, (u64, bool)> {
 }
 
 impl Reader {
-    /// Checks all that the reader was given since the last look: messages of the stream, for as long as it was not too far behind, and then
-    /// perhaps the board, once.
+    /// Checks the events that the reader received since the last look. These are messages of the stream until the reader was too far
+    /// behind, and then perhaps the board, once.
     fn received(&mut self, history: &History, events: &[String], step: &str) -> Verdict {
         let is_streams = |event: &&String| event.starts_with("message") && !event.contains(" conflated=");
         let streamed = events.iter().take_while(is_streams).count();
@@ -109,8 +109,8 @@ impl Reader {
         }
     }
 
-    /// The keys that the board does not have any more, or never had, as messages with the key alone; and whether they were removed since,
-    /// and another key got the slot.
+    /// Returns the known keys that the board no longer has, each as a message that removes it. The flag says whether the key was removed
+    /// after the reader's last message of it, and its slot was given to another key.
     fn forgotten(&self, history: &History) -> Vec<(String, bool)> {
         let (spec, shelf) = (&history.parts.spec, &history.shelf);
         let missing =
@@ -126,7 +126,7 @@ impl Reader {
     }
 }
 
-/// The messages that the board gives to a reader to which `due` is due.
+/// Returns the events of a reader that changes to the board when its next message is `due`.
 fn from_board(history: &History, due: u64) -> Vec<String> {
     let (spec, next) = (&history.parts.spec, history.next());
     let is_told = |entry: &&Entry| entry.newest.sequence >= due && entry.newest.payload.len() <= spec.value;

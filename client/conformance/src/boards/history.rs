@@ -19,7 +19,7 @@ pub struct History {
     pub parts: Parts,
     /// The stores that were played, if they are kept.
     pub kept: Option<Vec<Store>>,
-    /// The content of the board before this message, the first that was posted since.
+    /// The content of the board before a message, and the sequence of this message. All later messages were posted to the board.
     base: (Shelf, u64),
     scribe: Scribe,
     clerk: Clerk,
@@ -78,13 +78,13 @@ impl History {
         stores
     }
 
-    /// Another publisher takes the channel over. What the last one stored is what the memory has.
+    /// Lets another publisher take the channel over, after all stores of the last publisher.
     pub fn take_over(&mut self) {
         self.flush();
         self.succeed(self.model.clone());
     }
 
-    /// As [`take_over`](Self::take_over), from this memory, in which some of the last stores may be missing.
+    /// Lets another publisher take the channel over, from this memory. The memory may lack the last stores of the dead publisher.
     pub fn succeed(&mut self, model: Model) {
         self.time += 1;
         let (_, next) = model.tail();
@@ -107,7 +107,7 @@ impl History {
         self.clerk = Clerk::take_over(parts, scribe, &self.messages, next, oldest);
     }
 
-    /// Publishes a message, and keeps the board as it is: this writer knows nothing of boards.
+    /// Publishes a message but does not update the board, as a publisher of an older release does.
     pub fn publish_beside(&mut self, payload: Vec<u8>) {
         self.time += 1;
         let (sequence, time) = (self.next(), self.time);
@@ -115,8 +115,8 @@ impl History {
         self.messages.push(Message { sequence, payload, tag: 5, is_key: false, time });
     }
 
-    /// Returns the events of a reader that begins with the board of this memory. `shelves` has what stood on the board up to some
-    /// sequences.
+    /// Returns the events of a reader that begins with the board in this memory. `shelves` has the content of the board after
+    /// some sequences.
     pub fn begin(&self, model: &Model, shelves: &[(u64, Shelf)]) -> Vec<String> {
         let (through, (_, next)) = (model.words[AT + THROUGH], model.tail());
         let known = shelves.iter().rev().find(|(last, _)| *last <= through);
@@ -130,13 +130,13 @@ impl History {
         told
     }
 
-    /// Returns the events of a reader that begins with the board as it stands.
+    /// Returns the events of a reader that begins with the present board.
     pub fn begin_now(&self) -> Vec<String> {
         self.begin(&self.model, &[(0, self.shelf.clone())])
     }
 }
 
-/// The boards of histories: keys of different lengths and places, few slots or many.
+/// Returns the properties of a history's board. Boards differ in the length and position of keys and in the number of slots.
 pub fn spec(seed: u64) -> Spec {
     let (keys, value, key, remove_tag) = match seed % 6 {
         0 => (16, 64, 0..4, None),
@@ -149,7 +149,7 @@ pub fn spec(seed: u64) -> Spec {
     Spec { keys, value, key, remove_tag }
 }
 
-/// The key of a number. Keys differ in their first and last bytes.
+/// Returns the key with this number. Keys differ in their first and last bytes.
 pub fn key(spec: &Spec, number: u64) -> Vec<u8> {
     let length = spec.key.len();
     let mut key: Vec<u8> = (0..length).map(|at| (number as u8).wrapping_mul(at as u8 | 1)).collect();
@@ -157,13 +157,14 @@ pub fn key(spec: &Spec, number: u64) -> Vec<u8> {
     key
 }
 
-/// Number of keys that a history may use: sometimes more than there are slots.
+/// Returns the number of keys that a history may use. It may be larger than the number of slots.
 pub fn pool(spec: &Spec, seed: u64) -> u64 {
     let keys = spec.keys as u64;
     if seed.is_multiple_of(2) { keys } else { keys + keys / 2 + 1 }
 }
 
-/// Publishes a message at random: most of them with a key, some of which remove it, or are too large, or are too short.
+/// Publishes a random message. Most messages have a key. Some remove the key, are too large for the board, or are too short to
+/// have a key.
 pub fn publish(history: &mut History, dice: &mut Rng, pool: u64) {
     let spec = history.parts.spec.clone();
     let key = key(&spec, dice.u64(0..pool));

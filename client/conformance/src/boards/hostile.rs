@@ -1,4 +1,5 @@
-//! Boards in which some words were replaced. A reader may refuse them, or return any messages that fit; it must not crash or hang.
+//! Vectors with damaged boards, in which some words were replaced. A reader may refuse such a board, or return any messages that
+//! are possible. It must not crash or hang.
 
 use super::clerk::{AT, seal};
 use super::history::{History, key, publish, write};
@@ -22,7 +23,7 @@ pub(super) fn add(all: &mut Vec<Vector>, mutants: u64) {
     }
 }
 
-/// A history that laps its readers, and the memory at its begin.
+/// Returns a history that laps its readers, and the memory at the beginning of this history.
 fn histories(seed: u64) -> (Vec<u64>, History) {
     let mut history = write(8 * seed + 2);
     let words = history.model.words.clone();

@@ -1,4 +1,5 @@
-//! Level 8: channels with a board, and readers that begin with it, look single keys up, or leave out what is no longer the newest.
+//! Level 8: channels with a board. Readers begin with the board, look up single keys, or skip messages that are no longer the
+//! newest of their key.
 
 pub mod clerk;
 mod conflating;
@@ -74,7 +75,7 @@ fn open(testee: &mut Testee, stage: &Stage, start: &str, conflate: bool) -> Resu
     testee.ask(&format!(r#"{{"do":"open",{place},"channel":"t","start":"{start}"{conflate}}}"#))
 }
 
-/// Opens the channel with its board, and receives these events.
+/// Opens the channel with `start` "board", and checks that the testee receives these events.
 fn begin(testee: &mut Testee, stage: &Stage, how: &str, step: &str, told: Vec<String>) -> Result<Verdict> {
     passes!(same(format!("{step}, open"), &Answer::done(), &open(testee, stage, "board", false)?));
     poll(testee, how, format!("{step}, {how}"), told)
@@ -128,7 +129,8 @@ fn no_board(testee: &mut Testee) -> Result<Verdict> {
     Ok(same("get".into(), &Answer::refused("no board"), &answer))
 }
 
-/// What an opener refuses, by the word of the board's header. The checksum is right, but for its own word.
+/// Headers of a board that an opener must refuse: a name, the changed word, and its value. The checksum is correct, except in the
+/// header whose changed word is the checksum.
 const HEADERS: [(&str, usize, u64); 10] = [
     ("magic", 0, 1),
     ("version", 1, 0x2_0000),
@@ -160,7 +162,7 @@ fn header(testee: &mut Testee, word: usize, value: u64) -> Result<Verdict> {
     Ok(if is_refused { Ok(()) } else { fails("open", "a refusal", format!("{answer:?}")) })
 }
 
-/// A reader of the ring alone needs no board, and a later minor version of the board is one.
+/// A board with a later minor version must be accepted. A reader of the ring alone must open the channel, too.
 fn ring_alone(testee: &mut Testee) -> Result<Verdict> {
     let spec = Spec { keys: 8, value: 64, key: 0..4, remove_tag: None };
     let mut history = History::new(spec, 77);
@@ -177,7 +179,7 @@ fn ring_alone(testee: &mut Testee) -> Result<Verdict> {
     poll(testee, "batch", "the ring".into(), told)
 }
 
-/// A publisher that knows nothing of the board goes on for more than a lap. What the board has cannot be joined to the ring.
+/// A publisher that does not update the board publishes more than the ring holds. The board then cannot be joined to the ring.
 fn behind_its_back(testee: &mut Testee) -> Result<Verdict> {
     let mut history = write(27);
     let mut dice = Rng::with_seed(9);

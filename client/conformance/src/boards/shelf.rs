@@ -1,5 +1,5 @@
-//! What stands on a board by SPEC.md, section 8: the newest message of each key. It is derived from the list of messages, and not from
-//! words.
+//! The expected content of a board by SPEC.md, section 8: the newest message of each key. It is computed from the list of messages,
+//! and not from the words of a segment.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// Returns the key of a payload that is long enough to have one.
+    /// Returns the key of a payload, or `None` if the payload is too short to have one.
     pub fn key_of<'a>(&self, payload: &'a [u8]) -> Option<&'a [u8]> {
         payload.get(self.key.clone())
     }
@@ -44,14 +44,14 @@ pub struct Message {
 }
 
 impl Message {
-    /// Returns the event of this message, in the order of the stream.
+    /// Returns the text of the event for this message, if it comes in the order of the stream.
     pub fn told(&self) -> String {
         let Self { sequence, payload, tag, is_key, time } = self;
         let (key, length, crc) = (u8::from(*is_key), payload.len(), crc32c::crc32c(payload));
         format!("message {sequence} tag={tag} key={key} time={time} length={length} crc={crc:08x}")
     }
 
-    /// Returns the event of this message, as it comes from the board.
+    /// Returns the text of the event for this message, if it comes from the board.
     pub fn told_by_board(&self, left_out: u64) -> String {
         format!("{} conflated={left_out}", self.told())
     }
@@ -70,7 +70,7 @@ pub struct Entry {
     pub born: u64,
     /// Whether the newest message removed it.
     pub is_removed: bool,
-    /// Whether the newest message is not known. Then `newest` has only the sequence below which it is.
+    /// Whether the newest message is unknown. Then `newest` has only a sequence, and the newest message is not later than it.
     pub is_unknown: bool,
 }
 
@@ -81,9 +81,9 @@ pub struct Shelf {
     pub spec: Spec,
     /// The keys, in no order that counts.
     pub entries: Vec<Entry>,
-    /// The highest sequence of a removal whose slot another key got.
+    /// The highest sequence of a removed key whose slot was given to another key.
     pub forgotten: u64,
-    /// The keys whose slots others got, each with the sequence of its removal.
+    /// The removed keys whose slots were given to other keys, each with the sequence of its removal.
     pub gone: Vec<(Vec<u8>, u64)>,
     /// Messages that were left out: no room, too large, too short.
     pub left_out: [u64; 3],
@@ -117,7 +117,7 @@ impl Shelf {
         }
     }
 
-    /// Forgets all messages before `oldest`, because some of them were published without the board.
+    /// Marks the newest message of each key as unknown, because some messages before `oldest` were published without the board.
     pub fn forget_before(&mut self, oldest: u64) {
         for entry in &mut self.entries {
             (entry.count, entry.born) = (0, oldest);
@@ -127,7 +127,7 @@ impl Shelf {
         }
     }
 
-    /// Merges a message of the ring as a reader does: there is room for each key.
+    /// Merges a message of the ring, as a reader does. In contrast to the publisher's board, there is a slot for each key.
     pub fn merge(&mut self, message: &Message) {
         let Some(key) = self.spec.key_of(&message.payload).map(<[u8]>::to_vec) else { return };
         if !self.renew(&key, message) && !self.spec.removes(message) {
@@ -148,7 +148,8 @@ impl Shelf {
         true
     }
 
-    /// Gives a new key a slot: one that was never used, or that of the key which was removed first.
+    /// Gives a slot to a new key. If no slot is free, takes the slot of the key that was removed first. Returns false if there is
+    /// none.
     fn add(&mut self, key: &[u8], message: &Message) -> bool {
         if self.entries.len() == self.spec.keys {
             let removed = self.entries.iter().enumerate().filter(|(_, entry)| entry.is_removed);
@@ -175,7 +176,8 @@ impl Shelf {
         });
     }
 
-    /// Returns the events of a reader that begins with the board, up to the one that says that the stream goes on at `next`.
+    /// Returns the events of a reader that begins with the board. The last event is `live`, which says that the stream continues at
+    /// `next`.
     pub fn begin(&self, next: u64) -> Vec<String> {
         let mut living: Vec<&Entry> = self.entries.iter().filter(|entry| !entry.is_removed).collect();
         living.sort_by_key(|entry| entry.newest.sequence);

@@ -1,4 +1,5 @@
-//! A writer's stores one at a time, readers that join behind each of them, and successors of a writer that died there.
+//! Vectors that play the stores of a publisher one at a time. Readers join after each store. In other vectors the publisher
+//! dies after a store, and a successor takes over.
 
 use super::clerk::AT;
 use super::history::History;
@@ -41,7 +42,7 @@ pub(super) const ACTS: [(&str, Act); 11] = [
     }),
 ];
 
-/// A new key gets the slot of a removed one, and so does another.
+/// A new key gets the slot of a removed key. Then a second new key gets the slot of another one.
 const TAKES_A_SLOT: Act = |h| {
     // Slots that were never used come first.
     h.publish(of(9, 3), 8, false);
@@ -53,7 +54,7 @@ const TAKES_A_SLOT: Act = |h| {
 /// The tag that removes a key.
 const TAG: Option<u16> = Some(77);
 
-/// A board with five slots, of which four are used: keys 1, 2 and 4, and 3, which was removed.
+/// Makes a board with five slots, of which four are used: by keys 1, 2 and 4, and by key 3, which was removed.
 fn before(remove_tag: Option<u16>) -> History {
     let spec = Spec { keys: 5, value: 64, key: 0..4, remove_tag };
     let mut history = History::new(spec, 0x0123_4567_89ab_cdef);
@@ -74,7 +75,7 @@ fn shelves(history: &History) -> Vec<(u64, Shelf)> {
     history.messages.iter().map(one).collect()
 }
 
-/// Plays an act. Returns the history behind it, the memory before it, and all stores of it.
+/// Plays an act. Returns the history after the act, the memory before it, and all its stores.
 pub(super) fn acted(act: Act, remove_tag: Option<u16>) -> (History, Model, Vec<Store>) {
     let mut history = before(remove_tag);
     let before = history.model.clone();
@@ -97,7 +98,7 @@ pub(super) fn add(all: &mut Vec<Vector>) {
     super::add(all, "joins-while-another-takes-over".into(), joins_in_takeover);
 }
 
-/// The stores behind which something new is to be seen: all from the one before the first commit on.
+/// Returns the number of the first store after which a reader can see a change: the store before the first commit.
 pub(super) fn first_of_interest(stores: &[Store]) -> usize {
     stores.iter().position(|store| store.commits.is_some()).map_or(0, |commit| commit.saturating_sub(1))
 }
@@ -127,7 +128,7 @@ fn joins(testee: &mut Testee, act: Act) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// A writer dies behind each store, another takes over, and publishes two more messages.
+/// After each store of an act, the publisher dies. Another one takes over, and publishes two more messages.
 fn deaths(testee: &mut Testee, act: Act) -> Result<Verdict> {
     for dies_at in deaths_of(act) {
         let mut history = died(act, dies_at, TAG);
@@ -145,14 +146,14 @@ fn deaths(testee: &mut Testee, act: Act) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// The numbers of stores behind which a writer dies: all that concern the board.
+/// Returns the numbers of stores of an act after which the publisher dies: the stores of the board, and the end.
 pub(super) fn deaths_of(act: Act) -> Vec<usize> {
     let (_, _, stores) = acted(act, TAG);
     let is_boards = |number: &usize| *number == stores.len() || stores[*number].word >= AT;
     (first_of_interest(&stores)..=stores.len()).filter(is_boards).collect()
 }
 
-/// The history of a writer that died behind this many stores of an act, and of the one that took over.
+/// Returns the history of a publisher that died after this many stores of an act, and of a publisher that took over.
 pub(super) fn died(act: Act, dies_at: usize, remove_tag: Option<u16>) -> History {
     let (mut history, mut model, stores) = acted(act, remove_tag);
     stores.iter().take(dies_at).for_each(|store| model.apply(store));
@@ -160,7 +161,7 @@ pub(super) fn died(act: Act, dies_at: usize, remove_tag: Option<u16>) -> History
     history
 }
 
-/// Readers join behind each store of a successor, whose predecessor died when it gave the slot of a removed key to another.
+/// The publisher dies while it gives the slot of a removed key to another key. Readers join after each store of the successor.
 fn joins_in_takeover(testee: &mut Testee) -> Result<Verdict> {
     let (whole, mut model, stores) = acted(TAKES_A_SLOT, TAG);
     // Key 3 has the third slot.
@@ -182,7 +183,8 @@ fn joins_in_takeover(testee: &mut Testee) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// A writer that knows nothing of boards published this many messages, perhaps more than a lap. What came before is not known.
+/// Returns a history in which a publisher sent this many messages without updating the board, perhaps more than a lap. The
+/// board is then taken over.
 pub(super) fn beside(messages: u64, remove_tag: Option<u16>) -> History {
     let mut history = before(remove_tag);
     for number in 0..messages {

@@ -1,5 +1,5 @@
-//! The testee publishes on a channel with a board. What stands on the board is compared key by key: which slot a key has is the writer's
-//! own affair, but for the rules by which readers find it.
+//! Vectors in which the testee publishes on a channel with a board. The board is compared key by key. A publisher may choose which slot
+//! a key gets, as long as readers find it.
 
 use super::Vector;
 use super::clerk::{
@@ -119,7 +119,7 @@ fn at_random(dice: &mut Rng, spec: &Spec, pool: u8) -> Ask {
     Ask { length, fill: dice.u8(0..pool), tag: dice.u16(..), is_key: dice.u8(0..9) == 0 }
 }
 
-/// The testee takes over from a publisher that died behind this many stores.
+/// The testee takes over from a publisher that died after this many stores of an act.
 fn takes_over(testee: &mut Testee, act: super::traces::Act, dies_at: usize) -> Result<Verdict> {
     Ok(goes_on(testee, died(act, dies_at, None))?.map_err(|failure| Failure {
         step: format!("a death behind store {dies_at}, {}", failure.step),
@@ -127,7 +127,8 @@ fn takes_over(testee: &mut Testee, act: super::traces::Act, dies_at: usize) -> R
     }))
 }
 
-/// The testee takes over, and publishes. The history has already been taken over by the suite, from the same memory.
+/// The testee takes over, and publishes. The suite's own publisher has taken over from the same memory before, so `history` has the
+/// expected result.
 fn goes_on(testee: &mut Testee, mut history: History) -> Result<Verdict> {
     let stage = Stage::of(&history.model.words)?;
     let spec = history.parts.spec.clone();
@@ -143,7 +144,7 @@ fn goes_on(testee: &mut Testee, mut history: History) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// A publisher that asks for another board than the channel has is refused, and changes nothing.
+/// The testee asks for a board with other properties than those of the channel. It must be refused, and must change nothing.
 fn other_board(testee: &mut Testee) -> Result<Verdict> {
     let history = died(ACTS[0].1, usize::MAX, None);
     let stage = Stage::of(&history.model.words)?;
@@ -161,7 +162,8 @@ fn other_board(testee: &mut Testee) -> Result<Verdict> {
     Ok(if words == history.model.words { Ok(()) } else { fails("the memory", "as it was", "changed") })
 }
 
-/// Compares a channel with a history. After a death, the counts of what was left out may miss a message.
+/// Compares a channel with a history. After a death (`is_clean` is false), the counts of refused messages are not compared, because they
+/// may be too low by a message.
 fn stands(dir: &Path, history: &History, is_clean: bool) -> Result<Verdict> {
     if is_clean {
         passes!(compare(dir, &history.model, "of a channel with a board", None)?);
@@ -199,7 +201,7 @@ fn stands(dir: &Path, history: &History, is_clean: bool) -> Result<Verdict> {
     Ok(is("slots with a key", history.shelf.entries.len() as u64, with_key))
 }
 
-/// Whether a reader finds this entry, with all that belongs to it.
+/// Checks that a reader finds this entry, and that its slot has the expected content.
 fn has(words: &[u64], parts: &Parts, model: &Model, entry: &Entry) -> Verdict {
     let (identity, newest) = (parts.identity(&entry.key), &entry.newest);
     let print = parts.fingerprint(identity);

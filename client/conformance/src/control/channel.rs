@@ -32,7 +32,7 @@ impl Channel {
         Self::after(generation, is_strict, 1, 1, charter)
     }
 
-    /// Makes the next generation of another channel, with ten messages of its own.
+    /// Makes a generation that follows others, with ten messages of its own.
     pub(crate) fn after(
         generation: u64,
         is_strict: bool,
@@ -59,7 +59,7 @@ impl Channel {
         Ok(Self { generation, is_strict, first, restarted, stage, model, scribe, charter, page, lock })
     }
 
-    /// Makes the next generation, which begins with this sequence. This generation is cut there.
+    /// Makes the next generation, which begins with the sequence `first`, and cuts this generation there.
     pub(crate) fn succeeded(&self, first: u64) -> Result<Self> {
         let next =
             Self::after(self.generation + 1, self.is_strict, first, self.restarted, self.charter.clone())?;
@@ -105,7 +105,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Returns the events that a reader gets for the messages from `from` up to, not including, `below`.
+    /// Returns the events that a reader gets for the messages from `from` to `below`, `below` not included.
     pub(crate) fn events(&self, from: u64, below: u64) -> Vec<String> {
         let told =
             self.model.records.iter().filter(|record| record.sequence >= from && record.sequence < below);
@@ -117,7 +117,8 @@ impl Channel {
         .collect()
     }
 
-    /// Starts a daemon with this channel, and a reader that begins with the channel's oldest message.
+    /// Starts a scripted daemon with this channel, and lets the testee open the channel at its oldest
+    /// message.
     pub(crate) fn opened(
         &self,
         testee: &mut Testee,

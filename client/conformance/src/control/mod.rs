@@ -1,5 +1,5 @@
-//! Level 6: channels of a daemon. The daemon is scripted: it refuses, makes errors, moves the channel, dies and returns as each vector
-//! says.
+//! Level 6: channels of a daemon. The daemon is a script. As each vector says, it refuses requests, sends wrong packets, moves the
+//! channel, dies, and returns.
 
 pub(crate) mod channel;
 
@@ -213,12 +213,12 @@ macro_rules! opened {
     };
 }
 
-/// Polls until these events have arrived, one at a time and in batches, and no others.
+/// Polls, one event at a time and in batches, until these events have arrived. No other event may arrive.
 pub(crate) fn expect(testee: &mut Testee, step: &str, expected: Vec<String>) -> Result<Verdict> {
     expect_by(testee, &["poll", "batch"], step, expected)
 }
 
-/// As [`expect`], by these requests in turn.
+/// Does the same as [`expect`], but sends the requests `hows` in turn.
 fn expect_by(testee: &mut Testee, hows: &[&str], step: &str, expected: Vec<String>) -> Result<Verdict> {
     let until = Instant::now() + PATIENCE;
     let mut events = Vec::new();
@@ -289,7 +289,7 @@ fn moves(testee: &mut Testee, is_strict: bool) -> Result<Verdict> {
     expect(testee, "the second generation", next.events(11, 99))
 }
 
-/// The channel is cut above what the reader has, or below what was published.
+/// The daemon cuts the generation: on a strict channel before the last published messages, on another channel after a gap.
 fn skips(testee: &mut Testee, is_strict: bool) -> Result<Verdict> {
     let channel = Channel::new(1, is_strict)?;
     let script = opened!(channel, testee, false);
@@ -317,8 +317,8 @@ fn restarts(testee: &mut Testee, is_strict: bool) -> Result<Verdict> {
     expect(testee, "both generations", told)
 }
 
-/// A generation is cut where it begins, with messages missing before it, and in the next one sequences restart. Messages after the restart
-/// belong to the same batch.
+/// The second generation is cut where it begins, and messages before it are missing. In the third generation sequences restart. The reader
+/// gets `restarted` and the new messages in one batch.
 fn restarts_behind(testee: &mut Testee) -> Result<Verdict> {
     let channel = Channel::new(1, false)?;
     let script = opened!(channel, testee, false);
@@ -359,7 +359,7 @@ fn ended(testee: &mut Testee, is_ended: bool) -> Result<Verdict> {
     expect(testee, "to the cut", told)
 }
 
-/// The daemon sends the same packet again, and one of an older generation.
+/// The daemon sends the same packet twice, and then a packet of an older generation.
 fn moved_twice(testee: &mut Testee) -> Result<Verdict> {
     let channel = Channel::new(1, false)?;
     let script = opened!(channel, testee, false);
@@ -429,7 +429,7 @@ fn comes_back_elsewhere(testee: &mut Testee, is_other_charter: bool) -> Result<V
     expect(testee, "after", told)
 }
 
-/// The daemon reports a publisher's death. Only the death of the present publisher counts.
+/// The daemon reports the death of a publisher. The testee reports it only if it is the present publisher.
 fn gone(testee: &mut Testee, generation: u64, epoch: u64) -> Result<Verdict> {
     let channel = Channel::new(1, false)?;
     let script = opened!(channel, testee, true);

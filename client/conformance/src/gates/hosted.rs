@@ -50,7 +50,8 @@ fn started(channel: &Channel, gate: Packet) -> Result<Script> {
     Script::start(scene)
 }
 
-/// The reader takes the gate, asks for it by name, and takes it along to the next generation.
+/// The testee asks for the gate by name and takes it. When the channel moves to the next generation, the
+/// testee keeps the gate.
 fn hosted(testee: &mut Testee) -> Result<Verdict> {
     let channel = Channel::new(1, false)?;
     let page = channel.stage.gate("risk")?;

@@ -1,4 +1,5 @@
-//! Level 9: gates. A reader takes one and says what it has finished with; a publisher waits for its reader, within a limit.
+//! Level 9: gates. A reader takes a gate, and stores the position up to which it has read. A publisher waits for the reader
+//! of its gate, up to a time limit.
 
 mod hosted;
 pub mod page;

@@ -1,4 +1,4 @@
-//! The page of a gate, as SPEC.md 4.3 has it, and the lock that its reader holds.
+//! The page of a gate by SPEC.md 4.3, and the lock that the reader of the gate holds.
 
 use anyhow::Result;
 use nix::fcntl::{FcntlArg, fcntl};
@@ -87,7 +87,7 @@ impl Page {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// Reads what its reader says.
+    /// Reads the claim of the gate's reader.
     ///
     /// # Errors
     /// If the file is shorter.
@@ -105,7 +105,7 @@ impl Page {
         Ok(self.file.write_all_at(words.map(u64::to_le_bytes).as_flattened(), 8 * POSITION)?)
     }
 
-    /// Says that a reader has copied everything before a position.
+    /// Stores the claim of a reader that has copied everything before a position.
     ///
     /// # Errors
     /// If the system refuses.

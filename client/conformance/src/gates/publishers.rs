@@ -1,4 +1,4 @@
-//! The testee publishes on a channel with a gate, and the suite plays the gate's reader.
+//! Vectors in which the testee publishes on a channel with a gate. The suite plays the gate's reader.
 
 use super::Vector;
 use super::page::{BYTES, Page, check};
@@ -35,7 +35,7 @@ pub(super) fn add(all: &mut Vec<Vector>) {
     }
 }
 
-/// A channel that the testee publishes on, and what the suite knows of it.
+/// A channel on which the testee publishes, and the state that the suite expects.
 struct Channel {
     dir: TempDir,
     page: Page,
@@ -85,7 +85,8 @@ impl Channel {
         testee.ask(&format!(r#"{{"do":"publish","length":{length},"fill":1,"tag":0,"key":0}}"#))
     }
 
-    /// Publishes, which must succeed if the reader at `position` lets the frontier go on, and else be refused and change nothing.
+    /// Makes the testee publish a message. The call must succeed if the position of the gate's reader lets the frontier move far
+    /// enough. Otherwise it must be refused, and change nothing.
     fn publish(&mut self, testee: &mut Testee, length: u64, position: u64) -> Result<Verdict> {
         let before = words_of(self.dir.path(), WORDS)?;
         let frontier = before[16];
@@ -136,7 +137,7 @@ fn length(dice: &mut Rng) -> u64 {
     }
 }
 
-/// The reader is near, falls behind until messages are refused, and goes on.
+/// The reader is near, then falls behind until messages are refused, and then catches up.
 fn waits(testee: &mut Testee, seed: u64) -> Result<Verdict> {
     let mut channel = created!(testee, 1);
     let mut dice = Rng::with_seed(seed ^ 0x6a7e);
@@ -209,7 +210,7 @@ fn makes_files(testee: &mut Testee) -> Result<Verdict> {
     })
 }
 
-/// A publisher keeps the page of its gate, and removes those of others.
+/// A publisher keeps the page of its gate, and removes the pages of other gates.
 fn keeps_page(testee: &mut Testee) -> Result<Verdict> {
     let channel = created!(testee, 1);
     testee.ask(r#"{"do":"end"}"#)?;
@@ -238,7 +239,7 @@ fn nobody(testee: &mut Testee) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// A reader that joins far behind is not waited for before it has caught up to half of the lag.
+/// A reader joins far behind. The publisher does not wait for it until it has caught up to half of the lag.
 fn joining(testee: &mut Testee) -> Result<Verdict> {
     let mut channel = created!(testee, 1);
     while channel.tail < CAPACITY + LAG {
@@ -268,7 +269,7 @@ fn joining(testee: &mut Testee) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// A gate that drops its reader never refuses a message, and is in force again when the reader has caught up.
+/// A gate with `drop` never refuses a message. When its reader has caught up, the gate is in force again.
 fn drops(testee: &mut Testee) -> Result<Verdict> {
     let mut channel = created!(testee, 0);
     anyhow::ensure!(channel.page.lock()?, "nobody else reads");
@@ -313,7 +314,8 @@ fn ends(testee: &mut Testee) -> Result<Verdict> {
     Ok(if state == 0x103 { Ok(()) } else { fails("state", "closed", format!("{state:#x}")) })
 }
 
-/// The publisher before this one may have waited for the reader, so this one does, however far behind the reader is.
+/// The testee takes over from a publisher that may have waited for the reader. So the testee waits for the reader, too, however
+/// far behind it is.
 fn takes_over(testee: &mut Testee) -> Result<Verdict> {
     let mut channel = created!(testee, 1);
     anyhow::ensure!(channel.page.lock()?, "nobody else reads");
@@ -333,7 +335,8 @@ fn takes_over(testee: &mut Testee) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// The reader writes anything. The publisher goes on, or refuses; it never hangs, and does as it should once the reader is gone.
+/// The reader writes random words. The publisher continues or refuses messages, but never hangs. When the reader is gone, the
+/// publisher works normally again.
 fn hostile(testee: &mut Testee, seed: u64) -> Result<Verdict> {
     let channel = created!(testee, (seed % 2) as u8);
     let mut dice = Rng::with_seed(seed ^ 0x4057);

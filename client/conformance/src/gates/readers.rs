@@ -1,4 +1,5 @@
-//! The testee reads as the reader of a gate: it holds the lock, and its words never run ahead of what it has returned.
+//! Vectors in which the testee is the reader of a gate. It must hold the lock, and its position must never be ahead of
+//! the messages that it has returned.
 
 use super::page::Page;
 use super::{Vector, uuid};
@@ -38,7 +39,7 @@ pub(super) fn open(testee: &mut Testee, stage: &Stage, gate: &str) -> Result<Ans
     testee.ask(&format!(r#"{{"do":"open",{place},"channel":"t","start":"oldest","gate":"{gate}"}}"#))
 }
 
-/// Whether the testee holds the gate, and says that it has finished with everything before a place.
+/// Checks that the testee holds the gate, and claims to have finished with everything before a place.
 pub(super) fn says(
     testee: &Testee,
     page: &Page,
@@ -78,7 +79,7 @@ fn reads(testee: &mut Testee, seed: u64) -> Result<Verdict> {
     says(testee, &page, uuid, model.tail(), "at the end")
 }
 
-/// Messages of all sizes, read a few at a time, while more come.
+/// The testee reads messages of all sizes, a few at a time, while more are published.
 fn in_steps(testee: &mut Testee, seed: u64) -> Result<Verdict> {
     let mut dice = Rng::with_seed(seed);
     let mut model = Model::new(empty());
@@ -216,7 +217,7 @@ fn no_page(testee: &mut Testee) -> Result<Verdict> {
     Ok(if page.is_locked()? { fails("the lock", "free", "held") } else { Ok(()) })
 }
 
-/// Another publisher takes over, and the reader goes on where it was.
+/// Another publisher takes over, and the testee continues at the same message.
 fn successor(testee: &mut Testee) -> Result<Verdict> {
     let (mut model, mut scribe) = crate::traces::written(3000);
     let stage = Stage::of(&model.words)?;

@@ -1,4 +1,5 @@
-//! A reader in another language: a testee of the conformance suite. This actor asks it for what it receives.
+//! A reader in another language, which is a testee of the conformance suite. The actor asks the testee to receive, and
+//! logs its answers.
 
 use super::Place;
 use super::recorder::Recorder;
@@ -18,7 +19,7 @@ pub(super) struct Foreign {
 }
 
 impl Foreign {
-    /// Starts the testee and makes it attach at a sequence. `Err` in the result is a refusal.
+    /// Starts the testee, and makes it attach at a sequence. An inner `Err` means that the channel refused it.
     pub(super) fn open(
         command: &str,
         place: &Place,
@@ -37,7 +38,8 @@ impl Foreign {
         }
     }
 
-    /// Receives the available events. Returns how many there were, and the word for the failure that followed them.
+    /// Receives the available events. Returns their number, and the kind of the failure that followed them, if there
+    /// was one.
     pub(super) fn call(
         &mut self,
         recorder: &mut Recorder,
@@ -69,7 +71,8 @@ impl Foreign {
         Ok(())
     }
 
-    /// Notes an event in the words of the suite. Returns whether it was an event: other words say why receiving failed.
+    /// Notes an event that the testee reported. Returns false if the text is not an event but the reason why receiving
+    /// failed.
     fn note(&mut self, told: &str, recorder: &mut Recorder) -> Result<bool> {
         let mut words = told.split(' ');
         let name = words.next().unwrap_or_default();

@@ -1,7 +1,6 @@
-//! The actor: a process that links the library, and publishes or receives as it is ordered.
-//!
-//! Orders arrive as lines on stdin, and answers leave as lines on stdout. The actor writes what it did and saw to its log. It is a process
-//! of its own because it may be killed, stopped and starved at any moment.
+//! The actor: a process that uses the library. It publishes or receives as its orders say. Orders arrive as lines on stdin, and the actor
+//! writes answers as lines to stdout. It writes to its log what it did and which events it received. It is a separate process, because the
+//! runner may kill, stop or starve it at any moment.
 
 #![allow(missing_docs, reason = "fields are explained with their variant")]
 
@@ -43,7 +42,7 @@ pub struct Opening {
     pub channel: String,
     /// The publisher's number, which is in its messages.
     pub publisher: u32,
-    /// Capacity and largest message, if the publisher may choose them.
+    /// The capacity and the largest message, if the publisher may choose them.
     pub sizes: Option<[u64; 2]>,
     pub anew: bool,
     pub full: bool,
@@ -59,7 +58,7 @@ pub struct Opening {
 pub struct Subscribing {
     pub place: Place,
     pub channel: String,
-    /// The number of the host: 0 is the story's host; bridges lead to the others.
+    /// The number of the host. 0 is the story's host, and bridges send to the other hosts.
     pub host: u8,
     pub start: Start,
     pub wait: Waiting,
@@ -69,13 +68,14 @@ pub struct Subscribing {
     /// Whether the reader prepares all memory.
     #[serde(default)]
     pub full: bool,
-    /// Whether the reader asks to be informed of its publisher's death.
+    /// Whether the reader wants the event that its publisher has died.
     #[serde(default)]
     pub watch: bool,
     /// Whether the reader never reads from a journal.
     #[serde(default)]
     pub live_only: bool,
-    /// The command of a testee in another language, which receives instead. Its page is never shown.
+    /// The command of a testee in another language. If given, the testee receives instead of this process, and tools see no page of this
+    /// process.
     #[serde(default)]
     pub testee: Option<String>,
 }
@@ -92,7 +92,7 @@ pub enum Order {
     Gap { by: u64 },
     /// Publish a session.
     Session { identity: String },
-    /// Publish empty messages as fast as possible until the next order. Nobody receives them, so they are not in the log.
+    /// Publish empty messages as fast as possible until the next order. No reader receives them, so the log does not list them.
     Rush {},
     /// Subscribe.
     Subscribe(Subscribing),
@@ -104,15 +104,15 @@ pub enum Order {
     Block { events: u32 },
     /// Seek.
     Seek { by: i64 },
-    /// Receive until this message with this sequence has arrived, or until this much time has passed.
+    /// Receive until this message with this sequence has arrived, or until the time is over.
     Finish { last: Identity, sequence: u64, ms: u64 },
     /// Answer whether a daemon knows this actor.
     Registered {},
     /// Close publisher and reader in order.
     Close {},
-    /// Fork a child that drops its copies of publisher and reader, and ends.
+    /// Fork a child, which drops its copies of publisher and reader and then ends.
     Fork {},
-    /// Fail to open a channel, because its description is too long.
+    /// Try to open a channel with a description that is too long, which must fail.
     Misopen { dir: PathBuf, channel: String },
     /// Read the journal in this directory from its first message to its last.
     ReadJournal { dir: PathBuf },
@@ -136,7 +136,8 @@ pub struct Answer {
     pub value: Value,
 }
 
-/// The orders that have arrived and were not carried out. No thread reads them, because only a process with a single thread can fork.
+/// The orders that have arrived and were not carried out yet. No separate thread reads them, because only a process with a single thread
+/// can fork.
 #[derive(Debug, Default)]
 struct Orders {
     /// Bytes that were read and not used yet.
@@ -153,7 +154,7 @@ impl Orders {
         self.has_line() || self.is_over
     }
 
-    /// Waits for the next order and returns it. `None` if the runner is gone.
+    /// Waits for the next order and returns it. Returns `None` if the runner has ended.
     fn take(&mut self) -> Result<Option<Told>> {
         while !self.has_line() {
             if self.is_over {
@@ -192,7 +193,7 @@ impl Orders {
 /// Carries out orders until there are no more.
 ///
 /// # Errors
-/// An obstacle of the runner itself. Faults of the product are no errors here.
+/// A failure of the test program itself. Faults of the product are in the log, and are no errors here.
 pub fn play(log: &Path) -> Result<()> {
     let log = Log::append(log).with_context(|| format!("open {}", log.display()))?;
     reader::on_cpu_and_waiting();
@@ -210,7 +211,7 @@ pub fn play(log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Gives up the capabilities by which root reads and writes files regardless of their mode: actors are ordinary users.
+/// Drops the capabilities by which root reads and writes files regardless of their mode. Actors must be ordinary users.
 fn obey_modes() -> io::Result<()> {
     let mut sets = capabilities(None)?;
     let kept = !(CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH);
@@ -275,7 +276,7 @@ impl Actor {
         }
     }
 
-    /// Forks a child. Returns whether there was one: there is none if the library has a thread for a daemon's client.
+    /// Forks a child. Returns whether there was one. There is none if the library runs a thread for the connection to a daemon.
     fn fork(&mut self) -> Result<Value> {
         let Self { publisher, reader, .. } = self;
         let child = fork(|| {

@@ -1,4 +1,4 @@
-//! Reads a whole journal by the library, and notes its contents as a reader of the channel would.
+//! Reads a whole journal with the library, and logs its contents as a reader of the channel would.
 
 use super::recorder::Recorder;
 use crate::log::{Fact, Log};
@@ -8,7 +8,7 @@ use shmcast::journal::format::ControlRecord;
 use shmcast::journal::{Entry, Journal, JournalControl, JournalError};
 use std::path::Path;
 
-/// Reads the journal in `dir`. Skips a journal without a file. Notes an error.
+/// Reads the journal in `dir`. Skips a journal without a file. Logs an error.
 pub(super) fn read(log: &mut Log, dir: &Path) -> Result<()> {
     let journal = match Journal::open(dir) {
         Err(JournalError::Empty { .. }) => return Ok(()),

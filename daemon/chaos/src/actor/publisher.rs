@@ -1,4 +1,4 @@
-//! The publishing actor. Before it publishes, it writes down what it is going to publish, and afterwards how far it got.
+//! The publishing actor. Before each call it logs what it will publish, and after the call how much was published.
 
 use super::{Opening, Orders, Place, client, kind};
 use crate::log::{Fact, Log};
@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Greatest number of messages of one batch.
 const BATCH: u32 = 64;
 
-/// The age of messages that are published with a time long past.
+/// The age of messages that are published with an old time.
 pub(super) const AGE_NS: u128 = 3_600_000_000_000;
 
 /// An open channel and its publisher.
@@ -100,7 +100,7 @@ impl Publishing {
         Ok(json!({ "last": last, "next": next, "count": done }))
     }
 
-    /// Sends the next message, or the next `some` messages. Returns the first sequence.
+    /// Sends the next message, or the next `some` messages in one call. Returns the first sequence.
     fn send(&mut self, some: u32, sizes: Sizes, sending: Sending) -> Result<u64, PublishError> {
         let (who, largest) = (self.next, self.publisher.max_message());
         let length = who.length(sizes, largest);
@@ -142,7 +142,7 @@ impl Publishing {
         }
     }
 
-    /// Publishes empty messages until the next order. Returns how many.
+    /// Publishes empty messages until the next order. Returns their number.
     pub(super) fn rush(&mut self, orders: &mut Orders) -> u64 {
         const AT_ONCE: u64 = 4096;
         let mut done = 0;
@@ -174,7 +174,7 @@ impl Publishing {
     }
 }
 
-/// Tries to open a channel whose description does not fit in a header. Returns whether that failed.
+/// Tries to open a channel whose description does not fit into a header. Returns whether this failed.
 pub(super) fn misopen(dir: &Path, channel: &str) -> bool {
     Publisher::builder(channel).dir(dir).capacity(1 << 16).labels("x".repeat(5000)).open().is_err()
 }

@@ -1,4 +1,4 @@
-//! The receiving actor: it uses every way to receive, and measures how long each call took.
+//! The receiving actor. It uses every way to receive, and measures the duration of each call.
 
 use super::foreign::{self, Foreign};
 use super::recorder::Recorder;
@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 
 /// Longest time that one call waits.
 const CALL: Duration = Duration::from_millis(20);
-/// A call that is late by more than this is logged. The oracle decides what is too late.
+/// If a call is late by more than this, it is logged. The oracle decides whether that is too late.
 const SLACK: Duration = Duration::from_millis(100);
 
 /// A subscription.
 pub(super) struct Reading {
-    /// The subscriber of this process. If the reader is in another language, it only says where that reader begins.
+    /// The subscriber of this process. If the reader is in another language, this one only determines where that reader begins.
     subscriber: Subscriber,
     foreign: Option<Foreign>,
     recorder: Recorder,
@@ -30,7 +30,7 @@ pub(super) struct Reading {
     buffer: Vec<u8>,
     turns: u64,
     is_over: bool,
-    /// Whether a failure to receive, because no descriptor was free, has been recorded.
+    /// Whether the log has already noted that receiving failed because no descriptor was free.
     is_unmapped: bool,
 }
 
@@ -73,7 +73,7 @@ impl Reading {
         }
     }
 
-    /// Drops the subscription in a child process. The child must not destroy what it shares with its parent.
+    /// Drops the subscription in a forked child. The child must not destroy anything that it shares with its parent.
     pub(super) fn drop_subscriber(mut self) {
         std::mem::forget(self.runtime.take());
     }
@@ -109,7 +109,7 @@ impl Reading {
         Ok(is_well)
     }
 
-    /// Receives until `last` has arrived, or a lap has led to the sequence after it.
+    /// Receives until `last` has arrived, or until the reader was lapped and continues after it.
     pub(super) fn finish(
         &mut self,
         log: &mut Log,
@@ -218,7 +218,7 @@ impl Reading {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// As [`turn`](Self::turn), in another language. Its duration says nothing about a single call.
+    /// Does the same as [`turn`](Self::turn) for a reader in another language. Here the duration is not that of a single call.
     fn foreign_turn(&mut self, log: &mut Log, in_batches: bool) -> Result<ControlFlow<()>> {
         let Some(foreign) = &mut self.foreign else { return Ok(ControlFlow::Continue(())) };
         self.recorder.call_began = now();
@@ -352,8 +352,8 @@ fn open(wanted: &Subscribing) -> Result<Subscriber, ChannelError> {
     builder.start(start).wait(wait).resume(resume).page(*page).record_latency(true).open()
 }
 
-/// Subscribes `times` times while a publisher runs at full speed. Each subscriber stays until it has been lapped, and must get a message
-/// after that. Returns how many were lapped.
+/// Subscribes `times` times while a publisher runs at full speed. Each subscriber stays until it was lapped, and must then receive a
+/// message. Returns the number of subscribers that were lapped.
 pub(super) fn join(log: &mut Log, wanted: &Subscribing, times: u16) -> Result<Value> {
     let mut lapped = 0;
     for time in 0..times {
@@ -384,10 +384,9 @@ fn has_descriptors() -> bool {
     files.is_ok()
 }
 
-/// Returns two times in nanoseconds since the start of this actor, which has one thread: how long it had a CPU, and how long it was ready
-/// to run while another process had the CPU.
-///
-/// The file stays open after the first call, because later there may be no descriptor for it.
+/// Returns two times of this actor since its start, in nanoseconds: the time for which it ran, and the time for which it was ready to run
+/// but another process had the CPU. The actor has one thread. The file stays open after the first call, because later there may be no
+/// free descriptor.
 pub(super) fn on_cpu_and_waiting() -> [u64; 2] {
     static FILE: OnceLock<Option<fs::File>> = OnceLock::new();
     let mut text = [0; 128];

@@ -1,4 +1,4 @@
-//! Collects the events that a reader saw, for the log. Consecutive messages are one line.
+//! Collects the events of a reader for the log. Consecutive messages become one line.
 
 use super::publisher::AGE_NS;
 use crate::log::{Entry, Fact, Log, Time, now};
@@ -20,7 +20,7 @@ pub(super) struct Recorder {
     before: Option<Identity>,
     /// The last message since the reader's last seek.
     newest: Option<Identity>,
-    /// The sequence to which a lap has led, if no message has arrived since.
+    /// The sequence at which the reader continued after a lap, if no message has arrived since.
     resumed_at: u64,
     ready: Vec<Entry<Fact>>,
     written: Instant,
@@ -30,7 +30,8 @@ pub(super) struct Recorder {
     pub(super) call_began: Time,
     /// The sequence at which the last stall was noted.
     stalled_at: u64,
-    /// Time spent on noting events. It is this program's time and not the library's: notes allocate memory.
+    /// The time spent on noting events. Noting allocates memory, so this time must not count as the library's
+    /// time.
     pub(super) noting: Duration,
 }
 
@@ -61,12 +62,12 @@ impl Recorder {
         }
     }
 
-    /// Returns the last message, unless the reader has sought since.
+    /// Returns the last message; `None` if the reader has sought since.
     pub(super) fn newest(&self) -> Option<Identity> {
         self.newest
     }
 
-    /// Returns the sequence to which a lap has led, if no message has arrived since; else 0.
+    /// Returns the sequence at which the reader continued after a lap; 0 if a message has arrived since.
     pub(super) fn resumed_at(&self) -> u64 {
         self.resumed_at
     }
@@ -100,7 +101,7 @@ impl Recorder {
         self.fact(fact);
     }
 
-    /// Notes another fact, in order with the events that were seen.
+    /// Notes another fact. It stays in order with the received events.
     pub(super) fn fact(&mut self, fact: Fact) {
         self.end_run();
         let breaks = |fact: &Fact| {
@@ -127,7 +128,7 @@ impl Recorder {
         self.ready.push(Entry { at: now(), what: fact });
     }
 
-    /// Notes that the recorder stands still, once for each sequence.
+    /// Notes the error that the recorder does not progress, once for each sequence.
     pub(super) fn stalled(&mut self, sequence: u64) {
         if std::mem::replace(&mut self.stalled_at, sequence) != sequence {
             self.fact(Fact::Stalled { sequence });

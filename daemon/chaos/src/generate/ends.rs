@@ -1,17 +1,18 @@
-//! The ends of stories: one more scene. It is drawn from a random stream of its own, and no earlier step uses its actors.
+//! The last scene of a story. It is drawn from a separate random stream, and no earlier step uses its actors. So the
+//! earlier steps do not depend on it.
 
 use super::{PUBLISHERS, READERS, Writer};
 use crate::story::{Plant, Profile, Squatter, Start, Step, Waiting, Whom};
 use fastrand::Rng;
 
-/// Makes this random stream differ from the one for the other steps.
+/// A constant that makes this random stream differ from the stream for the other steps.
 const SALT: u64 = 0x6a09_e667_f3bc_c908;
 /// The publisher of such a scene.
 const PUBLISHER: u8 = PUBLISHERS;
 const READER: u8 = READERS;
 
 impl Writer {
-    /// Adds the scene to half of the stories of profiles that have such scenes.
+    /// Adds a last scene to half of the stories, if their profile has such scenes.
     pub(super) fn end(&mut self, seed: u64) {
         if self.profile == Profile::Hosts {
             return self.end_between_hosts();
@@ -43,7 +44,7 @@ impl Writer {
         }
     }
 
-    /// A publisher forks a child that ends, and the channel must not end with it.
+    /// A publisher forks a child, which ends. The channel must not end with the child.
     fn fork_a_publisher(&mut self) {
         let channel = self.channel();
         self.free_all();
@@ -56,7 +57,7 @@ impl Writer {
         self.publish(PUBLISHER);
     }
 
-    /// A reader forks a child that ends, and tools must still see the parent.
+    /// A reader forks a child, which ends. Tools must still see the parent.
     fn fork_a_reader(&mut self) {
         let channel = self.channel();
         self.let_publish(PUBLISHER, channel);
@@ -73,7 +74,7 @@ impl Writer {
         self.publish(PUBLISHER);
     }
 
-    /// Readers attach that may not write to the folder of the reader pages.
+    /// Readers attach although they may not write to the folder of the reader pages.
     fn close_the_readers(&mut self) {
         let channel = self.channel();
         self.let_publish(PUBLISHER, channel);
@@ -83,7 +84,7 @@ impl Writer {
         self.publish(PUBLISHER);
     }
 
-    /// All actors leave the channel. Afterwards a publisher opens it, which a wrong count could lead to a wrong place.
+    /// All actors leave the channel. Then somebody writes a wrong count of messages to it, and a publisher opens it.
     fn tamper(&mut self) {
         let channel = self.channel();
         self.free_all();
@@ -104,7 +105,8 @@ impl Writer {
         if self.random.u8(..4) > 0 { self.squat() } else { self.steps.push(Step::Outlive { brief: false }) }
     }
 
-    /// `shmcast record` dies, ends or stands still while it records. Single steps seldom reach one that runs.
+    /// `shmcast record` is killed, ends or is stopped while it records. Single random steps rarely do this to a recorder
+    /// that runs.
     fn end_with_a_recorder(&mut self) {
         let channel = self.channel();
         let (whom, holder) = (Whom::Recorder(channel), self.holder_of(channel, 0));
@@ -128,7 +130,7 @@ impl Writer {
         self.steps.push(Step::Squat { by });
     }
 
-    /// All publishers leave their channels, because a channel that is a file has only one publisher at a time.
+    /// All publishers close their channels, because a channel that is a file has only one publisher at a time.
     fn free_all(&mut self) {
         self.steps.extend((0..PUBLISHER).map(|who| Step::Close { who }));
     }

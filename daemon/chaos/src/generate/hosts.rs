@@ -1,5 +1,5 @@
-//! Stories of several hosts. No story destroys every copy of a message: rings are larger than all that is published, and messages that one
-//! line loses are on another line or with a server.
+//! Stories of several hosts. At least one copy of each message survives in every story: rings are larger than everything that is
+//! published, and a message that one line loses is on another line or at a server.
 
 use super::{READERS, Writer};
 use crate::story::{
@@ -12,7 +12,7 @@ const CAPACITY: u64 = 32 << 20;
 /// The longest message of a plain line.
 const PLAIN: u64 = 1378;
 
-/// Adds steps to a story. The numbers are those of a publisher and of a reader.
+/// A function that adds steps to a story, for the publisher and the reader with these numbers.
 type Add = fn(&mut Writer, u8, u8);
 
 /// Draws the state before the first step.
@@ -79,7 +79,7 @@ impl Writer {
         self.add_one_of(&weights, publisher, reader);
     }
 
-    /// Adds the end of a story: in some stories where a mirror sends to another host, the mirror is promoted.
+    /// Adds the end of a story. If a mirror sends to another host, the mirror is promoted in some stories.
     pub(super) fn end_between_hosts(&mut self) {
         if self.net().way != Way::Chain || self.random.u8(..3) > 0 {
             return;
@@ -189,7 +189,8 @@ impl Writer {
         self.do_between_hosts(NetStep::Play { line, forgery });
     }
 
-    /// Draws a host whose daemon may fail. Without a server, a receiver that is away loses messages that are sent meanwhile.
+    /// Draws a host whose daemon may fail. Without a repair server, only the first host's daemon may fail. A receiver that is away would
+    /// lose the messages of that time.
     fn failing_host(&mut self) -> Whom {
         let hosts = if self.net().has_server { self.net().hosts() as u8 } else { 1 };
         match self.random.u8(..hosts) {

@@ -1,11 +1,11 @@
-//! Scenes of stories with journals: readers that are overtaken and continue in the journal, and recorders that die.
+//! Scenes of stories with journals. Readers are overtaken and continue in the journal, and recorders die.
 
 use super::{PUBLISHERS, READERS, Writer};
 use crate::payload::Sizes;
 use crate::story::{Change, Recorded, Sending, Start, Step, Tool, Waiting, Whom};
 use fastrand::Rng;
 
-/// Draws the journal that a channel has from the beginning, if it has one.
+/// Draws the journal that a channel has from the beginning; `None` for no journal.
 pub(super) fn journal(random: &mut Rng) -> Option<Recorded> {
     let sync = ["10ms", "1ms", "each", "none"][random.usize(..4)].to_owned();
     let roll_ms = random.bool().then(|| random.u32(20..300));
@@ -131,7 +131,7 @@ impl Writer {
         }
     }
 
-    /// Publishes more than a small ring holds, most often so slowly that a recorder keeps up.
+    /// Publishes more than a small ring holds, in most cases slowly enough for a recorder.
     pub(super) fn publish_much(&mut self, who: u8) {
         let sizes = [Sizes::Tiny, Sizes::Line, Sizes::Mixed, Sizes::Mixed, Sizes::Large];
         let sizes = sizes[self.random.usize(..sizes.len())];

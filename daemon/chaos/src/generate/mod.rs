@@ -1,8 +1,6 @@
-//! Makes a story from a seed: the weights of the steps in each profile, and the rules that make a step worth playing.
-//!
-//! After a change here, a seed makes another story: `shmcast-chaos faults --find NAME...` looks for the seeds
-//! of `faults.toml` again. The end of a story is drawn from a random stream of its own (`ends.rs`), so a
-//! change there leaves the steps before it as they were.
+//! Makes a story from a seed. Each profile has weights for the steps, and there are rules that prefer steps that apply. After a change
+//! here, each seed makes another story. Then run `shmcast-chaos faults --find NAME...`, which searches new seeds for `faults.toml`. The
+//! end of a story is drawn from a separate random stream (`ends.rs`), so a change there does not change the earlier steps.
 
 mod ends;
 mod hosts;
@@ -59,7 +57,7 @@ fn setup(random: &mut Rng, profile: Profile) -> Setup {
     Setup { channels, keeps: false, lines: is_bridge.then(|| random.u8(1..3)), net: None }
 }
 
-/// A rough copy of the story's state. It is enough to prefer steps that apply.
+/// A rough copy of the story's state. It suffices to prefer steps that apply.
 #[derive(Debug, Default)]
 struct State {
     /// The channel that each publisher publishes on.
@@ -70,7 +68,7 @@ struct State {
     removed: Vec<u8>,
 }
 
-/// Adds steps to a story. The numbers are those of a publisher and of a reader.
+/// A function that adds steps to a story, for the publisher and the reader with these numbers.
 type Add = fn(&mut Writer, u8, u8);
 
 struct Writer {
@@ -335,8 +333,8 @@ impl Writer {
         self.steps.push(Step::Wire { loss, copies, late });
     }
 
-    /// A forged packet claims a sequence beyond all that a channel can reach. Receivers believe lower claims today, as SECURITY.md says,
-    /// and a story with such a claim would find only that.
+    /// A forged packet claims a sequence that no channel can reach. Receivers of this version believe lower claims, as SECURITY.md says,
+    /// so a story with a lower claim would find nothing else.
     fn forge(&mut self) {
         let ahead = [1 << 48, 1 << 60, 1 << 62][self.random.usize(..3)];
         let other = self.random.u8(..4) == 0;

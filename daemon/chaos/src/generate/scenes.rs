@@ -1,4 +1,4 @@
-//! Scenes that single random steps rarely reach: several steps in a row in which two features meet.
+//! Scenes: several steps in a row in which two features meet. Single random steps rarely reach such states.
 
 use super::{PUBLISHERS, READERS, Writer};
 use crate::payload::Sizes;
@@ -26,7 +26,7 @@ impl Writer {
         }
     }
 
-    /// Returns the publisher of `channel`. If there is none, `otherwise` opens the channel.
+    /// Returns the publisher of `channel`. If there is none, the publisher `otherwise` opens the channel.
     pub(super) fn holder_of(&mut self, channel: u8, otherwise: u8) -> u8 {
         match self.state.publishers.iter().position(|held| *held == Some(channel)) {
             Some(holder) => holder as u8,
@@ -52,13 +52,13 @@ impl Writer {
         self.steps.push(Step::Read { who, how: How::Mixed, ms: 0, rest_us: 0 });
     }
 
-    /// Publishes some messages. No step waits until they are published.
+    /// Publishes some messages. The next step does not wait for the end of this.
     fn burst(&mut self, who: u8, count: u32, sizes: Sizes) {
         self.steps.push(Step::Race {});
         self.steps.push(Step::Publish { who, count, sizes, sending: Sending::Single, pause_us: 0 });
     }
 
-    /// Foreign files replace a channel's files, and a tool looks at them.
+    /// A stranger's files replace files of a channel, and a tool looks at the channel.
     fn look_at_plants(&mut self) {
         let channel = self.channel();
         let plants = [Plant::ReadersLink, Plant::ReadersFile, Plant::ReadersFile, Plant::FolderAlike];
@@ -81,7 +81,7 @@ impl Writer {
         }
     }
 
-    /// A reader is stopped while the channel continues in one segment after another.
+    /// A reader is stopped while the channel moves through several segments.
     fn lead_a_late_reader(&mut self, publisher: u8, reader: u8) {
         let channel = self.channel();
         let mut holder = self.holder_of(channel, publisher);
@@ -102,7 +102,7 @@ impl Writer {
         self.steps.push(Step::Continue { whom: Whom::Reader(reader) });
     }
 
-    /// A publisher is stopped within a burst, replaced, and continued. A reader is stopped meanwhile.
+    /// A publisher is stopped within a burst, replaced, and then continued. A reader is stopped at the same time.
     fn wake_a_publisher_that_was_cut_off(&mut self, reader: u8) {
         let channel = self.channel();
         let holder = self.holder_of(channel, 0);
@@ -145,7 +145,7 @@ impl Writer {
         self.steps.push(Step::Block { who: reader, events: 1 });
     }
 
-    /// A daemon crashes. The next one ends soon, before a stopped program could attach again.
+    /// A daemon crashes. The next daemon ends before a stopped program could attach again.
     fn restart_twice(&mut self, publisher: u8, reader: u8) {
         let channel = self.channel();
         let holder = self.holder_of(channel, publisher);
@@ -162,7 +162,7 @@ impl Writer {
         self.publish(holder);
     }
 
-    /// The largest message grows by a reload, while readers are attached.
+    /// A reload raises the largest message while readers are attached.
     fn ask_for_larger_messages(&mut self, reader: u8) {
         let channel = self.channel();
         let holder = self.holder_of(channel, 0);
@@ -178,7 +178,8 @@ impl Writer {
         self.steps.push(Step::Publish { who: holder, count, sizes, sending, pause_us: 0 });
     }
 
-    /// A channel's strict mode is switched on or off, and the daemon is replaced before the next publisher opens the channel.
+    /// A reload switches a channel's strict mode on or off. The daemon is replaced before the next publisher opens the
+    /// channel.
     fn change_the_mode(&mut self, publisher: u8) {
         let channel = self.channel();
         let holder = self.holder_of(channel, publisher);
@@ -196,7 +197,7 @@ impl Writer {
         }
     }
 
-    /// Readers attach, and seek, while a publisher is faster than they are.
+    /// Readers attach and seek while the publisher is faster than they are.
     fn join_a_fast_publisher(&mut self, publisher: u8, reader: u8) {
         let channel = self.channel();
         let holder = self.holder_of(channel, publisher);

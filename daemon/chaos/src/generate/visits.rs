@@ -1,5 +1,5 @@
-//! Additional tests after the ends of stories, with daemons, users and hosts of their own. They are drawn from a random stream of their
-//! own, so that they do not change the earlier steps.
+//! Additional tests after the end of a story, with separate daemons, users and hosts. They are drawn from a separate random stream, so
+//! that they do not change the earlier steps.
 
 use super::Writer;
 use crate::story::{Maker, Profile, Step, Trouble, Waiting};

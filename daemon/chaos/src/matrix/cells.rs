@@ -14,7 +14,7 @@ pub struct Cell {
     pub stories: BTreeSet<Profile>,
     /// Whether nothing shows it yet.
     pub is_open: bool,
-    /// The reason why the two cannot meet, by its place in the table.
+    /// If the feature and the event cannot meet: the index of the reason in the table.
     pub never: Option<usize>,
 }
 
@@ -32,7 +32,8 @@ pub struct Cells {
 }
 
 impl Cells {
-    /// Fills the cells from the table and from what stories play, and says what is wrong.
+    /// Fills the cells from the table and from the pairs that stories play. Also returns everything that is
+    /// wrong with the table.
     pub fn fill(table: &Table, played: &Played) -> (Self, Vec<String>) {
         let mut all = Self::default();
         for (feature, event) in table.feature.iter().flat_map(|f| table.event.iter().map(move |e| (f, e))) {

@@ -1,8 +1,7 @@
-//! The matrix of features by events: which test or story shows what happens where the two meet.
-//!
-//! `matrix.toml` names features, events, tests, the pairs that cannot meet, and those that nothing shows yet. Stories are not
-//! named there: each profile's generator is asked which pairs its stories play ([`played`]). `MATRIX.md` is made of both, and a
-//! test sees that no cell is empty and that the page is not out of date.
+//! The matrix of features and events. Each cell names the test or the story that shows what happens when this event meets this
+//! feature. `matrix.toml` lists features, events, tests, the pairs that cannot meet, and the pairs that nothing shows yet. It
+//! does not list stories. Instead the program generates stories of each profile, and computes the pairs that they play
+//! ([`played`]). `MATRIX.md` is made from both. A test checks that no cell is empty and that `MATRIX.md` is up to date.
 
 mod cells;
 mod page;
@@ -21,9 +20,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 
-/// How many seeds of each profile are drawn to find the pairs that its stories play.
+/// The number of seeds of each profile that are drawn to find the pairs that its stories play.
 const DRAWN: u64 = 200;
-/// A pair that fewer stories of a profile play was drawn by luck, and does not count.
+/// The smallest number of stories of a profile that must play a pair. Fewer count as chance.
 const LEAST: u64 = 3;
 
 /// The profiles whose stories play a pair.
@@ -46,7 +45,7 @@ pub fn drawn() -> Played {
     played
 }
 
-/// The first seed of each profile whose story plays a pair, among those that are drawn.
+/// Returns the first seed of each profile whose story plays a pair, among the drawn seeds.
 pub fn first_stories(feature: &str, event: &str) -> Vec<(Profile, u64)> {
     let plays = |profile, seed: &u64| pairs(&generate::story(*seed, profile)).contains(&(feature, event));
     let first = |profile: Profile| Some((profile, (0..DRAWN).find(|seed| plays(profile, seed))?));
@@ -57,7 +56,7 @@ fn path() -> PathBuf {
     package().join("MATRIX.md")
 }
 
-/// The text of `MATRIX.md` as it should be, and everything that is wrong with the matrix.
+/// Returns the text that `MATRIX.md` should have, and everything that is wrong with the matrix.
 ///
 /// # Errors
 /// The reason why a file cannot be read.
@@ -73,7 +72,7 @@ pub fn made() -> Result<(String, Vec<String>)> {
 /// Writes `MATRIX.md`.
 ///
 /// # Errors
-/// Everything that is wrong with the matrix.
+/// The list of everything that is wrong with the matrix.
 pub fn write() -> Result<()> {
     let (text, wrong) = made()?;
     fs::write(path(), text).context("write MATRIX.md")?;

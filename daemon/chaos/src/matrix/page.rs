@@ -1,4 +1,4 @@
-//! `MATRIX.md`: a table for each group of events, and below them what the signs in the cells stand for.
+//! Makes `MATRIX.md`: a table for each group of events, and below the tables a key to the signs in the cells.
 
 use super::cells::{Cell, Cells};
 use super::table::Table;

@@ -1,13 +1,13 @@
 //! The pairs of a feature and an event that a story plays, read from its steps.
 //!
-//! The steps are followed as the runner follows them: who is attached to which channel, who holds it, and what runs. An event
-//! counts for the features of the channel that it happens to, for the readers of that channel, and for the bridge that carries
-//! it. Steps that would be skipped count for nothing.
+//! This module follows the steps as the runner does: it knows which actors are attached to which channel, who publishes on it,
+//! and which processes run. An event counts for the features of its channel, of the readers of that channel, and of the bridge
+//! that sends the channel. Steps that the runner would skip do not count.
 
 use crate::story::{Change, Does, How, NetStep, Plant, Start, Step, Story, Trouble, Waiting, Way, Whom};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The name of a feature and that of an event, as `matrix.toml` has them.
+/// The name of a feature and the name of an event, as in `matrix.toml`.
 pub type Pair = (&'static str, &'static str);
 
 /// All pairs that the story plays.
@@ -35,7 +35,7 @@ struct Scan<'a> {
     closed: BTreeSet<u8>,
     /// Channels that `shmcast record` records.
     recorded: BTreeSet<u8>,
-    /// By the channel's number: whether it is strict, whether it has the daemon's journal.
+    /// For each channel number: whether the channel is strict, and whether the daemon keeps a journal of it.
     strict: Vec<bool>,
     journals: Vec<bool>,
     has_second_sender: bool,
@@ -67,7 +67,7 @@ impl<'a> Scan<'a> {
         self.story.profile.has_daemon()
     }
 
-    /// The number of a channel in the story's list, and the host where it lies.
+    /// Returns the index of a channel in the story's list, and the number of its host.
     fn place(&self, channel: u8) -> (usize, u8) {
         let count = self.story.setup.channels.len();
         (usize::from(channel) % count, channel / count as u8)
@@ -93,7 +93,7 @@ impl<'a> Scan<'a> {
         features
     }
 
-    /// The features of the bridge that carries a channel, if one does.
+    /// Returns the features of the bridge that sends a channel; empty if there is none.
     fn of_bridge(&self, channel: u8) -> Own {
         let mut features = Own::new();
         if self.place(channel).0 != 0 {
@@ -122,7 +122,7 @@ impl<'a> Scan<'a> {
         self.pairs.extend(features.into_iter().map(|feature| (feature, event)));
     }
 
-    /// Something happens to a channel: its own features, its readers and its bridge meet it.
+    /// Notes that an event happens to a channel. The event meets the channel's features, its readers and its bridge.
     fn hit_channel(&mut self, event: &'static str, channel: u8) {
         let features = [self.of_channel(channel), self.readers_of(channel), self.of_bridge(channel)];
         self.hit(event, features.into_iter().flatten());
@@ -134,7 +134,8 @@ impl<'a> Scan<'a> {
         self.hit(event, features);
     }
 
-    /// Something happens to the second sender, which reads the channel as any program does.
+    /// Notes that an event happens to the second sender. It also meets the channel, because the sender reads the channel as
+    /// any program does.
     fn hit_second_sender(&mut self, event: &'static str) {
         let features = self.of_channel(0);
         self.hit(event, features);
@@ -160,7 +161,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Something happens to a publisher, a reader, a recorder or a daemon.
+    /// Notes that an event happens to a publisher, a reader, a recorder or a daemon.
     fn hit_process(&mut self, what: &'static str, whom: Whom) {
         match whom {
             Whom::Publisher(who) => {

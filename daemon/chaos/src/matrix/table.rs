@@ -1,4 +1,4 @@
-//! `matrix.toml`: the features, the events, and what is said of their cells.
+//! Reads `matrix.toml`: the features, the events, and the contents of the cells.
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -59,7 +59,8 @@ pub struct Shown {
     pub at: Vec<String>,
 }
 
-/// The whole file. A test or a story goes before `open`, and `open` before `never`.
+/// The whole file. If several entries name a cell, a test or a story wins over `open`, and `open` over
+/// `never`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Table {
@@ -73,7 +74,7 @@ pub struct Table {
     pub never: Vec<Never>,
     /// The cells that tests show.
     pub shown: Vec<Shown>,
-    /// By feature: the events that it can meet, and nothing shows it yet.
+    /// For each feature, the events that it can meet but that no test or story shows yet.
     pub open: BTreeMap<String, Vec<String>>,
 }
 
@@ -102,10 +103,10 @@ impl Table {
         never.chain(shown).chain(open)
     }
 
-    /// The cells of these features, or groups of features, at these events, or groups of events.
+    /// Returns the cells of these features at these events. Both lists may contain names of groups.
     ///
     /// # Errors
-    /// The first name that is none.
+    /// The first name that is neither a feature or event nor a group.
     pub fn cells(&self, of: &[String], at: &[String]) -> Result<Vec<(&str, &str)>> {
         let (mut features, mut events) = (Vec::new(), Vec::new());
         for name in of {
@@ -126,10 +127,10 @@ impl Table {
             .collect())
     }
 
-    /// The tests that are not in the tree at `root`, each with a word about it.
+    /// Returns the tests that do not exist in the tree at `root`, each with a reason.
     ///
     /// # Errors
-    /// The reason why a file cannot be read that is there.
+    /// The reason why an existing file cannot be read.
     pub fn lacking(&self, root: &Path) -> Result<Vec<String>> {
         let mut lacking = Vec::new();
         for Shown { test, .. } in &self.shown {
@@ -144,7 +145,7 @@ impl Table {
     }
 }
 
-/// Whether the text of a file has a test of this name, in the form of its language.
+/// Whether a file has a test of this name, in the syntax of the file's language.
 fn is_in(text: &str, file: &str, name: &str) -> bool {
     let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
     let begins =

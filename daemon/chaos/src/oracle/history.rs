@@ -1,5 +1,4 @@
-//! The logs, sorted: publications with their messages, subscriptions with the events seen, and the runner's
-//! deeds.
+//! The logs in sorted form: publications with their messages, subscriptions with their events, and the runner's deeds.
 
 use crate::log::{Deed, Entry, Fact, Time, read};
 use crate::payload::{Identity, Sizes};
@@ -14,7 +13,7 @@ use std::path::Path;
 pub struct History {
     /// The profile of the story.
     pub profile: Option<Profile>,
-    /// The channels on which each publisher has had a segment of its own from the beginning.
+    /// The channels that were strict from the beginning, so that each publisher had its own segment.
     pub strict: Vec<String>,
     /// The hosts, if there are several with networks of their own.
     pub net: Option<Net>,
@@ -28,11 +27,11 @@ pub struct History {
     pub publications: Vec<Publication>,
     /// Subscriptions.
     pub subscriptions: Vec<Subscription>,
-    /// Openings that failed: actor, whether for publishing, kind, reason.
+    /// Openings that failed: the actor, whether it wanted to publish, the kind of the error, and its text.
     pub failed: Vec<(String, bool, String, String)>,
 }
 
-/// One opening of a channel for publishing, and what was published.
+/// One opening of a channel for publishing, and the messages that were published after it.
 #[derive(Debug, Clone)]
 pub struct Publication {
     /// Its number, which is in each message.
@@ -43,7 +42,7 @@ pub struct Publication {
     pub channel: String,
     /// The time when opening began.
     pub opening: Time,
-    /// Whether it was certainly opened. If not, the actor was killed meanwhile, or opening failed.
+    /// Whether the channel was certainly opened. If not, the opening failed, or the actor was killed during the call.
     pub is_open: bool,
     /// The first sequence that it can use.
     pub next: u64,
@@ -59,7 +58,7 @@ pub struct Publication {
     pub sessions: Vec<String>,
     /// The time when it began to close, if it did.
     pub closing: Option<Time>,
-    /// The mode that it asked for, and the mode of the channel that it got. `None` if it asked for none.
+    /// The mode that the publisher asked for, and the mode of the channel that it got. `None` if it asked for none.
     pub mode: Option<[u32; 2]>,
     /// Errors of its calls.
     pub errors: Vec<(Time, &'static str, String)>,
@@ -76,7 +75,7 @@ pub struct Send {
     pub least: u64,
     /// The time when it began.
     pub began: Time,
-    /// The time at which it was known to be done. `None` if the actor was killed.
+    /// The time at which the send was certainly done. `None` if the actor was killed before.
     pub done: Option<Time>,
     /// The messages; `None` for a gap.
     pub messages: Option<(Identity, Sizes)>,
@@ -93,7 +92,7 @@ pub struct Subscription {
     pub channel: String,
     /// The place where it should begin.
     pub start: Start,
-    /// Whether it is on the far host, which gets the channel by a bridge.
+    /// Whether the reader is on the far host, to which a bridge sends the channel.
     pub far: bool,
     /// The number of its host.
     pub host: usize,
@@ -103,7 +102,8 @@ pub struct Subscription {
     pub history: bool,
     /// Whether a lap leads it to the latest message.
     pub skip: bool,
-    /// The directory of the journal that was read, if this is no subscription: a journal is judged as a reader that saw its contents.
+    /// The directory of the journal, if this is a journal and not a subscription. The oracle judges a journal like a reader that
+    /// received the journal's contents.
     pub journal: Option<String>,
     /// The time when subscribing began.
     pub subscribing: Time,
@@ -220,12 +220,12 @@ impl History {
 }
 
 impl Subscription {
-    /// Makes the subscription for a journal, which was read at this time and begins with this sequence.
+    /// Makes the subscription for a journal that was read at this time and begins with this sequence.
     fn of_journal(actor: &str, channel: String, dir: String, (at, next): (Time, u64)) -> Self {
         Self { history: true, journal: Some(dir), at, next, ..Self::new(actor, channel, at) }
     }
 
-    /// Makes a subscription that begins at this time, and is not done.
+    /// Makes a subscription that begins at this time. Its opening has not succeeded yet.
     fn new(actor: &str, channel: String, subscribing: Time) -> Self {
         Self {
             actor: actor.to_owned(),
@@ -321,7 +321,7 @@ impl Publication {
             .max(self.next)
     }
 
-    /// Returns the sequence of one of its messages, if the message may have been published.
+    /// Returns the sequence of the message with this counter, if it may have been published.
     pub fn sequence_of(&self, counter: u32) -> Option<u64> {
         self.sends.iter().find_map(|send| {
             let (first, _) = send.messages?;
@@ -354,7 +354,7 @@ impl Publication {
     }
 }
 
-/// Returns last sequence and epoch of a channel, and the mode that it should have.
+/// Returns the last sequence and the epoch of a channel, and the mode that the channel should have.
 pub(super) fn last<'a>(history: &'a History, channel: &str) -> Option<(u64, u64, Option<&'a str>)> {
     history.deeds.iter().find_map(|entry| match &entry.what {
         Deed::Last { channel: name, sequence, epoch, mode, .. } if name == channel => {

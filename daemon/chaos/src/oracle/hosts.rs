@@ -1,4 +1,4 @@
-//! Judges what bridges report and do between hosts that have networks of their own.
+//! Judges the reports and the effects of bridges between hosts that have their own networks.
 
 use super::Findings;
 use super::history::{History, Subscription, last};
@@ -31,12 +31,12 @@ fn check_sessions(reader: &Subscription, findings: &mut Findings) {
     }
 }
 
-/// Whether a reader has sought: after a seek back it is told again of what it has passed.
+/// Whether a reader has sought. After a seek backwards it gets events again that it had before.
 fn has_sought(reader: &Subscription) -> bool {
     reader.seen.iter().any(|entry| matches!(entry.what, Fact::Sought { .. }))
 }
 
-/// Checks that each receiver has all messages and has given up none, when nothing moves any more.
+/// Checks, when everything is at rest, that each receiver has all messages and gave up none.
 pub(super) fn check_bridges(history: &History, tool: &str, text: &str, findings: &mut Findings) {
     let Ok(status) = serde_json::from_str::<Value>(text) else {
         return findings.add(7, "tool_failed", tool, format!("no JSON: {text}"));
@@ -78,7 +78,7 @@ fn has_deed(history: &History, is_it: impl Fn(&Deed) -> bool) -> bool {
     history.deeds.iter().any(|entry| is_it(&entry.what))
 }
 
-/// Whether a publisher made a gap, which the far host counts as messages that were given up.
+/// Whether a publisher announced a gap. The far host counts the sequences of a gap as messages that were given up.
 fn has_gaps(history: &History) -> bool {
     history.publications.iter().flat_map(|publication| &publication.sends).any(|send| send.messages.is_none())
 }
@@ -87,7 +87,7 @@ fn is_forgery(deed: &Deed) -> bool {
     matches!(deed, Deed::Step { step: Step::Net(NetStep::Play { .. }), .. })
 }
 
-/// Returns how many of the `count` messages from `first` on must have a time long past for their readers. Returns `None` if that is not
+/// Returns how many of the `count` messages from `first` on must have an old time for their readers. Returns `None` if this is not
 /// known.
 pub(super) fn old_messages(
     history: &History,

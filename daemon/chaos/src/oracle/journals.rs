@@ -1,4 +1,4 @@
-//! Compares the journals at the end with everything that was reported of them before.
+//! Compares the journals at the end with all earlier reports about them.
 
 use super::Findings;
 use super::history::{History, Subscription};
@@ -35,7 +35,7 @@ impl<'a> Kept<'a> {
         Self(runs)
     }
 
-    /// Returns the first of these sequences that a journal has as a message.
+    /// Returns the first of these sequences for which a journal has a message.
     pub(super) fn first_in(&self, channel: &str, life: usize, from: u64, to: u64) -> Option<u64> {
         let meets =
             |run: &&Run<'_>| run.channel == channel && run.life == life && run.from <= to && run.to >= from;
@@ -43,12 +43,12 @@ impl<'a> Kept<'a> {
     }
 }
 
-/// Whether this is a daemon's journal, which is lent to readers.
+/// Whether this is a daemon's journal, which readers of the channel may read.
 fn is_of_a_daemon(journal: &Subscription) -> bool {
     journal.journal.as_ref().is_some_and(|dir| !dir.contains("by-hand"))
 }
 
-/// Returns the name of a journal's directory, in which its stream has a folder.
+/// Returns the name of a journal's directory, which contains the folder of its stream.
 fn directory(journal: &Subscription) -> Option<&str> {
     Path::new(journal.journal.as_ref()?).parent()?.file_name()?.to_str()
 }
@@ -86,14 +86,16 @@ fn is_verify(arguments: &[String]) -> bool {
     arguments.len() > 2 && arguments[0] == "journal" && arguments[1] == "verify"
 }
 
-/// Checks the verdict on a journal. No step of a story damages a file: 0 means a whole journal, and 3 one that records what is missing.
+/// Checks the exit code of `journal verify`. No step of a story damages a file, so only 0 (whole) and 3 (lists missing messages) are
+/// allowed.
 fn check_verdict(dir: &str, code: Option<i32>, said: &str, findings: &mut Findings) {
     if !matches!(code, Some(0 | 3)) {
         findings.add(8, "damaged_journal", dir, format!("verify ended with {code:?}: {said}"));
     }
 }
 
-/// Checks that messages which the recorder had written are in a journal later, even if the recorder was killed: the kernel keeps the pages.
+/// Checks that messages which the recorder had written stay in the journal. This holds even if the recorder was killed, because the kernel
+/// keeps the pages.
 fn check_promise(history: &History, out: &str, findings: &mut Findings) {
     let Ok(status) = serde_json::from_str::<Value>(out) else { return };
     let Some(channel) = status["channel"].as_str() else { return };
@@ -108,7 +110,7 @@ fn check_promise(history: &History, out: &str, findings: &mut Findings) {
     }
 }
 
-/// Checks that the last message is in the daemon's journal, and in that of a recorder by hand that ran until the end.
+/// Checks that the daemon's journal has the last message, and so has the journal of a `shmcast record` that ran until the end.
 fn check_end(history: &History, channel: &str, last: u64, findings: &mut Findings) {
     let ends_with_it = |is_wanted: &dyn Fn(&str) -> bool| {
         history

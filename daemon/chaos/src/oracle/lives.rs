@@ -1,14 +1,14 @@
-//! The order in which publishers had a channel, and the places where its sequences restarted.
+//! The order of a channel's publishers, and the publishers at which its sequences restarted.
 //!
-//! A channel's *life* is a run of publications whose sequences continue from one to the next. A new life is allowed only after a deed of
-//! the runner that may lose or restart the ring.
+//! A channel's *life* is a run of publications whose sequences continue from one to the next. A new life may begin only after the runner
+//! did something that may lose or restart the ring.
 
 use super::Findings;
 use super::history::{History, Publication};
 use crate::log::{Deed, Time};
 use std::collections::BTreeMap;
 
-/// The sequence from which a publication was void, and the publication that followed.
+/// The sequence from which a publication's messages are void, and the publication that followed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cut {
     pub(super) from: u64,
@@ -66,7 +66,7 @@ impl Lives {
     }
 }
 
-/// Whether the runner did something between these two publications that may restart the channel.
+/// Whether the runner did something between these two publications that may restart the channel's sequences.
 fn may_restart(history: &History, channel: &str, before: &Publication, after: &Publication) -> bool {
     history.deeds.iter().any(|entry| {
         matches!(&entry.what, Deed::MayRestart { channel: name, .. } if name == channel)
@@ -75,7 +75,8 @@ fn may_restart(history: &History, channel: &str, before: &Publication, after: &P
     })
 }
 
-/// The time when the channel was first taken from a publication, before the next one opened it.
+/// Returns the time at which the channel was first taken from this publisher. Without a takeover, this is the time at which the next
+/// publisher opened the channel.
 fn taken_from(history: &History, channel: &str, since: Time, next: &Publication) -> Time {
     let takeovers = history.deeds.iter().filter(|entry| {
         matches!(&entry.what, Deed::TakingOver { channel: name } if name == channel) && entry.at > since
@@ -83,7 +84,7 @@ fn taken_from(history: &History, channel: &str, since: Time, next: &Publication)
     takeovers.map(|entry| entry.at).min().unwrap_or(next.opening).min(next.opening)
 }
 
-/// Whether `publication` continues the sequences of those before it.
+/// Whether `publication` continues the sequences of the publications before it.
 fn follows(
     history: &History,
     before: &[&Publication],

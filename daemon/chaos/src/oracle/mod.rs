@@ -1,7 +1,6 @@
-//! The oracle: it reads the logs of a story that is over, and reports what must not have happened.
-//!
-//! It knows what publishers meant to do, what readers saw, what the runner did to processes, and what tools printed. It knows nothing of
-//! rings, segments or the daemon's state. There are nine demands. Each violation names the demand that it breaks:
+//! The oracle: it reads the logs of a story after its end, and reports violations of nine demands. Its input is the plan of each
+//! publisher, the events of each reader, the runner's deeds, and the output of tools. It does not depend on rings, segments or the
+//! daemon's state. Each violation names the demand that it breaks:
 //!
 //! 1. Nothing is false: each message was published with this content, on that channel, with that sequence, by
 //!    a publisher that had not been replaced.
@@ -39,8 +38,7 @@ use std::path::Path;
 pub struct Violation {
     /// The number of the demand.
     pub demand: u8,
-    /// A short name of the violation. Two stories fail in the same way if they have one of these names in
-    /// common.
+    /// A short name of the violation. Two stories fail in the same way if they have a violation with the same name.
     pub name: String,
     /// The actor, tool or channel concerned.
     pub who: String,

@@ -1,17 +1,17 @@
-//! Processes that die, hang or are late, calls that fail, and effects on things that belong to others.
+//! Judges processes that die, hang or are late, calls that fail, and changes of files that belong to others.
 
 use super::Findings;
 use super::history::History;
 use crate::log::{Deed, Entry, Fact, Time};
 use crate::run::{RECORDER, SENDER, TAMPERED};
 
-/// Time by which a call may be late, in addition to the time for which it was stopped or waited for the CPU.
+/// The time by which a call may be late. Time for which the process was stopped or waited for the CPU does not count.
 const LATE_US: u64 = 700_000;
-/// Time for which a reader that was overtaken waits for the answers of a slow daemon that lends the journal, in one call.
+/// The longest time for which one call of a lapped reader may wait for a slow daemon that passes it the journal's files.
 const FILES_US: u64 = 3_000_000;
-/// Number of lines in the daemon's log that are allowed per second, whatever users do.
+/// The allowed number of lines a second in the daemon's log, whatever users do.
 const LINES_PER_SECOND: u64 = 100;
-/// Number of additional lines that are allowed: those of a daemon's start and end.
+/// The number of additional lines that are allowed, for the start and the end of a daemon.
 const LINES_AT_LIBERTY: u64 = 500;
 
 pub(super) fn check(history: &History, findings: &mut Findings) {
@@ -72,7 +72,7 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
     check_lateness(history, findings);
 }
 
-/// Checks openings. They may fail for many reasons, but not because of what the product itself did to its memory.
+/// Checks openings. They may fail for many reasons, but not because the product itself damaged its memory.
 fn check_openings(history: &History, findings: &mut Findings) {
     for (actor, is_publisher, kind, why) in &history.failed {
         let is_damage =

@@ -1,4 +1,4 @@
-//! Compares the output of the tools, at a time when nothing moved any more, with the logs.
+//! Compares the output of tools with the logs. The tools ran while everything was at rest.
 
 use super::Findings;
 use super::history::{History, Subscription, last};
@@ -7,7 +7,7 @@ use crate::run::{DAEMONS, RECORDER, SENDER};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The figures that tools should show for a reader, according to the reader's own log.
+/// The figures that tools should show for a reader, by the reader's own log.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Counts {
     received: u64,
@@ -67,7 +67,7 @@ fn check_channel(history: &History, tool: &str, status: &Value, host: usize, fin
     check_readers(history, tool, channel, (status, host), findings);
 }
 
-/// Checks that a tool shows exactly the readers that were attached, with their own figures.
+/// Checks that a tool shows exactly the attached readers, with their own figures.
 fn check_readers(
     history: &History,
     tool: &str,
@@ -132,7 +132,7 @@ fn check_metrics(history: &History, tool: &str, text: &str, far: bool, findings:
     }
 }
 
-/// Whether a reader was attached when the tools looked. Such a reader had looked for the last message just before that.
+/// Whether a reader was attached when the tools ran. Such a reader looked for the last message just before that.
 fn is_there(history: &History, reader: &Subscription) -> bool {
     let was_killed = history
         .deeds

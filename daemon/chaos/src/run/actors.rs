@@ -1,4 +1,4 @@
-//! An actor as the runner sees it: a process, the orders to it, and the answers from it.
+//! The runner's view of an actor: its process, the orders to it, and its answers.
 
 use super::programs::Programs;
 use crate::actor::{Answer, Order, Told};
@@ -13,7 +13,7 @@ use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// A running actor. It is killed when dropped, even if it is stopped.
+/// A running actor. Dropping this value kills the process, even if it is stopped.
 #[derive(Debug)]
 pub(super) struct Actor {
     pub(super) name: String,
@@ -71,7 +71,8 @@ impl Actor {
         self.child.id()
     }
 
-    /// Whether it would soon carry out another order: it has none, or only one that ends when another order arrives.
+    /// Whether the actor would soon carry out another order. It has no order, or one that ends when another order
+    /// arrives.
     pub(super) fn is_free(&mut self) -> bool {
         self.collect(Duration::ZERO);
         self.open.iter().all(|(_, order)| is_endless_read(order))
@@ -82,7 +83,7 @@ impl Actor {
         self.open.iter().all(|(_, order)| is_endless_read(order) || matches!(order, Order::Block { .. }))
     }
 
-    /// Gives an order. An actor that has died meanwhile does not get it.
+    /// Gives an order. If the actor has died, the order is lost.
     pub(super) fn order(&mut self, order: Order) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
@@ -95,7 +96,8 @@ impl Actor {
         id
     }
 
-    /// Waits for the answer to order `id`. Returns `None` if the answer does not arrive in time, or never will.
+    /// Waits for the answer to order `id`. Returns `None` if the answer does not arrive in time, or if the actor has
+    /// died.
     pub(super) fn answer(&mut self, id: u64, patience: Duration) -> Option<Value> {
         let until = Instant::now() + patience;
         loop {
@@ -139,7 +141,7 @@ impl Actor {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Lets the actor end by itself, and waits for its end. An actor ends when the runner closes its stdin.
+    /// Closes the actor's stdin, at which the actor ends by itself, and waits for its end.
     pub(super) fn end(mut self, patience: Duration) -> (Option<std::process::ExitStatus>, String) {
         self.orders = None;
         let until = Instant::now() + patience;
@@ -174,7 +176,7 @@ impl Drop for Actor {
     }
 }
 
-/// Whether the actor has a channel after this answer; `None` if that has not changed.
+/// Whether the actor has a channel after this answer; `None` if the answer changes nothing.
 fn holds_after(order: &Order, answer: &Value) -> Option<bool> {
     match order {
         Order::Open(_) => Some(answer.is_object()),

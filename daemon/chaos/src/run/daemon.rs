@@ -1,4 +1,4 @@
-//! The daemon of a story: its configuration, its process, and the things that outlive it.
+//! A daemon of a story: its configuration, its process, and the state that outlives the process.
 
 use super::journals;
 use super::manager::Manager;
@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Time in which attached programs may attach again to a new daemon that runs.
+/// The time after the start of a new daemon in which programs of the previous daemon may attach again.
 const RETURN: Duration = Duration::from_secs(5);
 
-/// Number of descriptors that a daemon may have open in addition to those at first: the first count may have been taken before its pools
-/// were filled.
+/// The number of descriptors that a daemon may have open in addition to the first count. The first count may have been taken before the
+/// daemon's pools were filled.
 const SPARE: usize = 2;
-/// Number of files that the recorder of a channel may have open in addition to those at first: those that it seals or prepares.
+/// The number of files that a channel's recorder may have open in addition to the first count. It opens files to seal or prepare them.
 const SPARE_FILES: usize = 4;
 
 /// A channel as the configuration describes it.
@@ -28,7 +28,7 @@ const SPARE_FILES: usize = 4;
 pub(super) struct Configured {
     pub(super) channel: Channel,
     pub(super) is_there: bool,
-    /// Whether the configuration describes another ring than the existing one.
+    /// Whether the size of the ring in the configuration differs from the size of the existing ring.
     pub(super) is_other: bool,
     /// Whether the configuration has a journal for it.
     pub(super) records: bool,
@@ -45,22 +45,23 @@ pub(super) struct Daemon {
     port: u16,
     /// Further tables of its configuration.
     tables: String,
-    /// Number of requests per second, and at once, that a user may send.
+    /// The number of requests that a user may send per second, and the number at once.
     pub(super) limits: [u32; 2],
-    /// The command and arguments that start the daemon's program, if it is not started directly.
+    /// The command and arguments through which the daemon's program is started; empty for a direct start.
     pub(super) through: Vec<String>,
     pub(super) channels: Vec<Configured>,
     pub(super) is_stopped: bool,
-    /// The time when the present process began to run, moved by the time for which it was stopped.
+    /// The start time of the present process, plus the time for which it was stopped.
     since: Instant,
     /// The time for which it had run when it was stopped.
     ran: Duration,
-    /// Number of descriptors that it had open, and that were kept for it, just after its start, when nobody was attached.
+    /// The number of open descriptors just after the daemon's start, when nobody was attached, and the number that the manager kept for
+    /// it.
     at_first: Option<(usize, usize)>,
 }
 
 impl Daemon {
-    /// Makes a daemon that does not run yet. `tables` is the part of its configuration that describes bridges, and channels that differ
+    /// Makes a daemon, but does not start it. `tables` is the part of its configuration that describes bridges, and channels that differ
     /// from the story's.
     pub(super) fn new(
         name: &'static str,
@@ -201,20 +202,20 @@ impl Daemon {
         }
     }
 
-    /// Whether programs that were attached to the previous daemon may still attach to this one.
+    /// Whether programs of the previous daemon may still attach to this one.
     pub(super) fn is_young(&self) -> bool {
         let ran = if self.is_stopped { self.ran } else { self.since.elapsed() };
         ran < RETURN
     }
 
-    /// Returns its exit status, if it has ended. The process is forgotten after that.
+    /// Returns the daemon's exit status if its process has ended. Later calls return `None`.
     pub(super) fn ended(&mut self) -> Option<ExitStatus> {
         let status = self.child.as_mut()?.try_wait().ok().flatten()?;
         self.child = None;
         Some(status)
     }
 
-    /// Waits until it has ended. Returns `None` if it does not end in time.
+    /// Waits until the process has ended. Returns `None` if it does not end in time.
     pub(super) fn wait(&mut self, patience: Duration) -> Option<ExitStatus> {
         let until = Instant::now() + patience;
         loop {
@@ -235,12 +236,12 @@ impl Daemon {
         }
     }
 
-    /// Notes the descriptors that it holds just after its start, when nobody is attached.
+    /// Notes the number of the daemon's descriptors just after its start, when nobody is attached.
     pub(super) fn note_descriptors(&mut self) {
         self.at_first = self.descriptors();
     }
 
-    /// Waits until it has no more descriptors open than at first. Returns the excess, if it lasts.
+    /// Waits until the daemon has no more descriptors open than after its start. Returns a description of the excess if it remains.
     pub(super) fn left_descriptors(&self, patience: Duration) -> Option<String> {
         let (open, kept) = self.at_first?;
         let spare = SPARE + SPARE_FILES * self.channels.iter().filter(|c| c.records).count();
@@ -260,7 +261,7 @@ impl Daemon {
         }
     }
 
-    /// Returns the number of descriptors that it has open, and that the manager keeps for it.
+    /// Returns the number of the daemon's open descriptors, and the number that the manager keeps for it.
     fn descriptors(&self) -> Option<(usize, usize)> {
         let open = fs::read_dir(format!("/proc/{}/fd", self.pid()?)).ok()?.count();
         Some((open, self.manager.as_ref().map_or(Some(0), Manager::count)?))

@@ -1,4 +1,4 @@
-//! Steps with actors, channels and files of their own, which leave nothing behind.
+//! Tests within a story that use their own actors, channels and files, and remove them afterwards.
 
 use super::daemon::Daemon;
 use super::{Actor, PATIENCE, World};
@@ -21,19 +21,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// First letter of the names of actors that open a channel which was tampered with.
+/// The first letter of the names of actors that open a channel with a wrong count.
 pub const TAMPERED: char = 't';
 
-/// First letter of the names of readers whose channel is at rest. They get an event as long as there is one.
+/// The first letter of the names of readers of a channel at rest. Such a reader must get events until it has received all of them.
 pub const AT_REST: char = 'u';
 /// A channel that no other step uses.
 pub(super) const SPARE: &str = "spare";
 /// Size of its ring.
 const CAPACITY: u64 = 1 << 16;
-/// A time longer than a daemon waits after a crash for programs that have channels.
+/// A time longer than that for which a new daemon waits for programs that have channels of a crashed daemon.
 const GRACE: Duration = Duration::from_millis(2200);
-/// Bytes of a ring for each entry of its index. An entry has 8 bytes. This is also the size of the smallest
-/// record.
+/// Bytes of a ring for each entry of its index, which has 8 bytes. It is also the size of the smallest record.
 const PER_ENTRY: u64 = 64;
 
 impl World<'_> {
@@ -64,7 +63,7 @@ impl World<'_> {
         }
     }
 
-    /// An empty folder must stay, although a publisher fails to make a channel of it.
+    /// Tests that a failed attempt to make a channel keeps an empty folder that was there before.
     pub(super) fn misopen(&mut self) -> Result<bool> {
         let (dir, channel) = (self.channels_dir(), SPARE.to_owned());
         let folder = dir.join(SPARE);
@@ -82,7 +81,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// A publisher must not continue from a wrong count of messages. Nobody else may have the channel meanwhile.
+    /// Tests that a publisher does not continue from a wrong count of messages. No other actor may have the channel during this test.
     pub(super) fn tamper(&mut self, channel: u8, laps: u64) -> Result<bool> {
         let known = self.channel(channel);
         let (number, wanted) = (known.number(self.channels.len()), known.channel);
@@ -114,7 +113,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// A reader must lose nothing after a record of an unknown kind.
+    /// Tests that a reader loses nothing after a record of an unknown kind.
     pub(super) fn unknown(&mut self) -> Result<bool> {
         if !self.daemons.is_empty() {
             return Ok(false);
@@ -138,7 +137,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// A reader must not allocate memory for holes in a channel's file.
+    /// Tests that a reader allocates no memory for holes in a channel's file.
     pub(super) fn hollow(&mut self) -> Result<bool> {
         if !self.daemons.is_empty() {
             return Ok(false);
@@ -163,7 +162,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Each new daemon waits for the channels that a stopped program has. The daemons are not the story's own.
+    /// Tests that each new daemon waits for channels that a stopped program still has. The story's own daemons are not used.
     pub(super) fn outlive(&mut self, brief: bool) -> Result<bool> {
         let name = if brief { "brief" } else { "second" };
         let Some(mut daemon) = self.second_daemon(name, false, false)? else { return Ok(false) };
@@ -177,9 +176,9 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Stops an actor that has the daemon's channel. The daemon crashes, and the next one ends. A publisher asks the third daemon for the
-    /// channel before the actor continues. Returns that publisher. A brief second daemon ends at once; any other first waits for the actor
-    /// in vain.
+    /// Stops `holder`, an actor that has the daemon's channel. Then the daemon crashes, and the next daemon ends, without contact to
+    /// `holder`. If `is_brief`, this second daemon ends at once. Otherwise it first waits for `holder` in vain. Before `holder` continues,
+    /// a publisher asks the third daemon for the channel. Returns that publisher.
     pub(super) fn ask_the_third(
         &mut self,
         daemon: &mut Daemon,
@@ -203,7 +202,7 @@ impl World<'_> {
         Ok(next)
     }
 
-    /// Starts a publisher of a daemon's channel, or of a channel that it makes in a directory.
+    /// Starts a publisher of a daemon's channel, or of a new channel in a directory.
     pub(super) fn start_publisher(&mut self, place: &Place, channel: &str) -> Result<Actor> {
         let mut publisher = self.start_actor('v')?;
         let sizes = matches!(place, Place::Dir(_)).then_some([CAPACITY, 1400]);
@@ -219,7 +218,7 @@ impl World<'_> {
         self.dismiss(reader)
     }
 
-    /// Makes a separate daemon for a test, which does not run yet and has a channel of the same name. Returns `None` in a story without a
+    /// Makes a separate daemon for a test, and does not start it. It has a channel of the same name. Returns `None` in a story without a
     /// daemon. `keeps` says whether a service manager keeps its descriptors.
     pub(super) fn second_daemon(
         &self,
@@ -252,7 +251,7 @@ impl World<'_> {
         self.note(super::ended(daemon.name.to_owned(), status, status.is_none(), daemon.said()))
     }
 
-    /// Whole lines must become messages, and a line that is cut off by an interruption must not.
+    /// Tests that `shmcast pub` publishes whole lines, and not a line that an interruption cut off.
     pub(super) fn pipe(&mut self, lines: u8) -> Result<bool> {
         if !self.daemons.is_empty() {
             return Ok(false);
@@ -281,7 +280,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Any file at the place where a daemon should listen must stay, except a socket that a daemon left.
+    /// Tests that a daemon keeps a file at the path where it should listen, unless it is the socket of an earlier daemon.
     pub(super) fn squat(&mut self, by: Squatter) -> Result<bool> {
         let place = self.dir.join(format!("squat{}", self.actors));
         self.actors += 1;
@@ -336,7 +335,7 @@ impl World<'_> {
     }
 }
 
-/// Makes a subscription from the oldest message on, which a test may change.
+/// Makes a subscription that begins with the oldest message. Tests may change it.
 pub(super) fn wanted(place: Place, channel: &str) -> Subscribing {
     let (channel, host, start, wait) = (channel.to_owned(), 0, story::Start::Oldest, Waiting::Yield);
     let (skip, page, full, watch) = (false, true, false, false);
@@ -352,14 +351,14 @@ pub(super) fn publish(count: u32) -> Order {
     Order::Publish { count, sizes: Sizes::Line, sending: Sending::Single, pause_us: 0 }
 }
 
-/// Returns the last message that was published, and its sequence, from the answer to `publish`.
+/// Returns the last published message and its sequence, from the answer to `publish`.
 fn published_by(answer: &Value) -> (Identity, u64) {
     let last = serde_json::from_value(answer["last"].clone());
     let sequence = answer["next"].as_u64().unwrap_or(0).saturating_sub(1);
     (last.unwrap_or(Identity { publisher: u32::MAX, counter: 0 }), sequence)
 }
 
-/// Waits for the end of `child`, or until `is_enough`. If the child still runs after that, it is killed.
+/// Waits until `child` ends, or `is_enough` returns true, or the time is over. Then kills the child if it still runs.
 pub(super) fn end(child: &mut Child, is_enough: impl Fn() -> bool) -> Result<Option<ExitStatus>> {
     let until = Instant::now() + PATIENCE;
     while Instant::now() < until && !is_enough() {
@@ -404,7 +403,7 @@ fn messages(dir: &Path, channel: &str) -> Vec<String> {
     messages
 }
 
-/// Returns the identity of the file at `path`, without following a link: its number, its length, and the target of a link.
+/// Returns the identity of the file at `path` without following links: its inode number, its length, and the target if it is a link.
 fn looks(path: &Path) -> Option<(u64, u64, Option<PathBuf>)> {
     let found = fs::symlink_metadata(path).ok()?;
     Some((found.ino(), found.len(), fs::read_link(path).ok()))

@@ -1,4 +1,4 @@
-//! The end of a story: every fault is ended, the last publishers publish, and everything comes to rest.
+//! The end of a story. The runner ends every fault, lets the last publishers publish, and waits until everything is at rest.
 
 use super::{Actor, COURTESY, Known, PATIENCE, World, ended};
 use crate::actor::{Opening, Order};
@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 const LAST: u32 = 100;
 /// For how long readers look for the last message.
 const SEARCH_MS: u64 = 10_000;
-/// The same if a bridge carries the channel, since a session whose end was lost is followed by another only after 10 s; or if channels have
-/// journals, where a reader that was overtaken reads everything that others skip.
+/// The same time if a bridge sends the channel, or if channels have journals. If the end of a session was lost, a receiver accepts another
+/// session only after 10 s. And a lapped reader of a journal reads everything that other readers skip.
 const SEARCH_FAR_MS: u64 = 25_000;
 
-/// The last message of each channel, by the channel's number, with its sequence.
+/// The last message of each channel and its sequence, by the number of the channel.
 type LastMessages = BTreeMap<usize, (Identity, u64)>;
 
 fn all_at_once() -> Order {
@@ -117,7 +117,7 @@ impl World<'_> {
         deeds.into_iter().try_for_each(|deed| self.note(deed))
     }
 
-    /// Waits until all free readers of a daemon are attached again.
+    /// Waits until all readers of a daemon are attached again, except readers that are stopped or busy.
     fn wait_for_registration(&mut self) -> Result<()> {
         if self.daemons.is_empty() {
             return Ok(());
@@ -146,10 +146,8 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Makes publishers that still have their channel publish once more. No earlier event may keep these messages from the readers.
-    ///
-    /// This is done only in some stories. In the others, readers that have received nothing yet meet the last
-    /// publisher.
+    /// Lets publishers that still have their channel publish once more. No earlier event may keep these messages from the readers. Only
+    /// some stories do this. In the others, there are readers that get their first message from the last publisher.
     fn publish_farewell(&mut self) -> LastMessages {
         let mut last = LastMessages::new();
         // Messages that a wire lost arrive only after the far host has repaired the loss.
@@ -170,7 +168,7 @@ impl World<'_> {
         last
     }
 
-    /// Starts a publisher for each channel. Returns the publishers and their last messages.
+    /// Starts a last publisher for each channel. Returns these publishers and their last messages.
     fn publish_last(&mut self) -> Result<(Vec<Actor>, LastMessages)> {
         let (mut actors, mut last) = (Vec::new(), LastMessages::new());
         for at in 0..self.channels.len() {
@@ -250,7 +248,8 @@ impl World<'_> {
         if is_long { SEARCH_FAR_MS } else { SEARCH_MS }
     }
 
-    /// Waits until the far host has all of the first channel, even if nobody reads it there. The tools will show it.
+    /// Waits until the far host has all messages of the first channel, even if it has no reader there. Later the tools are compared with
+    /// this state.
     fn wait_for_far(&self, last: &LastMessages) {
         let Some((_, sequence)) = last.get(&0) else { return };
         let name = &self.channels[0].name;

@@ -1,4 +1,4 @@
-//! The journals of a story: those that the daemon keeps, and those that `shmcast record` records by hand.
+//! The journals of a story: those of the daemon, and those of `shmcast record` (recorders by hand).
 
 use super::{Known, PATIENCE, World, ended};
 use crate::actor::Order;
@@ -16,14 +16,14 @@ use std::time::{Duration, Instant};
 pub const RECORDER: &str = "recorder";
 /// Size of the files, which is the smallest possible.
 const FILE: &str = "1MiB";
-/// Time in which a daemon begins to record. After a failure it tries again every few seconds.
+/// The time within which a daemon must begin to record. After a failure it tries again every few seconds.
 const BEGIN: Duration = Duration::from_secs(15);
 
 /// `shmcast record` of one channel, running or not.
 #[derive(Debug, Default)]
 pub(super) struct Recorder {
     child: Option<Child>,
-    /// The number of its directory. It gets another one if the channel restarted.
+    /// The number of the recorder's directory. If the channel restarts, the recorder gets another directory.
     dir: u32,
     is_doomed: bool,
 }
@@ -50,7 +50,7 @@ pub(super) fn journals_dir(dir: &Path) -> PathBuf {
     dir.join("journals")
 }
 
-/// The line of the daemon's configuration that makes it record a channel.
+/// Returns the line of the daemon's configuration that makes it record a channel; empty if it should not.
 pub(super) fn line(dir: &Path, channel: &Channel) -> String {
     let Some(Recorded { sync, roll_ms, keeps }) = &channel.journal else { return String::new() };
     let dir = journals_dir(dir).join(&channel.name);
@@ -85,7 +85,7 @@ fn recorder_of(step: &Step) -> Option<u8> {
 }
 
 impl World<'_> {
-    /// Carries out a step that concerns a recorder by hand. Returns `None` for any other step.
+    /// Carries out a step of a recorder by hand. Returns `None` for any other step.
     pub(super) fn carry_out_by_hand(&mut self, step: &Step) -> Result<Option<bool>> {
         let Some(at) = recorder_of(step) else { return Ok(None) };
         let at = at % self.channels.len() as u8;
@@ -176,7 +176,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Continues all recorders, and waits until the daemons record all channels that they should record.
+    /// Lets all recorders continue. Waits until the daemons record all channels that they should record.
     pub(super) fn heal_recorders(&mut self) -> Result<()> {
         let by_hand: Vec<u8> = self.recorders.keys().copied().collect();
         for at in by_hand {
@@ -210,13 +210,13 @@ impl World<'_> {
         missing.into_iter().try_for_each(|deed| self.note(deed))
     }
 
-    /// Checks the daemon's journal of a channel, while it may be written.
+    /// Verifies the daemon's journal of a channel. The daemon may be writing it at the same time.
     pub(super) fn verify(&mut self, name: &str) -> Result<bool> {
         let dir = journals_dir(&self.dir).join(name);
         self.verify_in(&dir)
     }
 
-    /// Checks the journals of all streams in a directory. Returns false if there is no file yet, and so nothing to check.
+    /// Verifies the journals of all streams in a directory. Returns false if there is no file yet.
     fn verify_in(&mut self, dir: &Path) -> Result<bool> {
         let begun: Vec<PathBuf> = streams_in(dir).into_iter().filter(|stream| is_begun(stream)).collect();
         for stream in &begun {
@@ -234,7 +234,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Checks all journals and reads them whole. Nobody records any more.
+    /// Verifies all journals and reads them completely. All recorders have ended before.
     pub(super) fn read_journals(&mut self) -> Result<()> {
         let entries = fs::read_dir(journals_dir(&self.dir)).into_iter().flatten().flatten();
         let mut dirs: Vec<PathBuf> = entries.flat_map(|entry| streams_in(&entry.path())).collect();

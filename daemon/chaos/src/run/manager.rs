@@ -1,4 +1,5 @@
-//! A small replacement for the service manager. It keeps the descriptors that a daemon sends it, and passes them to the next daemon.
+//! A small replacement for the service manager. It keeps the descriptors that a daemon sends to it, and passes them to the next
+//! daemon.
 //!
 //! See `sd_notify(3)` (`FDSTORE=1`, `FDNAME=`, `FDSTOREREMOVE=1`) and `sd_listen_fds(3)`.
 
@@ -37,7 +38,7 @@ impl Manager {
         Ok(Self { path: path.to_owned(), kept, heard })
     }
 
-    /// Waits until everything that the last daemon sent has been received.
+    /// Waits until the manager's thread has received everything that the last daemon sent.
     fn hear_out(&self) -> Result<()> {
         UnixDatagram::unbound()?.send_to(b"X_HEAR=1", &self.path).context("speak to the manager's thread")?;
         self.heard.recv().context("the manager's thread has ended")

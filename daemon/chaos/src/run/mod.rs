@@ -1,7 +1,7 @@
 //! The runner: plays a story with real processes in a directory of its own, and leaves the logs for the oracle.
 //!
-//! Steps are carried out one after the other. A step that gives an actor an order waits for the answer. If the previous step was `race`, it
-//! does not wait: the next step begins at once, while the actor is still busy.
+//! The runner carries out one step after the other. A step that gives an order to an actor waits for the answer. If the step before it was
+//! `race`, it does not wait: the next step begins at once, while the actor is still busy.
 
 mod actors;
 mod carry;
@@ -45,15 +45,15 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 use wire::Wire;
 
-/// Time in which an actor must carry out an order that has an end.
+/// The time within which an actor must carry out an order that ends by itself.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Time for which a step waits for the answer of an actor that may itself be waiting.
+/// The time for which a step waits for the answer of an actor that may have to wait itself.
 const COURTESY: Duration = Duration::from_millis(1500);
 
 /// Plays `story`. The logs are in the returned directory, which is below `under`.
 ///
 /// # Errors
-/// The obstacle that kept the story from being played. The product's faults are in the logs.
+/// The reason why the story could not be played. Faults of the product are in the logs.
 pub fn play(story: &Story, programs: &Programs, under: &Path) -> Result<tempfile::TempDir> {
     let name = format!("shmcast-chaos-{}-", story.seed);
     let dir = tempfile::Builder::new().prefix(&name).tempdir_in(under).context("make a directory")?;
@@ -70,22 +70,22 @@ struct World<'a> {
     dir: PathBuf,
     logs: PathBuf,
     log: Log,
-    /// The channels of a story without a daemon. A daemon has its own, current list.
+    /// The channels of a story without a daemon. Each daemon has its own list.
     channels: Vec<Channel>,
     // Fields are dropped in this order: actors end before their daemons.
     publishers: Vec<Option<Actor>>,
     readers: Vec<Option<Actor>>,
-    /// No daemon, that of the story's host, or that and the far host's.
+    /// The daemons: none, that of the story's host, or that and the far host's.
     daemons: Vec<Daemon>,
     /// Recorders by hand, by the number of their channel.
     recorders: BTreeMap<u8, Recorder>,
     wire: Option<Wire>,
-    /// The network of a story of several hosts. Their daemons end before it.
+    /// The network of a story with several hosts. It is dropped after the daemons.
     network: Option<Network>,
     plants: Plants,
     /// Number of actors so far.
     actors: usize,
-    /// Number of openings for publishing so far. Each has a number of its own.
+    /// The number of openings for publishing so far. Each opening gets a new number.
     openings: u32,
     /// Whether the previous step was `race`.
     is_racing: bool,
@@ -171,7 +171,8 @@ impl<'a> World<'a> {
         self.dir.join("channels")
     }
 
-    /// Returns a channel by its number, which may be larger than the last channel's. The channels of the far host follow after the story's.
+    /// Returns a channel by its number. The first numbers are the channels of the first daemon, the next numbers those of the next daemon, and
+    /// so on in a circle.
     fn channel(&self, number: u8) -> Known {
         let count = self.channels.len();
         let (host, at) =
@@ -211,7 +212,7 @@ impl<'a> World<'a> {
         self.slot(whom)?.as_mut()
     }
 
-    /// Returns the process of this actor, which is started if necessary.
+    /// Returns the actor for this process, and starts it if necessary.
     fn actor(&mut self, whom: Whom) -> Result<&mut Actor> {
         if self.there(whom).is_none() {
             let kind = if matches!(whom, Whom::Publisher(_)) { 'p' } else { 'r' };
@@ -229,7 +230,8 @@ impl<'a> World<'a> {
         Ok(started)
     }
 
-    /// Gives an order, and waits for the answer unless this is a race. Returns `None` if the actor is busy with an order that has no end.
+    /// Gives an order. Waits for the answer unless the previous step was `race`. Returns `None` if the actor is busy with an order that
+    /// does not end by itself.
     fn order(&mut self, whom: Whom, order: Order) -> Result<Option<Value>> {
         let is_racing = std::mem::take(&mut self.is_racing);
         let is_daemon_away = self.daemons.iter().any(|d| d.is_stopped || d.pid().is_none());
@@ -331,7 +333,7 @@ fn start_daemons(
     Ok((daemons, Some(wire), None))
 }
 
-/// Makes the log's entry for the end of a process. Of its output, only the last lines and those of panics are kept.
+/// Makes the log entry for the end of a process. Keeps only the last lines of its output and the lines of panics.
 fn ended(who: String, status: Option<ExitStatus>, sent: bool, said: String) -> Deed {
     let lines: Vec<&str> = said.lines().collect();
     let (before, last) = lines.split_at(lines.len().saturating_sub(12));

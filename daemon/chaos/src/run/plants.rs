@@ -1,4 +1,4 @@
-//! The things of a stranger in the places where channels are: files and links that must stay as they are.
+//! Files and links of a stranger in the directories of channels. They must stay unchanged.
 
 use crate::story::Plant;
 use anyhow::{Context, Result};

@@ -13,14 +13,14 @@ pub struct Programs {
     pub shmcastd: PathBuf,
     /// The command.
     pub shmcast: PathBuf,
-    /// Commands of testees in other languages, of which some readers are.
+    /// Commands of testees in other languages. Some readers are such testees.
     pub testees: Vec<String>,
-    /// The mended fault to put back, in programs that were built with `--cfg shmcast_faults`.
+    /// The corrected mistake to plant again, in programs that were built with `--cfg shmcast_faults`.
     pub fault: Option<String>,
 }
 
 impl Programs {
-    /// The programs in `dir`.
+    /// Finds the programs in `dir`.
     ///
     /// # Errors
     /// The program that is missing, and how to build it.
@@ -41,7 +41,7 @@ impl Programs {
         })
     }
 
-    /// The programs beside this one.
+    /// Finds the programs in the directory of this program.
     ///
     /// # Errors
     /// The program that is missing, and how to build it.
@@ -50,14 +50,16 @@ impl Programs {
         Self::in_dir(this.parent().context("this program lies in no directory")?)
     }
 
-    /// A command without the variables of this process's environment that would lead it elsewhere.
+    /// Makes a command without those environment variables of this process that would lead it to other
+    /// channels.
     pub(super) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         self.cleanse(&mut command);
         command
     }
 
-    /// Takes the variables away that would lead a command elsewhere, and chooses the fault.
+    /// Removes the environment variables that would lead a command to other channels, and sets the planted
+    /// fault.
     pub(super) fn cleanse(&self, command: &mut Command) {
         for variable in
             ["SHMCAST_DIR", "SHMCAST_SOCKET", "NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "RUST_LOG"]

@@ -1,4 +1,4 @@
-//! Errands about readers at their limits: beside a publisher at full speed, at its death, with the only copy of a
+//! Tests of readers in extreme situations: with a publisher at full speed, at the publisher's death, with the only copy of a
 //! channel's memory, and without a free descriptor.
 
 use super::daemon::Daemon;
@@ -14,14 +14,14 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// First letter of the names of readers that must be told of their publisher's death.
+/// The first letter of the names of readers that must get the event of their publisher's death.
 pub const BEREAVED: char = 'w';
 
-/// Time in which a reader receives what is there, or a program notices what has happened to another.
+/// The time within which a reader receives available messages, or a program notices the end of another.
 const NOTICE: Duration = Duration::from_millis(100);
 /// How often a program has run by then that looks each 10 ms.
 const RUNS: u64 = 5;
-/// The most takeovers that are tried until one leaves a void message.
+/// The largest number of takeovers that are tried until one leaves a void message.
 const ROUNDS: u8 = 40;
 
 /// Messages of a publisher that is stopped before it is done.
@@ -33,7 +33,7 @@ fn read_on(how: How) -> Order {
     Order::Read { how, ms: 0, rest_us: 0 }
 }
 
-/// Gives a program [`NOTICE`] besides the time in which it waits for a CPU.
+/// Waits until a program has had [`NOTICE`], not counting the time for which it waited for a CPU.
 fn give_time(pid: u32) {
     let (started, before) = (Instant::now(), scheduled(pid));
     while started.elapsed() < PATIENCE {
@@ -46,7 +46,7 @@ fn give_time(pid: u32) {
     }
 }
 
-/// How long the threads of a process have waited for a CPU, and how often they have run.
+/// Returns the time for which the threads of a process have waited for a CPU, and how often they have run.
 fn scheduled(pid: u32) -> (Duration, u64) {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     threads.fold((Duration::ZERO, 0), |(queued, runs), thread| {
@@ -66,7 +66,7 @@ impl World<'_> {
         self.note(deed)
     }
 
-    /// A search for a place must succeed however fast the publisher is.
+    /// Tests that a reader finds a place to start at, however fast the publisher is.
     pub(super) fn join_a_rush(&mut self, readers: u16) -> Result<bool> {
         const NAME: &str = "rushed";
         if !self.daemons.is_empty() {
@@ -83,7 +83,8 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// The death of each publisher is told after all that it published. A reader of a daemon has no free descriptor by then.
+    /// Tests that a reader gets the event of each publisher's death, after all messages of that publisher. A reader of a
+    /// daemon's channel has no free descriptor at that time.
     pub(super) fn bereave(&mut self, wait: Waiting) -> Result<bool> {
         const NAME: &str = "bereaved";
         let mut daemon = self.second_daemon(NAME, false, false)?;
@@ -114,7 +115,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// A publisher is killed behind some messages, while the reader is stopped.
+    /// Stops the reader, kills the publisher after some messages, and then lets the reader continue.
     fn die_unseen(&mut self, mut publisher: Actor, reader: &mut Actor) -> Result<()> {
         self.signal_actor(reader, Signal::SIGSTOP)?;
         self.ask(&mut publisher, publish(5))?;
@@ -126,7 +127,8 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Each daemon waits for the reader that has a channel's memory, even if nobody has published there yet.
+    /// Tests that each daemon waits for a reader that has a channel's memory, even if nobody has published in this memory
+    /// yet.
     pub(super) fn leave_it_to_a_reader(&mut self, is_brief: bool) -> Result<bool> {
         const NAME: &str = "inherited";
         let Some(mut daemon) = self.second_daemon(NAME, false, true)? else { return Ok(false) };
@@ -150,7 +152,8 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// A call returns in time, even if the message that it finds is void and the reader cannot go on to the next one.
+    /// Tests that a receiving call returns in time if it finds a void message and the reader cannot change to the next
+    /// segment.
     pub(super) fn withhold(&mut self) -> Result<bool> {
         const NAME: &str = "withheld";
         let Some(mut daemon) = self.second_daemon(NAME, false, true)? else { return Ok(false) };

@@ -1,5 +1,5 @@
-//! Errands with a daemon of their own: a start that takes long, a store that is almost full, a crowd that
-//! comes back.
+//! Tests with a separate daemon: a slow start, a service manager's store that is almost full, and many
+//! readers that attach again at once.
 
 use super::errands::{publish, subscribing};
 use super::{PATIENCE, World};
@@ -16,13 +16,14 @@ use std::time::{Duration, Instant};
 const LONG: Duration = Duration::from_secs(6);
 /// Time in which clients notice that their daemon has died.
 const NOTICE: Duration = Duration::from_millis(200);
-/// Time in which a crowd is back. It is far less than its requests would take by the limits.
+/// The time within which many readers must have attached again. It is far shorter than the limits on requests
+/// would allow.
 const RETURN: Duration = Duration::from_secs(8);
 
 /// The channel of a publisher that is interrupted.
 const INTERRUPTED: &str = "interrupted";
 
-/// $1 is a number of descriptors that are put before those that are inherited.
+/// A script that starts a daemon. $1 is the number of descriptors that are put before the inherited ones.
 const FILLED: &str = r#"
 others=$1; shift
 kept=${LISTEN_FDS:-0}
@@ -40,7 +41,7 @@ fn there_is(program: &str) -> bool {
 }
 
 impl World<'_> {
-    /// Clients wait for a daemon that says that it has not opened yet.
+    /// Tests that clients wait for a daemon that has not opened its channels yet.
     pub(super) fn start_slowly(&mut self) -> Result<bool> {
         let Some(mut daemon) = self.second_daemon("slow", false, false)?.filter(|_| there_is("strace"))
         else {
@@ -63,8 +64,8 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Signals while memory is made are no reason to fail. Newer kernels go on by themselves, so a tracer
-    /// gives the publisher the answers of an older one.
+    /// Tests that a publisher does not fail if signals interrupt the allocation of its memory. Newer kernels
+    /// continue the allocation by themselves. So a tracer gives the publisher the results of an older kernel.
     pub(super) fn interrupt(&mut self) -> Result<bool> {
         if !self.daemons.is_empty() || !there_is("strace") {
             return Ok(false);
@@ -92,7 +93,8 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// A channel's memory outlives a daemon, however many other things a service manager keeps for it.
+    /// Tests that a channel's memory outlives its daemon, however many other descriptors a service manager
+    /// keeps.
     pub(super) fn fill_the_store(&mut self, others: u16) -> Result<bool> {
         let Some(mut daemon) = self.second_daemon("stored", true, false)?.filter(|_| there_is("bash")) else {
             return Ok(false);
@@ -112,7 +114,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Readers that come back after a crash are not counted as a user who sends too many requests.
+    /// Tests that readers which attach again after a crash do not count as a user with too many requests.
     pub(super) fn bring_back_a_crowd(&mut self, readers: u16) -> Result<bool> {
         let Some(mut daemon) = self.second_daemon("crowded", false, false)? else { return Ok(false) };
         self.begin(&mut daemon)?;

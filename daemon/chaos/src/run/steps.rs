@@ -1,4 +1,4 @@
-//! The execution of each step. A method returns true if the step applied.
+//! Carries out each step. A method returns true if its step applied.
 
 use super::errands::wanted;
 use super::{Actor, COURTESY, Daemon, Known, PATIENCE, World, ended, tools};
@@ -89,8 +89,8 @@ impl World<'_> {
         self.order_to_attach(Whom::Reader(who), Order::Subscribe(wanted), number)
     }
 
-    /// The language of a reader: Rust, or one of those that were given. Not every client reads journals, so readers of channels with a
-    /// journal are in Rust.
+    /// Returns the command of a reader's testee; `None` for a reader in Rust. Not every client reads journals, so readers of channels
+    /// with a journal are in Rust.
     fn testee(&self, who: u8, channel: u8) -> Option<String> {
         let all = &self.programs.testees;
         let chosen = (self.seed + u64::from(who) + u64::from(channel)) as usize % (all.len() + 1);
@@ -122,8 +122,8 @@ impl World<'_> {
         self.order_to_attach(Whom::Publisher(who), order, number)
     }
 
-    /// Gives an order to attach to the channel with this number. The actor first leaves the channel that it has,
-    /// also if it is the same one.
+    /// Orders an actor to attach to the channel with this number. The actor leaves its present channel first, even if it is the same
+    /// one.
     fn order_to_attach(&mut self, whom: Whom, order: Order, number: usize) -> Result<bool> {
         let before = self.there(whom).and_then(|actor| actor.channel.take());
         self.note_lost_rings("its last holder left it for another, or to attach again")?;
@@ -241,8 +241,8 @@ impl World<'_> {
         self.start_daemon(whom)
     }
 
-    /// Notes that rings may be lost from now on. That is so if a daemon's channels live on only in the
-    /// programs that are attached to them, and none of those programs runs.
+    /// Notes which rings may be lost from now on. A daemon's ring may be lost if only attached programs keep it, and none of these
+    /// programs runs.
     fn note_lost_rings(&mut self, why: &str) -> Result<()> {
         let count = self.channels.len();
         for host in 0..self.daemons.len() {
@@ -267,7 +267,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Notes that rings may be lost because a daemon without descriptors cannot take anybody back.
+    /// Notes that rings may be lost because a daemon has no free descriptors for programs that attach again.
     fn note_shut_out(&mut self) -> Result<()> {
         let is_young = |daemon: &Daemon| !daemon.keeps() && daemon.is_young();
         let young = self.daemons.iter().filter(|daemon| is_young(daemon)).flat_map(|daemon| &daemon.channels);
@@ -320,7 +320,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Waits a little until the daemon has read its configuration and has exactly the channels in it.
+    /// Waits for a short time until the daemon has read its configuration and has exactly its channels.
     fn wait_for_reload(&mut self, host: usize) {
         let Some(daemon) = self.daemons.get(host).filter(|d| !d.is_stopped && d.pid().is_some()) else {
             return;
@@ -389,7 +389,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Gives tools a channel by a path. The channel lies in another directory and must stay as it is.
+    /// Gives a path to tools instead of a channel's name. The path leads to a channel in another directory, which must stay unchanged.
     pub(super) fn stray(&mut self) -> Result<bool> {
         if !self.daemons.is_empty() {
             return Ok(false);
@@ -416,7 +416,7 @@ impl World<'_> {
         Ok(refused > 0)
     }
 
-    /// Runs `shmcast` with these arguments on a host, and keeps its output.
+    /// Runs `shmcast` with these arguments on a host, and logs its output.
     pub(super) fn run_tool(&mut self, host: usize, arguments: &[&str]) -> Result<()> {
         let mut command = self.programs.command(&self.programs.shmcast);
         command.args(arguments);
@@ -428,7 +428,7 @@ impl World<'_> {
         self.note(deed)
     }
 
-    /// Waits until all actors that run have carried out their orders, except orders without a time limit.
+    /// Waits until all actors that are not stopped have carried out their orders, except orders without a time limit.
     pub(super) fn settle(&mut self, patience: Duration) {
         let until = Instant::now() + patience;
         for actor in self.publishers.iter_mut().chain(&mut self.readers).flatten() {
@@ -443,7 +443,7 @@ impl World<'_> {
     }
 }
 
-/// Lets a process have this many descriptors more than it has. `None` lifts the limit. Returns whether the process is there.
+/// Limits a process to this many descriptors more than it has now. `None` lifts the limit. Returns whether the process exists.
 pub(super) fn set_descriptor_limit(pid: u32, spare: Option<u8>) -> bool {
     let Ok(open) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
     let open: HashSet<u64> =

@@ -1,4 +1,4 @@
-//! Runs the product's commands and keeps their output. Each has a time limit.
+//! Runs the product's commands and logs their output. Each command has a time limit.
 
 use super::World;
 use crate::log::Deed;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Time that a tool may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Runs a command and keeps its output. A command that does not end in time is killed, and has no exit code.
+/// Runs a command and logs its output. If the command does not end in time, kills it and logs no exit code.
 pub(super) fn run(host: usize, mut command: Command, logs: &Path) -> Result<Deed> {
     let started = Instant::now();
     let arguments: Vec<String> = command.get_args().map(|a| a.to_string_lossy().into_owned()).collect();
@@ -37,7 +37,7 @@ pub(super) fn run(host: usize, mut command: Command, logs: &Path) -> Result<Deed
 }
 
 impl World<'_> {
-    /// Fetches the metrics of a host's daemon, which is at this port.
+    /// Fetches the metrics of a host's daemon from this port.
     pub(super) fn scrape(&self, host: usize, port: u16) -> Result<Deed> {
         match &self.network {
             Some(network) => network.at(host, || scrape(host, port)),

@@ -1,4 +1,4 @@
-//! Errands of other users of the host. They need a program that may become another user, and are left out
+//! Tests with other users of the host. They need a program that can become another user, and are skipped
 //! where there is none.
 
 use super::daemon::Daemon;
@@ -23,20 +23,22 @@ const STRANGER: u32 = 65534;
 const SECRET: &str = "secret";
 /// The name of a channel that is for everybody.
 const OPEN: &str = "open";
-/// The time in which a daemon answers users whose names it does not need.
+/// The time within which a daemon must answer users whose names it does not need.
 const PROMPT: Duration = Duration::from_secs(4);
 
 /// The time for which the daemon is looked at.
 const LOOKS: Duration = Duration::from_millis(1500);
 
-/// $1 is a pipe that nobody writes to, and the rest is the daemon with its arguments.
+/// A script that starts a daemon with a user database that does not answer. $1 is a pipe that nobody writes
+/// to, and the rest is the daemon with its arguments.
 const HANGING_NAMES: &str = r#"
 pipe=$1; shift
 mount --bind "$pipe" /etc/passwd && mount --bind "$pipe" /etc/group || exit 9
 exec "$@"
 "#;
 
-/// $1 is the maker of the shared directory, $2 the command, and the rest are the users.
+/// A script that publishes as several users. $1 is the user who makes the shared directory, $2 the command,
+/// and the rest are the users.
 const NEIGHBOURS: &str = r#"
 maker=$1; command=$2; shift 2
 mount -t tmpfs -o mode=1777 none /dev/shm || exit 9
@@ -53,7 +55,7 @@ for user in "$@"; do
 done
 "#;
 
-/// A command that runs `program` as another user. `None` if that is not possible here.
+/// Makes a command that runs `program` as another user. Returns `None` if this is not possible here.
 fn as_stranger(program: &Path) -> Option<Command> {
     let through = |program: &Path| {
         let mut command = Command::new("setpriv");
@@ -68,13 +70,13 @@ fn as_stranger(program: &Path) -> Option<Command> {
     tried.is_ok_and(|status| status.success()).then(|| through(program))
 }
 
-/// Whether this process may mount things in a mount namespace of its own.
+/// Whether this process may mount file systems in a separate mount namespace.
 fn can_mount() -> bool {
     let tried = Command::new("unshare").args(["-m", "mount", "--bind", "/etc/group", "/etc/passwd"]).status();
     geteuid().is_root() && tried.is_ok_and(|status| status.success())
 }
 
-/// The configuration table of a channel for `subscribers` alone.
+/// Returns the configuration table of a channel that only `subscribers` may read.
 fn table(name: &str, subscribers: &str) -> String {
     format!(
         "[[channel]]\nname = \"{name}\"\ncapacity = \"64KiB\"\nmax_message = \"1KiB\"\nmode = \"takeover\"\n\
@@ -83,7 +85,7 @@ fn table(name: &str, subscribers: &str) -> String {
 }
 
 impl World<'_> {
-    /// A daemon of its own for an errand, with these tables. Other users may reach its socket.
+    /// Starts a separate daemon with these tables, for a test. Other users may connect to its socket.
     fn daemon_for_all(&self, name: &'static str, tables: String) -> Result<Daemon> {
         fs::set_permissions(&self.dir, Permissions::from_mode(0o755))
             .context("open the story's directory")?;
@@ -92,7 +94,7 @@ impl World<'_> {
         Ok(daemon)
     }
 
-    /// No answer of a daemon names a channel to a user whom no list of that channel names.
+    /// Tests that a daemon's answers do not show a channel to a user whom no list of this channel names.
     pub(super) fn show_an_outsider(&mut self) -> Result<bool> {
         if as_stranger(&self.programs.shmcast).is_none() {
             return Ok(false);
@@ -140,7 +142,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Each user publishes and reads where the default leads, whoever was first.
+    /// Tests that each user can publish and read at the default place, whichever user was the first.
     pub(super) fn let_neighbours_publish(&mut self, maker: Maker) -> Result<bool> {
         let shmcast = &self.programs.shmcast;
         // The place of the channels is an empty one in this errand.
@@ -163,7 +165,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// A user database that does not answer keeps waiting only those whose names are needed.
+    /// Tests that a user database which does not answer delays only users whose names the daemon needs.
     pub(super) fn let_names_hang(&mut self) -> Result<bool> {
         let Some(mut stranger) = as_stranger(&self.programs.shmcast).filter(|_| can_mount()) else {
             return Ok(false);

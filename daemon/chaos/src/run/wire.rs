@@ -1,8 +1,7 @@
-//! The wire between two hosts of a story: datagrams pass through here, and some of them are lost, doubled, late or forged.
-//!
-//! Both hosts are this machine. A line leads from the sender's address to the receiver's. Requests to the
-//! repair server pass through here too. Each client has a socket of its own here, so that answers find their
-//! way back.
+//! The wire between two hosts of a story. Datagrams pass through this program, which drops, duplicates, delays or forges
+//! some of them. Both hosts are this machine. A line leads from the sender's address to the receiver's address. Requests
+//! to the repair server pass through this program too. It has a separate socket for each client, so that it can pass
+//! answers back to the right client.
 
 use anyhow::{Context, Result};
 use fastrand::Rng;
@@ -16,12 +15,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Time that a thread waits for a datagram before it checks whether it is to end.
+/// The time for which a thread waits for a datagram before it checks whether it must end.
 const LOOK: Duration = Duration::from_millis(50);
 /// Bytes of a MoldUDP64 header: session, sequence, count.
 pub(super) const HEADER: usize = 20;
 
-/// The quality of a line: the number of datagrams of a hundred that meet each fate.
+/// The quality of a line: the percentages of datagrams that are dropped, duplicated and delayed.
 #[derive(Debug, Default)]
 struct Quality {
     loss: AtomicU8,
@@ -51,14 +50,15 @@ pub(super) struct Wire {
     pub(super) serves_at: u16,
 }
 
-/// The ports from this one on are given only to programs that ask for them by their number.
+/// The first port that this program uses. The system assigns ports from here on only to programs that ask for them by
+/// number.
 const FIRST_PORT: u16 = 10_000;
-/// Ports of one process of this program, and the number of such processes.
+/// The number of ports of one process of this program, and the largest number of such processes.
 const PORTS: u16 = 2000;
 const PROCESSES: u16 = 10;
 
-/// The first of the ports that belong to this process. Another process of this program has others: the name of a socket
-/// that this one keeps says so.
+/// Returns the first of the ports that belong to this process. Another process of this program gets other ports, because
+/// this process keeps a socket whose name contains the range.
 fn own_ports() -> Result<u16> {
     static OWN: OnceLock<Option<(u16, UnixDatagram)>> = OnceLock::new();
     let claim = |at: u16| {
@@ -139,7 +139,7 @@ impl Wire {
         )
     }
 
-    /// Sets how many of a hundred datagrams are lost, doubled and late from now on.
+    /// Sets the percentages of datagrams that are dropped, duplicated and delayed from now on.
     pub(super) fn set(&self, loss: u8, copies: u8, late: u8) {
         self.quality.loss.store(loss, Ordering::Relaxed);
         self.quality.copies.store(copies, Ordering::Relaxed);
@@ -147,13 +147,13 @@ impl Wire {
         self.quality.spares_requests.store(false, Ordering::Relaxed);
     }
 
-    /// Does the same as `set`, but requests to the server and its answers pass unharmed.
+    /// Does the same as `set`, but does not disturb requests to the server and its answers.
     pub(super) fn set_lines(&self, loss: u8, copies: u8, late: u8) {
         self.set(loss, copies, late);
         self.quality.spares_requests.store(true, Ordering::Relaxed);
     }
 
-    /// The header of the last packet of the feed, if there was one.
+    /// Returns the header of the feed's last packet, if there was a packet.
     pub(super) fn header(&self) -> Option<[u8; HEADER]> {
         *self.quality.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -163,8 +163,8 @@ impl Wire {
         self.quality.carried.load(Ordering::Relaxed)
     }
 
-    /// Sends the receiver a heartbeat, of the feed's session or of another, that claims a sequence far ahead.
-    /// Returns false if no session is known.
+    /// Sends the receiver a heartbeat that claims a sequence far ahead, of the feed's session or of another one. Returns
+    /// false if no session is known.
     pub(super) fn forge(&self, ahead: u64, is_other_session: bool) -> Result<bool> {
         let Some(mut header) = self.header() else { return Ok(false) };
         let sequence = u64::from_be_bytes(header[10..18].try_into().context("eight bytes")?);
@@ -208,7 +208,7 @@ impl Quality {
         }
     }
 
-    /// Passes a datagram on with the quality of the wire. `held` is a datagram that is late.
+    /// Passes a datagram on, with the faults of the wire's quality. `held` is a delayed datagram.
     fn pass(&self, bytes: &[u8], held: &mut Option<Vec<u8>>, random: &mut Rng, send: impl Fn(&[u8])) {
         let happens =
             |percent: &AtomicU8, random: &mut Rng| random.u8(..100) < percent.load(Ordering::Relaxed);

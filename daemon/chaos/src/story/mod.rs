@@ -1,10 +1,8 @@
 //! A story: the channels, and a list of steps. It can be made from a seed, printed, saved, read back and played again.
 //!
-//! Every subset of a story's steps is a story too, because a step that does not apply is skipped. The
-//! shrinker relies on that.
-//!
-//! A saved story is a file of JSON lines. The first has seed, profile and channels. Each further line is a
-//! step.
+//! Every subset of a story's steps is also a story, because the runner skips steps that do not apply. The shrinker
+//! needs this property. A saved story is a file of JSON lines. The first line has the seed, the profile and the
+//! channels. Each further line is a step.
 
 #![allow(missing_docs, reason = "fields are explained with their variant")]
 
@@ -21,7 +19,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-/// The part of the product that a story is about. Each has weights of its own for the steps.
+/// The part of the product that a story tests. Each profile has its own weights for the steps.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, clap::ValueEnum,
 )]
@@ -31,15 +29,15 @@ pub enum Profile {
     Files,
     /// A daemon owns the channels.
     Daemon,
-    /// A daemon owns the channels, and a publisher that lives may be replaced.
+    /// A daemon owns the channels, and may replace a living publisher.
     Strict,
     /// Two hosts, each with a daemon, and a bridge between them.
     Bridge,
     /// The command's verbs, planted files and full file systems.
     Tools,
-    /// A daemon owns the channels and records some of them, and readers read the past.
+    /// A daemon owns the channels and records some of them, and readers read journals.
     Journal,
-    /// Hosts with networks of their own, each with a daemon, and senders that take over from each other.
+    /// Several hosts, each with its own network and daemon, and senders that take over from each other.
     Hosts,
 }
 
@@ -69,7 +67,7 @@ pub struct Setup {
     /// Whether a service manager keeps the daemon's descriptors.
     #[serde(default)]
     pub keeps: bool,
-    /// Number of lines by which the first channel is carried to a far host. `None` if there is no far host.
+    /// The number of lines over which the first channel is sent to a far host. `None` if there is no far host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lines: Option<u8>,
     /// The hosts, if there are several with networks of their own.
@@ -89,15 +87,15 @@ pub struct Channel {
     /// Whether each publisher gets a segment of its own.
     #[serde(default)]
     pub strict: bool,
-    /// The daemon's journal of the channel. `None` if the story has none, now or later.
+    /// The daemon's journal of the channel. `None` if the daemon never records the channel in this story.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub journal: Option<Recorded>,
 }
 
-/// The way in which a daemon records a channel. Its files are the smallest that there are.
+/// How a daemon records a channel. The files of its journal have the smallest possible size.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recorded {
-    /// When what was written is made safe: `each`, `none` or an interval.
+    /// When the recorder syncs its writes: `each`, `none` or an interval.
     pub sync: String,
     /// The age at which a file is sealed.
     pub roll_ms: Option<u32>,
@@ -145,7 +143,7 @@ pub enum How {
     Deadline,
     /// `try_recv`
     Try,
-    /// `try_recv_into`, with buffers that are too small now and then
+    /// `try_recv_into`, sometimes with buffers that are too small
     Into,
     /// `recv_batch`
     Batch,
@@ -163,7 +161,7 @@ pub enum Sending {
     Single,
     /// `publish_with`, with tag and key flag
     Marked,
-    /// `publish_at`, with tag and key flag, and a time that is long past
+    /// `publish_at`, with tag and key flag, and with an old time
     Old,
     /// `publish_batch`
     Batch,
@@ -183,9 +181,9 @@ pub enum Whom {
     Daemon,
     /// The far host's daemon.
     Far,
-    /// The daemon of the host with this number, for those that have no name.
+    /// The daemon of the host with this number, for hosts that have no variant of their own.
     Host(u8),
-    /// `shmcast record` of channel n. Each has a directory of its own.
+    /// `shmcast record` of the channel with this number. Each recorder has its own directory.
     Recorder(u8),
 }
 
@@ -199,7 +197,7 @@ pub enum Change {
     Remove,
     /// The channel is added, if it was removed.
     Add,
-    /// Its largest message doubles, up to the limit of the capacity.
+    /// The channel's largest message doubles, up to the limit of the capacity.
     Largest,
     /// Its capacity doubles.
     Capacity,
@@ -233,25 +231,25 @@ pub enum Tool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Trouble {
-    /// Somebody sends the receiver sequences that no channel has, before the feed begins.
+    /// A stranger sends the receiver sequences that no channel has, before the feed begins.
     Prelude,
-    /// Somebody sends the receiver sound packets of each kind, one at a time.
+    /// A stranger sends the receiver well-formed false packets of each kind, one at a time.
     Strangers,
-    /// Another host sends the line a feed of its own under the session's name.
+    /// Another host sends other messages on the line, under the name of the same session.
     Impostor,
-    /// The channel is made anew, and again, each time with messages at once.
+    /// The channel is opened anew several times, each time with messages at once.
     Anew,
-    /// An older copy of the channel takes over from a newer one that dies.
+    /// The sender of a newer session dies, and an older copy of the channel takes over.
     Older,
     /// The first of two repair servers is dead, and the line loses packets.
     DeadServer,
-    /// The server answers with several packets, each of which has the number of the first.
+    /// The server answers with several packets, each with the sequence of the first message.
     OtherMake,
     /// The server gets requests without end while it is to end.
     Requests,
     /// Receivers of a unicast feed are killed, one after the other.
     Crashes,
-    /// The bridge is killed, and the next one sends a session of a few messages and is idle.
+    /// The bridge is killed. The next bridge sends a session of a few messages, and then only heartbeats.
     Idle,
 }
 
@@ -259,7 +257,7 @@ pub enum Trouble {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Step {
-    /// A publisher opens a channel. `anew` gives up the existing one, and `full` prepares the memory.
+    /// A publisher opens a channel. `anew` replaces an existing channel, and `full` prepares the whole memory.
     Open { who: u8, channel: u8, anew: bool, full: bool },
     /// It publishes.
     Publish { who: u8, count: u32, sizes: Sizes, sending: Sending, pause_us: u32 },
@@ -269,11 +267,11 @@ pub enum Step {
     Session { who: u8, tag: u8 },
     /// It ends in order.
     Close { who: u8 },
-    /// A publisher opens a channel, if that has this mode or does not exist.
+    /// A publisher opens a channel, on condition that the channel has this mode or does not exist.
     OpenWithMode { who: u8, channel: u8, mode: u16 },
-    /// A process forks a child, which drops its copies of publisher and reader, and ends.
+    /// A process forks a child. The child drops its copies of publisher and reader, and ends.
     Fork { whom: Whom },
-    /// A reader subscribes. One that is `live_only` never reads the past.
+    /// A reader subscribes. With `live_only` it never reads the journal.
     Subscribe {
         who: u8,
         channel: u8,
@@ -284,9 +282,9 @@ pub enum Step {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         live_only: bool,
     },
-    /// It receives for a while, and rests after each message. 0 ms means until the next order.
+    /// The reader receives for a while, and pauses after each message. 0 ms means until the next order.
     Read { who: u8, how: How, ms: u32, rest_us: u32 },
-    /// It receives this many events by `recv`, however long it takes.
+    /// The reader receives this many events by `recv`, however long it takes.
     Block { who: u8, events: u32 },
     /// It seeks this many messages back, or ahead.
     Seek { who: u8, by: i64 },
@@ -298,9 +296,9 @@ pub enum Step {
     Stop { whom: Whom },
     /// A process that was stopped continues.
     Continue { whom: Whom },
-    /// A process may have this many descriptors more than it has. `None` lifts the limit.
+    /// A process is limited to this many descriptors more than it has. `None` lifts the limit.
     Limit { whom: Whom, spare: Option<u8> },
-    /// The daemon starts, if there is none. So does a recorder, and with the next two steps.
+    /// The daemon or recorder starts, if it does not run. This and the next two steps apply to both.
     Start { whom: Whom },
     /// The daemon ends in order, and another starts.
     Restart { whom: Whom },
@@ -316,64 +314,63 @@ pub enum Step {
     Look { tool: Tool, channel: u8 },
     /// A stranger puts something in the place where channels are.
     Plant { plant: Plant, channel: u8 },
-    /// A tool is given a channel by a path that leads to another directory.
+    /// Tools get a path instead of a channel's name. It leads to a channel in another directory.
     Stray {},
-    /// A stranger's empty folder has the name of a channel that a publisher cannot make, because its
-    /// description is too long.
+    /// A publisher fails to make a channel, because its description is too long. A stranger's empty folder already has
+    /// the channel's name.
     Misopen {},
-    /// A publisher comes after somebody wrote a false count of published messages to a channel. The count is
-    /// too large by this many times the number of entries in the index.
+    /// A publisher opens a channel with a false count of published messages. The count is too large by this many times
+    /// the number of entries in the index.
     Tamper { channel: u8, laps: u64 },
-    /// A reader that does not wait comes to a record of a kind that no version knows, with messages after it.
+    /// A reader that does not wait reaches a record of a kind that no version has. Messages follow after the record.
     Unknown {},
-    /// A reader that prepares its memory attaches to a channel whose file has been made one hole.
+    /// A reader that prepares its memory attaches to a channel whose file consists of one hole.
     Hollow {},
-    /// A stopped publisher outlives a daemon that crashes and one that ends, and comes back to a third. The
-    /// second daemon waits for it in vain, or is `brief` and ends before that.
+    /// A publisher is stopped while its daemon crashes and the next daemon ends. It then attaches to a third daemon.
+    /// The second daemon waits for the publisher in vain, or is `brief` and ends at once.
     Outlive {
         #[serde(default)]
         brief: bool,
     },
-    /// A kernel gives up making memory whenever a signal comes, and a publisher makes a channel then.
+    /// A publisher makes a channel on a kernel that aborts the allocation of memory at each signal.
     Interrupted {},
-    /// `shmcast pub` gets this many lines and a part of one, and is interrupted.
+    /// `shmcast pub` gets this many lines and a part of another line, and is then interrupted.
     Pipe { lines: u8 },
-    /// A daemon is to listen in a place where something stands that does not belong to it.
+    /// A daemon must listen at a path where somebody else's file or socket is.
     Squat { by: Squatter },
-    /// Somebody asks the daemon this many times for things that do not exist.
+    /// A client requests things that do not exist from the daemon, this many times.
     Flood { requests: u32 },
-    /// A user whom no list of a channel names asks a daemon for everything.
+    /// A user whom no list of a channel names sends all requests to a daemon.
     Outsider {},
-    /// Users of one host publish without a daemon, each where the default leads.
+    /// Users of one host publish without a daemon, each at the default place.
     Neighbours { maker: Maker },
-    /// The user database does not answer, and a user whose names it has asks a daemon.
+    /// The user database does not answer, and a user with names in this database asks a daemon.
     SlowNames {},
-    /// A daemon takes longer to make its memory than a client waits for an answer.
+    /// A daemon needs more time to make its memory than a client waits for an answer.
     SlowStart {},
-    /// A daemon gets a channel's memory back from a service manager that keeps so many other descriptors.
+    /// A daemon gets a channel's memory back from a service manager that keeps this many other descriptors.
     Store { others: u16 },
-    /// A daemon crashes, and so many readers of one user come back, who may send few requests.
+    /// A daemon crashes, and this many readers of one user attach again. The user may send only few requests.
     Crowd { readers: u16 },
-    /// Readers attach, and go on after laps, so many times beside a publisher that does nothing but publish into
-    /// a small ring.
+    /// A publisher publishes into a small ring without pause. Meanwhile readers attach this many times, and continue
+    /// after laps.
     Rush { readers: u16 },
-    /// A reader that watches its publisher is stopped while that publishes and is killed.
+    /// A publisher publishes and is killed while its reader is stopped. The reader watches its publisher.
     Bereave { wait: Waiting },
-    /// A daemon crashes, and only a stopped reader has the memory in which a channel goes on. The next daemon waits
-    /// for it in vain, or is `brief` and ends before that.
+    /// A daemon crashes, and only a stopped reader has the memory of a channel. The next daemon waits for the reader
+    /// in vain, or is `brief` and ends at once.
     Inherit { brief: bool },
-    /// A reader that has no free descriptor comes to a message that is void.
+    /// A reader without a free descriptor reaches a message that is void.
     Withhold {},
-    /// The command carries a channel to another directory, through a wire with trouble.
+    /// `shmcast bridge` sends a channel to another directory, while something fails (`trouble`).
     Carry { trouble: Trouble, has_server: bool },
     /// The next step does not wait for the end of its orders.
     Race {},
-    /// This many of a hundred datagrams between the hosts are lost, doubled, late.
+    /// The percentages of datagrams between the hosts that are dropped, duplicated and delayed.
     Wire { loss: u8, copies: u8, late: u8 },
-    /// Somebody sends the far host a heartbeat that claims a sequence this far ahead, of this session or
-    /// another.
+    /// A stranger sends the far host a heartbeat that claims a sequence this far ahead, of this session or another.
     Forge { ahead: u64, other: bool },
-    /// Something happens between hosts that have networks of their own.
+    /// Something happens between hosts that have their own networks.
     Net(NetStep),
     /// Nothing happens for a while.
     Wait { ms: u32 },
@@ -395,7 +392,7 @@ impl Step {
 /// A story.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Story {
-    /// The seed that it was made from. It is also the seed of all that is random in playing the story.
+    /// The seed from which the story was made. It also decides everything random while the story is played.
     pub seed: u64,
     /// The profile.
     pub profile: Profile,

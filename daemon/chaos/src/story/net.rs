@@ -1,25 +1,27 @@
-//! Stories of several hosts: who sends the channel to whom, and what happens to senders and lines.
+//! Stories of several hosts: the way of the channel between hosts, and the faults of senders and lines.
 
 use serde::{Deserialize, Serialize};
 
-/// The hosts of a story. The first has the publishers; its channel goes to the second one, and from there further.
+/// The hosts of a story. The first host has the publishers. It sends the channel to the second host, which may
+/// send it on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Net {
     /// The way that the channel takes.
     pub way: Way,
-    /// Whether packets are native: tags, keys and times arrive, and messages may be larger than a packet.
+    /// Whether packets are native. Then tags, key flags and times arrive, and a message may be larger than a
+    /// packet.
     pub native: bool,
     /// Whether native packets are sealed.
     pub sealed: bool,
     /// Whether addresses are those of IPv6.
     pub v6: bool,
-    /// Number of lines, each with an interface and a switch of its own.
+    /// The number of lines. Each line has its own interface and switch.
     pub lines: u8,
-    /// Whether the first host has two senders, of which one stands by.
+    /// Whether the first host has two senders. One of them is on standby.
     pub has_peer: bool,
     /// Whether senders answer requests for lost messages.
     pub has_server: bool,
-    /// Whether senders begin with the oldest message of the ring each time, and not where they were.
+    /// Whether a restarted sender begins with the oldest message of the ring, and not where it stopped.
     pub from_oldest: bool,
 }
 
@@ -31,7 +33,7 @@ pub enum Way {
     Single,
     /// To a second host, which sends it to a third.
     Chain,
-    /// To two mirrors, one of which sends it to the fourth host while the other stands by.
+    /// To two mirrors. One mirror sends the channel to the fourth host, and the other is on standby.
     Mirrors,
 }
 
@@ -46,7 +48,7 @@ impl Net {
     }
 }
 
-/// Something that happens to the sender that is a process of its own.
+/// Something that happens to the sender that is a separate process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Does {
@@ -66,11 +68,11 @@ pub enum Does {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Forgery {
-    /// The last packets that were heard, whoever sent them, as they were, the newest first.
+    /// The last packets of all senders are sent again unchanged, the newest first.
     Replay,
-    /// One sound and false packet of the feed in its sender's name. The number says of which kind.
+    /// One well-formed packet with false content, in the name of the feed's sender. The number selects the kind.
     Plain(u8),
-    /// Sealed packets of all senders in which bits were changed, or bytes left out or added.
+    /// Sealed packets of all senders, with some bits changed, or some bytes removed or added.
     Damaged,
     /// Packets like those of native senders, without a seal.
     Unsealed,
@@ -84,17 +86,17 @@ pub enum NetStep {
     TakeOver { host: u8 },
     /// Something happens to the first host's second sender.
     Sender { does: Does },
-    /// This many of a hundred packets on a line are lost, doubled, late.
+    /// The percentages of packets on a line that are dropped, duplicated and delayed.
     Quality { line: u8, loss: u8, copies: u8, late: u8 },
     /// A switch passes nothing to and from a host for a while.
     CutOff { host: u8, line: u8, ms: u32 },
-    /// An interface of a host is deleted, and made anew after a while.
+    /// An interface of a host is deleted, and created again after a while.
     Remake { host: u8, line: u8, ms: u32 },
     /// Somebody sends packets on a line.
     Play { line: u8, forgery: Forgery },
     /// All hosts get a new key, one after the other.
     Keys { backwards: bool },
-    /// The first host is cut off for ever, and the second one's channel is its own from now on.
+    /// The first host is cut off for ever, and the second host's channel is promoted.
     Promote {},
 }
 

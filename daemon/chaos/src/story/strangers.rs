@@ -1,8 +1,8 @@
-//! Things that strangers put in the places of channels and daemons.
+//! Files and sockets of strangers at the paths of channels and daemons.
 
 use serde::{Deserialize, Serialize};
 
-/// Something that a stranger puts in the place where channels are.
+/// Something that a stranger puts into the directory of channels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Plant {
@@ -10,15 +10,15 @@ pub enum Plant {
     ReadersLink,
     /// An ordinary file among the channel's reader pages.
     ReadersFile,
-    /// There is a folder with a stranger's files in the place of the channel.
+    /// A folder with a stranger's files has the channel's name.
     Folder,
-    /// As `Folder`, with files that have the names of a channel's files.
+    /// Like `Folder`, but the files have the names of a channel's files.
     FolderAlike,
     /// Nobody may write to the channel's folder of reader pages.
     ReadersClosed,
 }
 
-/// Something that stands in the place where a daemon is to listen.
+/// Something at the path where a daemon must listen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Squatter {
@@ -30,7 +30,7 @@ pub enum Squatter {
     Datagrams,
 }
 
-/// The user who made the directory that all users of a host share, before any of them publishes.
+/// The user who made the shared directory of all users of a host, before any of them publishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Maker {

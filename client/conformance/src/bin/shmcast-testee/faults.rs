@@ -1,9 +1,9 @@
-//! Faults that can be planted, and what the testee says of events.
+//! Planted faults, and the texts by which the testee reports events.
 
 use super::words::failure;
 use shmcast::{BoardEntry, Event, Lapped, Message, RecvError};
 
-/// Faults that can be planted, each with the level that finds it.
+/// The faults that can be planted, each with the level whose vectors find it.
 pub(super) const FAULTS: [(&str, u8); 35] = [
     ("gaps-are-not-told", 2),
     ("a-lap-counts-one-less", 2),

@@ -37,7 +37,7 @@ impl Testee {
         Ok(vec![format!("received {received}"), format!("missed {missed}"), format!("wrong {wrong}")])
     }
 
-    /// Reads all available messages from this sequence on, again and again, and measures the time.
+    /// Reads all available messages from this sequence on, `passes` times, and measures the time.
     pub(super) fn drain(&mut self, in_batches: bool, passes: u32, sequence: u64) -> Result<Vec<String>> {
         let subscriber = self.subscriber.as_mut().context("nothing is open")?;
         let (mut sum, mut messages) = (0_u64, 0_u64);

@@ -1,6 +1,7 @@
-//! The testee in Rust. README.md of this package has its contract.
+//! The testee in Rust. README.md of this package describes what a testee must do.
 //!
-//! `SHMCAST_TESTEE_FAULT` plants a fault, to prove that the suite finds it: each of [`FAULTS`] fails some vector.
+//! `SHMCAST_TESTEE_FAULT` plants a fault, to prove that the suite finds it. With each of [`FAULTS`], the testee
+//! fails at least one vector.
 #![allow(clippy::print_stdout, reason = "it is a program")]
 
 mod faults;
@@ -25,7 +26,7 @@ struct Testee {
     /// Where the subscriber is, and the board of that channel.
     place: Option<Place>,
     board: Option<Board>,
-    /// A second reader, which holds the gate in the place of the first if that fault is planted.
+    /// A second reader, for a planted fault in which this reader holds the gate instead of `subscriber`.
     idle: Option<Subscriber>,
     publisher: Option<Publisher>,
     records: Records,
@@ -83,7 +84,7 @@ impl Testee {
         Ok(serde_json::json!({"events": events}))
     }
 
-    /// Plays a request that is answered by its success, or by the reason why it has none.
+    /// Plays a request whose answer has no events. Returns `None` for success, or the reason of a failure.
     fn succeed(&mut self, request: Request) -> Result<Option<String>> {
         Ok(match request {
             Request::Open(open) => self.open(open),
@@ -219,7 +220,7 @@ impl Testee {
         })
     }
 
-    /// Receives one event at a time, until 130 calls in a row found nothing.
+    /// Receives one event at a time, until 130 calls in a row returned nothing.
     fn poll(&mut self, most: usize) -> Result<Vec<String>> {
         let enough = if self.fault.has("a-poll-looks-once") { 1 } else { 130 };
         let (mut events, mut empty) = (Vec::new(), 0);

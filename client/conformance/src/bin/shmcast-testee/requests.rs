@@ -71,7 +71,7 @@ pub(super) struct Create {
     #[serde(flatten)]
     pub(super) at: Place,
     pub(super) capacity: u64,
-    /// The first byte of a key, and the byte after the last, with two points between them.
+    /// The key of a new board as `FIRST..END`: its first byte in the payload, and the byte after its last.
     pub(super) board: Option<String>,
     #[serde(default)]
     pub(super) keys: u64,

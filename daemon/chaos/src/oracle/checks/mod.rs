@@ -1,4 +1,4 @@
-//! Logs that break each demand, and some that break none. An oracle that cannot fail proves nothing.
+//! Tests of the oracle. For each demand there are logs that break it, and logs that do not. An oracle that cannot fail proves nothing.
 
 mod journals;
 
@@ -19,7 +19,7 @@ fn first(publisher: u32, counter: u32) -> Identity {
     Identity { publisher, counter }
 }
 
-/// Makes a publisher that opens the channel with `next` and publishes `count` messages.
+/// Returns the facts of a publisher that opens the channel at sequence `next` and publishes `count` messages.
 fn publishes(publisher: u32, next: u64, epoch: u64, count: u32) -> Vec<Fact> {
     vec![
         Fact::Opening { channel: "a".into(), publisher },
@@ -45,7 +45,7 @@ fn reads(mut seen: Vec<Fact>) -> Vec<Fact> {
     all
 }
 
-/// Publisher 0 publishes ten messages, and reader `r` sees `seen`. Returns the names of the violations.
+/// Returns the names of the violations if publisher 0 publishes ten messages and reader `r` sees `seen`.
 fn judge(seen: Vec<Fact>) -> Vec<String> {
     judge_with(seen, Vec::new(), Vec::new())
 }
@@ -130,8 +130,8 @@ fn silent_losses_are_found() {
     assert_eq!(judge_with(seen, vec![("q", next)], removed), Vec::<String>::new());
 }
 
-/// Two publishers began the channel, and an empty message has the same sequence in both lives. It counts as one of the life that is being
-/// read. A message that only the other life can have shows that the reader changed lives wrongly.
+/// Two publishers began the channel, so that an empty message has the same sequence in both lives. It must count as a message of the life
+/// that the reader is in. Only a message that exists in the other life alone shows that the reader changed lives wrongly.
 #[test]
 fn a_message_that_says_nothing_is_of_the_beginning_that_is_read() {
     const COUNT: u32 = 4000;
@@ -180,7 +180,7 @@ fn a_message_that_says_nothing_is_of_the_beginning_that_is_read() {
     assert_found(&judge(vec![got(0, other), odd(other)]), "silent_restart");
 }
 
-/// The same for the epoch: a message that two publishers may have published counts as one of the epoch that was just reported.
+/// Two publishers may have published a message. It must count as one of the publisher whose epoch was just reported.
 #[test]
 fn a_message_that_says_nothing_is_of_the_epoch_that_was_told() {
     const COUNT: u32 = 4000;
@@ -216,8 +216,8 @@ fn a_message_that_says_nothing_is_of_the_epoch_that_was_told() {
     assert_eq!(found, Vec::<String>::new());
 }
 
-/// A reader that was told of a publisher and seeks within that publisher's messages is not told of it again, whichever message is first
-/// there.
+/// A reader got the event of a new epoch, and seeks within the messages of that publisher. It must not get the event again, whichever
+/// message comes first.
 #[test]
 fn an_epoch_is_told_once() {
     let mut next = publishes(1, 11, 2, 0);
@@ -402,7 +402,7 @@ fn a_part_of_a_line_is_found() {
     assert_found(&judge_alone("r", Vec::new(), piped(&["line 0", "li"])), "unpublished_message");
 }
 
-/// The messages before the second publisher's are in another segment, to which nobody leads a reader that attaches later.
+/// The messages before the second publisher's are in another segment. A reader that attaches later cannot reach that segment.
 #[test]
 fn a_reader_that_begins_in_an_earlier_segment_may_be_lapped() {
     let judge = |strict: &[&str]| {

@@ -1,4 +1,4 @@
-//! The parts of a story that may explain an event that a reader got: an end, a lap, a loss on the way.
+//! Finds the parts of a story that may explain an event of a reader, such as an end, a lap or a loss.
 
 use super::Cursor;
 use crate::log::{Deed, Entry, Time};
@@ -7,10 +7,10 @@ use crate::payload::Identity;
 use crate::run::{CARRIED, DAEMONS};
 use crate::story::{Change, Step, Whom};
 
-/// Number of publishers, each with a segment of its own, over which a reader is led while it does not look.
+/// The number of segments through which a reader can be led while it does not poll. Each belongs to one publisher.
 const LED: usize = 8;
 
-/// Whether this may make readers lose their attachment at the daemon, and with it the segments in between.
+/// Whether this deed may detach readers from the daemon. They then miss the segments in between.
 fn may_detach(entry: &Entry<Deed>) -> bool {
     match &entry.what {
         Deed::Step { step, .. } => {
@@ -39,20 +39,20 @@ impl Cursor<'_> {
                 && self.history.deeds.iter().any(|e| e.at < time && is_daemon(e))
     }
 
-    /// Whether nothing in the story excuses the loss of a message by this bridge.
+    /// Whether this reader's channel comes through a bridge that must lose no message, because nothing in the story excuses a loss.
     pub(super) fn is_carried(&self) -> bool {
         self.reader.actor.starts_with(CARRIED)
     }
 
-    /// Whether the story destroys no copy of a message on its way to this reader. On a strict channel, senders and their servers have only
-    /// the last publisher's ring.
+    /// Whether at least one copy of each message survives on its way to this reader. On a strict channel, senders and their servers have
+    /// only the last publisher's ring.
     pub(super) fn is_whole(&self) -> bool {
         let is_strict = self.history.strict.contains(&self.reader.channel);
         self.is_carried() || self.history.net.is_some() && !is_strict
     }
 
-    /// Returns the sequence with which a promoted host continues, if the given one is before it. What that host lacks will not arrive any
-    /// more.
+    /// Returns the sequence at which a promoted host continues, if `at` is before it. Messages before it that this host lacks will never
+    /// arrive.
     pub(super) fn promoted(&self, at: u64) -> Option<u64> {
         self.history.deeds.iter().find_map(|entry| match &entry.what {
             Deed::Promoted { channel, to, .. } if *channel == self.reader.channel => {
@@ -74,22 +74,21 @@ impl Cursor<'_> {
         self.history.profile.is_some_and(|profile| !profile.has_daemon())
     }
 
-    /// Whether a publisher closed the channel after the last message. Without a daemon, only the publisher
-    /// itself ends its stream.
+    /// Whether a publisher closed the channel after the last message. Without a daemon, an end can only come from the publisher itself.
     pub(super) fn is_an_end(&self) -> bool {
         let is_here = |p: &Publication| p.closing.is_some() && p.perhaps() == self.expected;
         !self.is_of_files() || self.expected == 0 || self.history.on(&self.reader.channel).any(is_here)
     }
 
-    /// Whether a publisher before `next` had the channel when this reader attached.
+    /// Whether a publisher before `next` was attached to the channel when this reader attached.
     pub(super) fn was_held(&self, next: &Publication) -> bool {
         let (since, life) = (self.reader.subscribing, self.lives.life(next.number));
         let held = |p: &Publication| p.opening < since && p.closing.is_none_or(|at| at > since);
         self.history.on(&self.reader.channel).any(|p| held(p) && self.lives.life(p.number) == life)
     }
 
-    /// Whether the messages from the expected sequence on may have filled half of the ring, or another
-    /// publisher's segment lies in between.
+    /// Whether a lap is allowed: the messages from the expected sequence on may have filled half of the ring, or another publisher's
+    /// segment lies in between.
     pub(super) fn was_overrun(&self, resumed_at: u64) -> bool {
         let of_this_life = |p: &&Publication| {
             let is_of_this_life = self.life.is_none() || self.lives.life(p.number) == self.life;
@@ -119,7 +118,7 @@ impl Cursor<'_> {
         bytes >= capacity / 2 || (self.is_segmented() && begins_elsewhere) || resumed_at == self.expected
     }
 
-    /// Whether another publisher of the channel may have a segment of its own.
+    /// Whether a later publisher of the channel may have got a segment of its own.
     pub(super) fn is_segmented(&self) -> bool {
         let is_segmented = |e: &Entry<Deed>| match &e.what {
             Deed::TakingOver { .. } => true,

@@ -169,7 +169,8 @@ impl Cursor<'_> {
         self.told = Some(epoch);
     }
 
-    /// Judges a reported death: only the death of a publisher that was killed is reported, and after all that it certainly published.
+    /// Judges a reported death. It is right only if the publisher was killed, and if it comes after all messages that this publisher
+    /// certainly published.
     fn publisher_gone(&mut self, epoch: u64, at: Time, findings: &mut Findings) {
         let who = self.reader.actor.as_str();
         let dead = self.history.on(&self.reader.channel).find(|p| {
@@ -206,8 +207,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// Whether a message comes from the publisher of the last message, or from the one whose epoch was just
-    /// reported.
+    /// Whether a message comes from the publisher of the last message, or from the publisher whose epoch was just reported.
     fn is_likely(&self, message: &Identity) -> bool {
         let epoch = || self.history.publication(message.publisher).map(|publication| publication.epoch);
         match self.told {
@@ -282,7 +282,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// Checks that a publisher that followed after this reader attached was announced before its first message.
+    /// Checks that a new publisher was announced before its first message, if it came after this reader attached.
     fn check_epoch(&mut self, publication: &Publication, name: &str, findings: &mut Findings) {
         if self.last == Some(publication.number) || self.reader.far {
             return;
@@ -399,7 +399,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// Checks that messages keep their times, on every host to which native lines lead. Journals' times are not checked.
+    /// Checks that messages have their original times on every host that native lines reach. The times in journals are not checked.
     fn check_times(&self, first: Identity, count: u32, old: u32, findings: &mut Findings) {
         let is_read = self.reader.journal.is_none();
         let right = old_messages(self.history, self.reader, first, count);
@@ -411,8 +411,8 @@ impl Cursor<'_> {
         }
     }
 
-    /// Returns the messages that these few bytes may be: those that may have been published in this form, with this sequence. Messages of
-    /// the life that is being read are first, and so are those that are not void.
+    /// Returns the messages to which these few bytes may belong. Such a message has this form, and may have been published with this
+    /// sequence. Messages of the reader's life come first, and void ones last.
     fn identify(&self, sequence: u64, length: usize, marks: Marks, head: &str) -> Vec<Identity> {
         let candidates = self.history.on(&self.reader.channel).filter_map(|publication| {
             let (message, sizes) = publication.message_at(sequence)?;

@@ -1,5 +1,5 @@
-//! The test of a bridge: `shmcast bridge` carries a channel between two directories, through a wire of the story, while something fails
-//! that must cost nobody a message.
+//! The test of a bridge. `shmcast bridge` sends a channel between two directories, through a wire of the story. Meanwhile something
+//! fails that must not cost any message.
 
 mod packets;
 
@@ -24,23 +24,23 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// First letter of the names of readers of a carried channel. None of its messages may be lost.
+/// The first letter of the names of readers whose channel comes through a bridge. They must lose no message.
 pub const CARRIED: char = 'c';
-/// First letter of the names of readers of a channel that a server of another make carries, which may lose messages.
+/// The first letter of the names of readers whose channel comes from a server of another vendor. They may lose messages.
 const OTHERS: char = 'd';
 /// The channel.
 pub(super) const CHANNEL: &str = "carried";
-/// The channel of another host that sends under the same session's name.
+/// The channel of another host, which sends under the name of the same session.
 const NEWER: &str = "newer";
 /// The beginning of the names of the sessions.
 const SESSION: &str = "CHAO";
 /// Time after which messages that no server has are given up.
 const GIVE_UP: &str = "receive.give_up_ms=2000";
-/// The same for stories without lost packets, where only messages that do not exist can be given up.
+/// The same time for stories without lost packets. There, only messages that do not exist can be given up.
 const GIVE_UP_AT_ONCE: &str = "receive.give_up_ms=50";
-/// Number of crashes of receivers. A server has places for fewer.
+/// The number of receivers that crash. It is larger than the number of receivers that a server can have at once.
 const CRASHES: usize = 40;
-/// Number of packets after which a line belongs to the host that sent them, with some to spare.
+/// The number of packets after which a receiver accepts only their sender on a line, and some more.
 const LOCKING: u64 = 24;
 /// Number of threads that send requests endlessly.
 const ASKERS: usize = 8;
@@ -152,7 +152,7 @@ impl World<'_> {
         finished
     }
 
-    /// Each session restarts the channel, and its first messages are published as soon as it begins.
+    /// Makes the channel anew three times. Each session restarts the channel, and its first messages are published as soon as it begins.
     fn make_anew(&mut self, way: &mut Carriage) -> Result<()> {
         let from = way.from.clone();
         self.start_receiver(way)?;
@@ -168,7 +168,8 @@ impl World<'_> {
         self.read_to_the_end(way, publisher)
     }
 
-    /// Sends a session of a few packets, after which there are only heartbeats. No packet has announced the end of the previous session.
+    /// Kills the sender, and starts a session of a few packets, after which there are only heartbeats. No packet has announced the end
+    /// of the previous session.
     fn begin_and_be_idle(&mut self, way: &mut Carriage) -> Result<()> {
         let from = way.from.clone();
         self.start_receiver(way)?;
@@ -324,7 +325,7 @@ impl World<'_> {
         command.spawn().context("start a bridge")
     }
 
-    /// Waits until the channel has this many messages where it is carried to.
+    /// Waits until the receiving channel has this many messages.
     fn wait_for_carried(&mut self, way: &Carriage, count: u64) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         while published(&way.to, CHANNEL) != count && Instant::now() < until {
@@ -339,7 +340,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Starts a reader that follows the channel from its first message on, where it is carried to.
+    /// Starts a reader of the receiving channel, from its first message on.
     fn read_carried(&mut self, way: &Carriage) -> Result<Actor> {
         let until = Instant::now() + PATIENCE;
         let is_there = || Directory::at(&way.to).channel(CHANNEL).is_ok_and(|found| found.detail.is_ok());

@@ -1,5 +1,5 @@
-//! Packets that the bridge did not send: MoldUDP64, byte for byte. A packet has the session's name in 10 bytes, a sequence in 8, a count in
-//! 2, and then that many messages, each after its length in 2 bytes.
+//! MoldUDP64 packets that the bridge did not send, byte for byte. A packet has the session's name in 10 bytes, a sequence in 8 bytes, and a
+//! count in 2 bytes. Then the messages follow, each after its length in 2 bytes.
 
 use super::super::wire::{HEADER, Wire, local, socket};
 use super::CHANNEL;
@@ -19,7 +19,7 @@ const STRANGER: [u8; 10] = *b"STRANGER  ";
 const END: u16 = 0xFFFF;
 /// Beyond the sequences of all channels.
 const BEYOND: u64 = 1 << 62;
-/// Messages in the first packet of another make's answer. The others have twice as many.
+/// The number of messages in the first packet of another vendor's answer. The later packets have twice as many.
 const A_PACKET: usize = 2;
 
 type Name = [u8; 10];
@@ -61,7 +61,7 @@ fn name(wire: &Wire) -> Option<Name> {
     wire.header().and_then(|header| header[..10].try_into().ok())
 }
 
-/// Returns the name of a session that is `by` later than this one. The last six characters of a name are its epoch in base 36.
+/// Returns the name of the session that is `by` epochs later than this one. The last six characters of a name are its epoch in base 36.
 fn later(mut name: Name, by: u8) -> Name {
     let digit = name[9];
     let value = if digit.is_ascii_digit() { digit - b'0' } else { digit.wrapping_sub(b'A').wrapping_add(10) };
@@ -82,13 +82,13 @@ pub(super) fn send_prelude(wire: &Wire) -> Result<()> {
     send(wire, Ipv4Addr::LOCALHOST, &data(STRANGER, BEYOND, &false_message()))
 }
 
-/// Sends one packet that is sound and false. `next` is the feed's next sequence.
+/// Sends one well-formed packet with false content. `next` is the feed's next sequence.
 pub(super) fn send_forged(wire: &Wire, kind: usize, next: u64) -> Result<()> {
     let Some(name) = name(wire) else { return Ok(()) };
     send(wire, Ipv4Addr::LOCALHOST, &forged(name, kind, next))
 }
 
-/// Makes a packet of the session `name` that is sound and false. `next` is the session's next sequence.
+/// Makes a well-formed packet of the session `name` with false content. `next` is the session's next sequence.
 pub(in super::super) fn forged(name: Name, kind: usize, next: u64) -> Vec<u8> {
     match kind {
         0 => bare(name, next + 10_000, 0),
@@ -104,7 +104,7 @@ pub(in super::super) fn forged(name: Name, kind: usize, next: u64) -> Vec<u8> {
     }
 }
 
-/// Sends packets of another host that continue the feed, after skipping a few messages, with content of its own.
+/// Sends packets of another host with false messages. They continue the feed, but skip a few sequences.
 pub(super) fn send_as_impostor(wire: &Wire, next: u64) -> Result<()> {
     let Some(name) = name(wire) else { return Ok(()) };
     for ahead in 2..8 {
@@ -130,7 +130,7 @@ pub(super) fn ask_for_ever(wire: &Wire, threads: usize) -> Result<Running> {
     Ok(Running { is_over, threads })
 }
 
-/// Runs a server that answers each request with several packets, all of which have the number of the first message.
+/// Runs a server that answers each request with several packets. All of these packets have the sequence of the first message.
 pub(super) fn serve_as_another_make(dir: &Path, wire: &Wire) -> Result<Running> {
     let (socket, dir) = (socket(wire.serves_at)?, dir.to_owned());
     let is_over = Arc::new(AtomicBool::new(false));

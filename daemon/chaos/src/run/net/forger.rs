@@ -1,4 +1,4 @@
-//! A forger, who hears every packet of a line and sends false ones.
+//! A forger, which receives every packet of a line and sends false packets.
 
 use super::super::carry::forged;
 use super::Network;
@@ -12,8 +12,8 @@ use fastrand::Rng;
 const HEADER: usize = 20;
 /// Offset of the flags and the key id in a native packet.
 const FLAGS: usize = 24;
-/// Number of datagrams of the feed between two single forged packets of a plain line. After these, a receiver has forgotten the first
-/// forged packet.
+/// The number of the feed's datagrams between two single forged packets on a plain line. After this many, a receiver has forgotten
+/// the first forged packet.
 const BETWEEN: u64 = 12;
 const BETWEEN_NS: u64 = 400_000_000;
 /// Number of packets that are replayed at a time.
@@ -47,7 +47,7 @@ impl Network {
         Ok(!heard.is_empty())
     }
 
-    /// Sends one sound and false packet in the name of the feed's sender.
+    /// Sends one well-formed packet with false content, in the name of the feed's sender.
     fn forge_one(&mut self, line: usize, kind: usize, heard: &[Vec<u8>]) -> Result<bool> {
         let (carried, time) = self.forged_at[line];
         let now = (self.hubs[line].carried(), now());
@@ -74,7 +74,7 @@ impl Network {
     }
 }
 
-/// Returns this packet with something changed, left out or added.
+/// Returns this packet with some bits changed, or some bytes removed or added.
 fn damaged(packet: &[u8], random: &mut Rng) -> Vec<u8> {
     let mut packet = packet.to_vec();
     match random.u8(..4) {

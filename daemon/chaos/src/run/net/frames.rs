@@ -1,4 +1,4 @@
-//! Ethernet frames with datagrams: checksums, and frames that differ from others only in their content.
+//! Ethernet frames with datagrams: finds and computes checksums, and makes frames with other content.
 
 use anyhow::{Context, Result};
 
@@ -17,7 +17,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The datagram in this frame, if there is one and it is whole.
+    /// Finds the datagram in a frame. Returns `None` if there is none, or if it is incomplete.
     pub(super) fn of(frame: &[u8]) -> Option<Self> {
         let word =
             |at: usize| frame.get(at..at + 2).map(|word| usize::from(u16::from_be_bytes([word[0], word[1]])));
@@ -46,7 +46,7 @@ impl Place {
         if self.is_v6 { frame[ETHERNET + 24] == 0xff } else { frame[ETHERNET + 16] >> 4 == 14 }
     }
 
-    /// Computes the checksum. On a virtual wire, the kernel leaves that to the network card.
+    /// Computes the checksum. On a virtual wire, the kernel leaves this to the network card.
     pub(super) fn make_sound(&self, frame: &mut [u8]) {
         let at = self.udp + 6;
         frame[at..at + 2].fill(0);
@@ -60,7 +60,7 @@ impl Place {
     }
 }
 
-/// Makes a frame like `like`, from the same sender to the same place, with another content.
+/// Makes a frame with other content than `like`, but with the same sender and destination.
 pub(super) fn with_payload(like: &[u8], payload: &[u8]) -> Result<Vec<u8>> {
     let place = Place::of(like).context("a frame with a datagram")?;
     let mut frame = [&like[..place.udp + UDP], payload].concat();

@@ -1,5 +1,5 @@
-//! A switch between the hosts of a story, in user space. It passes each frame to every other port, and loses, doubles, delays or forges
-//! some of the datagrams.
+//! A switch between the hosts of a story, in user space. It passes each frame to all other ports. It drops, duplicates, delays or
+//! forges some of the datagrams.
 
 use super::frames::Place;
 use crate::log::now;
@@ -17,9 +17,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// For how long the thread waits for a frame before it looks at its ports again.
+/// The time for which the thread waits for a frame before it checks its ports again.
 const LOOK: Duration = Duration::from_millis(10);
-/// Time after which a late datagram is passed on even if no other one has overtaken it.
+/// The time after which a delayed datagram is passed on, even if no other one has overtaken it.
 const LATE_NS: u64 = 8_000_000;
 /// Datagrams that are remembered for a forger.
 const HEARD: usize = 400;
@@ -53,7 +53,7 @@ pub(super) struct Hub {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Opens the port that is this interface. It must be in the present network namespace.
+/// Opens a port at this interface, which must be in the present network namespace.
 pub(super) fn open_port(interface: &str) -> Result<OwnedFd> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(AddressFamily::Packet, SockType::Raw, flags, SockProtocol::EthAll)?;
@@ -74,7 +74,7 @@ impl Hub {
         Self { shared, thread }
     }
 
-    /// Sets what percentages of datagrams are lost, doubled and delayed from now on.
+    /// Sets the percentages of datagrams that are dropped, duplicated and delayed from now on.
     pub(super) fn set(&self, loss: u8, copies: u8, late: u8) {
         self.shared.loss.store(loss, Ordering::Relaxed);
         self.shared.copies.store(copies, Ordering::Relaxed);
@@ -118,7 +118,7 @@ impl Drop for Hub {
     }
 }
 
-/// A late datagram, the port it is sent to, and the latest time at which it is passed on.
+/// A delayed datagram, its destination port, and the latest time at which it is passed on.
 struct Late {
     port: usize,
     until: u64,
@@ -193,7 +193,7 @@ impl Shared {
         }
     }
 
-    /// Sends datagrams that are late for this port, or that have been late for long enough.
+    /// Sends the delayed datagrams of this port, and all datagrams whose delay has ended.
     fn send_late(&self, late: &mut Vec<Late>, port: Option<usize>) {
         if late.is_empty() {
             return;

@@ -1,7 +1,6 @@
-//! The network of a story of several hosts: a namespace for each host, a switch for each line, and the configurations of the bridges.
-//!
-//! Host `h` has 10.77.`l`.`h+1` and fd77:`l`::`h+1` at its interface `v<l>` for line `l`. Its daemon and its senders run in its namespace.
-//! Publishers and readers need no namespace: they reach channels and daemons through files.
+//! The network of a story with several hosts: a namespace for each host, a switch for each line, and the configurations of the bridges.
+//! The interface `v<l>` of host `h` for line `l` has the addresses 10.77.`l`.`h+1` and fd77:`l`::`h+1`. The daemon and the senders of a
+//! host run in its namespace. Publishers and readers need no namespace, because they reach channels and daemons through files.
 
 mod forger;
 mod frames;
@@ -20,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The beginning of the names of senders that are processes of their own.
+/// The prefix of the names of senders that are separate processes.
 pub const SENDER: &str = "sender";
 /// The names of the hosts' daemons.
 pub const DAEMONS: [&str; 4] = ["daemon", "far", "third", "fourth"];
@@ -32,15 +31,15 @@ const KEY: &str = "1 000102030405060708090a0b0c0d0e0f\n";
 pub(super) struct Network {
     pub(super) net: Net,
     dir: PathBuf,
-    /// The namespaces of the hosts, and that of the switches as the last.
+    /// The names of the hosts' namespaces, and of the switches' namespace as the last.
     names: Vec<String>,
     hubs: Vec<Hub>,
-    /// The first host's second sender, if it runs, and how often it was started.
+    /// The first host's second sender, if it runs, and the number of its starts.
     sender: Option<Child>,
     senders: u32,
     is_sender_stopped: bool,
     keys: u32,
-    /// The number of datagrams of each line that the forger of single packets last saw, and the time of that.
+    /// For each line: the number of datagrams when the forger last sent a single packet, and the time of that.
     forged_at: [(u64, u64); 2],
     /// Whether the second host's channel was promoted to its own.
     pub(super) is_promoted: bool,
@@ -62,7 +61,7 @@ fn ip(words: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs a function in a network namespace. Sockets that are made there stay in it.
+/// Runs a function in a network namespace. Sockets that the function makes stay in the namespace.
 fn in_namespace<T: Send>(name: &str, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let worker = scope.spawn(|| {
@@ -152,7 +151,7 @@ impl Network {
         in_namespace(&self.names[host], || Ok(work()))
     }
 
-    /// Ends all faults of the lines. A host whose channel was given up stays cut off.
+    /// Ends all faults of the lines. A host that was cut off for a promotion stays cut off.
     pub(super) fn heal(&self) {
         for hub in &self.hubs {
             hub.set(0, 0, 0);

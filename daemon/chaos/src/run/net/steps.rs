@@ -14,14 +14,14 @@ use std::path::Path;
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Time in which a bridge learns its session from the first host's bridge.
+/// The time within which a bridge must learn its session from the first host's bridge.
 const JOINING: Duration = Duration::from_secs(20);
-/// Silence after which a channel can be promoted, with some to spare.
+/// The time of silence after which a channel can be promoted, and some more.
 const SILENCE: Duration = Duration::from_millis(3400);
 const MS: u64 = 1_000_000;
 
 impl Network {
-    /// The exit status of the second sender, if it has ended by itself.
+    /// Returns the exit status of the second sender, if it has ended by itself.
     fn sender_ended(&mut self) -> Option<ExitStatus> {
         let status = self.sender.as_mut()?.try_wait().ok().flatten()?;
         self.sender = None;
@@ -124,7 +124,7 @@ impl World<'_> {
         self.note(ended(who, status, sent, said))
     }
 
-    /// Notes if the second sender has ended by itself. Without its daemon it cannot begin.
+    /// Notes if the second sender has ended by itself. It cannot start without its daemon.
     pub(in super::super) fn reap_sender(&mut self) -> Result<()> {
         match self.network.as_mut().and_then(Network::sender_ended) {
             // A sender that finds no daemon, or no free address for its server yet, reports that and ends.
@@ -157,7 +157,7 @@ impl World<'_> {
         Ok(client.is_ok_and(|client| client.take_over_bridge(super::tables::OUT).is_ok()))
     }
 
-    /// Adds a key that is later than the others, and makes all daemons read the file.
+    /// Adds a key with a later start than the other keys, and lets all daemons read the file again.
     fn change_keys(&mut self, backwards: bool) -> Result<bool> {
         let Some(network) = self.network.as_mut().filter(|network| network.net.sealed) else {
             return Ok(false);
@@ -181,7 +181,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Cuts the first host off and promotes the second host's channel, which then has its own publishers.
+    /// Cuts the first host off, and promotes the second host's channel. That channel then has its own publishers.
     fn promote(&mut self) -> Result<bool> {
         let is_ready = |d: &super::super::daemon::Daemon| !d.is_stopped && d.pid().is_some();
         if self.network.as_ref().is_none_or(|network| network.is_promoted)
@@ -233,7 +233,7 @@ impl World<'_> {
         usize::from(self.network.as_ref().is_some_and(|network| network.is_promoted))
     }
 
-    /// Waits until every host's bridge has heard the session. Without a server, a receiver that comes late would miss messages.
+    /// Waits until every host's bridge has received the session. Without a server, a receiver that is late would miss messages.
     pub(in super::super) fn wait_for_sessions(&mut self) -> Result<()> {
         let until = Instant::now() + JOINING;
         for (host, who) in DAEMONS.iter().enumerate().take(self.daemons.len()).skip(1) {
@@ -252,7 +252,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Lets the status of each host's bridges be seen, when nothing moves any more.
+    /// Logs the status of each host's bridges, when everything is at rest.
     pub(in super::super) fn look_at_bridges(&mut self) -> Result<()> {
         if self.network.is_some() {
             let until = Instant::now() + JOINING;

@@ -4,14 +4,14 @@ use super::Network;
 use crate::story::Way;
 use std::fmt::Write;
 
-/// Time after which messages are given up that no server has: longer than a story.
+/// The time after which messages that no server has are given up. It is longer than a story.
 const GIVE_UP_MS: u32 = 120_000;
-/// Time for which a message that another line may still bring is waited for where there is no server: lines are threads here,
-/// and one may stand still while the other goes on.
+/// The time for which a receiver without a server waits for a missing message, because another line may still bring it. It is
+/// long, because lines are threads here: one may stall while the other continues.
 const HOLD_US: u32 = 1_000_000;
-/// Bytes of a receiver's buffer. All that a story publishes at once has to fit.
+/// The size of a receiver's buffer in bytes. It has room for everything that a story publishes at once.
 const BUFFER: u32 = 64 << 20;
-/// The ports of the servers, of the first sender's claims, and of the second sender's.
+/// The ports of the repair servers of each host: that of the daemon's sender, and that of the second sender. `CLAIMS` has the ports of their claims.
 const SERVERS: [u16; 2] = [30_002, 30_003];
 const CLAIMS: [u16; 2] = [31_000, 31_001];
 
@@ -28,7 +28,7 @@ impl Network {
         }
     }
 
-    /// The group of a line, for the first or the second part of the way.
+    /// Returns the multicast group of a line, for the first or the second hop.
     fn group(&self, hop: usize, line: usize) -> String {
         match self.net.v6 {
             true => format!("[ff15::77:{hop}{line}]:3000{hop}"),
@@ -40,7 +40,7 @@ impl Network {
         if self.net.v6 { "fd77::/16" } else { "10.77.0.0/16" }
     }
 
-    /// The fields that all bridges have: channel, lines, and what packets are like.
+    /// Returns the fields that all bridges have: the channel, the lines, and the format of packets.
     fn common(&self, name: &str, channel: &str, hop: usize) -> String {
         let lines: Vec<String> = (0..self.hubs.len())
             .map(|line| format!("{{ group = \"{}\", interface = \"v{line}\" }}", self.group(hop, line)))
