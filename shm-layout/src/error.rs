@@ -5,7 +5,7 @@ use crate::layout::geometry::MAX_SEQUENCE;
 use std::io;
 use thiserror::Error;
 
-/// The reason why bytes are no segment that this build can use.
+/// The reason why this build cannot use a segment.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OpenError {
