@@ -3,7 +3,7 @@
 //! This crate has the code that both sides of a segment share, and all of the project's `unsafe`. Programs use the
 //! `shmcast` crate. Another language implements `SPEC.md`, which lies beside this source.
 //!
-//! No example a function: the crate `shmcast` is the interface for programs, and has one with each.
+//! Functions of this crate have no examples. Programs use the crate `shmcast`, in which each function has one.
 //!
 //! | module | layer | may not |
 //! |---|---|---|
