@@ -229,7 +229,7 @@ impl Ending {
         self.last.stream
     }
 
-    /// Whether the journal ends clean or its reserve is near `next`: then [`reopen`](Self::reopen) must precede a ring that continues there.
+    /// Whether the journal ends clean or its reserve is near `next`. Then [`reopen`](Self::reopen) must precede a ring that continues there.
     pub(crate) fn needs_reopening(&self, next: u64) -> bool {
         self.is_clean() || next.saturating_add(RESERVE / 2) > self.said.reserve
     }
