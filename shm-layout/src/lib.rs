@@ -13,7 +13,7 @@
 //! | [`mem`] | maps, prefault, locks, huge pages | know about rings |
 //! | [`sys`] | datagrams in batches, descriptors beside packets | know about rings |
 //! | [`segment`], [`reader_page`], [`gate`], [`charter`] | a mapped file that lends the protocol its cells | |
-//! | [`fault`](mod@fault) | mended faults, for a build that tests the tests | be chosen in an ordinary build |
+//! | [`fault`](mod@fault) | corrected faults, planted again in a build that tests the tests | be chosen in an ordinary build |
 #![deny(unsafe_op_in_unsafe_fn)]
 
 #[cfg(not(target_endian = "little"))]

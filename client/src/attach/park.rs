@@ -61,7 +61,7 @@ pub(crate) fn bell() -> io::Result<(UnixStream, File)> {
 }
 
 impl Parking {
-    /// Makes the parking of the reader with this `page`. The reader sleeps for at most `longest` at a time.
+    /// Makes the value for the reader with this `page`. The reader sleeps for at most `longest` at a time.
     pub(crate) fn new(bell: UnixStream, page: ReaderPage, longest: Duration) -> Self {
         static MADE: AtomicU64 = AtomicU64::new(0);
         Self { bell, page, nap: 0, longest, id: MADE.fetch_add(1, Ordering::Relaxed) }

@@ -222,7 +222,7 @@ impl Gates {
         }
     }
 
-    /// The writer's bound until the next look. The caller has checked that no gate in force holds up a record that needs `frontier`.
+    /// The writer's bound until the next look. No gate in force may hold up a record that needs `frontier`.
     fn bound(&self, writer: &Writer, frontier: u64) -> u64 {
         let standings = self.gates.iter().map(|gate| (gate.standing, gate.config.lag));
         bound_until_next_look(standings, writer.position(), self.step, frontier)

@@ -140,9 +140,8 @@ impl Standing {
     }
 }
 
-/// The writer's bound until the next look. The caller has checked that no gate in force holds up a record that needs `frontier`.
-/// `standings` has all gates with their lags. `step` is the number of bytes by which the tail may move between two looks while a gate is
-/// not in force.
+/// The writer's bound until the next look. No gate in force may hold up a record that needs `frontier`. `standings` has all gates with
+/// their lags. `step` is the number of bytes by which the tail may move between two looks while a gate is not in force.
 pub(super) fn bound_until_next_look(
     standings: impl Iterator<Item = (Standing, u64)> + Clone,
     tail: u64,
@@ -243,8 +242,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the page claims: in force means that nothing the claim names is overwritten, and the bound is not below the tail by more
-        /// than the reader is behind.
+        /// The claim on the page may be any value. If the gate with a claim is in force, the ring still has the place that the reader has
+        /// passed, and the bound lets the writer overwrite nothing after it.
         #[test]
         fn any_claim(
             state in 0..4u64, known in any::<Option<u64>>(), held: bool, claim in any::<Option<u64>>(),

@@ -280,7 +280,7 @@ impl Cursor {
         Ok(Found::Frame(header))
     }
 
-    /// Searches the next whole frame after a bad one, and moves to it. Returns false if there is none, or if the bad frame may still be
+    /// Searches for the next whole frame after a bad one, and moves to it. Returns false if there is none, or if the bad frame may still be
     /// being written.
     fn search(&mut self, due: u64, why: FormatError, behind: Option<u64>) -> io::Result<bool> {
         let bad = self.offset;

@@ -52,7 +52,7 @@ pub struct Ending {
     said: Said,
 }
 
-/// The reserve, the epoch and the clean end that the last records give.
+/// The reserve, the epoch and the clean end in the last records.
 #[derive(Debug, Clone, Copy, Default)]
 struct Said {
     reserve: u64,
@@ -229,7 +229,7 @@ impl Ending {
         self.last.stream
     }
 
-    /// Whether the journal ends clean or its reserve is near `next`. Then [`reopen`](Self::reopen) must precede a ring that continues there.
+    /// Whether the journal ends clean, or its reserve is near `next`. A ring may then continue there only after [`reopen`](Self::reopen).
     pub(crate) fn needs_reopening(&self, next: u64) -> bool {
         self.is_clean() || next.saturating_add(RESERVE / 2) > self.said.reserve
     }

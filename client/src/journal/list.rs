@@ -185,7 +185,7 @@ impl Journal {
         self.files.last().map_or(0, |file| file.header.file)
     }
 
-    /// The wall clock at which the last file was begun; 0 without one.
+    /// The wall clock when the last file was begun; 0 if there is no file.
     pub(super) fn newest_ns(&self) -> u64 {
         self.files.last().map_or(0, |file| file.header.wall_ns)
     }

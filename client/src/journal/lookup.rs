@@ -161,8 +161,8 @@ impl Reader {
         (self.known.first..end).contains(&sequence)
     }
 
-    /// Searches the next clock record from the current frame on. The reader uses it for the messages before it. Recorders write one in each
-    /// 64 KiB. Without a clock record, the index time of the frame is the time of its first record.
+    /// Searches for the next clock record from the current frame on. The reader uses it for the messages before it. Recorders write one in
+    /// each 64 KiB. Without a clock record, the index time of the frame is the time of its first record.
     fn look_for_clock(&mut self) -> Result<(), JournalError> {
         let Some(cursor) = &mut self.cursor else { return Ok(()) };
         let path = &self.path;

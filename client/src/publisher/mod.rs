@@ -63,7 +63,7 @@ pub struct Publisher {
     /// Claims are written to this buffer, and copied into the ring in one burst.
     staging: Box<[u8]>,
     prepared: Prepared,
-    /// Whether dropping the publisher publishes no end of the stream.
+    /// Whether the publisher ends without a record of the end of the stream when it is dropped.
     stays_open: bool,
     /// The writer lock. It is held until the writer is dropped. If this process dies, the kernel releases it.
     lock: Held,

@@ -172,7 +172,7 @@ impl Subscriber {
 mod tests {
     use super::*;
 
-    /// A reader that catches up with the publisher again and again, in a time without a clock.
+    /// A reader that catches up with the publisher again and again. The time is simulated.
     struct Play {
         contention: Contention,
         sequence: u64,
@@ -185,7 +185,8 @@ mod tests {
             Self { contention: Contention::none(), sequence: 1, now_ns: 5, paused: 0 }
         }
 
-        /// Polls in vain, then receives one message, or 64 after a pause. A message takes `alone_ns`, or `after_pause_ns` after a pause.
+        /// Polls without a result, then receives one message, or 64 after a pause. A message takes `alone_ns`, or `after_pause_ns` after a
+        /// pause.
         fn turn(&mut self, polls: u32, alone_ns: u64, after_pause_ns: u64) {
             let now_ns = self.now_ns;
             let mut pauses = false;

@@ -70,7 +70,8 @@ impl Subscriber {
         (self.epoch, self.began_in) = (epoch, epoch);
     }
 
-    /// Whether there is a record to receive that was committed before the state that the caller has read was stored.
+    /// Whether there is a record to receive. The caller has loaded the segment's state before. Each record that was committed before this
+    /// state was stored is found.
     pub(super) fn has_more(&self) -> bool {
         fence(Ordering::Acquire);
         self.reader.locator().is_ready(self.position())

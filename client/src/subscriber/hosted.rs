@@ -71,7 +71,7 @@ impl Hosted {
         self.next.front().is_some_and(|next| next.charter.is_some() || next.generation.restarted > before)
     }
 
-    /// Searches message `sequence` in the segments in which the channel continues. Returns `None` if it belongs to the current segment.
+    /// Searches for message `sequence` in the segments in which the channel continues. Returns `None` if it belongs to the current segment.
     /// Otherwise returns its place, and the number of segments before its segment.
     ///
     /// The reader does not move, so it keeps its place if the search fails.

@@ -18,8 +18,8 @@ struct Row {
     born: u64,
     /// Number of the key's messages from `born` on that this reader got, or that it reported as left out.
     given: u64,
-    /// The first message after the key's last removal, where the board may have forgotten the key. `given_again` counts as `given` does,
-    /// from this message on.
+    /// The sequence of the key's first message after its last removal. The board may have forgotten the key in between. `given_again`
+    /// counts as `given` does, from this message on.
     again: u64,
     given_again: u64,
     /// The sequence of the key's last message that this reader got, or that it reported as left out.

@@ -150,7 +150,7 @@ pub struct Subscriber {
 
 const _: () = assert!(offset_of!(Subscriber, page) == 3 * 64, "what a message needs fills the third line");
 
-/// The reason why the next poll of the ring is not the next event.
+/// The reason why another event may come before the next one in the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Doubt {
     None,

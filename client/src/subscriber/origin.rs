@@ -216,8 +216,8 @@ impl Past {
         }
     }
 
-    /// Opens the journal of this stream. The result is [`Missing::NotYet`] if a daemon has just died, or if a stream has just begun,
-    /// because its recorder begins the journal within some milliseconds. Then the caller calls this again later.
+    /// Opens the journal of this stream. The result is [`Missing::NotYet`] if a daemon has just died, or if a stream has just begun. The
+    /// recorder of a new stream begins the journal within some milliseconds. After this result the caller calls the function again later.
     pub(super) fn open(
         &mut self,
         stream: StreamId,

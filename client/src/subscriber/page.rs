@@ -30,8 +30,8 @@ pub(super) struct Page {
 pub(super) struct Shown {
     pages: Folder,
     name: String,
-    /// The lock that proves that this reader lives. It is on another open file than the map, because a forked child shares the maps of its
-    /// parent.
+    /// The lock that proves that this reader lives. It belongs to another open file than the map, because a forked child shares the maps of
+    /// its parent.
     lock: Held,
 }
 

@@ -31,7 +31,7 @@ use shmcast_layout::ring::locate::{LocateError, Place};
 use shmcast_layout::ring::reader::{Copied, Poll};
 use std::time::{Duration, Instant};
 
-/// The wait strategy of a reader of the journal when there is nothing to read. A disk has no new data sooner.
+/// The wait strategy of a reader of the journal when there is nothing to read. A journal gets no new data sooner.
 const WAIT: Wait = Wait::Sleep(Duration::from_micros(200));
 
 /// The result of an attempt to continue in the journal.

@@ -1,4 +1,4 @@
-//! What the daemon says about gates, and what tools show of them.
+//! The terms of gates that the daemon sends, and the reports of gates that tools show.
 
 use super::{LatencyStatus, Process};
 use serde::{Deserialize, Serialize};

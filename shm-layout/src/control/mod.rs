@@ -183,7 +183,7 @@ pub enum Response {
     Promoted(Promotion),
     /// The channel continues in the segment that is sent with this.
     Moved(Generation),
-    /// The channel's publisher died without closing it. Only for readers that asked for this.
+    /// The channel's publisher died without closing it. Only for readers that requested this.
     PublisherGone {
         /// The generation into which it published.
         generation: u64,
@@ -299,8 +299,8 @@ pub struct Process {
 pub struct ChannelStatus {
     /// Its name.
     pub channel: String,
-    /// `new`, `active`, `recovering`, `closed`, `orphaned` (its publisher died), `superseded`, `damaged`, or `private` (files
-    /// that this user may not look into).
+    /// `new`, `active`, `recovering`, `closed`, `orphaned` (its publisher died), `superseded`, `damaged`, or `private` (files that this
+    /// user may not read).
     pub state: String,
     /// Its publisher; `None` if there is none, or if this process cannot see it.
     pub publisher: Option<Process>,

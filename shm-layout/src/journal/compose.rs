@@ -222,7 +222,8 @@ impl Composer {
         self.end(durable, false)
     }
 
-    /// Does the same as [`seal`](Self::seal), and marks the footer as made by recovery, because the recorder wrote none.
+    /// Does the same as [`seal`](Self::seal), and marks the footer as made by recovery, because the recorder's footer is lost or was never
+    /// written.
     pub fn seal_mended(&mut self, durable: u64) -> Vec<u8> {
         self.end(durable, true)
     }

@@ -184,7 +184,7 @@ impl FileHeader {
     /// The checksum also covers fields that a later minor version added and that a decoded header lacks.
     ///
     /// # Panics
-    /// If `page` is shorter than [`FILE_HEADER_BYTES`]. A page that [`decode`](Self::decode) accepted is not.
+    /// If `page` is shorter than [`FILE_HEADER_BYTES`]. A page that [`decode`](Self::decode) accepted is long enough.
     pub fn crc_of(page: &[u8]) -> u32 {
         u32_at(page, CHECKSUM)
     }

@@ -164,7 +164,7 @@ pub struct Geometry {
     pub spec: Spec,
     /// Entries of the index: a power of two, at least twice the number of keys.
     pub entries: u64,
-    /// Random number in the hash of keys. Without it, a program that only sends messages cannot choose keys that collide.
+    /// Random number in the hash of keys. A program that only sends messages does not know it, so it cannot choose keys that collide.
     pub seed: u64,
 }
 
@@ -462,7 +462,7 @@ mod tests {
         assert_eq!(Entry::from_word(0), None);
     }
 
-    /// Another language computes the same; `SPEC.md` quotes these numbers.
+    /// Programs in other languages must compute the same numbers. `SPEC.md` quotes them.
     #[test]
     fn a_key_is_identified_by_these_words() {
         let geometry = Geometry::new(Spec { keys: 4, key_end: 24, ..SPEC }, 0x0123_4567_89ab_cdef).unwrap();

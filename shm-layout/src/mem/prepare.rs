@@ -224,7 +224,7 @@ mod tests {
     use crate::mem::memfd;
     use std::fs;
 
-    /// A map of memory with a name of its own, and what the kernel says of it in `/proc/self/numa_maps`.
+    /// Returns the steps for a map that prefers `node`, and the line of this map in `/proc/self/numa_maps`.
     fn preferring(node: u32) -> (Vec<Step>, String) {
         let name = format!("prefers-{node}-{}", std::process::id());
         let file = memfd::create(&name).unwrap();
@@ -289,7 +289,7 @@ mod tests {
         assert!(steps[0].result.is_ok(), "{steps:?}");
     }
 
-    /// Kilobytes of a map with this name in memory, and locked there, as the kernel counts them.
+    /// How many kilobytes of the map with this name are in memory, and how many are locked there, according to the kernel.
     fn resident_and_locked(name: &str) -> [u64; 2] {
         let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
         let own = smaps.split_once(name).expect("the map is there").1;

@@ -21,7 +21,7 @@ pub struct Cells {
     words: NonNull<AtomicU64>,
     /// The index of the last word. It is also the mask for indexes that wrap.
     last: usize,
-    /// Cold field. It unmaps the memory when the last holder is dropped. It is one pointer instead of two, because cells are among the few
+    /// Cold field. It unmaps the memory when the last holder is dropped. It is one pointer instead of two, because cells lie in the few
     /// cache lines that publishers and readers need for each message.
     _owner: Arc<Box<dyn Any + Send + Sync>>,
 }

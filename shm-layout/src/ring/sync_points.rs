@@ -1,8 +1,8 @@
 //! The synchronization points of the ring: each release, each acquire that answers it, and the mutant that removes one of them.
 //!
 //! The documentation of the module `ring` says what each pair guarantees. `writer/`, `reader/`, `locate.rs` and `bound.rs` call these
-//! functions. They contain no fence, and no ordering but `Relaxed`. The functions are inlined. On x86-64 each is a plain load or store. On
-//! aarch64 each is one `dmb` or `stlr` more.
+//! functions. Those files themselves contain no fence, and no ordering but `Relaxed`. The functions are inlined. On x86-64 each is a plain
+//! load or store. On aarch64 each is one `dmb` or `stlr` more.
 //!
 //! A mutant weakens one function, only in builds for the model (`fault.rs`). The model must detect it (`tests/loom.rs`).
 

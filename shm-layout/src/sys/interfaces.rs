@@ -57,7 +57,8 @@ pub fn ipv6_addresses() -> io::Result<Vec<(String, Ipv6Addr)>> {
     }
 }
 
-/// Parses a line of `if_inet6`: the address, then the interface's index, the length of the prefix, the scope and flags, and its name.
+/// Parses a line of `if_inet6`: the address, then the interface's index, the length of the prefix, the scope, the flags, and the
+/// interface's name.
 fn ipv6_of(line: &str) -> Option<(String, Ipv6Addr)> {
     let mut words = line.split_ascii_whitespace();
     let address = u128::from_str_radix(words.next()?, 16).ok()?;

@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 
 /// The command that chooses the signal, from linux/fcntl.h. libc defines it only for some machines.
 const F_SETSIG: libc::c_int = 10;
-/// A signal that is ignored by default. The signal of a broken lease would otherwise end this process.
+/// A signal that is ignored by default. The usual signal of a broken lease would end this process.
 const NOBODYS: libc::c_int = libc::SIGURG;
 /// The types of file systems that belong to other hosts: NFS, CIFS and SMB. This kernel does not know the programs of other hosts.
 const REMOTE: [u32; 3] = [0x6969, 0xff53_4d42, 0xfe53_4d42];
@@ -95,7 +95,7 @@ mod tests {
         assert!(!is_open_elsewhere(&own).unwrap());
     }
 
-    /// Programs open the file meanwhile, and none of them ends this process or is refused.
+    /// Other programs open the file during the check. None of them is refused, and this process does not end.
     #[test]
     fn a_look_at_a_file_harms_nobody_who_opens_it() {
         let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
