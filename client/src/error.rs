@@ -54,7 +54,7 @@ pub enum ChannelError {
         what: &'static str,
         /// Its value.
         found: u64,
-        /// The value asked for.
+        /// The requested value.
         wanted: u64,
     },
     /// The channel's messages have a schema other than the requested one.
@@ -68,7 +68,7 @@ pub enum ChannelError {
         name: String,
         /// Its schema.
         found: SchemaId,
-        /// The schema asked for.
+        /// The requested schema.
         wanted: SchemaId,
     },
     /// The file is not a segment that this build can use.
@@ -162,7 +162,7 @@ pub enum ChannelError {
         path: PathBuf,
         /// Its mode.
         found: u32,
-        /// The mode asked for.
+        /// The requested mode.
         wanted: u32,
     },
     /// The directory belongs to another user.
@@ -173,7 +173,7 @@ pub enum ChannelError {
         /// Its owner.
         owner: u32,
     },
-    /// No daemon answers at the socket, or it hung up, or its answer makes no sense.
+    /// No daemon answers at the socket, or it hung up, or its answer is invalid.
     #[error("daemon at {}: {source}: start shmcastd, or use channels in a directory", socket.display())]
     NoDaemon {
         /// The path of the socket.

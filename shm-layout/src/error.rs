@@ -84,7 +84,7 @@ pub struct Corrupt {
     "message of {length} B exceeds the channel's maximum of {max_message} B: make the channel with a larger maximum or capacity"
 )]
 pub struct TooLarge {
-    /// Bytes asked for.
+    /// Requested bytes.
     pub length: u64,
     /// The channel's maximum.
     pub max_message: u64,

@@ -175,9 +175,9 @@ pub struct GateFigures {
     pub name: String,
     /// The reader's largest lag in bytes of the ring. If a message would make the lag larger, the publisher waits.
     pub lag_bytes: u64,
-    /// How long one message waits at most, in nanoseconds.
+    /// The limit of one message's wait, in nanoseconds.
     pub wait_ns: u64,
-    /// What the publisher does after the wait: 0 if it drops the gate, 1 if it refuses the message.
+    /// The publisher's action after the wait: 0 if it drops the gate, 1 if it refuses the message.
     pub then: u64,
     /// The number of the state.
     pub state: u64,

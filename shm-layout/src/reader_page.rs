@@ -148,7 +148,7 @@ impl HostPage {
 pub struct ReaderStats {
     /// Process id in the subscriber's own namespace.
     pub pid: u64,
-    /// What it reads for.
+    /// The purpose for which it reads.
     pub role: Role,
     /// The sequence it started from.
     pub started_at: u64,

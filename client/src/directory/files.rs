@@ -101,7 +101,7 @@ impl ChannelFiles {
                 || [UNFINISHED, READERS].iter().any(|name| self.folder.stat(name).is_ok());
             Ok(has_begun && !lock::is_locked(&lock)?)
         };
-        // The publisher may have finished the segment and ended between the two looks.
+        // The publisher may have finished the segment and ended between the two checks.
         Ok(looked(is_left())? || looked(ours::is_segment(&self.folder))?)
     }
 

@@ -41,7 +41,7 @@ pub struct GateStatus {
     pub state: GateState,
     /// The reader's largest lag in bytes of the ring. At a larger lag, the publisher waits.
     pub lag_bytes: u64,
-    /// How long one message waits at most.
+    /// The limit of one message's wait.
     pub wait: Duration,
     /// The action after the wait.
     pub then: Then,

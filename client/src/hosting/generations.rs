@@ -19,14 +19,15 @@ const LAST_SEQUENCE: u64 = NO_CUT - 1;
 /// The point at which the previous generation ends for all of its readers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// At its tail; sequences continue. If the ring is damaged, its tail is unknown, and this has the same effect as [`Void`](Self::Void).
+    /// The tail of the previous generation. Sequences continue. If the ring is damaged, the tail is unknown, and the effect is that of
+    /// [`Void`](Self::Void).
     Tail,
-    /// At its tail; sequences begin at 1 again.
+    /// The tail of the previous generation. Sequences begin at 1 again.
     Restart,
-    /// Nowhere: readers receive all messages that the memory still has, and then sequences begin at 1 again. Use it if the host has lost
+    /// No point: readers receive all messages that the memory still has, and then sequences begin at 1 again. Use it if the host has lost
     /// the memory, while readers may still hold it.
     Lost,
-    /// At once: messages that a reader has not received yet are void, and sequences begin at 1 again.
+    /// The present moment: messages that a reader has not received yet are void, and sequences begin at 1 again.
     Void,
 }
 

@@ -332,7 +332,7 @@ impl Cursor {
             if piece.len() < FRAME_HEADER_BYTES {
                 return Ok(None);
             }
-            // Looks through the rest of what is in memory at once.
+            // Searches all later bytes that are in memory at once.
             let rest = self.window.peek(at, usize::MAX);
             let found = rest.chunks_exact(FRAME_ALIGN).position(|place| place[..4] == FRAME_MAGIC);
             if let Some(found) = found {

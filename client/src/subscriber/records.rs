@@ -13,9 +13,9 @@ const HEADER: usize = RECORD_HEADER as usize;
 
 /// Messages that were copied out of a ring together, and the event after them. [`Subscriber::recv_records`] fills this value.
 ///
-/// Each message is a record as in the ring: a commit word, a meta word, the payload, and bytes without meaning up to a multiple of
-/// 64. `SPEC.md` of the crate `shmcast-layout` defines the bits. There are no other bytes between two records, so messages of one size form
-///     an array with a constant stride.
+/// Each message is a record as in the ring: a commit word, a meta word, the payload, and bytes without meaning up to a multiple of 64
+/// bytes. `SPEC.md` of the crate `shmcast-layout` defines the bits. There are no other bytes between two records, so messages of one size
+/// form an array with a constant stride.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;

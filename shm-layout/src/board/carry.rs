@@ -45,7 +45,7 @@ impl Carry {
                 && let Ok(end) = self.merge(reader, through, below, buffer)
             {
                 if end < below {
-                    // The cut lies above what was there, and valid messages may still come to the old segment.
+                    // The cut lies above the last message that was there. Valid messages may still come to the old segment.
                     self.since = below;
                 }
                 return;
@@ -53,7 +53,7 @@ impl Carry {
             through = self.snapshot.copy();
             self.snapshot.hide_from(below);
         }
-        // The ring is overwritten faster than this. The next segment's board begins empty, and says so.
+        // The ring is overwritten faster than the board can be copied. The next segment's board begins empty, and its SINCE is the cut.
         self.snapshot.clear();
         self.since = below;
     }
@@ -84,7 +84,7 @@ impl Carry {
         let is_same = spec.key() == self.snapshot.view().geometry().spec.key();
         let mut all: Vec<_> =
             self.snapshot.all().filter(|listed| is_same && listed.message.sequence < below).collect();
-        // What was removed comes last, for boards with less room, and in the order of the removals.
+        // Removals come last, because a board with less room may not take all of them. They keep their order.
         all.sort_unstable_by_key(|listed| (listed.is_removed, listed.message.sequence));
         for listed in all {
             let Some(key) = self.snapshot.key(&listed) else { continue };

@@ -12,7 +12,7 @@ use crate::ring::locate::{LocateError, Place};
 use crate::ring::reader::{Poll, Reader};
 use crate::sync::Ordering;
 
-/// What a takeover did.
+/// The result of a takeover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Replayed {
     /// Number of the ring's messages that were stored on the board.

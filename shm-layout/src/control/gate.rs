@@ -11,7 +11,7 @@ pub struct GateTerms {
     /// The reader's largest lag in bytes of the ring. If a message would make the lag larger, the publisher
     /// waits.
     pub lag_bytes: u64,
-    /// How long one message waits at most, in nanoseconds.
+    /// The limit of one message's wait, in nanoseconds.
     pub wait_ns: u64,
     /// Whether the publisher refuses the message after the wait. If false, it drops the gate and publishes.
     pub refuse: bool,

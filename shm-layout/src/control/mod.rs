@@ -81,7 +81,7 @@ pub enum Request {
     },
     /// Report all bridges whose channels the asking user may read.
     Bridges {},
-    /// Let a bridge that stands by take over from its peer.
+    /// Make a standby bridge take over from its peer.
     BridgeTakeOver {
         /// The bridge's name.
         bridge: String,

@@ -11,7 +11,7 @@ use crate::layout::record::{Commit, Flags, Meta};
 pub struct FrameDraft {
     /// Its kind.
     pub kind: FrameKind,
-    /// How its body is stored.
+    /// The codec of its body.
     pub codec: Codec,
     /// Hints about its records.
     pub flags: FrameFlags,

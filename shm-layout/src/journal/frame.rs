@@ -75,7 +75,7 @@ pub struct FrameHeader {
     pub number: u32,
     /// Its kind.
     pub kind: FrameKind,
-    /// How its body is stored.
+    /// The codec of its body.
     pub codec: Codec,
     /// Hints about its records.
     pub flags: FrameFlags,

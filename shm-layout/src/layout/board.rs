@@ -77,7 +77,7 @@ pub enum BoardError {
     /// The number of keys.
     #[error("a board has 1 to {MAX_KEYS} keys, not {keys}")]
     Keys {
-        /// The number asked for.
+        /// The requested number.
         keys: u64,
     },
     /// The bytes of the payload that are the key are out of range.
@@ -93,7 +93,7 @@ pub enum BoardError {
         "a value has {least} to {MAX_MESSAGE} B, not {value}: it is the payload up to there, key included"
     )]
     Value {
-        /// The size asked for.
+        /// The requested size.
         value: u64,
         /// The end of the key.
         least: u64,

@@ -150,7 +150,7 @@ pub enum GeometryError {
         "capacity {capacity} B: must be a power of two from {MIN_CAPACITY} B (64 KiB) to {MAX_CAPACITY} B (16 GiB)"
     )]
     Capacity {
-        /// The capacity asked for or found.
+        /// The capacity that was requested or found.
         capacity: u64,
     },
     /// The chunk is not a power of two from a granule to an eighth of the ring.
@@ -174,7 +174,7 @@ pub enum GeometryError {
         "messages of {max_message} B do not fit a ring of {capacity} B (at most {limit} B): raise the capacity"
     )]
     MaxMessage {
-        /// The size asked for or found.
+        /// The size that was requested or found.
         max_message: u64,
         /// The largest that fits.
         limit: u64,

@@ -169,8 +169,8 @@ fn prefer(map: &Map, node: u32) -> io::Result<()> {
     *word = 1 << (node % 64);
     // The count is one too high, because the kernel subtracts one (mbind(2), under BUGS).
     let count = NODES + 1;
-    // SAFETY: the range is the whole of a map that we hold, and `nodes` has the bits that `count` tells of. A policy
-    // changes where pages that do not exist yet will come from, and nothing about those that do.
+    // SAFETY: the range is the whole of a map that we hold, and `nodes` has as many bits as the kernel reads. A policy changes where pages
+    // that do not exist yet will come from, and nothing about those that do.
     let refused = unsafe {
         let (first, bytes) = (map.map.as_mut_ptr(), map.map.len());
         libc::syscall(libc::SYS_mbind, first, bytes, libc::MPOL_PREFERRED, nodes.as_ptr(), count, 0)
@@ -283,13 +283,14 @@ mod tests {
         nix::fcntl::posix_fallocate(&file, 0, (64 << 20) - 4096).unwrap();
         prepare(&Map::read_only(&file, 64 << 20).unwrap(), Preparation::FULL);
         assert_eq!(memory(&file), (64 << 20) - 4096);
-        // A file that has what it says is prepared, whether it was written or only reserved.
+        // A file whose whole memory exists is prepared, whether the memory was written or only reserved.
         nix::fcntl::posix_fallocate(&file, 0, 64 << 20).unwrap();
         let steps = prepare(&Map::read_only(&file, 64 << 20).unwrap(), Preparation::FULL);
         assert!(steps[0].result.is_ok(), "{steps:?}");
     }
 
-    /// How many kilobytes of the map with this name are in memory, and how many are locked there, according to the kernel.
+    /// Number of kilobytes of the map with this name that are in memory, and number of those that are locked there, according to the
+    /// kernel.
     fn resident_and_locked(name: &str) -> [u64; 2] {
         let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
         let own = smaps.split_once(name).expect("the map is there").1;

@@ -54,7 +54,7 @@ pub enum LocateError {
     /// The message has been overwritten.
     #[error("sequence {sequence} is no longer in the ring: the oldest is {oldest}")]
     TooOld {
-        /// The sequence asked for.
+        /// The requested sequence.
         sequence: u64,
         /// The oldest that a reader can still start from.
         oldest: u64,
@@ -62,7 +62,7 @@ pub enum LocateError {
     /// The message has not been published.
     #[error("sequence {sequence} is not published yet: the next is {next}")]
     NotYet {
-        /// The sequence asked for.
+        /// The requested sequence.
         sequence: u64,
         /// The sequence of the next message.
         next: u64,
@@ -178,8 +178,8 @@ impl Locator {
         if safe == 0 {
             return self.verify(self.start());
         }
-        // Positions in the index grow with the sequence. An entry that the writer has reused meanwhile names a position
-        // from the newest on, and its old sequence counts as too old.
+        // Positions in the index grow with the sequence. If the writer has reused an entry meanwhile, the entry names one of the newest
+        // positions, and its old sequence counts as too old.
         let (mut low, mut high) =
             (newest.sequence.saturating_sub(self.geometry.index_entries - 1).max(1), newest.sequence);
         let mut oldest = newest;

@@ -54,7 +54,7 @@ pub fn watch() -> u32 {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
         // SAFETY: the handler is a function without arguments that does what POSIX allows in a forked child: it makes system calls and uses
-        // atomics. If there is no memory for it, children share what is here, as without it.
+        // atomics. If there is no memory for the handler, children share the descriptors, as without it.
         let _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
     count()

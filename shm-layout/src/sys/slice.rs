@@ -61,7 +61,7 @@ fn attributes() -> io::Result<Attributes> {
 
 fn set(wanted: &Attributes) -> io::Result<()> {
     let (this_thread, no_flags) = (0, 0);
-    // SAFETY: the kernel reads so many bytes of the struct as its first field says, which has them.
+    // SAFETY: the kernel reads as many bytes as the struct's first field says, and the struct has so many.
     let set =
         unsafe { libc::syscall(libc::SYS_sched_setattr, this_thread, std::ptr::from_ref(wanted), no_flags) };
     Ok(Errno::result(set).map(drop)?)

@@ -197,7 +197,7 @@ impl SubscriberBuilder {
 
     /// Moves the subscriber to its start, if the start is in the journal or on the board.
     fn begin(&self, subscriber: &mut Subscriber, origin: Option<Origin>) -> Result<(), ChannelError> {
-        // A conflating reader takes what it missed from the board.
+        // A conflating reader gets the messages that it missed from the board.
         if let Some(origin) = origin.filter(|_| self.conflation.is_none()) {
             origin.check().map_err(|source| {
                 let (name, source) = (self.name.clone(), Box::new(source));

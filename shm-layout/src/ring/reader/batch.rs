@@ -59,8 +59,8 @@ impl Reader {
         let mut taken = 0;
         let mut are_small = true;
         while taken < most {
-            // A record is at least one granule, so so many known messages are at least [`RUN`] bytes. A gap is one granule and
-            // counts for many messages: bytes that were copied from behind it are never looked at.
+            // A record is at least one granule, so `RUN / GRANULE` known messages have at least [`RUN`] bytes. A gap is one granule and
+            // counts for many messages. Bytes that were copied from behind a gap are never read.
             if are_small && self.known() >= (RUN / GRANULE) as i64 {
                 let (in_run, is_over) = self.poll_run(most - taken, out, &mut each);
                 taken += in_run;

@@ -262,8 +262,7 @@ impl Reader {
         if commit.word() != 0 {
             return crate::fault!("what_is_there_is_nothing").then_some(Poll::Empty);
         }
-        // The window is checked last: the zero may belong to a later lap, and then the answer is not that the
-        // stream ended.
+        // The window is checked last, because the zero may belong to a later lap. In that case the stream has not ended.
         if !mutant!("window_before_close") && !self.in_window(0) {
             return Some(self.outside(commit));
         }
@@ -303,8 +302,8 @@ impl Reader {
                 self.place.sequence = control.next_sequence(self.place.sequence);
                 Poll::Control(control)
             }
-            // The record that the pad made room for stands at the ring's start. No writer pads a whole ring.
-            // So this recursion ends at once, whatever the bytes are.
+            // The record after the pad is at the ring's start. No writer pads a whole ring. So this recursion ends at once, whatever the
+            // bytes are.
             None if is_pad && commit.record_bytes() < self.geometry.capacity => self.poll_again(out),
             None => Poll::Empty,
         }
@@ -354,8 +353,8 @@ impl Reader {
                 _ => locator.oldest()?,
             },
         };
-        // A search that ended at an overwritten place may return one before this reader's. A reader never
-        // goes back, because it would deliver messages twice. It stays, and is still lapped.
+        // A search that ended at an overwritten place may return a place before this reader's place. A reader never goes back, because it
+        // would deliver messages twice. It stays, and is still lapped.
         let Some(missed) = place.sequence.checked_sub(self.place.sequence) else { return Ok(0) };
         self.jump(place);
         Ok(missed)

@@ -43,7 +43,7 @@ pub struct Inbox {
     segment_of: Option<SegmentOf>,
     arrivals: [Arrival; BATCH],
     received: usize,
-    /// Number of datagrams that the next call asks for.
+    /// Number of datagrams that the next call requests.
     room: usize,
     expects_more: bool,
     /// Number of datagrams in a row that arrived alone.
