@@ -1,7 +1,7 @@
-//! The clock that stamps messages: the CPU's invariant counter if it has one, else CLOCK_MONOTONIC.
+//! The clock that stamps messages: the CPU's invariant counter if it has one, and CLOCK_MONOTONIC otherwise.
 //!
-//! The publisher that makes a channel picks the clock and writes kind and rate into the segment, so that all programs
-//! on the host read the same time from it. Times of different hosts are not comparable.
+//! The publisher that makes a channel chooses the clock, and writes its kind and rate into the segment. So all programs on the host use the
+//! same clock for it. Times of different hosts are not comparable.
 
 use shmcast_layout::counter;
 use shmcast_layout::layout::header::{ClockKind, Header};
@@ -9,7 +9,7 @@ use shmcast_layout::layout::record::ticks_since;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// A channel's clock. It is a plain value: copy it from a publisher or subscriber once, and read it anywhere.
+/// A channel's clock. It is a plain value: copy it once from a publisher or subscriber, and use it anywhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Clock {
     kind: ClockKind,
@@ -38,7 +38,7 @@ impl Clock {
         })
     }
 
-    /// Returns the clock of this kind. Returns the best clock of this machine if no kind is given, or if the counter is not usable.
+    /// Returns the clock of this kind. Returns the best clock of this machine if `kind` is `None`, or if the counter is not usable.
     pub(crate) fn of_kind(kind: Option<ClockKind>) -> Self {
         match kind {
             Some(ClockKind::Monotonic) => Self::new(ClockKind::Monotonic, 1_000_000_000),
@@ -81,8 +81,8 @@ impl Clock {
         self.ns(end.saturating_sub(start))
     }
 
-    /// Nanoseconds since a message's [`time`](crate::Message::time). Exact for messages up to half of 2^48 ticks old
-    /// (13 hours at 3 GHz). The clocks of both ends agree to some tens of nanoseconds; a negative latency gives 0.
+    /// Nanoseconds since a message's [`time`](crate::Message::time). The result is exact for messages up to half of 2^48 ticks old (13
+    /// hours at 3 GHz). The clocks of both ends agree to some tens of nanoseconds. If the difference is negative, the result is 0.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -152,13 +152,13 @@ impl Clock {
     }
 }
 
-/// Least time over which the counter is measured.
+/// Shortest time over which the counter is measured, in nanoseconds.
 const MEASURED_NS: u64 = 20_000_000;
 
 /// Both clocks at the beginning of the measurement.
 static BEGUN: OnceLock<(u64, u64)> = OnceLock::new();
 
-/// Begins to measure the counter. A later [`Clock::of_this_host`] waits only for the rest of the measuring time. Takes about 1 us.
+/// Begins to measure the counter. A later [`Clock::of_this_host`] waits only for the remaining measuring time. Takes about 1 us.
 pub(crate) fn begin_measuring() {
     BEGUN.get_or_init(simultaneous);
 }
@@ -172,7 +172,7 @@ fn measure_hz() -> u64 {
     (u128::from(end.wrapping_sub(start)) * 1_000_000_000 / u128::from(end_ns - start_ns)) as u64
 }
 
-/// Reads both clocks at the same instant: tries 16 times, and uses the try that was interrupted least.
+/// Reads both clocks at the same instant. It tries 16 times, and returns the attempt that was interrupted least.
 fn simultaneous() -> (u64, u64) {
     let tries = (0..16).map(|_| {
         let before = counter::ticks();

@@ -2,11 +2,11 @@
 
 use crate::{Event, Start, State, Subscriber};
 
-/// Notes what a subscriber receives, and answers whether the channel is over.
+/// Tracks the events that a subscriber receives, and reports whether the channel has ended.
 ///
-/// Pass each received event to [`note`](Self::note), and ask whether the channel is over whenever there is nothing more to receive. The
-/// answer may become true a little after the [`Event::End`] itself. It stays false after the end of a publisher whom another one followed.
-/// Messages need not be noted.
+/// Pass each received event to [`note`](Self::note). Call [`is_over`](Self::is_over) whenever there is nothing more to receive. It may
+/// become true a little after the [`Event::End`] itself. It stays false if another publisher followed the one that ended. Messages need not
+/// be noted.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -29,16 +29,16 @@ use crate::{Event, Start, State, Subscriber};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EndWatch {
-    /// Whether an `End` was received, and nothing after it announced a next publisher.
+    /// Whether an `End` was received, and no later event announced a next publisher.
     has_ended: bool,
-    /// The end that does not count: the epoch of a publisher that had closed the channel before, and the sequence due at that end.
+    /// An earlier end that does not count: the epoch of the publisher that had closed the channel before, and the sequence due at that end.
     old_end: Option<(u64, u64)>,
 }
 
 impl EndWatch {
-    /// The watch of a subscriber that was just opened with this start. A subscriber that begins with the latest message of a closed channel
-    /// waits for the next publisher: the end of the earlier publisher does not count, however often the subscriber reads it. With
-    /// [`EndWatch::default`] that end counts. Costs a few loads.
+    /// Makes the watch of a subscriber that was just opened with the start `start`. A subscriber that begins with the latest message of a
+    /// closed channel waits for the next publisher. So the end of the earlier publisher does not count, however often the subscriber reads
+    /// it. With [`EndWatch::default`] that end counts. Costs a few loads.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -66,7 +66,7 @@ impl EndWatch {
         Self { has_ended: false, old_end }
     }
 
-    /// Notes an event that was received. Costs a store. See [`EndWatch`] for an example.
+    /// Notes an event that the subscriber received. Costs a store. See [`EndWatch`] for an example.
     ///
     /// ```
     /// let mut end = shmcast::EndWatch::default();
@@ -83,8 +83,8 @@ impl EndWatch {
         }
     }
 
-    /// Whether the last event was an end, and `subscriber`, which received it, [is at the channel's end](Subscriber::is_at_end). Costs as
-    /// much as that call. See [`EndWatch`] for an example.
+    /// Whether the last event was an end, and `subscriber`, which received it, [is at the channel's end](Subscriber::is_at_end). Costs the
+    /// same as that call. See [`EndWatch`] for an example.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

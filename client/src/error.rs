@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use thiserror::Error;
 
-/// The reason why a publisher or subscriber could not attach, or why a channel could not be looked at or removed.
+/// The reason why a publisher or subscriber could not attach, or why a channel could not be read or removed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ChannelError {
@@ -43,7 +43,7 @@ pub enum ChannelError {
         /// The publisher or the readers.
         holder: Holder,
     },
-    /// The channel exists with another size or schema than the one asked for.
+    /// The channel exists with a size or schema other than the requested one.
     #[error(
         "channel {name:?} exists with {what} {found}, not {wanted}: leave it out, or remove the channel first"
     )]
@@ -54,10 +54,10 @@ pub enum ChannelError {
         what: &'static str,
         /// Its value.
         found: u64,
-        /// The value asked for.
+        /// The requested value.
         wanted: u64,
     },
-    /// The channel's messages have another schema than the one asked for.
+    /// The channel's messages have a schema other than the requested one.
     #[error(
         "channel {name:?} has {found}, and {wanted} was asked for: use the type that the channel is for, or another \
          channel; a publisher that makes a channel gives it its schema, and so does the configuration of a daemon that \
@@ -68,10 +68,10 @@ pub enum ChannelError {
         name: String,
         /// Its schema.
         found: SchemaId,
-        /// The schema asked for.
+        /// The requested schema.
         wanted: SchemaId,
     },
-    /// The file is not a segment that can be used.
+    /// The file is not a segment that this build can use.
     #[error("{}: {source}", path.display())]
     Segment {
         /// The file.
@@ -95,7 +95,7 @@ pub enum ChannelError {
     /// A size is out of range.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
-    /// A board cannot have these sizes.
+    /// No board can have these sizes.
     #[error("the channel's board: {0}")]
     Board(BoardSizes),
     /// The channel has no board.
@@ -107,7 +107,7 @@ pub enum ChannelError {
         /// The channel.
         name: String,
     },
-    /// A conflating reader was to begin in the past.
+    /// The builder of a conflating reader has a start in the past.
     #[error(
         "channel {name:?}: a reader that conflates begins with the next message or with the board: leave the start out, or conflation"
     )]
@@ -115,7 +115,7 @@ pub enum ChannelError {
         /// The channel.
         name: String,
     },
-    /// The board could not be joined to the ring.
+    /// The subscriber could not join the board to the ring.
     #[error("the board of channel {name:?}: {source}")]
     Join {
         /// The channel.
@@ -123,7 +123,7 @@ pub enum ChannelError {
         /// The reason.
         source: JoinError,
     },
-    /// The place to start from does not exist, or the ring is damaged.
+    /// The place where the reader should start does not exist, or the ring is damaged.
     #[error("channel {name:?}: {source}")]
     Locate {
         /// The channel.
@@ -137,7 +137,7 @@ pub enum ChannelError {
         /// The channel.
         name: String,
     },
-    /// The directory of this name holds something that shmcast did not make. Nothing in it was changed.
+    /// The directory of this name contains a file that shmcast did not make. Nothing in it was changed.
     #[error(
         "{} is not a channel that can be used: {entry:?} in it {why}; nothing was changed: choose another name or \
          directory, or move that away",
@@ -151,18 +151,18 @@ pub enum ChannelError {
         /// The fault that was found.
         why: &'static str,
     },
-    /// A directory or segment exists with another mode than the one asked for.
+    /// A directory or segment exists with a mode other than the requested one.
     #[error(
         "{} exists with mode {found:04o}, which does not fit {wanted:04o}: leave the mode out, change it with chmod, or \
          remove the channel first",
         path.display()
     )]
     Mode {
-        /// The thing that exists: the channel's directory, its segment, or the directory that the channel lies in.
+        /// The path that exists: the channel's directory, its segment, or its parent directory.
         path: PathBuf,
         /// Its mode.
         found: u32,
-        /// The mode asked for.
+        /// The requested mode.
         wanted: u32,
     },
     /// The directory belongs to another user.
@@ -173,7 +173,7 @@ pub enum ChannelError {
         /// Its owner.
         owner: u32,
     },
-    /// No daemon answers at the socket, or it hung up, or its answer makes no sense.
+    /// No daemon answers at the socket, or it hung up, or its answer is invalid.
     #[error("daemon at {}: {source}: start shmcastd, or use channels in a directory", socket.display())]
     NoDaemon {
         /// The path of the socket.
@@ -189,7 +189,7 @@ pub enum ChannelError {
     Silent {
         /// The path of the socket.
         socket: PathBuf,
-        /// How long the answer was waited for.
+        /// Time for which the program waited for the answer.
         patience: Duration,
     },
     /// The daemon refused.
@@ -200,7 +200,7 @@ pub enum ChannelError {
         /// The reason, for people.
         why: String,
     },
-    /// [`Wait::Park`](crate::Wait::Park) was asked for on a channel that is a file. Nobody would wake the reader.
+    /// The builder has [`Wait::Park`](crate::Wait::Park), and the channel is a file. No daemon would wake the reader.
     #[error(
         "channel {name:?} is a file in {}, and only a daemon wakes parked readers: wait otherwise, such as by \
          sleeping, or have shmcastd own the channel",
@@ -212,8 +212,8 @@ pub enum ChannelError {
         /// The directory in which it lies.
         dir: PathBuf,
     },
-    /// A publisher cannot continue after the journal that was given, and no message can be published until the journal is repaired. Or a
-    /// reader cannot read the journal that was named, or in which it begins.
+    /// There are two cases. A publisher cannot continue after the given journal; it can publish nothing until the journal is repaired. Or a
+    /// reader cannot read the given journal, or the journal in which it begins.
     #[error("channel {name:?}: {source}")]
     Journal {
         /// The channel.
@@ -221,7 +221,7 @@ pub enum ChannelError {
         /// The reason.
         source: Box<JournalError>,
     },
-    /// A gate cannot be named so, or cannot be had.
+    /// The name of the gate is not valid, or the reader cannot get the gate.
     #[error("channel {name:?}, gate {gate:?}: {why}")]
     Gate {
         /// The channel.
@@ -231,7 +231,7 @@ pub enum ChannelError {
         /// The reason.
         why: GateError,
     },
-    /// The channel belongs to another user, who has not let this one in.
+    /// The channel belongs to another user, and its mode does not allow this user in.
     #[error(
         "{} belongs to uid {owner}, and this user may not {what} it: {source}: its publisher makes it with mode 750 for its group, or 755 \
          for all users to read (shmcast pub --mode); nobody but its owner publishes",
@@ -265,7 +265,7 @@ impl ChannelError {
         move |source| Self::Os { what, path, source }
     }
 
-    /// Whether the system lacked descriptors or memory, so that the error says nothing about the channel.
+    /// Whether the system lacked descriptors or memory. Such an error says nothing about the channel.
     pub(crate) fn is_shortage(&self) -> bool {
         matches!(self, Self::Os { source, .. } if is_shortage(source))
     }
@@ -276,22 +276,22 @@ impl ChannelError {
     }
 }
 
-/// A message schema as a channel's header gives it.
+/// The message schema in a channel's header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchemaId {
     /// The application's number for the schema; 0 if the channel has none.
     pub id: u64,
-    /// The application's name for the schema. A reader that asks for the empty name accepts any name.
+    /// The application's name for the schema. A reader that gives the empty name accepts any name.
     pub name: String,
 }
 
 impl SchemaId {
-    /// Returns the schema that a header gives.
+    /// Returns the schema in a header.
     pub(crate) fn of(header: &Header) -> Self {
         Self { id: header.schema_id, name: header.schema.clone() }
     }
 
-    /// Whether a channel of schema `found` satisfies a reader that asked for this schema.
+    /// Whether a channel of schema `found` satisfies a reader that requests this schema.
     pub(crate) fn fits(&self, found: &Self) -> bool {
         self.id == found.id && (self.name.is_empty() || self.name == found.name)
     }
@@ -326,22 +326,22 @@ pub enum PublishError {
     /// The channel's sequences are used up, or a gap would use them up.
     #[error(transparent)]
     OutOfSequences(#[from] OutOfSequences),
-    /// A gate's reader is too far behind, and the publisher does not wait, or has waited as long as the gate says. Nothing was published.
-    /// Publish the message again later, or give it up.
+    /// A gate's reader is too far behind, and the publisher does not wait, or has waited for the gate's longest wait. Nothing was
+    /// published. Publish the message again later, or drop it.
     #[error("gate {gate} holds the message up: its reader is {behind} B behind; publish it again later")]
     Full {
         /// The gate.
         gate: GateName,
-        /// How far its reader is behind, in bytes of the ring.
+        /// The lag of the gate's reader, in bytes of the ring.
         behind: u64,
     },
-    /// The daemon gave the channel to another publisher, because an operator asked for it, or while this publisher did not run.
+    /// The daemon gave the channel to another publisher, because an operator requested it, or while this publisher did not run.
     #[error(
         "the channel was taken from this publisher, and nobody receives what it publishes: end it, or open the \
          channel again"
     )]
     CutOff,
-    /// This publisher is the copy that a forked child has of its parent's publisher.
+    /// This publisher is a copy that `fork` made in a child process.
     #[error(
         "this publisher belongs to the process that was forked: open one of its own here, or publish there"
     )]
@@ -352,7 +352,7 @@ pub enum PublishError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Holder {
-    /// A publisher. Its process id and command name are missing if its process cannot be seen from here.
+    /// A publisher. The process id and the command name are `None` if this process cannot see the publisher.
     Publisher {
         /// Process id.
         pid: Option<u32>,
@@ -363,7 +363,7 @@ pub enum Holder {
     Readers {
         /// Their number.
         count: usize,
-        /// The process id of one of them; 0 if it cannot be seen from here.
+        /// The process id of one reader; 0 if this process cannot see it.
         pid: u64,
     },
 }

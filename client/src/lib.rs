@@ -1,9 +1,8 @@
 //! One publisher, a hundred local readers, one cache line per message.
 //!
-//! A **channel** is a named stream of messages with one publisher. It lives in a shared-memory **segment**: the
-//! publisher writes records into a ring, and each reader polls the place where the next one will appear, through a map
-//! that the kernel lets it only read. There is no copy per reader, no system call and no lock, and the hundredth reader
-//! costs the publisher nothing.
+//! A **channel** is a named stream of messages with one publisher. It lives in a shared-memory **segment**. The publisher writes records
+//! into a ring. Each reader polls the place of the next record through a read-only map. There is no copy per reader, no system call and no
+//! lock. A hundredth reader costs the publisher nothing.
 //!
 //! ```
 //! # let dir = tempfile::tempdir()?;
@@ -27,23 +26,22 @@
 //! ```
 //!
 //! Properties:
-//! * **Loss is a result.** A reader that is overtaken gets [`Event::Lapped`] with the exact count; nothing is skipped
-//!   in silence. The publisher never waits for anybody.
-//! * **Crashes are survived.** When a publisher dies, the kernel frees its lock; the next one takes the same segment
-//!   over, sequences continue, and readers see [`Event::NewEpoch`] without attaching again.
-//! * **Readers outnumbering cores** should use [`Wait::Yield`]; readers with a core each, [`Wait::Spin`]; readers that
-//!   may be some microseconds late and should cost nothing meanwhile, [`Wait::Park`] or, in an event loop,
+//! * **Loss is a result.** A reader that is overtaken gets [`Event::Lapped`] with the exact count. No message is skipped silently. The
+//!   publisher never waits for a reader, unless the channel has a [`Gate`].
+//! * **Crashes are survived.** When a publisher dies, the kernel frees its lock. The next publisher takes the same segment over, sequences
+//!   continue, and readers get [`Event::NewEpoch`] without attaching again.
+//! * **Ways to wait.** If there are more readers than cores, use [`Wait::Yield`]. If each reader has a core of its own, use [`Wait::Spin`].
+//!   If a reader may be some microseconds late and should cost nothing meanwhile, use [`Wait::Park`] or, in an event loop,
 //!   `Subscriber::recv_async` (feature `tokio`).
 //!
 //! More features:
-//! * **Several channels** in one thread or task: [`Select`], also of several types; [`Turns`] for subscribers that stay where they are.
-//! * **Types**: a channel of one type has a [`typed::Publisher`] and [`typed::Subscriber`]s. Its schema is
-//!   compared when they attach (features `pod` and `serde`).
+//! * **Several channels** in one thread or task, also of several types: [`Select`], and [`Turns`] for subscribers that it only borrows.
+//! * **Types**: a channel of one type has a [`typed::Publisher`] and [`typed::Subscriber`]s. They compare their schema with the channel's
+//!   when they attach (features `pod` and `serde`).
 //! * **Selection by tag**: [`SubscriberBuilder::tags`].
 //! * **Events that own their bytes**: [`Event::into_owned`], [`Subscriber::iter`] and, with feature `tokio`,
 //!   `Subscriber::stream`.
-//! * **The death of a publisher** is an event for subscribers that ask for it by
-//!   [`SubscriberBuilder::watch_publisher`].
+//! * **The death of a publisher** is an event for subscribers that request it by [`SubscriberBuilder::watch_publisher`].
 // A library does not print to the terminal.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 

@@ -1,5 +1,5 @@
-//! Open-file-description locks. An open file holds the lock, and the kernel releases it when the last descriptor of the file closes,
-//! however the process ends. So the kernel decides whether a process lives; nobody guesses it from a process id or a timeout.
+//! Open-file-description locks. An open file holds the lock. The kernel releases the lock when the last descriptor of the file closes,
+//! however the process ends. So the kernel decides whether a process lives, and no program guesses it from a process id or a timeout.
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
@@ -23,8 +23,8 @@ pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// A lock that [`try_lock`] took. Dropping it releases the lock at once, even if there are duplicates of the descriptor: those that a
-/// daemon was shown, and those that a child process has between its `vfork` and its exec.
+/// A lock that [`try_lock`] took. Dropping it releases the lock at once, even if there are duplicates of the descriptor. A daemon may have
+/// a duplicate that was sent to it, and a child process has duplicates between its `vfork` and its exec.
 ///
 /// The lock belongs to the process that took it. A forked child has a copy of this value without the lock's file, and dropping the copy
 /// changes nothing.
@@ -39,13 +39,13 @@ impl Held {
         Self { file: ParentsOnly::new(file), owner: Owner::this_process() }
     }
 
-    /// Whether this is the copy that a forked child has. Costs one load.
+    /// Whether this value is a copy that `fork` made. Costs one load.
     #[inline(always)]
     pub(crate) fn is_copied(&self) -> bool {
         self.owner.is_copied()
     }
 
-    /// Whether this is the copy that a forked child has.
+    /// Whether this value is a copy in a child process. Costs one system call.
     pub(crate) fn is_a_childs(&self) -> bool {
         !self.owner.is_this_process()
     }
@@ -62,7 +62,7 @@ impl Drop for Held {
     }
 }
 
-/// The process that made something which others see. A forked child's copy must not undo it.
+/// The process that made an object that other processes see. A forked child's copy of the object must not undo it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Owner {
     pid: u32,
@@ -75,35 +75,35 @@ impl Owner {
         Self { pid: std::process::id(), forks: fork::watch() }
     }
 
-    /// Whether this process is the owner. Recognises even a child that was made without the C library. Costs one system call.
+    /// Whether this process is the owner. Detects even a child that was made without the C library. Costs one system call.
     pub(crate) fn is_this_process(self) -> bool {
         self.pid == std::process::id() || fault!("children_act_for_their_parent")
     }
 
-    /// Whether this process was forked off the owner. Costs one load.
+    /// Whether this process was forked from the owner. Costs one load.
     #[inline(always)]
     pub(crate) fn is_copied(self) -> bool {
         self.forks != fork::count() && !fault!("children_act_for_their_parent")
     }
 }
 
-/// Whether another open file holds the lock. Does not take it, so a read-only descriptor is enough.
+/// Whether another open file holds the lock. It does not take the lock, so a read-only descriptor is enough.
 pub(crate) fn is_locked(file: &File) -> io::Result<bool> {
     let mut lock = whole_file();
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock))?;
     Ok(libc::c_int::from(lock.l_type) != libc::F_UNLCK)
 }
 
-/// Returns the epoch and the last state of a publisher that died: nobody holds `lock`, and according to `state`, which reads the state of
-/// the lock's segment, nobody has closed the channel.
+/// Returns the epoch and the last state of a publisher that died: no process holds `lock`, and no publisher has closed the channel. `state`
+/// reads the state of the lock's segment.
 ///
-/// A publisher takes the lock before it touches the segment's state, and closes the channel before it releases the lock. So a state that is
-/// the same before and after the look at the lock is the state of that moment.
+/// A publisher takes the lock before it touches the segment's state, and closes the channel before it releases the lock. So if the state is
+/// the same before and after the check of the lock, it is the state at the time of that check.
 pub(crate) fn dead_publisher(lock: &File, state: impl Fn() -> Option<(u64, State)>) -> Option<(u64, State)> {
     let before = state();
     let Some((_, State::Active | State::Recovering)) = before else { return None };
     fence(Ordering::Acquire);
-    // A lock that cannot be looked at proves nothing.
+    // A lock whose state is unknown proves nothing.
     if is_locked(lock).unwrap_or(true) {
         return None;
     }

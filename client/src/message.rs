@@ -8,7 +8,7 @@ use shmcast_layout::layout::record::NO_TIME;
 use shmcast_layout::ring::locate::LocateError;
 use thiserror::Error;
 
-/// A message. It was copied out of the ring and checked, so it cannot change any more.
+/// A message. It was copied out of the ring and checked, so it cannot change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message<'a> {
     /// Its bytes. In a subscriber's own buffer they start on a 16-byte boundary.
@@ -17,20 +17,20 @@ pub struct Message<'a> {
     pub sequence: u64,
     /// The tag that the publisher gave it; see [`Mark::tag`](crate::Mark::tag).
     pub tag: u16,
-    /// Whether a reader that lost its place may start again from it; see [`Mark::key`](crate::Mark::key).
+    /// Whether a reader may start from it without the messages before it; see [`Mark::key`](crate::Mark::key).
     pub key: bool,
-    /// The time of its publication: the low 48 bits of the channel's clock, for [`Clock::ns_since`](crate::Clock::ns_since). 0 if the
-    /// publisher stamps no times; see [`Stamps`](crate::Stamps).
+    /// The time of its publication: the low 48 bits of the channel's clock, for [`Clock::ns_since`](crate::Clock::ns_since). It is 0 if the
+    /// publisher does not stamp the message; see [`Stamps`](crate::Stamps).
     pub time: u64,
-    /// `None` for a message that came in the order of the stream. `Some` for one that the reader got from the channel's board, as the newest
-    /// of its key: the number of messages of this key that were left out since the last one that this reader was given. It is 0 for a
-    /// reader that has just begun with the board.
+    /// `None` for a message that came in the order of the stream. `Some` for a message from the channel's board, which is the newest of its
+    /// key. The number counts the messages of this key that were left out since the reader last got one. It is 0 for a reader that has just
+    /// begun with the board.
     pub conflated: Option<u64>,
 }
 
 impl Message<'_> {
-    /// Nanoseconds since the message was published; `None` if it carries no time. Reads the clock, which takes 8 to 25 ns. Otherwise as
-    /// [`Clock::ns_since`](crate::Clock::ns_since).
+    /// Nanoseconds since the message was published; `None` if it has no time. Reads the clock, which takes 8 to 25 ns. See
+    /// [`Clock::ns_since`](crate::Clock::ns_since) for the limits.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -57,14 +57,14 @@ pub enum Event<'a> {
     Message(Message<'a>),
     /// The publisher overtook this reader. The reader continues at `resumed_at`.
     Lapped(Lapped),
-    /// Messages that never reached this host, because a bridge gave them up.
+    /// Messages that never reached this host, because a bridge gave up repairing them.
     Gap {
         /// First missing sequence.
         from: u64,
         /// Last missing sequence, inclusive.
         to: u64,
     },
-    /// Messages that neither the channel's journal nor the ring has. Only a reader that reads the journal receives this event; see
+    /// Messages that neither the channel's journal nor the ring has. Only a reader that reads the journal gets this event; see
     /// [`SubscriberBuilder::history`](crate::SubscriberBuilder::history).
     Lost {
         /// First missing sequence.
@@ -74,7 +74,7 @@ pub enum Event<'a> {
         /// The reason, as the journal names it.
         cause: Cause,
     },
-    /// The reader has caught up: it now reads from the ring again, and no longer from the journal or the board. Nothing is missing between the
+    /// The reader has caught up: it now reads from the ring, and no longer from the journal or the board. No message is missing between the
     /// two.
     Live {
         /// The sequence of the next message.
@@ -86,32 +86,32 @@ pub enum Event<'a> {
         epoch: u64,
     },
     /// The publisher died without closing the channel, and no other publisher has taken over yet. The event arrives once per death, after
-    /// everything that the publisher published, and only if [`watch_publisher`](crate::SubscriberBuilder::watch_publisher) asked for it.
-    /// Receiving again waits for the next publisher. If the next publisher takes over before this reader looks, only
-    /// [`NewEpoch`](Self::NewEpoch) is reported.
+    /// everything that the publisher published. Request it with [`watch_publisher`](crate::SubscriberBuilder::watch_publisher). Receiving
+    /// again waits for the next publisher. If the next publisher takes over before this reader polls, the reader gets only
+    /// [`NewEpoch`](Self::NewEpoch).
     PublisherGone {
         /// The epoch of the publisher that died.
         epoch: u64,
     },
     /// The remote publisher behind a bridge began a new session.
     NewSession {
-        /// The session's identity on the wire.
+        /// The session's identity, as in its packets.
         session: [u8; 10],
     },
-    /// The channel began again: sequences count from 1. The reason is that the daemon lost the memory of a channel without a journal, or
-    /// that a publisher restarted the channel, such as a bridge whose source was restarted. Earlier messages that have not been received by
-    /// now are lost.
+    /// The channel began again: sequences count from 1. There are two reasons: the daemon lost the memory of a channel without a journal,
+    /// or a publisher restarted the channel, such as a bridge whose source was restarted. Earlier messages that the reader has not received
+    /// by now are lost.
     Restarted,
     /// A publisher closed the channel. Receiving again continues with the next publisher, and waits for one if there is none yet. A
-    /// subscriber that reads from the journal gets this event for each publisher that has closed;
-    /// [`is_at_end`](crate::Subscriber::is_at_end) says whether it is the channel's end at this moment.
+    /// subscriber that reads from the journal gets this event for each publisher that has closed. Call
+    /// [`is_at_end`](crate::Subscriber::is_at_end) to find out whether it is the channel's end at this moment.
     End,
 }
 
-/// Messages that were overwritten before they were read.
+/// The loss of a reader that the publisher overtook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lapped {
-    /// Their exact number.
+    /// The exact number of missed messages.
     pub missed: u64,
     /// The sequence of the next message.
     pub resumed_at: u64,
@@ -121,7 +121,7 @@ pub struct Lapped {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RecvError {
-    /// The buffer given is too small. Nothing was consumed: receive again into a larger buffer.
+    /// The given buffer is too small. Nothing was consumed: receive again into a larger buffer.
     #[error("the next message has {needed} B, the buffer {available} B: receive into a larger buffer")]
     TooSmall {
         /// Bytes the message needs.
@@ -135,21 +135,21 @@ pub enum RecvError {
     /// A lapped reader found no place at which to continue.
     #[error(transparent)]
     Locate(#[from] LocateError),
-    /// The board could not be joined to the ring.
+    /// The subscriber could not join the board to the ring.
     #[error("the channel's board: {0}")]
     Board(#[from] JoinError),
     /// The channel has moved to a segment without a board. Nothing was consumed.
     #[error("the channel goes on without a board: give its configuration one again, or read the stream")]
     NoBoard,
-    /// The recorder of the channel's journal runs, but for two seconds it has neither written the next message nor reported it as lost, and
-    /// the ring does not have the message any more. Or the daemon that lends the journal has not answered for two seconds, but for less
+    /// The next message is neither in the ring nor in the journal. Either the journal's recorder runs, but for two seconds it has neither
+    /// written this message nor reported it as lost. Or the daemon that lends the journal has not answered for two seconds, but for less
     /// than ten. Nothing was consumed: receive again to wait longer, or seek.
     #[error(
         "sequence {sequence} is no longer in the ring and not yet in the journal, whose recorder or daemon stands still: receive \
          again to wait for it, or go on elsewhere"
     )]
     Stalled {
-        /// The sequence that is waited for.
+        /// The sequence for which the reader waits.
         sequence: u64,
     },
     /// The channel continues in a segment that this process cannot map. Nothing was consumed: receive again.
@@ -158,11 +158,11 @@ pub enum RecvError {
          again"
     )]
     Unmapped,
-    /// Another segment has replaced this one, or the file of this one was removed. A reader that receives no messages notices the removal
-    /// within about a second. New subscribers do not receive what is published into the removed file.
+    /// Another segment has replaced this one, or the segment's file was removed. A reader that receives no messages notices the removal
+    /// within about a second. New subscribers do not receive messages that are published into the removed file.
     #[error("the channel was removed, or has moved to a new segment: subscribe again")]
     Superseded,
-    /// This subscriber is the copy that a forked child has of its parent's subscriber. Nothing was consumed.
+    /// This subscriber is a copy that `fork` made in a child process. Nothing was consumed.
     #[error("this subscriber belongs to the process that was forked: open one of its own here")]
     Forked,
 }

@@ -1,11 +1,12 @@
-//! Events that own their messages, so that they can be kept, or sent to another thread. Each message is
+//! Events that own their messages. A program can keep them, or send them to another thread. Each message is
 //! one allocation.
 
 use crate::message::{Event, Lapped, Message};
 use shmcast_layout::journal::Cause;
 use std::convert::Infallible;
 
-/// A [`Message`] that owns its payload: the bytes, or the value that they encode (see module `typed`).
+/// A [`Message`] that owns its payload. The payload is bytes, or the value that they encode (see module
+/// `typed`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnedMessage<P = Vec<u8>> {
     /// Its bytes or its value.
@@ -22,7 +23,7 @@ pub struct OwnedMessage<P = Vec<u8>> {
     pub conflated: Option<u64>,
 }
 
-/// An [`Event`] that borrows nothing. The variants mean the same.
+/// An [`Event`] that borrows nothing. Its variants have the same meanings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "each variant and field is explained where it comes from")]
@@ -61,7 +62,8 @@ impl Message<'_> {
 }
 
 impl Event<'_> {
-    /// Copies the event, without a borrow. Cost: for a message an allocation and a copy, else nothing.
+    /// Copies the event, so that it borrows nothing. Cost: an allocation and a copy for a message, nothing
+    /// for other events.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -78,7 +80,7 @@ impl Event<'_> {
         owned
     }
 
-    /// Replaces the payload and borrows nothing.
+    /// Converts the payload with `payload`, and returns an event that borrows nothing.
     pub(crate) fn try_map<P, E>(
         self,
         payload: impl FnOnce(&Message<'_>) -> Result<P, E>,

@@ -1,4 +1,4 @@
-//! Channels and readers as tools show them, whether they were found in a directory or reported by a daemon.
+//! The status of channels and readers for tools, whether they were found in a directory or reported by a daemon.
 
 use crate::directory::{ChannelDetail, ChannelInfo, GateSight, Publishing, ReaderInfo, command_of};
 use crate::error::Holder;
@@ -52,7 +52,7 @@ impl ChannelInfo {
 }
 
 impl ChannelDetail {
-    /// Returns the status of the channel without its publisher and readers. `unheld` says that nobody holds the writer lock.
+    /// Returns the status of the channel without its publisher and readers. `unheld` says that no process holds the writer lock.
     pub(crate) fn status(&self, name: &str, unheld: bool) -> ChannelStatus {
         let (header, geometry) = (&self.header, &self.header.geometry);
         let error = [&self.oldest, &self.tail].into_iter().find_map(|place| place.as_ref().err().cloned());
@@ -98,7 +98,7 @@ impl ChannelDetail {
     }
 }
 
-/// The status of a channel of which only the name is known.
+/// The status of a channel whose name alone is known.
 fn unseen(name: &str, state: &str, error: Option<String>) -> ChannelStatus {
     ChannelStatus {
         channel: name.to_owned(),
@@ -128,13 +128,13 @@ fn unseen(name: &str, state: &str, error: Option<String>) -> ChannelStatus {
     }
 }
 
-/// Makes the report of a gate. `tail` is the ring's tail, if it is known; `process` finds the process of a claimed id.
+/// Makes the report of a gate. `tail` is the ring's tail, if it is known. `process` finds the process for an id that a reader claims.
 pub(crate) fn gate_report(
     GateSight { figures, claim }: &GateSight,
     tail: Option<Place>,
     process: impl Fn(u64) -> Process,
 ) -> GateReport {
-    // The publisher may have ended, or may not have looked since.
+    // The publisher may have ended, or may not have looked at the gate since.
     let state = match claim {
         None => GateState::Absent,
         Some(_) => GateState::of_word(figures.state),
@@ -166,7 +166,7 @@ pub(crate) fn gate_report(
     }
 }
 
-/// The process of this id, as far as it can be seen from here.
+/// The process with this id. Its command is `None` if this process cannot see it.
 fn process_of(pid: u64) -> Process {
     let pid = u32::try_from(pid).ok().filter(|pid| *pid > 0);
     Process { pid, uid: None, command: pid.and_then(command_of) }

@@ -1,4 +1,4 @@
-//! How a reader pauses between two empty polls.
+//! The pauses of a reader between two empty polls.
 
 use crossbeam_utils::Backoff;
 use nix::sched::{CpuSet, sched_setaffinity};
@@ -9,72 +9,75 @@ use rustix::thread::sched_yield;
 use std::io;
 use std::time::Duration;
 
-/// How [`Subscriber::recv`](crate::Subscriber::recv) waits. The publisher's cost is the same with each strategy: the publisher does not
-/// know whether a reader waits, and wakes none.
+/// The strategy by which [`Subscriber::recv`](crate::Subscriber::recv) waits. The publisher's cost is the same with each strategy, because
+/// the publisher does not know whether a reader waits, and wakes none.
 ///
 /// # Readers that are faster than the publisher
 /// A reader that has caught up polls the cache line that the publisher writes next, and takes it away each time. At full rate this costs
-/// both ends half of their messages or more. So a reader that spins or yields, or that calls `try_recv` and its like, makes a trial when
-/// messages arrive close to each other: it pauses until the publisher is 64 messages ahead, for at most 4 us, for 512 messages. If they came
-/// faster by a quarter or more, the reader goes on so. If not, there is no pause before the next trial, which follows after 65,536 messages
-/// at first and after 4 million later. Streams of less than two million messages a second, and bursts of less than 128 messages, meet no pause.
+/// both ends half of their messages or more. So a reader that spins or yields, or that calls `try_recv` and similar methods, makes a trial
+/// when messages arrive close to each other. For 512 messages it pauses until the publisher is 64 messages ahead, for at most 4 us each
+/// time.
+///
+/// If the messages came faster by a quarter or more, the reader continues with the pauses. If not, it makes no pause before the next trial.
+/// The next trial follows after 65,536 messages at first, and after 4 million later. There is no pause in streams of less than two million
+/// messages a second, or in bursts of less than 128 messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Wait {
-    /// Polls without a pause, but as described above. Gives the lowest latency, and keeps one core at 100 %. Use it for no more readers
-    /// than there are free cores.
+    /// Polls without a pause, except for the pauses described above. Gives the lowest latency, and keeps one core at 100 %. Use it for no
+    /// more readers than there are free cores.
     Spin,
-    /// As `Spin`, for the highest rate. A reader lets the publisher get ahead for [`BURST_PAUSE`] if it catches up with the publisher in
-    /// the middle of a burst, or if it takes batches and gets within [`BURST_CLOSE`] messages of the publisher. Cache lines near the
-    /// publisher move back and forth between both; a reader that stays behind gets several messages at once from lines that are ready. A
-    /// message that follows [`BURST`] others within [`BURST_WITHIN`] may be delayed by that pause. At lower rates there is no difference
-    /// from `Spin`.
+    /// Polls as `Spin` does, for the highest rate. In two cases a reader lets the publisher get ahead for [`BURST_PAUSE`]: it catches up
+    /// with the publisher in the middle of a burst, or it takes batches and gets within [`BURST_CLOSE`] messages of the publisher.
+    ///
+    /// Near the publisher, cache lines move back and forth between both. A reader that stays behind gets several messages at once from
+    /// lines that are ready. A message that follows [`BURST`] others within [`BURST_WITHIN`] may be delayed by that pause. At lower rates
+    /// there is no difference from `Spin`.
     Burst,
     /// Polls this many times, then yields the core after each further poll.
     SpinThenYield(u32),
-    /// Yields the core after each poll. Use it if there are more readers than cores. A yield costs 0.5 us if the reader
-    /// is alone on the core, more among many.
+    /// Yields the core after each poll. Use it if there are more readers than cores. A yield costs 0.5 us if the reader is alone on the
+    /// core, and more if there are many.
     #[default]
     Yield,
-    /// Waits as `crossbeam_utils::Backoff` does: spins with exponentially growing pauses at first, then yields.
+    /// Waits as `crossbeam_utils::Backoff` does: first spins with exponentially growing pauses, then yields.
     Backoff,
     /// Sleeps this long between polls. Adds this time and a wake-up to the latency, and uses next to no CPU.
     Sleep(Duration),
-    /// Sleeps until the daemon's waker rings. Uses next to no CPU. The wake-up delays a message by a small share of the silence before it.
-    /// Only for channels of a daemon. While no daemon runs, it waits as `Sleep` with a millisecond.
+    /// Sleeps until the daemon's waker wakes the reader. Uses next to no CPU. The wake-up delays a message by a small share of the silence
+    /// before it. Only for channels of a daemon. While no daemon runs, it waits as `Sleep` does with one millisecond.
     Park,
 }
 
 /// Number of messages that [`Wait::Burst`] treats as a burst, if they arrive within [`BURST_WITHIN`].
 pub const BURST: u64 = 32;
-/// Time within which the messages of a burst arrive. This is a rate of 4 million messages a second or more.
+/// Time within which the messages of a burst arrive. So a burst has a rate of at least 4 million messages a second.
 pub const BURST_WITHIN: Duration = Duration::from_micros(8);
-/// A reader with [`Wait::Burst`] that takes batches is close to the publisher if it is behind by fewer messages than
-/// this.
+/// If a reader with [`Wait::Burst`] takes batches and its lag is less than this number of messages, it counts as close to the publisher.
 pub const BURST_CLOSE: u64 = 512;
-/// How long [`Wait::Burst`] lets the publisher get ahead. It never lets it get ahead by more than half of the ring.
+/// Time for which [`Wait::Burst`] lets the publisher get ahead. It never lets it get ahead by more than half of the ring.
 pub const BURST_PAUSE: Duration = Duration::from_micros(8);
 
-/// Polls between two looks at the clock and at the segment's state while spinning.
+/// Number of polls between two checks of the clock and the segment's state while spinning.
 const SPINS_PER_LOOK: u32 = 256;
-/// Polls between two such looks while yielding.
+/// Number of polls between two such checks while yielding.
 const YIELDS_PER_LOOK: u32 = 16;
 
 /// The state of one wait.
 #[derive(Debug, Default)]
 pub(crate) struct Waiter {
     idle: u32,
-    /// How often a record was found that could not be received.
+    /// Number of times that a record was found and could not be received.
     vain: u32,
     backoff: Backoff,
 }
 
 impl Waiter {
-    /// Waits a little. Returns true when it is time for the checks that polls do not make: deadline, state, heartbeat.
+    /// Waits a little. Returns true when it is time for the checks that polls do not make: deadline, state and heartbeat.
     #[inline(always)]
     pub(crate) fn idle(&mut self, wait: Wait) -> bool {
         self.idle = self.idle.wrapping_add(1);
-        // The two most frequent ways come first, without a jump table or a call.
+        // The two most frequent strategies come first, without a jump table or a call.
         if wait == Wait::Spin {
             return self.idle.is_multiple_of(SPINS_PER_LOOK);
         }
@@ -85,8 +88,8 @@ impl Waiter {
         idle_otherwise(wait, self.idle, &self.backoff)
     }
 
-    /// Notes that a record is there. Returns true if a record has been there many times but could not be received: then, too, the checks
-    /// that polls do not make are due.
+    /// Counts that there is a record. Returns true if there was a record many times but none could be received. Then, too, it is time for
+    /// the checks that polls do not make.
     #[inline(always)]
     pub(crate) fn found(&mut self) -> bool {
         self.vain = self.vain.wrapping_add(1);
@@ -94,7 +97,8 @@ impl Waiter {
     }
 }
 
-/// Takes the count by value, so that the count stays in a register where this function is not called.
+/// Waits by the strategies that `Waiter::idle` does not handle itself. It takes the count by value, so that the count stays in a register
+/// of the caller.
 #[inline(never)]
 fn idle_otherwise(wait: Wait, idle: u32, backoff: &Backoff) -> bool {
     match wait {
@@ -103,7 +107,7 @@ fn idle_otherwise(wait: Wait, idle: u32, backoff: &Backoff) -> bool {
         Wait::SpinThenYield(_) | Wait::Yield => sched_yield(),
         Wait::Backoff if backoff.is_completed() => sched_yield(),
         Wait::Backoff => backoff.snooze(),
-        // The subscriber itself makes these pauses, since it knows the deadline.
+        // The subscriber itself makes these pauses, because it knows the deadline.
         Wait::Sleep(_) | Wait::Park => return true,
     }
     idle.is_multiple_of(YIELDS_PER_LOOK)

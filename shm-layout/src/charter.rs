@@ -1,14 +1,15 @@
-//! A mapped charter: a daemon decides in it about a channel's generations, and programs learn of it in one load.
+//! A mapped charter. In the charter, a daemon records its decisions about a channel's generations. Programs learn of a decision in one
+//! load.
 //!
 //! # The pair
 //! | SYNC POINT | daemon | reader of a strict channel |
 //! |---|---|---|
 //! | cut | stores *closing*, full fence, reads the tail of the ring, stores *cut at the tail* | reads a message, full fence, loads the verdict |
 //!
-//! - A reader loads *open* after its fence: then the daemon's fence comes later in the order of full fences. So the daemon's
-//!   look at the tail includes the message, and the cut lies above it.
-//! - A reader loads *closing*: it hands out nothing until it loads something else.
-//! - A reader loads a cut: it hands out the messages below it.
+//! - If a reader loads *open* after its fence, then the daemon's fence comes later in the order of full fences. So the daemon's load of the
+//!   tail includes the message, and the cut lies above the message.
+//! - If a reader loads *closing*, it hands out nothing until it loads something else.
+//! - If a reader loads a cut, it hands out the messages below the cut.
 //!
 //! So every message is valid for all readers or for none, even if a reader is stopped at any moment in between. `SPEC.md`
 //! has the proof.
@@ -21,7 +22,7 @@ use crate::layout::stream::StreamId;
 use crate::ring::cells::Cells;
 use crate::sync::{Ordering, fence};
 
-/// A program's end: a map that the program can only read.
+/// A program's view of a charter. The program can only read this map.
 #[derive(Debug, Clone)]
 pub struct Charter {
     cells: Cells,
@@ -34,7 +35,7 @@ impl Charter {
         Verdict::unpack(generation, self.cells[slot(generation)].load(Ordering::Relaxed))
     }
 
-    /// The verdict on a message of `generation` that was read before this call. Cost: a full fence, and one load as in
+    /// The verdict on a message of `generation` that the caller read before this call. Cost: a full fence, and one load as in
     /// [`verdict`](Self::verdict).
     #[inline]
     pub fn verdict_on_read(&self, generation: u64) -> Verdict {
@@ -50,7 +51,7 @@ impl Charter {
     }
 }
 
-/// One generation of a channel, as the charter holds it for the next daemon.
+/// One generation of a channel. The charter keeps this entry for the next daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Entry {
     /// Its number, from 1.
@@ -63,15 +64,15 @@ pub struct Entry {
     pub uuid: [u64; 2],
     /// The first sequence in it.
     pub first: u64,
-    /// The publisher's incarnation before its first publisher.
+    /// The channel's epoch before the first publisher of this generation.
     pub epoch: u64,
     /// The generation in which sequences last began at 1.
     pub restarted: u64,
     /// Whether each publisher gets a generation of its own.
     pub is_strict: bool,
-    /// Whether a publisher was let in.
+    /// Whether the daemon has let a publisher in.
     pub is_granted: bool,
-    /// The stream that it carries.
+    /// The stream whose messages this generation has.
     pub stream: StreamId,
     /// The time at which the sequences of the channel's memory began, in nanoseconds since 1970.
     pub created_ns: u64,
@@ -174,9 +175,9 @@ impl HostCharter {
         self.cells[JOURNAL].store(u64::from(has_journal), Ordering::Relaxed);
     }
 
-    /// Holds back every message of the current generation: readers hand out none until the next store. Messages that they
-    /// handed out before were committed before, so a tail that is read after this call includes them. Call
-    /// [`reopen`](Self::reopen) or [`go_on`](Self::go_on) next. If the daemon dies before that, the next daemon does it.
+    /// Marks the current generation as *closing*: readers hand out none of its messages until the next verdict. A message that a reader
+    /// handed out earlier was committed earlier, so a tail that is read after this call includes it. Call [`reopen`](Self::reopen) or
+    /// [`go_on`](Self::go_on) next. If the daemon dies before that, the next daemon reopens the generation.
     pub fn close(&self) {
         if let Some(entry) = &self.current {
             if !mutant!("cut_without_closing") {
@@ -188,16 +189,16 @@ impl HostCharter {
         }
     }
 
-    /// Takes [`close`](Self::close) back. The generation is open again, as if nothing had happened.
+    /// Undoes [`close`](Self::close): the generation is open again.
     pub fn reopen(&self) {
         if let Some(entry) = &self.current {
             self.store(entry.generation, Verdict::Open);
         }
     }
 
-    /// Lets the channel go on in `next`, whose number is [`next_generation`](Self::next_generation). Messages of the current
-    /// generation are valid below `below` and void from there on. `ended` says that the end of the stream stands right
-    /// there. All of it becomes visible in one store, and nothing here can fail.
+    /// Moves the channel to the generation `next`, whose number is [`next_generation`](Self::next_generation). Messages of the current
+    /// generation are valid below the sequence `below`, and void from there on. `ended` says that the stream ended at `below`. All of this
+    /// becomes visible in one store, and no step of this call can fail.
     pub fn go_on(&mut self, next: Entry, below: u64, ended: bool) {
         assert_eq!(next.generation, self.next_generation(), "generations are counted one by one");
         self.write(&next);
@@ -225,7 +226,7 @@ impl HostCharter {
         Some(Entry::from_words(words)).filter(|entry| generation > 0 && entry.generation == generation)
     }
 
-    /// Finds the current generation in the words that an earlier daemon left, and takes back a step that it did not finish.
+    /// Finds the current generation in the words that an earlier daemon left, and undoes a step that this daemon did not finish.
     fn recover(&mut self) {
         let mut at = self.read(self.cells[SETTLED].load(Ordering::Relaxed));
         while let Some(entry) = at {
@@ -236,7 +237,7 @@ impl HostCharter {
         self.reopen();
     }
 
-    /// A charter in `cells`, which are zero, for the channel `name`, made in the boot of this identity.
+    /// Makes a charter for the channel `name` in `cells`, which are zero. `boot` identifies the current boot of the host.
     ///
     /// # Panics
     /// For a name of more than [`NAME_BYTES`].
@@ -256,7 +257,7 @@ impl HostCharter {
         Self { cells, current: None }
     }
 
-    /// The charter that an earlier daemon left in `cells`. `None` if the words are no charter of this channel and boot.
+    /// Reads the charter that an earlier daemon left in `cells`. Returns `None` if the words are no charter of this channel and this boot.
     pub fn resume(cells: Cells, name: &str, boot: [u64; 2]) -> Option<Self> {
         let load = |word: usize| cells[word].load(Ordering::Relaxed);
         let is_this = cells.len() == WORDS

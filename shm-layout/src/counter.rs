@@ -1,7 +1,7 @@
-//! The CPU's own clock: one instruction and no system call. An invariant counter is the same on every core.
+//! The CPU's own clock. Reading it takes one instruction and no system call. An invariant counter is the same on every core.
 
-/// The counter now, in ticks: TSC on x86-64, CNTVCT on aarch64; on other processors nanoseconds of CLOCK_MONOTONIC. Takes
-/// about 10 ns. It is no barrier, so the processor may read it a few instructions early or late.
+/// Returns the counter in ticks. The counter is TSC on x86-64 and CNTVCT on aarch64. On other processors it is CLOCK_MONOTONIC in
+/// nanoseconds. Takes about 10 ns. It is no barrier, so the processor may read the counter a few instructions early or late.
 #[inline]
 pub fn ticks() -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -20,8 +20,8 @@ pub fn ticks() -> u64 {
     monotonic_ns()
 }
 
-/// [`ticks`], read only after every earlier load has its value. Use it at the end of a measured stretch: with [`ticks`] a
-/// CPU reads the counter while the last lines of a message are still on their way. Takes about 15 ns.
+/// Returns [`ticks`], read after every earlier load has its value. Use it at the end of a measurement: there, [`ticks`] alone may be read
+/// before the last lines of a message have arrived. Takes about 15 ns.
 #[inline]
 pub fn ticks_after_loads() -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -45,8 +45,7 @@ pub fn monotonic_ns() -> u64 {
     now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
 }
 
-/// Ticks a second, if the hardware tells and every core agrees. `None` if the rate must be measured, or the counter must not
-/// be used.
+/// Ticks a second, if the hardware states the rate. `None` if the rate must be measured.
 pub fn declared_hz() -> Option<u64> {
     #[cfg(target_arch = "aarch64")]
     {
@@ -59,8 +58,8 @@ pub fn declared_hz() -> Option<u64> {
     None
 }
 
-/// Whether [`ticks`] runs at one rate, never stops, and agrees on all cores. On x86-64 that takes CPUID's
-/// invariant-TSC bit, and a kernel that still offers the TSC as a clock source (it withdraws one that it has seen drift).
+/// Whether [`ticks`] runs at one rate, never stops, and agrees on all cores. On x86-64 there are two conditions: CPUID has the
+/// invariant-TSC bit, and the kernel offers the TSC as a clock source. The kernel withdraws a TSC that it has seen drift.
 pub fn is_invariant() -> bool {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {

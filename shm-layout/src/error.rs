@@ -5,7 +5,7 @@ use crate::layout::geometry::MAX_SEQUENCE;
 use std::io;
 use thiserror::Error;
 
-/// The reason why bytes are no segment that this build can use.
+/// The reason why this build cannot use a segment.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -84,7 +84,7 @@ pub struct Corrupt {
     "message of {length} B exceeds the channel's maximum of {max_message} B: make the channel with a larger maximum or capacity"
 )]
 pub struct TooLarge {
-    /// Bytes asked for.
+    /// Requested bytes.
     pub length: u64,
     /// The channel's maximum.
     pub max_message: u64,

@@ -1,13 +1,13 @@
-//! The pages of gates, as the reader and the publisher use them: `layout/gate.rs` has their words.
+//! The pages of gates: the reader's end, and the publisher's end. `layout/gate.rs` defines their words.
 //!
 //! # The pair
 //! | SYNC POINT | reader of a gate | publisher |
 //! |---|---|---|
 //! | gate | copies a record, then `POSITION.store(Release)`, `CHECK.store(Release)` | reads both, `fence(Acquire)`, raises the bound, stores data |
 //!
-//! A publisher that knows position `p` knows that the reader has copied everything below `p`. Its bound is at most `p + capacity`
-//! while the gate is in force, and its frontier is at most its bound. So no store touches a granule that the reader still has to
-//! copy. `ring/mod.rs` has the argument.
+//! A publisher that has read position `p` knows that the reader has copied everything below `p`. Its bound is at most `p + capacity` while
+//! the gate is in force, and its frontier is at most its bound. So no store touches a granule that the reader still has to copy.
+//! `ring/mod.rs` has the argument.
 
 use crate::fault::mutant;
 #[cfg(not(loom))]
@@ -24,7 +24,8 @@ use crate::sync::{Ordering, fence};
 #[cfg(not(loom))]
 use std::{fs::File, io, os::unix::fs::FileExt};
 
-/// The end of the reader that a publisher waits for. An update is three stores to a line that no other process writes.
+/// The gate page of the reader that a publisher waits for. An update stores three words of one cache line, to which no other process
+/// writes.
 #[derive(Debug, Clone)]
 pub struct GatePage {
     words: Cells,
@@ -32,8 +33,8 @@ pub struct GatePage {
 }
 
 impl GatePage {
-    /// Takes the page that these words are, for process `pid` which reads the segment of this identity. The reader says nothing about
-    /// its place before [`passed`](Self::passed).
+    /// Begins a gate page in `words`, for process `pid`, which reads the segment with the identity `segment`. The page has no valid
+    /// position before the first [`passed`](Self::passed).
     pub(crate) fn begin(words: Cells, pid: u32, segment: [u64; 2]) -> Self {
         let page = Self { words, segment };
         page.leave();
@@ -53,7 +54,7 @@ impl GatePage {
         Ok(Self::begin(Map::read_write(file, BYTES)?.cells(0, WORDS as u64), pid, segment))
     }
 
-    /// Notes that the reader has finished with everything before `place`. Call it after the last load from there.
+    /// Stores that the reader has finished with everything before `place`. Call it after the last load from there.
     #[inline]
     pub fn passed(&self, place: Place) {
         let order = Ordering::Release; // SYNC POINT: gate
@@ -62,27 +63,27 @@ impl GatePage {
         self.words[CHECK].store(check(place.position, self.segment), order);
     }
 
-    /// Continues in another segment. No position counts before the next [`passed`](Self::passed).
+    /// Continues in another segment. The page has no valid position before the next [`passed`](Self::passed).
     pub fn go_on(&mut self, segment: [u64; 2]) {
         self.leave();
         self.segment = segment;
     }
 
-    /// Says nothing about the reader's place from now on.
+    /// Invalidates the reader's position in the page.
     pub fn leave(&self) {
         self.words[CHECK]
             .store(!check(self.words[POSITION].load(Ordering::Relaxed), self.segment), Ordering::Relaxed);
     }
 }
 
-/// The publisher's look at a page, in the model.
+/// Reads a page as the publisher does, for the loom model.
 #[cfg(loom)]
 pub(crate) fn look(words: &Cells, segment: [u64; 2]) -> Option<u64> {
     let (position, found) = (words[POSITION].load(Ordering::Relaxed), words[CHECK].load(Ordering::Relaxed));
     after_look(claim(position, found, segment))
 }
 
-/// To be called between a look at a page and the first store that depends on what it claims.
+/// The acquire end of `gate`. Call it after a page was read, and before the first store that depends on the position in it.
 #[inline]
 fn after_look(claimed: Option<u64>) -> Option<u64> {
     fence(Ordering::Acquire); // SYNC POINT: gate
@@ -93,11 +94,11 @@ fn after_look(claimed: Option<u64>) -> Option<u64> {
     }
 }
 
-/// The words of a gate page, read at one time. All of it is its reader's claim.
+/// The words of a gate page, read at one time. The gate's reader wrote them: check each before use.
 #[cfg(not(loom))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GateClaim {
-    /// The position that the reader has finished with; `None` if the page says nothing about this segment.
+    /// The position below which the reader has finished; `None` if the page has no valid position for this segment.
     pub position: Option<u64>,
     /// The sequence that the reader expects next.
     pub sequence: u64,
@@ -107,8 +108,8 @@ pub struct GateClaim {
 
 #[cfg(not(loom))]
 impl GateClaim {
-    /// Reads the page in `file`, for the segment of this identity. The file is not mapped, because a reader may shorten it. A file that is too short claims
-    /// nothing. Costs one system call.
+    /// Reads the page in `file`, for the segment with the identity `segment`. The file is not mapped, because a reader may shorten it. If
+    /// the file is too short, the claim has no position. Costs one system call.
     ///
     /// # Errors
     /// The system's error.
@@ -166,23 +167,23 @@ fn words_of(file: &File, count: usize) -> io::Result<Option<Vec<u64>>> {
     ))
 }
 
-/// What a publisher tells tools about one gate.
+/// The figures of one gate that a publisher shows to tools.
 #[cfg(not(loom))]
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GateFigures {
     /// The gate's name.
     pub name: String,
-    /// How far the reader may be behind before the publisher waits, in bytes of the ring.
+    /// The reader's largest lag in bytes of the ring. If a message would make the lag larger, the publisher waits.
     pub lag_bytes: u64,
-    /// How long one message waits at most, in nanoseconds.
+    /// The limit of one message's wait, in nanoseconds.
     pub wait_ns: u64,
-    /// What comes after the wait: 0 the gate is dropped, 1 the message is refused.
+    /// The publisher's action after the wait: 0 if it drops the gate, 1 if it refuses the message.
     pub then: u64,
     /// The number of the state.
     pub state: u64,
-    /// The position that the publisher last knew.
+    /// The last position of the reader that the publisher knows.
     pub position: u64,
-    /// The tail of the ring at the publisher's last look.
+    /// The tail of the ring when the publisher last read the gate's page.
     pub tail: u64,
     /// The process id that the holder claims; 0 if nobody holds the gate.
     pub pid: u64,
@@ -196,11 +197,11 @@ pub struct GateFigures {
     pub dropped: u64,
     /// Messages that were refused after a wait.
     pub refused: u64,
-    /// Times that the publisher looked at the gate.
+    /// Number of times that the publisher read the gate's page.
     pub looks: u64,
     /// Claims of positions that the ring had not reached.
     pub impossible: u64,
-    /// Messages that a call which never waits refused.
+    /// Messages that were refused because the call was one that never waits.
     pub turned_away: u64,
     /// Counts of waits by bucket.
     pub histogram: [u64; BUCKETS],
@@ -208,8 +209,8 @@ pub struct GateFigures {
 
 #[cfg(not(loom))]
 impl GateFigures {
-    /// The wait in nanoseconds below which the fraction `quantile` of all waits lie, up to twice the true one; `None` if there
-    /// was no wait.
+    /// The wait in nanoseconds below which the fraction `quantile` of all waits lie. The result is at most twice the true wait. `None` if
+    /// there was no wait.
     pub fn wait_ns(&self, quantile: f64) -> Option<u64> {
         let total = self.histogram.iter().fold(0u64, |sum, n| sum.saturating_add(*n));
         let rank = ((total as f64 * quantile).ceil() as u64).clamp(1, total.max(1));
@@ -278,7 +279,7 @@ impl GateFigures {
     }
 }
 
-/// The publisher's end of the page of figures.
+/// The publisher's end of the figures page.
 #[cfg(not(loom))]
 #[derive(Debug)]
 pub struct FiguresPage {
@@ -287,7 +288,7 @@ pub struct FiguresPage {
 
 #[cfg(not(loom))]
 impl FiguresPage {
-    /// Maps the page in `file`, which the publisher's user or a daemon made, and begins it anew.
+    /// Maps the page in `file`, which the publisher's user or a daemon made, and clears the figures of earlier publishers.
     ///
     /// # Errors
     /// The system's error.
@@ -320,7 +321,7 @@ impl FiguresPage {
     }
 }
 
-/// A page of figures as a tool reads it: claims of a publisher.
+/// A page of figures as a tool reads it. A publisher wrote them: check each before use.
 #[cfg(not(loom))]
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Figures {
@@ -334,7 +335,7 @@ pub struct Figures {
 
 #[cfg(not(loom))]
 impl Figures {
-    /// Reads the page in `file`; `None` if it is no finished page.
+    /// Reads the page in `file`. Returns `None` if the page is not a complete page of figures.
     ///
     /// # Errors
     /// The system's error.

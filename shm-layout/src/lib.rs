@@ -3,7 +3,7 @@
 //! This crate has the code that both sides of a segment share, and all of the project's `unsafe`. Programs use the
 //! `shmcast` crate. Another language implements `SPEC.md`, which lies beside this source.
 //!
-//! No example a function: the crate `shmcast` is the interface for programs, and has one with each.
+//! Functions of this crate have no examples. Programs use the crate `shmcast`, in which each function has one.
 //!
 //! | module | layer | may not |
 //! |---|---|---|
@@ -13,7 +13,7 @@
 //! | [`mem`] | maps, prefault, locks, huge pages | know about rings |
 //! | [`sys`] | datagrams in batches, descriptors beside packets | know about rings |
 //! | [`segment`], [`reader_page`], [`gate`], [`charter`] | a mapped file that lends the protocol its cells | |
-//! | [`fault`](mod@fault) | mended faults, for a build that tests the tests | be chosen in an ordinary build |
+//! | [`fault`](mod@fault) | corrected faults, planted again in a build that tests the tests | be chosen in an ordinary build |
 #![deny(unsafe_op_in_unsafe_fn)]
 
 #[cfg(not(target_endian = "little"))]

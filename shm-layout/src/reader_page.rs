@@ -14,14 +14,14 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// The subscriber's end. An update is a relaxed store to a line that no other process writes. It takes a few nanoseconds.
+/// The subscriber's end of a reader page. An update is a relaxed store to a line that no other process writes. It takes a few nanoseconds.
 #[derive(Debug, Clone)]
 pub struct ReaderPage {
     words: Page,
 }
 
 impl ReaderPage {
-    /// Makes a page in `file`, which is empty, for process `pid` reading the segment `uuid` from `start` on, in this role.
+    /// Makes a page in `file`, which is empty. Process `pid` reads the segment `uuid` from `start` on, in the role `role`.
     ///
     /// # Errors
     /// [`OpenError::Os`] when the file cannot be sized or mapped.
@@ -79,23 +79,24 @@ impl ReaderPage {
         self.moved(place);
     }
 
-    /// Counts messages that were left out, because newer ones of their keys came from the board.
+    /// Counts messages that the subscriber left out, because it got newer ones of their keys from the board.
     pub fn conflated(&self, messages: u64, place: Place) {
         add(self.words.word::<CONFLATED>(), messages);
         self.moved(place);
     }
 
-    /// Notes that the subscriber looked at the ring, at `time` in ticks of the segment's clock.
+    /// Stores the time of the subscriber's last poll, in ticks of the segment's clock.
     #[inline]
     pub fn heartbeat(&self, time: u64) {
         self.set::<HEARTBEAT>(time);
     }
 
-    /// Says that this subscriber sleeps until a record stands at `position`. `nap` tells one sleep from the next. After this
-    /// call the subscriber looks at the ring once more, then rings for the daemon's waker, and only then sleeps.
+    /// Announces that this subscriber sleeps until there is a record at `position`. `nap` distinguishes one sleep from the next. After this
+    /// call the subscriber polls the ring once more. If the ring is still empty, it sends a byte to the daemon's waker, and only then
+    /// sleeps.
     ///
-    /// The waker looks at this word again and again as long as any subscriber sleeps. Before it stops, it takes in all rings
-    /// and looks once more. A ring that comes later wakes it; a ring that came before had this store before it.
+    /// The waker reads this word again and again as long as any subscriber sleeps. Before the waker stops, it receives all bytes and reads
+    /// the words once more. A byte that comes later wakes it. A byte that came before was sent after this store.
     pub fn sleeps(&self, position: u64, nap: u64) {
         self.words
             .word::<ASLEEP>()
@@ -103,7 +104,7 @@ impl ReaderPage {
         fence(Ordering::SeqCst);
     }
 
-    /// Says that the subscriber is awake.
+    /// Announces that the subscriber is awake.
     pub fn woke(&self) {
         self.set::<ASLEEP>(0);
     }
@@ -120,7 +121,7 @@ fn add(counter: &AtomicU64, value: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(value), Ordering::Relaxed);
 }
 
-/// The daemon's end of a page that the daemon made itself, with a sealed size. The daemon writes nothing here.
+/// The daemon's end of a reader page that the daemon made with a sealed size. The daemon writes nothing to it.
 #[derive(Debug, Clone)]
 pub struct HostPage {
     cells: Cells,
@@ -135,19 +136,19 @@ impl HostPage {
         Ok(Self { cells: Map::read_write(file, BYTES)?.cells(0, WORDS as u64) })
     }
 
-    /// The subscriber's word on its sleep, which is a claim. It is 0 while the subscriber is awake. Otherwise all bits but the
-    /// low six are the position that it waits for.
+    /// The word in which the subscriber says whether it sleeps; the subscriber may write anything there. The word is 0 while the subscriber
+    /// is awake. Otherwise all bits but the low six are the position that it waits for.
     pub fn asleep(&self) -> u64 {
         self.cells[ASLEEP].load(Ordering::Relaxed)
     }
 }
 
-/// The contents of a page at one time: claims of its subscriber.
+/// The contents of a reader page at one time. The subscriber may have written anything there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReaderStats {
     /// Process id in the subscriber's own namespace.
     pub pid: u64,
-    /// What it reads for.
+    /// The purpose for which it reads.
     pub role: Role,
     /// The sequence it started from.
     pub started_at: u64,
@@ -161,16 +162,16 @@ pub struct ReaderStats {
     pub lapped: u64,
     /// Messages missed.
     pub missed: u64,
-    /// Messages left out, because newer ones of their keys came from the board.
+    /// Messages left out, because the subscriber got newer ones of their keys from the board.
     pub conflated: u64,
-    /// The time of its last look at the ring, in ticks of the segment's clock.
+    /// The time of its last poll, in ticks of the segment's clock.
     pub heartbeat: u64,
     /// Counts of latencies by bucket; see [`bucket_limit_ns`].
     pub histogram: Box<[u64]>,
 }
 
 impl ReaderStats {
-    /// Reads the page in `file`. `None` while its subscriber is still making it, or if the file is no page.
+    /// Reads the page in `file`. Returns `None` if the subscriber has not finished the page yet, or if the file is no reader page.
     ///
     /// # Errors
     /// [`OpenError::Os`] when the file cannot be read.
@@ -204,8 +205,8 @@ impl ReaderStats {
         }))
     }
 
-    /// The latency in nanoseconds below which the fraction `quantile` of the messages lie, as the upper limit of its
-    /// bucket (at most 6.25 % high); `None` when no latency was counted.
+    /// The latency in nanoseconds below which the fraction `quantile` of the messages lie. It is the upper limit of a bucket, so it is at
+    /// most 6.25 % too high. `None` when no latency was counted.
     pub fn latency_ns(&self, quantile: f64) -> Option<u64> {
         let total: u64 = self.histogram.iter().fold(0, |sum, n| sum.saturating_add(*n));
         let rank = ((total as f64 * quantile).ceil() as u64).clamp(1, total.max(1));

@@ -1,6 +1,6 @@
-//! A segment: a mapped file with a checked header, which lends its cells to the protocol.
+//! A segment: a mapped file with a checked header. The protocol works on the cells of the map.
 //!
-//! The caller brings the file (from a directory, or as a daemon's descriptor) and decides who may write it.
+//! The caller brings the file (from a directory, or as a daemon's descriptor) and decides which process may write to it.
 
 use crate::board::{BoardCells, BoardWriter, Carry, Replayed, View};
 use crate::error::OpenError;
@@ -20,12 +20,12 @@ use crate::sync::Ordering;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 
-/// How a segment is mapped.
+/// The access with which a segment is mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// Reading only, enforced by the kernel.
     Read,
-    /// Reading and writing; for the one writer.
+    /// For reading and writing. Only the one writer has it.
     Write,
 }
 
@@ -36,15 +36,15 @@ pub struct Segment {
     cells: RingCells,
     map: Map,
     access: Access,
-    /// The board behind the ring, if there is one. Its header was checked.
+    /// The board after the ring, if there is one. Its header was checked.
     board: Option<BoardCells>,
 }
 
 impl Segment {
     /// Makes a segment in `file`, which is empty and which no other process has opened, and maps it for writing.
     ///
-    /// It reserves all bytes first, unless the caller did that with [`reserve`], so that a full file system is an error here and no
-    /// fault later. It stores the magic last, so that no process takes a half-made segment for a whole one.
+    /// It reserves all bytes first, unless the caller did that with [`reserve`], so that a full file system is an error here and not a
+    /// fault later. It stores the magic last, so that no process uses an unfinished segment.
     ///
     /// # Errors
     /// [`OpenError::Os`] when the file system refuses, [`OpenError::Field`] for names that do not fit.
@@ -52,7 +52,7 @@ impl Segment {
         Self::create_with_board(file, header, None)
     }
 
-    /// As [`create`](Self::create), with a board behind the ring.
+    /// Does the same as [`create`](Self::create), with a board after the ring.
     ///
     /// # Errors
     /// The same as for [`create`](Self::create).
@@ -92,10 +92,10 @@ impl Segment {
         Ok(Self { header, cells, map, access: Access::Write, board })
     }
 
-    /// Maps an existing segment after checking everything that its header claims against the file's real size.
+    /// Maps an existing segment. First it checks the header, and compares the sizes in the header with the file's size.
     ///
     /// # Errors
-    /// [`OpenError`] naming what is wrong. Nothing is written, whatever the file holds.
+    /// [`OpenError`] that names the first fault. The call writes nothing, whatever the file holds.
     pub fn open(file: &File, access: Access) -> Result<Self, OpenError> {
         let os = |what| move |source| OpenError::Os { what, source };
         let found = file.metadata().map_err(os("read the segment's size"))?.len();
@@ -122,7 +122,7 @@ impl Segment {
         Ok(Self { header, cells, map, access, board })
     }
 
-    /// What the segment's board is for; `None` if it has none.
+    /// The sizes and keys of the segment's board; `None` if it has none.
     pub fn board_spec(&self) -> Option<Spec> {
         self.board.as_ref().map(|board| board.geometry.spec)
     }
@@ -132,14 +132,14 @@ impl Segment {
         self.board.clone().map(View::of)
     }
 
-    /// Copies the segment's board, if it has one, for the segment in which the channel continues. Called before the cut between the two is
-    /// decided.
+    /// Copies the segment's board, if it has one, for the segment in which the channel continues. Call it before the cut between the two
+    /// segments is decided.
     pub fn begin_to_carry(&self) -> Option<Carry> {
         self.board().map(Carry::begin)
     }
 
-    /// Puts what is valid of this segment's board, the messages below the cut, on the board of `next`, which no other process has seen and
-    /// which [continues](Self::continue_from) this one at the cut.
+    /// Writes the valid messages of this segment's board, which are the messages below the cut, to the board of `next`. No other process
+    /// has seen `next`, which [continues](Self::continue_from) this segment at the cut.
     pub fn carry_board(&self, carry: Option<Carry>, next: &Self, below: u64) {
         let (Some(mut carry), Some(board)) = (carry, &next.board) else { return };
         let mut buffer = vec![0; self.header.geometry.max_message as usize];
@@ -147,8 +147,8 @@ impl Segment {
         carry.put_on(board.clone(), below);
     }
 
-    /// Takes the board over, if the segment has one: stores what the ring has and the board has not. The caller has taken the writing end of
-    /// the ring, and has published nothing yet.
+    /// Takes the board over, if the segment has one. Stores messages that the ring has and the board lacks. The caller has taken the
+    /// writing end of the ring, and has published nothing yet.
     ///
     /// # Errors
     /// [`LocateError::Corrupt`] when another program wrote to the ring.
@@ -162,17 +162,18 @@ impl Segment {
         BoardWriter::take_over(board.clone(), self.reader(self.locator().start()), &mut buffer).map(Some)
     }
 
-    /// Prefaults, locks and collapses the map as `preparation` asks. One [`Step`] for each thing says how it went.
+    /// Prefaults, locks and collapses the map as `wanted` says. Returns one [`Step`] for each requested step, with its result.
     pub fn prepare(&self, wanted: Preparation) -> Vec<Step> {
         prepare(&self.map, wanted)
     }
 
-    /// Locks each page into memory when it is touched, and touches none. Takes microseconds if no page was touched before.
+    /// Makes the kernel lock each page into memory when the page is touched. Touches no page itself. Takes microseconds if no page was
+    /// touched before.
     pub fn lock_on_fault(&self) -> Step {
         lock_on_fault(&self.map)
     }
 
-    /// The pages of the map, to be touched piece by piece in any thread. Holds the map and not the segment.
+    /// An iterator that touches the pages of the map piece by piece, in any thread. It holds the map and not the segment.
     ///
     /// # Panics
     /// When the segment was mapped for reading.
@@ -207,7 +208,7 @@ impl Segment {
         &self.header
     }
 
-    /// A word of the header page as it is now, such as [`LAZY_BYTES`]. It is a claim of the writer's.
+    /// A word of the header page as it is now, such as [`LAZY_BYTES`]. The writer may have written anything there.
     ///
     /// # Panics
     /// When `word` lies beyond the page.
@@ -220,20 +221,20 @@ impl Segment {
         State::unpack(self.header_word(STATE))
     }
 
-    /// The remote session that a bridge carries in this ring, as last noted; `None` if there is none. Only the holder of the
-    /// writer lock can rely on it: while a writer changes it, other processes may see half of each.
+    /// The remote session that a bridge carries in this ring; `None` if there is none. Only the holder of the writer lock gets a consistent
+    /// value: while a writer changes the session, other processes may see parts of two sessions.
     pub fn session(&self) -> Option<[u8; 10]> {
         let rest = self.header_word(SESSION_REST);
         (rest & HAS_SESSION != 0).then(|| session_identity([self.header_word(SESSION), rest]))
     }
 
-    /// The first message that this segment can have. It is 1, unless the segment continues the channel of another.
+    /// The first sequence that this segment can have. It is 1, unless the segment continues the channel of an earlier segment.
     pub fn first_sequence(&self) -> u64 {
         self.locator().start().sequence
     }
 
-    /// Makes a new segment, which no other process has seen, continue a channel. Its first message will be `next`. Its first
-    /// writer will be the successor of `epoch`, if there was one. `bytes` counts the payload published in earlier segments.
+    /// Makes a new segment continue a channel. No other process has seen this segment. Its first message will be `next`. Its first writer
+    /// will have the epoch after `epoch`, if that is not 0. `bytes` counts the payload published in earlier segments.
     ///
     /// # Panics
     /// When the segment was mapped for reading, has had a writer, or `next` is 0 or beyond
@@ -250,13 +251,12 @@ impl Segment {
             board.begin_at(next);
         }
         if epoch > 0 {
-            // The state is not *closed*: a reader that comes before the first writer would take that for the end of the
-            // stream.
+            // The state is not *closed*: a reader that starts before the first writer would take that for the end of the stream.
             self.cells.header[STATE].store(State::Recovering.pack(epoch), Ordering::Release);
         }
     }
 
-    /// Notes the remote session of the segment before in a new one, which no other process has seen.
+    /// Stores the remote session of the previous segment in this one, which no other process has seen.
     ///
     /// # Panics
     /// When the segment was mapped for reading.
@@ -267,7 +267,8 @@ impl Segment {
         self.cells.header[SESSION_REST].store(low | HAS_SESSION, Ordering::Relaxed);
     }
 
-    /// Does [`prepare`](Self::prepare) later or in another thread. The result holds the map and not the segment.
+    /// Returns a function that does the work of [`prepare`](Self::prepare), later or in another thread. It holds the map and not the
+    /// segment.
     pub fn preparer(&self, wanted: Preparation) -> impl FnOnce() -> Vec<Step> + Send + use<> {
         let map = self.map.clone();
         move || prepare(&map, wanted)
@@ -278,7 +279,7 @@ impl Segment {
         self.access
     }
 
-    /// Tells readers that another segment has taken this one's place.
+    /// Tells readers that another segment has replaced this one.
     ///
     /// # Panics
     /// When the segment was mapped for reading.
@@ -289,8 +290,8 @@ impl Segment {
     }
 }
 
-/// Finds the board that a segment of `found` bytes claims to have at `offset`. A board that is damaged makes the segment a damaged one: its
-/// publisher would not keep it.
+/// Finds the board at `offset` in a segment of `found` bytes, and checks it. A damaged board is an error of the whole segment, because the
+/// segment's publisher could not keep such a board.
 fn find_board(
     file: &File,
     header: &Header,

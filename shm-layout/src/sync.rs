@@ -1,6 +1,7 @@
-//! The one switch between the machine's atomics and loom's model-checked ones.
+//! Selects the machine's atomics, or loom's model-checked atomics.
 //!
-//! Everything that touches shared words imports from here, so that the model checker runs the very code that ships.
+//! All code that touches shared words imports its atomics from here. So the model checker runs the same code that
+//! ships.
 
 #[cfg(loom)]
 pub use loom::sync::atomic::{Ordering, fence};
@@ -9,13 +10,13 @@ pub use std::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(loom)]
 pub use stopping::AtomicU64;
 
-/// Under loom a writer can die right before any of its stores, as a killed process does.
+/// Lets a writer die right before any of its stores under loom, as a killed process does.
 #[cfg(loom)]
 pub(crate) mod stopping {
     use super::Ordering;
     use std::cell::Cell;
 
-    /// The payload of the panic by which a writer dies.
+    /// The payload of the panic that ends a killed writer.
     #[cfg(test)]
     pub(crate) struct Killed;
 
@@ -25,7 +26,8 @@ pub(crate) mod stopping {
         static STORES_LEFT: Cell<Option<u32>> = const { Cell::new(None) };
     }
 
-    /// Runs `life` and kills it before store number `stores`, from 0. Returns whether it lived through.
+    /// Runs `life` and kills it before store number `stores`, counted from 0. Returns true if `life` made fewer stores
+    /// and ended.
     #[cfg(test)]
     pub(crate) fn kill_after(stores: u32, life: impl FnOnce()) -> bool {
         STORES_LEFT.set(Some(stores));
@@ -53,7 +55,7 @@ pub(crate) mod stopping {
             self.0.load(order)
         }
 
-        /// The same as in the standard library, but a writer whose time has come dies before the store.
+        /// Stores as the standard library does. If the writer has no stores left, it dies before the store.
         pub fn store(&self, value: u64, order: Ordering) {
             #[cfg(test)]
             match STORES_LEFT.get() {

@@ -1,7 +1,7 @@
-//! The connection to a daemon, for the channels that it owns.
+//! The connection to a daemon, for the channels that the daemon owns.
 //!
-//! A program asks the daemon once, at the start. After that, data flows without the daemon. An attached program continues when the daemon
-//! dies.
+//! A program talks to the daemon once, at the start. After that, data flows without the daemon. An attached program continues when the
+//! daemon dies.
 
 use crate::error::ChannelError;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 pub const SOCKET_VARIABLE: &str = "SHMCAST_SOCKET";
 /// Path of the socket of the system's daemon.
 pub const DEFAULT_SOCKET: &str = "/run/shmcast/control.sock";
-/// How long the daemon may take to answer.
+/// Longest time that the daemon may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a daemon may take to make the memory of its channels, while it answers that it is starting.
+/// Longest time that a daemon may take to make the memory of its channels. In this time it answers that it is starting.
 const STARTING: Duration = Duration::from_secs(60);
 
 /// A daemon that answers.
@@ -71,8 +71,8 @@ impl Client {
         Ok(Self { socket })
     }
 
-    /// Returns the first of these: `$SHMCAST_SOCKET`; [`DEFAULT_SOCKET`] if it exists; `shmcast/control.sock` in `$XDG_RUNTIME_DIR`, where
-    /// a daemon of this user's own listens; else [`DEFAULT_SOCKET`].
+    /// Returns the first of these paths: `$SHMCAST_SOCKET`; [`DEFAULT_SOCKET`] if it exists; `shmcast/control.sock` in `$XDG_RUNTIME_DIR`,
+    /// at which a daemon of this user listens; and [`DEFAULT_SOCKET`] otherwise.
     ///
     /// ```
     /// println!("{}", shmcast::Client::default_socket().display());
@@ -155,7 +155,7 @@ impl Client {
         Ok(bridges)
     }
 
-    /// Lets a bridge that stands by take over from its peer, without a loss or a pause. Changes nothing if the bridge sends already.
+    /// Makes a standby bridge take over from its peer, without a loss or a pause. Changes nothing if the bridge sends already.
     ///
     /// # Errors
     /// [`ChannelError::Refused`] if there is no such bridge, if it has no peers, or if this user may not publish on its
@@ -171,10 +171,10 @@ impl Client {
         conversation.ask(&Request::BridgeTakeOver { bridge: name.into() }, &[]).map(drop)
     }
 
-    /// Promotes a channel that a bridge of the daemon receives, because its publisher's host is gone. The channel becomes one of this host,
-    /// and any program that may publish on it can open it. The promotion skips 2^32 sequences, so that none is used twice, and readers
-    /// receive the gap. With `force`, the channel is promoted even if the publisher's host was heard within the last three seconds, or if
-    /// the channel's journal does not record.
+    /// Promotes a channel that a bridge of the daemon receives, because its publisher's host is gone. The channel becomes a channel of this
+    /// host, and any program that may publish on it can open it. The promotion skips 2^32 sequences, so that no sequence is used twice, and
+    /// readers receive the gap. With `force`, the channel is promoted even if the publisher's host was heard within the last three seconds,
+    /// or if the channel's journal does not record.
     ///
     /// # Errors
     /// [`ChannelError::Refused`] if no bridge receives the channel, if its publisher's host is heard, if its journal does not
@@ -195,8 +195,7 @@ impl Client {
         }
     }
 
-    /// Takes a strict channel away from a publisher that still lives. A message that it writes from now on reaches no
-    /// reader.
+    /// Takes a strict channel away from a publisher that still lives. A message that this publisher writes from now on reaches no reader.
     ///
     /// # Errors
     /// [`ChannelError::Refused`] if the channel is not strict, or if this user may not publish on it.
@@ -276,7 +275,7 @@ impl Client {
         Ok(channels)
     }
 
-    /// Sends a request that is answered in many parts, and passes each part to `take`, which returns the fault of a part.
+    /// Sends a request whose answer has many parts, and passes each part to `take`. `take` returns an error if it does not expect the part.
     fn ask_for_all(
         &self,
         request: &Request,
@@ -341,7 +340,7 @@ impl Conversation {
         Self::open_within(path, PATIENCE)
     }
 
-    /// As [`open`](Self::open), but waits for each answer only for `patience`.
+    /// Does the same as [`open`](Self::open), but waits only `patience` for each answer.
     pub(crate) fn open_within(path: &Path, patience: Duration) -> Result<Self, ChannelError> {
         let gone = |source| ChannelError::NoDaemon { socket: path.to_owned(), source };
         let socket = handoff::connect(path).map_err(gone)?;
@@ -380,7 +379,7 @@ impl Conversation {
         Ok(self.socket)
     }
 
-    /// Asks to attach. The daemon must answer with exactly `N` descriptors.
+    /// Sends a request to attach. The daemon must answer with exactly `N` descriptors.
     pub(crate) fn attach<const N: usize>(
         &mut self,
         request: &Request,
@@ -393,7 +392,7 @@ impl Conversation {
         Ok((reply, granted))
     }
 
-    /// Makes the error for an answer that does not fit the question.
+    /// Makes the error for an answer that does not match the request.
     pub(crate) fn confused(&self, reply: &Response) -> ChannelError {
         self.gone(io::Error::other(format!("an answer that does not fit the question: {reply:?}")))
     }
@@ -409,8 +408,8 @@ impl Conversation {
     /// Receives the next packet of the daemon.
     pub(crate) fn receive(&mut self) -> Result<(Response, Vec<File>), ChannelError> {
         let packet = match handoff::receive(&self.socket, &mut self.buffer) {
-            // The kernel reports this once if the daemon hung up before it had read all we sent. The daemon's last
-            // reply follows.
+            // The kernel reports this once if the daemon hung up before it had read everything that we sent. The daemon's last reply
+            // follows.
             Err(e) if e.kind() == io::ErrorKind::ConnectionReset => {
                 handoff::receive(&self.socket, &mut self.buffer)
             }

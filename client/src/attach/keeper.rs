@@ -1,5 +1,6 @@
-//! Keeps this process attached. For each daemon, one thread of the process holds the sockets of all attachments to it, and registers them
-//! again when the daemon has been replaced. A daemon that hangs delays only its own keeper.
+//! Keeps this process attached. For each daemon, the process has one keeper: a thread that holds the sockets of all attachments to the
+//! daemon. When another daemon has replaced the first, the keeper registers the attachments again. A daemon that hangs delays only its own
+//! keeper.
 //!
 //! Publishing and receiving do not use the keeper. It sleeps in `poll` while the daemon lives. When the daemon is gone, the keeper tries to
 //! attach again, after 20 ms at first and every 250 ms later. It ends one second after the last attachment.
@@ -24,13 +25,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Number of segments that are kept for a late reader. A reader that falls further behind misses the older segments, and counts its loss.
+/// Number of segments that are kept for a reader that is late. A reader that falls further behind misses the older segments, and counts its
+/// loss.
 pub(crate) const MOST_WAITING: usize = 8;
 const FIRST_KNOCK: Duration = Duration::from_millis(20);
 /// The longest pause between two attempts. A daemon that starts after a crash waits two seconds for the programs that held its channels, so a
 /// program makes several attempts in that time even if it runs late.
 const LAST_KNOCK: Duration = Duration::from_millis(250);
-/// How long a keeper lives on without attachments.
+/// Time after which a keeper without attachments ends.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// An attachment to a daemon. Dropping it detaches.
@@ -43,27 +45,28 @@ pub(crate) struct Attachment {
 #[derive(Debug)]
 struct Inner {
     daemon: PathBuf,
-    /// The request that attaches to a daemon which does not know this attachment.
+    /// The request that attaches to a new daemon, which does not know this attachment.
     resume: Request,
-    /// How the memory is prepared in which the channel continues.
+    /// The steps that prepare the memory of each segment in which the channel continues.
     preparation: Preparation,
-    /// The descriptors that such a daemon is shown: the segment and its lock; for a reader also its page, and its bell if it parks.
+    /// The descriptors that are sent with `resume`: the segment and its lock; for a reader also its page, and its bell if it parks.
     descriptors: Mutex<Vec<Arc<ParentsOnly<File>>>>,
     /// The channel's charter.
     charter: Mutex<File>,
-    /// The process that attached. Its children have neither the socket nor the lock, by which the daemon knows that it lives.
+    /// The process that attached. Forked children have neither the socket nor the lock, because the daemon recognizes by them that the
+    /// process lives.
     owner: Owner,
     socket: Mutex<Option<Arc<ParentsOnly<OwnedFd>>>>,
     connected: AtomicBool,
     left: AtomicBool,
-    /// Whether the channel has been given to another publisher.
+    /// Whether the daemon has given the channel to another publisher.
     cut_off: AtomicBool,
     /// The segments in which the channel continues, one after the other.
     moved: Mutex<VecDeque<Successor>>,
     has_moved: AtomicBool,
     /// Generation and epoch of the last publisher that died, as the daemon reported it.
     dead: Mutex<(u64, u64)>,
-    /// Whether `dead` may be the publisher that the reader reads, or a later one that the reader has not reached yet.
+    /// Whether `dead` may be the publisher whose messages the reader reads, or a later one whose messages the reader has not reached yet.
     has_died: AtomicBool,
 }
 
@@ -71,10 +74,10 @@ struct Inner {
 #[derive(Debug)]
 pub(crate) struct Successor {
     pub(crate) segment: Arc<ParentsOnly<File>>,
-    /// The segment, mapped and prepared here, so that its reader can continue at once; `None` if that failed.
+    /// The segment, mapped and prepared by the keeper, so that its reader can continue at once; `None` if that failed.
     pub(crate) ready: Option<(Segment, Vec<Step>)>,
     pub(crate) generation: Generation,
-    /// A new charter, if a daemon made one because it did not have the earlier one.
+    /// A new charter. `None` if the daemon still uses the earlier charter.
     pub(crate) charter: Option<File>,
 }
 
@@ -109,18 +112,18 @@ impl Attachment {
         Self { shared, keeper }
     }
 
-    /// Whether a daemon knows this attachment at the moment. Costs one load.
+    /// Whether a daemon knows this attachment now. Costs one load.
     pub(crate) fn is_connected(&self) -> bool {
         self.shared.connected.load(Ordering::Acquire)
     }
 
-    /// Whether the channel has been given to another publisher. Costs one load.
+    /// Whether the daemon has given the channel to another publisher. Costs one load.
     #[inline]
     pub(crate) fn is_cut_off(&self) -> bool {
         self.shared.cut_off.load(Ordering::Relaxed)
     }
 
-    /// Whether the daemon reported that the publisher of this generation and epoch has died. Costs one load as long as no publisher has
+    /// Whether the daemon reported that the publisher with this generation and epoch has died. Costs one load as long as no publisher has
     /// died.
     pub(crate) fn has_died(&self, generation: u64, epoch: u64) -> bool {
         let has_died = &self.shared.has_died;
@@ -128,13 +131,13 @@ impl Attachment {
             return false;
         }
         let dead = lock(&self.shared.dead);
-        // Another publisher has succeeded the dead one, so its death is not looked at again.
+        // If another publisher has succeeded the dead one, later calls need not check this death again.
         let is_old = dead.0 == generation && dead.1 < epoch;
         has_died.store(!is_old, Ordering::Relaxed);
         *dead == (generation, epoch)
     }
 
-    /// Whether the channel continues in a segment that was not taken yet. Costs one load.
+    /// Whether the channel continues in a segment that the reader has not taken yet. Costs one load.
     pub(crate) fn has_moved(&self) -> bool {
         self.shared.has_moved.load(Ordering::Acquire)
     }
@@ -142,7 +145,7 @@ impl Attachment {
     /// Takes the next segment in which the channel continues. Costs one load if there is none.
     pub(crate) fn moved(&self) -> Option<Successor> {
         let moved = &self.shared.has_moved;
-        // Every reader that finds nothing to read calls this, so it is one load while there is no segment.
+        // Every reader calls this when it finds nothing to read, so it is one load while there is no segment.
         if !moved.load(Ordering::Acquire) {
             return None;
         }
@@ -159,7 +162,7 @@ impl Drop for Attachment {
             return;
         }
         self.shared.left.store(true, Ordering::Release);
-        // While the keeper polls the socket, dropping it here does not close it. So it is shut down.
+        // While the keeper polls the socket, dropping this reference does not close it. So this shuts it down.
         if let Some(socket) = lock(&self.shared.socket).take() {
             let _ = shutdown(&**socket, Shutdown::Both);
         }
@@ -167,7 +170,7 @@ impl Drop for Attachment {
     }
 }
 
-/// Locks a mutex, even a poisoned one: its value is plain data, and valid wherever its holder panicked.
+/// Locks a mutex, even a poisoned one. The value is plain data, which is valid wherever its holder panicked.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -250,7 +253,7 @@ impl Keeper {
         }
     }
 
-    /// Whether nobody uses this keeper any more. If so, it is also forgotten, and nobody can get it from then on.
+    /// Whether the keeper has no users. If it has none, this removes it from the list, so that no caller can get it from then on.
     fn is_over(self: &Arc<Self>) -> bool {
         let mut known = lock(&KEEPERS);
         let is_over = Arc::strong_count(self) == 1 && lock(&self.attachments).is_empty();
@@ -258,8 +261,8 @@ impl Keeper {
         is_over
     }
 
-    /// Sleeps until a daemon sends a packet or hangs up, the list changes, or `patience` is over. Returns the
-    /// attachments whose sockets are ready.
+    /// Sleeps until a daemon sends a packet or hangs up, the list changes, or `patience` has passed. Returns the attachments whose sockets
+    /// are ready.
     fn wait(&self, attachments: &[Arc<Inner>], patience: Option<Duration>) -> Vec<Arc<Inner>> {
         // We hold the sockets while we sleep. So the number of a socket that is given up meanwhile cannot belong to another one when we
         // look at the result.
@@ -308,13 +311,13 @@ impl Inner {
             _ => return,
         }
         *socket = None;
-        // This store must come before the reader looks. A reader that still believed in a waker would sleep again, and nobody would wake
-        // it.
+        // This store must come before the reader checks its state. A reader that still relies on a waker would sleep again, and no process
+        // would wake it.
         self.connected.store(false, Ordering::Release);
         self.rouse();
     }
 
-    /// Continues in the segment that the daemon sent: the first descriptor is the segment, the second its lock.
+    /// Continues in the segment that the daemon sent. In `sent`, the first descriptor is the segment, and the second its lock.
     fn note_generation(&self, generation: Generation, sent: Vec<File>, charter: Option<File>) {
         let mut sent = sent.into_iter().map(shown);
         let (Some(segment), Some(its_lock)) = (sent.next(), sent.next()) else { return };
@@ -338,7 +341,7 @@ impl Inner {
         self.rouse();
     }
 
-    /// Stores the channel's charter, and returns it if it differs from the one before.
+    /// Stores the channel's charter. Returns it if it differs from the stored one.
     fn note_charter(&self, charter: File) -> Option<File> {
         let mut ours = lock(&self.charter);
         if is_same(&charter, &ours) {
@@ -348,20 +351,20 @@ impl Inner {
         Some(charter)
     }
 
-    /// Notes that the channel continues with another publisher. This publisher does not attach again.
+    /// Records that the channel continues with another publisher. This publisher does not attach again.
     fn give_up(&self) {
         self.cut_off.store(true, Ordering::Relaxed);
         self.left.store(true, Ordering::Release);
     }
 
-    /// Wakes a parked reader, so that it looks at its state. The daemon's waker does not know that this state has changed.
+    /// Wakes a parked reader, so that it checks its state. The daemon's waker does not know that this state has changed.
     fn rouse(&self) {
         if let Some(bell) = lock(&self.descriptors).get(3) {
             park::ring(&***bell);
         }
     }
 
-    /// Tries to attach again. After a failure the keeper tries again later; data flows meanwhile.
+    /// Tries to attach again. After a failure the keeper tries again later. Data flows meanwhile.
     fn knock(&self) {
         let Ok(mut conversation) = Conversation::open(&self.daemon) else { return };
         let answer = {
@@ -394,7 +397,7 @@ impl Inner {
     }
 }
 
-/// Wraps something by which the daemon knows this process. Forked children do not keep it.
+/// Wraps a descriptor by which the daemon recognizes that this process lives. Forked children do not keep it.
 fn shown<T: AsFd>(inner: T) -> Arc<ParentsOnly<T>> {
     Arc::new(ParentsOnly::new(inner))
 }

@@ -1,8 +1,8 @@
 //! Parking: a reader sleeps until the daemon reports that there is something to read. The publisher wakes no reader, and does not know
 //! which readers sleep.
 //!
-//! Both ends are here: [`Parking`] is the reader's, [`ParkedReader`] the host's. They share two things that belong to
-//! this reader alone: the word in its page that says where it sleeps, and a socket pair, the bell.
+//! Both ends are here: the reader has a [`Parking`], and the host a [`ParkedReader`]. They share two objects that belong to this reader
+//! alone: the word in its page that says for which position it sleeps, and a socket pair, the bell.
 //!
 //! ```text
 //! reader                                       the host's waker
@@ -12,13 +12,16 @@
 //! sleeps on its bell                     <---  rings
 //! page: awake
 //! ```
-//! No example a function: a host uses them together with a control socket, as the daemon's `server/waker` does.
+//! Functions of this module have no examples, because a host uses them together with a control socket, as the daemon's `server/waker` does.
 //!
-//! The bell is a socket pair and not an eventfd, for three reasons. First, each call that rings can say that it must
-//! not block. The flag of an eventfd belongs to all who hold it, and its counter may be full. Second, one reader cannot
-//! affect the pair of another. Any reader could empty or fill an eventfd that all readers ring. Third, an event loop
-//! can wait for a socket without unsafe code. The reader keeps both ends, one of them to show to the next daemon. So
-//! the pair outlives daemons, and a ring for a daemon that died is still there for its successor.
+//! The bell is a socket pair and not an eventfd, for three reasons:
+//!
+//! - Each call that rings can be non-blocking. The flag of an eventfd belongs to all processes that hold it, and its counter may be full.
+//! - A reader cannot affect the pair of another reader. If all readers rang the same eventfd, any reader could empty or fill it.
+//! - An event loop can wait for a socket without unsafe code.
+//!
+//! The reader keeps both ends, because it sends one of them to the next daemon. So the pair outlives daemons, and a ring for a dead daemon
+//! is still there for its successor.
 
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, recv, send, sockopt};
@@ -33,9 +36,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Default limit of a nap. A daemon that hangs can delay a parked reader by this time.
+/// Default limit of a nap. A daemon that hangs can delay a parked reader by at most this time.
 pub(crate) const LONGEST_NAP: Duration = Duration::from_millis(100);
-/// Pause between two looks of a reader that nobody would wake, because its daemon is gone or it has none.
+/// Pause between two polls of a reader that no waker wakes, because its daemon is gone or it has none.
 pub(crate) const ALONE: Duration = Duration::from_millis(1);
 
 /// The reader's end of parking.
@@ -46,7 +49,7 @@ pub(crate) struct Parking {
     /// Number of the nap. It distinguishes one nap from the next.
     nap: u64,
     longest: Duration,
-    /// Distinguishes this bell from all others of the process.
+    /// A number that no other bell of the process has.
     id: u64,
 }
 
@@ -58,19 +61,18 @@ pub(crate) fn bell() -> io::Result<(UnixStream, File)> {
 }
 
 impl Parking {
-    /// Makes the parking of the reader with this `page`. The reader sleeps for at most `longest` at a time.
+    /// Makes the value for the reader with this `page`. The reader sleeps for at most `longest` at a time.
     pub(crate) fn new(bell: UnixStream, page: ReaderPage, longest: Duration) -> Self {
         static MADE: AtomicU64 = AtomicU64::new(0);
         Self { bell, page, nap: 0, longest, id: MADE.fetch_add(1, Ordering::Relaxed) }
     }
 
-    /// The identity of the bell, which no other has in this process.
+    /// The number of the bell. No other bell of this process has it.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
 
-    /// Writes to the page that the reader will sleep until there is a record at `position`. The caller must look at the
-    /// ring after this.
+    /// Writes to the page that the reader will sleep until there is a record at `position`. The caller must poll the ring after this.
     pub(crate) fn lie_down(&mut self, position: u64) {
         self.nap = self.nap.wrapping_add(1);
         self.page.sleeps(position, self.nap);
@@ -81,12 +83,12 @@ impl Parking {
         self.page.woke();
     }
 
-    /// The longest time that the reader sleeps at once.
+    /// The longest time that the reader sleeps in one nap.
     pub(crate) fn longest(&self) -> Duration {
         self.longest
     }
 
-    /// The reader's end of the bell. It is readable after a ring.
+    /// The reader's end of the bell. It is readable after the bell rang.
     pub(crate) fn bell(&self) -> &UnixStream {
         &self.bell
     }
@@ -101,7 +103,7 @@ impl Parking {
         ring(&self.bell);
     }
 
-    /// Sleeps until the bell rings, a signal arrives, or the shorter of `limit` and the longest nap is over.
+    /// Sleeps until the bell rings, a signal arrives, or the shorter of `limit` and the longest nap has passed.
     pub(crate) fn sleep(&self, limit: Duration) {
         let _nap = Nap(self);
         // A time that is too long for a timespec counts as endless.
@@ -110,7 +112,7 @@ impl Parking {
         let _ = poll(&mut [PollFd::new(&self.bell, PollFlags::IN)], timeout.as_ref());
     }
 
-    /// Sleeps as [`sleep`](Self::sleep), while other tasks run. The future may be dropped at any time.
+    /// Sleeps as [`sleep`](Self::sleep) does, while other tasks run. The future may be dropped at any time.
     #[cfg(feature = "tokio")]
     pub(crate) async fn nap(&self) {
         let _nap = Nap(self);
@@ -124,13 +126,13 @@ impl Parking {
     }
 }
 
-/// The bells of several readers that sleep together: the first that rings wakes all of them.
+/// The bells of several readers that sleep together. The first bell that rings wakes all of them.
 #[derive(Debug)]
 pub(crate) struct Bells {
     epoll: OwnedFd,
 }
 
-/// Greatest number of bells that one call of [`ringing`](Bells::ringing) reports. The others keep ringing.
+/// Greatest number of bells that one call of [`ringing`](Bells::ringing) reports. The next call reports the others.
 const HEARD_AT_ONCE: usize = 16;
 
 impl Bells {
@@ -141,24 +143,24 @@ impl Bells {
         Ok(Self { epoll })
     }
 
-    /// Adds a reader's bell. Reports name it by `index`.
+    /// Adds a reader's bell. [`ringing`](Self::ringing) reports this bell as `index`.
     pub(crate) fn add(&self, index: usize, parking: &Parking) -> io::Result<()> {
         let data = epoll::EventData::new_u64(index as u64);
         Ok(epoll::add(&self.epoll, &parking.bell, data, epoll::EventFlags::IN)?)
     }
 
-    /// Sleeps until a bell rings, a signal arrives, or the time is over.
+    /// Sleeps until a bell rings, a signal arrives, or `limit` has passed.
     pub(crate) fn sleep(&self, limit: Duration) {
         let timeout = Timespec::try_from(limit).ok();
         // An error is ignored: the caller looks at the rings next in any case.
         let _ = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], timeout.as_ref());
     }
 
-    /// Sleeps as [`sleep`](Self::sleep), while other tasks run. The future may be dropped at any time.
+    /// Sleeps as [`sleep`](Self::sleep) does, while other tasks run. The future may be dropped at any time.
     #[cfg(feature = "tokio")]
     pub(crate) async fn nap(&self, limit: Duration) {
         // The registration is only for this nap, since the next nap may be in another event loop. The event loop has no type for an epoll
-        // descriptor, and a stream is the nearest. Only its readiness is used, which is the same for both.
+        // descriptor. A stream is the nearest type, and only its readiness is used, which is the same for both.
         let bells = self.epoll.try_clone().map(UnixStream::from).and_then(tokio::net::UnixStream::from_std);
         match bells {
             Ok(bells) => drop(tokio::time::timeout(limit, bells.readable()).await),
@@ -176,7 +178,7 @@ impl Bells {
     }
 }
 
-/// A nap. It ends when this value is dropped, also if the wait is given up.
+/// A nap. It ends when this value is dropped, even if the wait is cancelled.
 struct Nap<'a>(&'a Parking);
 
 impl Drop for Nap<'_> {
@@ -186,7 +188,7 @@ impl Drop for Nap<'_> {
     }
 }
 
-/// Rings at the other end. If the socket is full, it rings already. If it is broken, nobody listens.
+/// Rings at the other end. If the socket is full, the other end is ringing already. If it is broken, no process listens.
 pub(crate) fn ring(bell: impl AsFd) {
     let _ = send(bell, b"!", SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
@@ -196,7 +198,7 @@ fn hear(bell: impl AsFd) -> bool {
     matches!(recv(bell, &mut [0u8; 512], RecvFlags::DONTWAIT), Ok((_, 1..)))
 }
 
-/// The result of a host's look at a reader that may sleep.
+/// The result of a host's check of a reader that may sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sight {
     /// The reader does not sleep, or has been woken already.
@@ -213,7 +215,7 @@ pub struct ParkedReader {
     page: HostPage,
     ring: Locator,
     bell: Bell,
-    /// The word in the page when the reader was last woken.
+    /// The word in the page when the host last woke the reader.
     woken: u64,
 }
 
@@ -224,12 +226,11 @@ impl ParkedReader {
         Ok(Self { page, ring, bell: Bell::new(bell)?, woken: 0 })
     }
 
-    /// Looks whether the reader sleeps and has something to read. If so, wakes it, once for each nap. The content of the reader's page is a
-    /// claim. Whatever it says, this call reads two words of the ring, makes at most one system call, which does not block, and affects no
-    /// other reader.
+    /// Checks whether the reader sleeps and has something to read. If so, wakes the reader, once for each nap. The reader may write
+    /// anything in its page. Whatever it writes, this call reads two words of the ring, makes at most one system call, which does not
+    /// block, and affects no other reader.
     ///
-    /// Cost: one cache line of the page, and two of the ring, which are the same for all readers that sleep at the same
-    /// place.
+    /// Cost: one cache line of the page, and two of the ring, which are the same for all readers that sleep at the same position.
     pub fn look(&mut self) -> Sight {
         let word = self.page.asleep();
         if word == 0 || word == self.woken {
@@ -248,19 +249,19 @@ impl ParkedReader {
         self.woken = 0;
     }
 
-    /// Returns the reader's bell, to wait for a ring.
+    /// Returns the reader's bell. The host can wait until it rings.
     pub fn bell(&self) -> Bell {
         self.bell.clone()
     }
 }
 
-/// A host's end of a reader's bell. Clones are the same bell.
+/// A host's end of a reader's bell. Clones share the same bell.
 #[derive(Debug, Clone)]
 pub struct Bell(Arc<UnixStream>);
 
 impl Bell {
-    /// Accepts only an end of a socket pair. A reader may hold other sockets, such as a connection to another service, and the host's write
-    /// to such a socket would be in the host's name.
+    /// Accepts only an end of a socket pair. A reader could send another of its sockets, such as a connection to a service. The host would
+    /// then write to that service in its own name.
     fn new(file: File) -> io::Result<Self> {
         let is_stream = sockopt::socket_domain(&file).is_ok_and(|domain| domain == AddressFamily::UNIX)
             && sockopt::socket_type(&file).is_ok_and(|kind| kind == SocketType::STREAM);

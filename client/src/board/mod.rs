@@ -1,7 +1,7 @@
 //! Boards: the last message of each key, beside the stream of all messages.
 //!
-//! A channel that was made with a [`BoardSpec`] has a board in the same memory as its ring. Each publisher of the channel keeps it. A
-//! subscriber begins with it by [`Start::Board`](crate::Start::Board), and [`Board`] reads single keys.
+//! A channel that was made with a [`BoardSpec`] has a board in the same memory as its ring. Each publisher of the channel updates the
+//! board. A subscriber with [`Start::Board`](crate::Start::Board) begins with the messages of the board. [`Board`] reads single keys.
 
 mod reader;
 mod spec;

@@ -1,4 +1,4 @@
-//! Reading single keys of a board, and all of them at one moment.
+//! Reads single keys of a board, or all keys at one moment.
 
 use crate::clock::Clock;
 use crate::error::ChannelError;
@@ -8,16 +8,16 @@ use shmcast_layout::board::{Counters, JoinError, Listed, Lookup, Snapshot, View}
 use shmcast_layout::ring::reader::{Copied, Poll};
 use std::fmt;
 
-/// How often a key is looked for whose slot changes faster than it can be copied.
+/// Number of searches for a key whose slot changes faster than it can be copied.
 const TRIES: usize = 64;
-/// Most records of the ring that are looked at for such a key.
+/// Largest number of records of the ring that a search for such a key reads.
 const RECORDS: usize = 4096;
 
 /// The last message of each key of a channel.
 ///
-/// A board reads through a map through which the kernel lets nobody write. Neither the publisher nor any reader notices it. It receives
-/// nothing: a [`Subscriber`] that begins with [`Start::Board`](crate::Start::Board) gets the board and every later message. On a channel of
-/// a daemon it follows the channel to its next segments.
+/// A board reads through a read-only map, so neither the publisher nor any reader notices it. It receives no messages: to get the board and
+/// every later message, open a [`Subscriber`] with [`Start::Board`](crate::Start::Board). On a channel of a daemon it follows the channel
+/// to its next segments.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -37,7 +37,7 @@ pub struct Board {
     subscriber: Subscriber,
     view: View,
     value: Box<[u8]>,
-    /// A copy of the whole board, made when it is first asked for.
+    /// A copy of the whole board. It is made at the first call of [`entries`](Self::entries).
     snapshot: Option<Snapshot>,
     moves: u64,
 }
@@ -47,12 +47,12 @@ pub struct Board {
 pub struct BoardEntry<'a> {
     /// The bytes of the key.
     pub key: &'a [u8],
-    /// Its newest message. `None` if the board does not have it: it is larger than [`BoardSpec::value`](crate::BoardSpec::value), or it was
-    /// published by a program that keeps no board.
+    /// Its newest message. `None` if the board does not have it: the message is larger than [`BoardSpec::value`](crate::BoardSpec::value),
+    /// or a program that does not update the board published it.
     pub message: Option<Message<'a>>,
     /// The sequence of the newest message.
     pub sequence: u64,
-    /// Number of messages of this key, since it came to the board.
+    /// Number of messages of this key since the board got the key.
     pub count: u64,
 }
 
@@ -75,11 +75,11 @@ impl SubscriberBuilder {
         board_of(self.page(false).open()?)
     }
 
-    /// As [`open_board`](Self::open_board), but waits for a channel that does not exist yet as long as `goes_on` returns true, as
-    /// [`open_while`](Self::open_while) does.
+    /// Does the same as [`open_board`](Self::open_board), but waits for a channel that does not exist yet as long as `goes_on` returns
+    /// true, as [`open_while`](Self::open_while) does.
     ///
     /// # Errors
-    /// As of `open_board`.
+    /// The same as for `open_board`.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -104,14 +104,14 @@ fn board_of(subscriber: Subscriber) -> Result<Board, ChannelError> {
 }
 
 impl Board {
-    /// The newest message of a key, copied and checked; `None` if the board does not have the key. A key of another length than the board's
-    /// keys is never there.
+    /// The newest message of a key, copied and checked; `None` if the board does not have the key. If `key` has another length than the
+    /// board's keys, the result is `None`.
     ///
-    /// Cost: three or four cache lines for small values. It makes no system call, takes no lock and allocates nothing, except where the
+    /// Cost: three or four cache lines for small values. It makes no system call, takes no lock and allocates nothing, except when the
     /// channel of a daemon has moved to another segment.
     ///
     /// # Errors
-    /// [`RecvError::Superseded`], [`RecvError::Unmapped`] and [`RecvError::NoBoard`] where the channel has moved; [`RecvError::Forked`];
+    /// [`RecvError::Superseded`], [`RecvError::Unmapped`] and [`RecvError::NoBoard`] if the channel has moved; [`RecvError::Forked`];
     /// [`RecvError::Board`] if another program wrote to the board.
     ///
     /// See [`Board`] for an example.
@@ -151,8 +151,8 @@ impl Board {
         Err(RecvError::Board(JoinError::TooFast))
     }
 
-    /// Finds the newest message of a key whose slot is being changed, or whose publisher was stopped over that. It is not yet counted as being
-    /// on the board. The inner `None` says that the message removed the key.
+    /// Finds the newest message of a key in the ring, because the key's slot is being changed or its publisher stopped while changing it.
+    /// This message is not yet counted in THROUGH. The inner `None` means that the message removed the key.
     fn find_in_ring(&mut self, key: &[u8]) -> Option<Option<(Copied, u64)>> {
         let through = self.view.through();
         let count = self.view.count_of(key)?;
@@ -174,8 +174,8 @@ impl Board {
         None
     }
 
-    /// All keys with their newest messages, as they were at one moment, in the order of their sequences. The first call allocates memory for
-    /// a copy of the board. Later calls copy what has changed.
+    /// All keys with their newest messages, as they were at one moment, in the order of their sequences. The first call allocates memory
+    /// for a copy of the board. Later calls copy only the slots that have changed.
     ///
     /// # Errors
     /// As for [`get`](Self::get), and [`RecvError::Board`] if the ring is overwritten faster than the board can be read.
@@ -230,7 +230,8 @@ impl Board {
         self.len() == 0
     }
 
-    /// The board's own counters say where it ends, and how many messages it had no room for. They cost a few loads.
+    /// The board's own counters. They include the last sequence on the board, and the number of messages for which it had no room. Cost: a
+    /// few loads.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -291,7 +292,7 @@ impl Board {
         self.subscriber.clock()
     }
 
-    /// Goes on with the board of the segment in which the channel continues.
+    /// Continues with the board of the next segment, if the channel has moved to one.
     fn follow(&mut self) -> Result<(), RecvError> {
         self.subscriber.follow_without_receiving()?;
         let moves = self.subscriber.moves_made();

@@ -6,9 +6,9 @@ use std::ops::Range;
 
 /// The properties of a channel's board: which bytes of a message are its key, and how much room there is.
 ///
-/// The key is a range of the payload's bytes, so nothing on any wire knows of keys, and every mirror of the channel can keep a board of its
+/// The key is a range of the payload's bytes. So no packet format contains keys, and every mirror of the channel can have a board of its
 /// own. All keys of a board have the same length. A message that is too short to have a key is published as any other, and is not on the
-/// board. A message that ends right behind its key removes the key from the board.
+/// board. A message that ends right after its key removes the key from the board.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -33,8 +33,8 @@ impl BoardSpec {
     /// Default size of the largest message on the board, in bytes.
     pub const DEFAULT_VALUE: u64 = 256;
 
-    /// A board whose keys are these bytes of each payload: 1 to 256 of them. It has room for 1024 keys and messages of up to 256 bytes, or
-    /// up to the end of the key if that is more.
+    /// Makes the properties of a board whose keys are these bytes of each payload, at least 1 and at most 256. The board has room for 1024
+    /// keys and for messages of up to 256 bytes, or up to the end of the key if that is more.
     ///
     /// ```
     /// use shmcast::BoardSpec;
@@ -47,8 +47,8 @@ impl BoardSpec {
         Self(Spec { keys: Self::DEFAULT_KEYS, value, key_start, key_end, remove_tag: None })
     }
 
-    /// The number of keys for which there is room, 1 to 16,777,216. A key that comes when the board is full is refused: its messages are
-    /// published and counted, and are not on the board. A key that was removed makes room.
+    /// Sets the number of keys for which there is room, 1 to 16,777,216. When the board is full, it refuses new keys: their messages are
+    /// published and counted, and are not on the board. Removing a key makes room.
     ///
     /// ```
     /// assert_eq!(shmcast::BoardSpec::new(0..8).keys(10_000).room(), (10_000, 256));
@@ -58,8 +58,8 @@ impl BoardSpec {
         self
     }
 
-    /// The largest message on the board, in bytes, key included. If a larger message is published, the board says that it does not have the
-    /// newest message of that key.
+    /// Sets the size of the largest message on the board, in bytes, key included. After a larger message, the board shows that it does not
+    /// have the newest message of that key.
     ///
     /// ```
     /// assert_eq!(shmcast::BoardSpec::new(0..8).value(64).room(), (1024, 64));
@@ -69,7 +69,7 @@ impl BoardSpec {
         self
     }
 
-    /// Messages with this tag remove their key, whatever follows it.
+    /// Sets the tag of messages that remove their key, whatever payload follows the key.
     ///
     /// ```
     /// let board = shmcast::BoardSpec::new(0..8).remove_tag(7);
@@ -106,7 +106,7 @@ impl BoardSpec {
         self.0.remove_tag
     }
 
-    /// Bytes of memory that the board takes: 64 and a value for each key, and 16 to 32 for the index.
+    /// Number of bytes of memory that the board takes: 64 and a value for each key, and 16 to 32 for the index.
     ///
     /// # Errors
     /// [`ChannelError::Board`] for sizes that no board has.
@@ -120,7 +120,7 @@ impl BoardSpec {
         Ok(shmcast_layout::layout::board::Geometry::new(self.0, 0).map_err(ChannelError::Board)?.bytes())
     }
 
-    /// Refuses a channel whose board is another than the one asked for.
+    /// Refuses a channel whose board has other properties than these.
     pub(crate) fn check(&self, name: &str, found: Option<Spec>) -> Result<(), ChannelError> {
         let wanted = self.0;
         let Some(found) = found else { return Err(ChannelError::NoBoard { name: name.to_owned() }) };

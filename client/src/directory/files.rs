@@ -14,7 +14,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-/// A channel's open directory, and the open directory of channels in which it lies.
+/// A channel's open directory, and its open parent directory.
 #[derive(Debug)]
 pub(crate) struct ChannelFiles {
     parent: Folder,
@@ -49,7 +49,7 @@ impl ChannelFiles {
         self.folder.path_of(UNFINISHED)
     }
 
-    /// Opens the segment. Returns `None` if there is none.
+    /// Opens the segment. Returns `None` if there is no segment.
     pub(crate) fn segment(&self, access: OFlags) -> Result<Option<File>, ChannelError> {
         match self.folder.file(SEGMENT, access) {
             Ok(file) => Ok(Some(file)),
@@ -58,7 +58,7 @@ impl ChannelFiles {
         }
     }
 
-    /// Whether the segment has this device and inode. True if the segment cannot be looked at.
+    /// Whether the segment has this device and inode. Returns true if it cannot read the segment's metadata.
     pub(crate) fn names_segment(&self, (device, inode): (u64, u64)) -> bool {
         match self.folder.stat(SEGMENT) {
             Ok(stat) => (stat.st_dev, stat.st_ino) == (device, inode),
@@ -70,11 +70,11 @@ impl ChannelFiles {
         Inventory::of(&self.folder).map_err(ChannelError::os("look into", self.folder.path()))
     }
 
-    /// Whether this directory is a channel. It is one if it has a segment, or if a publisher died in it while making the segment. A
-    /// publisher that is still making the segment holds the lock, or is about to take it and has made nothing else.
+    /// Whether this directory is a channel. It is one if it has a segment, or if a publisher died while it was making the segment. A
+    /// publisher that is still making the segment holds the lock, or is about to take the lock and has made no other file.
     ///
     /// # Errors
-    /// If the system lacks the resources to look.
+    /// If the system lacks resources for the check.
     pub(super) fn is_channel(&self) -> Result<bool, ChannelError> {
         let looked = |found: io::Result<bool>| match found {
             // This is another user's private channel. It is listed as private.
@@ -101,14 +101,14 @@ impl ChannelFiles {
                 || [UNFINISHED, READERS].iter().any(|name| self.folder.stat(name).is_ok());
             Ok(has_begun && !lock::is_locked(&lock)?)
         };
-        // The publisher may have finished the segment and ended between the two looks.
+        // The publisher may have finished the segment and ended between the two checks.
         Ok(looked(is_left())? || looked(ours::is_segment(&self.folder))?)
     }
 
-    /// Refuses to publish into a directory that is not a channel's. Reads only.
+    /// Refuses to publish into a directory that is not a channel's. Changes nothing.
     ///
-    /// A segment makes the directory a channel. Other files may lie among the reader pages, since every user who may read may make files
-    /// there. Such files must not keep the publisher out.
+    /// A segment makes the directory a channel. Every user who may read the channel may make files among the reader pages, so other files
+    /// may be there. Such files must not keep the publisher out.
     pub(crate) fn check_usable(&self) -> Result<(), ChannelError> {
         if ours::is_segment(&self.folder).map_err(ChannelError::os("open", self.segment_path()))? {
             return match self.readers() {
@@ -124,8 +124,8 @@ impl ChannelFiles {
         Err(ChannelError::ForeignDirectory { dir: self.folder.path().to_owned(), owner })
     }
 
-    /// Refuses a channel whose directory or segment exists with another mode than `wanted`. Also refuses a channel that lies in a directory
-    /// which keeps out users whom `wanted` lets in.
+    /// Refuses a channel whose directory or segment exists with another mode than `wanted`. Also refuses a channel if its parent directory
+    /// keeps out users whom `wanted` lets in.
     pub(crate) fn check_mode(&self, wanted: u32) -> Result<(), ChannelError> {
         let of = |folder: &Folder| match folder.own_stat() {
             Ok(stat) => Ok((folder.path().to_owned(), mode(&stat) & 0o777)),
@@ -151,7 +151,7 @@ impl ChannelFiles {
     /// `None` if the channel does not exist, or was removed at this moment.
     ///
     /// # Errors
-    /// [`ChannelError::NotAChannel`] if the file is not a lock of ours. Nothing is written to such a file.
+    /// [`ChannelError::NotAChannel`] if the file is not a lock file of shmcast's. Nothing is written to such a file.
     pub(crate) fn lock(&self, may_make: bool) -> Result<Option<Locked>, ChannelError> {
         let os = |what| ChannelError::os(what, self.folder.path_of(LOCK));
         let owner = self.folder.own_stat().map_err(os("look at"))?.st_uid;
@@ -179,8 +179,8 @@ impl ChannelFiles {
             return Err(ChannelError::InUse { name: self.name.clone(), holder: holder(&file) });
         }
         let held = Held::new(file);
-        // A process that removes the channel renames it under this lock. If it did so after we had opened the file and before we locked it,
-        // our lock protects nothing.
+        // A process that removes the channel renames it under this lock. If it did so after we opened the file and before we locked it, our
+        // lock protects nothing.
         match self.parent.stat(PathBuf::from(&self.name).join(LOCK)) {
             Ok(there) if is_same_file(&there, &stat) => {}
             Ok(_) => return Ok(None),
@@ -191,14 +191,14 @@ impl ChannelFiles {
             let _ = self.folder.unlink(LOCK);
             return Err(ChannelError::InUse { name: self.name.clone(), holder });
         }
-        // The id only helps processes that are refused. An error is ignored, since a full file system must not prevent
-        // the removal of a channel.
+        // The id only helps processes that are refused. Errors are ignored, because a full file system must not prevent the removal of a
+        // channel.
         let pid = format!("{}\n", std::process::id());
         let _ = held.file.set_len(0).and_then(|()| held.file.write_all_at(pid.as_bytes(), 0));
         Ok(Some(Locked { held, is_new }))
     }
 
-    /// Opens the lock file, to look at its lock.
+    /// Opens the lock file, so that the caller can watch its lock.
     ///
     /// # Errors
     /// If this user is not the owner of the file.
@@ -207,7 +207,7 @@ impl ChannelFiles {
         opened.map_err(ChannelError::os("watch the publisher by", self.folder.path_of(LOCK)))
     }
 
-    /// Makes the directory for reader pages if there is none. Every user who may enter the channel may make a page in it, and nobody may
+    /// Makes the directory for reader pages if there is none. Every user who may enter the channel may make a page in it, and may not
     /// remove the page of another user. The caller holds the lock.
     pub(crate) fn make_readers(&self, mode: u32) -> Result<(), ChannelError> {
         match self.folder.make(READERS, 0o1000 | mode | (mode & 0o011) << 1) {
@@ -218,8 +218,8 @@ impl ChannelFiles {
         }
     }
 
-    /// Makes the file of a new segment under its unfinished name, and the directory for reader pages. The caller holds
-    /// the lock and has checked that all files here are ours.
+    /// Makes the file of a new segment under its unfinished name, and the directory for reader pages. The caller holds the lock and has
+    /// checked that all files in the directory are shmcast's.
     pub(crate) fn make_unfinished(&self, mode: u32) -> Result<File, ChannelError> {
         // A publisher that died here may have left both. The pages of living readers stay.
         let _ = (self.folder.unlink(UNFINISHED), self.folder.remove_empty(READERS));
@@ -228,20 +228,21 @@ impl ChannelFiles {
         made.map_err(ChannelError::os("create", self.unfinished_path()))
     }
 
-    /// Gives the finished segment its name. Replaces an existing segment.
+    /// Renames the finished segment to its final name. Replaces an existing segment.
     pub(crate) fn finish(&self) -> Result<(), ChannelError> {
         let named = self.folder.rename(UNFINISHED, SEGMENT);
         named.map_err(ChannelError::os("name", self.segment_path()))
     }
 
-    /// Removes the channel's directory again, if this process made it and it is empty.
+    /// Removes the channel's directory, if this process made it and it is empty.
     pub(crate) fn leave(&self) {
         if self.is_new {
             let _ = self.parent.remove_empty(&self.name);
         }
     }
 
-    /// Removes the files that this process made here. Called if [`make_unfinished`](Self::make_unfinished) or a later step failed.
+    /// Removes the files that this process made in the directory. Called if [`make_unfinished`](Self::make_unfinished) or a later step
+    /// failed.
     pub(crate) fn undo(&self, is_lock_new: bool) {
         let _ = self.folder.unlink(UNFINISHED);
         // If the channel existed before, this process made only the new segment.
@@ -258,9 +259,8 @@ impl ChannelFiles {
         }
     }
 
-    /// Renames the channel, so that it is gone at once, and then removes it file by file. Also removes channels that
-    /// other processes left when they died at this point. The caller holds the lock, and found nothing foreign in
-    /// `inventory`.
+    /// Renames the channel, so that it is gone at once, and then removes its files. Also removes renamed channels whose removers died
+    /// before they had removed all files. The caller holds the lock, and found nothing foreign in `inventory`.
     pub(super) fn discard(&self, inventory: Inventory) -> Result<Removed, ChannelError> {
         let hidden = format!("{REMOVED}{}", unique());
         let renamed = self.parent.rename(&self.name, &hidden);
@@ -310,7 +310,7 @@ impl ChannelFiles {
     }
 }
 
-/// Removes all files in a removed channel's directory. Tries several times, since a late reader may add its page meanwhile.
+/// Removes all files in a removed channel's directory. Tries several times, because a late reader may add its page meanwhile.
 fn empty(folder: &Folder) -> io::Result<()> {
     for _ in 0..8 {
         if let Ok(readers) = folder.folder(READERS) {
@@ -339,14 +339,13 @@ fn empty(folder: &Folder) -> io::Result<()> {
     Ok(())
 }
 
-/// Mode of a segment in a directory of mode `mode`: users that the mode lets in must be able to read it.
+/// The mode of a segment in a directory of mode `mode`. All users that may enter the directory may read the segment.
 fn segment_mode(mode: u32) -> u32 {
     0o600 | mode & 0o444
 }
 
-/// Looks for a living publisher whose channel's files were removed while it published. `lock` has just been made, and has the same path as
-/// that publisher's lock had. The publisher continues to publish to its readers, so a second publisher beside it would split them. Looks
-/// through the processes of this user.
+/// Searches the processes of this user for a living publisher whose channel's files were removed while it published. `lock` has just been
+/// made, at the path that the publisher's lock had. The publisher still publishes to its readers, so a second publisher would split them.
 fn holder_without_files(lock: &File) -> Option<Holder> {
     let own = fs::read_link(format!("/proc/self/fd/{}", lock.as_raw_fd())).ok()?;
     let mut removed = own.into_os_string();
@@ -364,12 +363,12 @@ fn holder_without_files(lock: &File) -> Option<Holder> {
     })
 }
 
-/// The holder that the content of the lock file names. It serves only for messages; the lock itself decides.
+/// The holder that the lock file names. Only messages use it, because the lock itself decides.
 fn holder(lock: &File) -> Holder {
     let mut text = String::new();
     let _ = lock.take(32).read_to_string(&mut text);
-    // The id belongs to the publisher's own PID namespace, where another process may have it here. It may also belong to a process that has
-    // ended and left the lock to a child.
+    // The id belongs to the publisher's own PID namespace. In this namespace another process may have it. It may also belong to a process
+    // that has ended and left the lock to a child.
     let pid = text.trim().parse().ok().filter(|pid| has_open(*pid, lock));
     Holder::Publisher { pid, command: pid.and_then(super::command_of) }
 }

@@ -1,7 +1,7 @@
-//! An open directory. Names are looked up in it, and no link is followed.
+//! An open directory. Names are resolved in it, and no link is followed.
 //!
-//! Every call with a path looks the path up again. In between, a user who may write to a directory on the path can put a link there. A
-//! descriptor always means the directory that was checked.
+//! Every call with a path resolves the path again. Between two calls, a user who may write to a directory on the path can put a link there.
+//! A descriptor always means the directory that was checked.
 
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, Stat};
@@ -15,10 +15,10 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long to wait for another process to give up its lease of a file.
+/// Time to wait until another process gives up its lease of a file.
 const LEASED: Duration = Duration::from_millis(100);
 
-/// An open directory. Opening it needs no right to list it.
+/// An open directory. Opening it needs no permission to list it.
 #[derive(Debug)]
 pub(crate) struct Folder {
     fd: OwnedFd,
@@ -26,8 +26,8 @@ pub(crate) struct Folder {
     path: PathBuf,
 }
 
-/// As `openat`, but the descriptor is never 0, 1 or 2. A program that has closed these, as daemons do, may still print to them, and its
-/// output must not go into our files.
+/// Opens a file as `openat` does, but never as descriptor 0, 1 or 2. A program that has closed these, as daemons do, may still print to
+/// them, and its output must not go into files of channels.
 fn open(
     dir: impl AsFd,
     name: impl rustix::path::Arg,
@@ -61,7 +61,7 @@ impl Folder {
         Ok(Self { fd: open(&self.fd, name, flags, Mode::empty())?, path: self.path.join(name) })
     }
 
-    /// Opens the regular file `name`. Refuses a link, and also a pipe, without waiting for its other end.
+    /// Opens the regular file `name`. Refuses a link or a pipe, and does not wait for the other end of a pipe.
     pub(crate) fn file(&self, name: impl AsRef<OsStr>, access: OFlags) -> io::Result<File> {
         let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let until = Instant::now() + LEASED;
@@ -170,7 +170,7 @@ pub(crate) fn is_same_file(one: &Stat, other: &Stat) -> bool {
     (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
-/// Returns a part of a file name that no other process uses, even in another PID namespace: 16 random hexadecimal digits.
+/// Returns a part of a file name that no other process uses, even in another PID namespace. It has 16 random hexadecimal digits.
 pub(crate) fn unique() -> String {
     let mut random = [0; 8];
     getrandom::fill(&mut random).expect("Linux gives random bytes once it has booted");

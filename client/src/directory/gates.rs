@@ -1,4 +1,4 @@
-//! The files of gates: one page for each gate, and the publisher's figures.
+//! The files of gates: one page for each gate, and the publisher's figures about all gates.
 //!
 //! ```text
 //! gates/               as the channel's directory, but only its owner makes files here
@@ -26,11 +26,11 @@ pub(crate) struct OpenGates {
     pub(crate) figures: Option<File>,
 }
 
-/// A gate as a tool sees it: the publisher's figures, and the reader's own words.
+/// The data about a gate that a tool shows: the publisher's figures, and the words in the gate page.
 #[derive(Debug, Clone)]
 pub(crate) struct GateSight {
     pub(crate) figures: gate::GateFigures,
-    /// `None` if no reader holds the gate.
+    /// The reader's words in the gate page. `None` if no reader holds the gate.
     pub(crate) claim: Option<GateClaim>,
 }
 
@@ -56,9 +56,10 @@ impl GateFolder {
         }
     }
 
-    /// Opens or makes a page for each of `gates`, and the page of figures. Removes the pages of other gates. `mode` is that of the channel.
+    /// Opens or makes a page for each of `gates`, and the page of figures. Removes the pages of other gates. `mode` is the mode of the
+    /// channel.
     ///
-    /// An existing page stays as it is, since a reader may hold it. A file that is no page is replaced.
+    /// An existing page stays unchanged, because a reader may hold it. A file that is no page is replaced.
     pub(crate) fn open(&self, gates: &[Settled], mode: u32) -> io::Result<OpenGates> {
         self.keep_only(gates);
         let page = |settled: &Settled| {
@@ -98,8 +99,8 @@ impl GateFolder {
         }
     }
 
-    /// Opens the page of a gate for its reader: once to lock and once to map. A child that is forked shares the maps of its parent, and would
-    /// keep a lock on a file that is mapped.
+    /// Opens the page of a gate for its reader twice: one file is for the lock, the other for the map. A forked child shares its parent's
+    /// maps. So a lock on a mapped file would stay held in the child.
     pub(crate) fn page(&self, name: GateName) -> io::Result<[File; 2]> {
         let open = || self.0.file(name.as_str(), OFlags::RDWR);
         Ok([open()?, open()?])
@@ -118,7 +119,7 @@ impl GateFolder {
         names
     }
 
-    /// The gates as tools see them.
+    /// The data about all gates for tools.
     pub(crate) fn sights(&self) -> Vec<GateSight> {
         let figures = self.0.file(FIGURES, OFlags::RDONLY).and_then(|file| Figures::read(&file));
         let Ok(Some(Figures { segment, gates, .. })) = figures else { return Vec::new() };
@@ -131,7 +132,7 @@ impl GateFolder {
         gates.into_iter().map(sight).collect()
     }
 
-    /// Removes all files of ours.
+    /// Removes all files that shmcast made in the directory.
     pub(crate) fn empty(&self) {
         for name in self.0.names().unwrap_or_default() {
             if is_gate_file(&self.0, &name).unwrap_or(false) {
@@ -180,7 +181,7 @@ impl ChannelFiles {
         }
     }
 
-    /// The gates of the channel as tools see them.
+    /// The data about the channel's gates for tools.
     pub(super) fn gate_sights(&self) -> Vec<GateSight> {
         match GateFolder::find(self.folder(), GATES) {
             Ok(Some(gates)) => gates.sights(),

@@ -1,4 +1,4 @@
-//! The state of a channel when it was looked at.
+//! The state of a channel at one time, as tools show it.
 
 use super::gates::GateSight;
 use crate::error::Holder;
@@ -18,11 +18,11 @@ pub enum Publishing {
     By(Holder),
     /// No process holds the writer lock.
     Nobody,
-    /// The lock file cannot be read by this user.
+    /// This user cannot read the lock file.
     Unknown,
 }
 
-/// A channel as [`Directory::channel`](super::Directory::channel) saw it.
+/// The state of a channel. [`Directory::channel`](super::Directory::channel) returns it.
 #[derive(Debug, Clone)]
 pub struct ChannelInfo {
     /// Its name.
@@ -84,7 +84,8 @@ fn board_status(view: &View) -> BoardStatus {
 /// A live reader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReaderInfo {
-    /// The figures on the reader's page. The process id is 0 if the process cannot be seen from here, such as one in another PID namespace.
+    /// The figures on the reader's page. The process id is 0 if this process cannot see the reader, such as a reader in another PID
+    /// namespace.
     pub stats: ReaderStats,
     /// Its command name, if its process is visible from here.
     pub command: Option<String>,

@@ -8,13 +8,12 @@
 //!     readers/PID-RANDOM   one page a subscriber, locked while it lives
 //!     gates/GATE           one page a gate, locked while a reader holds it
 //! ```
-//! A channel that is removed first moves to `DIR/.removed-RANDOM`, so that no other process ever finds half of a
-//! channel. Names that begin with a dot are never channels.
+//! To remove a channel, a process first renames it to `DIR/.removed-RANDOM`. So no other process ever finds a channel without some of its
+//! files. Names that begin with a dot are never channels.
 //!
-//! File modes decide which users may read. The owner of the files can of course destroy them; the kernel keeps other
-//! users out. Nothing leads to files elsewhere: all names below DIR are looked up in directories that are held open
-//! ([`folder`]), links are not followed, and only files that are proved to be a channel's are written to or removed
-//! ([`ours`]).
+//! File modes decide which users may read. The owner of the files can destroy them, and the kernel keeps other users out. No name leads to
+//! files elsewhere: all names below DIR are resolved in directories that are held open ([`folder`]), and links are not followed. A file is
+//! written to or removed only if it is proved to belong to a channel ([`ours`]).
 
 mod files;
 mod folder;
@@ -39,7 +38,7 @@ use std::path::{Path, PathBuf};
 
 /// Environment variable that names another default directory.
 pub const DIR_VARIABLE: &str = "SHMCAST_DIR";
-/// The directory that all users of this host share, if root has made it; see [`Directory::default`].
+/// The directory that all users of this host share, if root has made it. See [`Directory::default`].
 pub const SHARED_DIR: &str = "/dev/shm/shmcast";
 /// Longest channel name in bytes.
 pub const MAX_NAME: usize = 200;
@@ -61,16 +60,16 @@ pub const MAX_NAME: usize = 200;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Directory {
     path: PathBuf,
-    /// Whether the user gave the path, so that its owner is the user's own choice.
+    /// Whether the user gave the path. Then its owner is the user's own choice.
     explicit: bool,
 }
 
 impl Default for Directory {
     /// Returns the first of these:
     /// 1. `$SHMCAST_DIR`, if it is set and not empty;
-    /// 2. [`SHARED_DIR`], if root owns it and this user may enter and list it. shmcast never makes it. The
-    ///    administrator does, for example with mode 1777 for all users, or 0750 for those of a group;
-    /// 3. `/dev/shm/shmcast-UID`, this user's own, which the first publisher makes.
+    /// 2. [`SHARED_DIR`], if root owns it and this user may enter and list it. shmcast never makes it. The administrator does, for example
+    ///    with mode 1777 for all users, or with 0750 for the users of a group;
+    /// 3. `/dev/shm/shmcast-UID`, which belongs to this user alone, and which the first publisher makes.
     fn default() -> Self {
         match std::env::var_os(DIR_VARIABLE) {
             Some(path) if !path.is_empty() => Self::at(path),
@@ -85,7 +84,7 @@ fn me() -> u32 {
 }
 
 /// Whether root has made a directory for all users, and this user may enter and list it. Any user may make such a directory in /dev/shm, so
-/// only one that root owns counts.
+/// it counts only if root owns it.
 fn is_shared(path: &Path) -> bool {
     if fault!("first_user_owns_the_default") {
         return true;
@@ -114,15 +113,15 @@ impl Directory {
         &self.path
     }
 
-    /// Looks at every channel, in the order of their names. A directory that does not exist holds no channels. A subdirectory is no channel
-    /// if it has neither a segment nor a lock file of shmcast's, or while a publisher is still making the channel: a channel exists from
-    /// the moment at which it can be opened.
+    /// Returns the state of every channel, in the order of their names. A directory that does not exist holds no channels. A subdirectory
+    /// is no channel if it has neither a segment nor a lock file of shmcast's. It is also no channel while a publisher is still making it:
+    /// a channel exists from the moment at which it can be opened.
     ///
     /// This call also removes pages that dead readers left. It changes nothing else.
     ///
     /// # Errors
-    /// [`ChannelError`] if the directory, or a subdirectory, cannot be looked at, such as for a lack of descriptors. A damaged channel is
-    /// listed with the fault that was found.
+    /// [`ChannelError`] if the directory or a subdirectory cannot be read, such as for a lack of descriptors. A damaged channel is no
+    /// error: it is listed with its fault.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -148,10 +147,10 @@ impl Directory {
         looked.flatten().collect()
     }
 
-    /// Looks at one channel. Removes pages of dead readers as [`channels`](Self::channels) does.
+    /// Returns the state of one channel. Removes pages of dead readers as [`channels`](Self::channels) does.
     ///
     /// # Errors
-    /// [`ChannelError::NotFound`], or the reason why it could not be looked at.
+    /// [`ChannelError::NotFound`], or the reason why the channel could not be read.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -184,14 +183,14 @@ impl Directory {
         Ok(ChannelInfo { name: name.into(), is_private, detail, publisher, readers, gates })
     }
 
-    /// Removes a channel that nobody uses, in any state, and returns what was removed.
+    /// Removes a channel that no process uses, in any state, and returns a list of the removed files.
     ///
-    /// Removes only files that are proved to be a channel's, one by one, after all of them were checked. This includes
-    /// a damaged segment, and the files of a publisher that died half-way.
+    /// Checks all files first, and removes only files that are proved to belong to a channel. These include a damaged segment, and the
+    /// files of a publisher that died while it made the channel.
     ///
     /// # Errors
-    /// [`ChannelError::InUse`] while it has a live publisher or reader. [`ChannelError::NotAChannel`] if the directory
-    /// holds any other file. Nothing is removed then.
+    /// [`ChannelError::InUse`] while it has a live publisher or reader. [`ChannelError::NotAChannel`] if the directory holds any other
+    /// file. Then nothing is removed.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -225,7 +224,7 @@ impl Directory {
         files.discard(inventory)
     }
 
-    /// Explains an error that permissions caused: if the channel is another user's, the result names that user.
+    /// Explains an error of permissions: if the channel belongs to another user, the result names that user.
     pub(crate) fn explained(&self, name: &str, error: ChannelError) -> ChannelError {
         let path = self.path.join(name);
         let owner = fs::symlink_metadata(&path).map(|found| found.uid()).ok();
@@ -244,7 +243,7 @@ impl Directory {
         ChannelError::NotFound { name: name.into(), dir: self.path.clone() }
     }
 
-    /// Opens the directory of a channel, with any content. Returns `None` if there is none.
+    /// Opens the directory of a channel, whatever it contains. Returns `None` if it does not exist.
     pub(crate) fn files(&self, name: &str) -> Result<Option<ChannelFiles>, ChannelError> {
         check_name(name).map_err(|why| ChannelError::Name { name: name.into(), why })?;
         let Some(parent) = self.open()? else { return Ok(None) };
@@ -255,9 +254,9 @@ impl Directory {
         }
     }
 
-    /// Opens the directory. Returns `None` if there is none.
+    /// Opens the directory. Returns `None` if it does not exist.
     ///
-    /// Any user may make a directory in /dev/shm, so by default our channels must not go into another user's directory.
+    /// Any user may make a directory in /dev/shm. So in the default directory, this refuses one that another user made.
     fn open(&self) -> Result<Option<Folder>, ChannelError> {
         let opened = if self.explicit { Folder::named(&self.path) } else { Folder::unnamed(&self.path) };
         let foreign = |owner| Err(ChannelError::ForeignDirectory { dir: self.path.clone(), owner });
@@ -313,11 +312,10 @@ impl Directory {
     }
 }
 
-/// Mode of directories that are made, unless asked otherwise.
+/// Mode of the directories that a publisher makes, unless its builder sets another.
 pub(crate) const DEFAULT_MODE: u32 = 0o700;
 
-/// Checks a name. It becomes a directory entry and a label in metrics, so it has no separators, is not hidden, and
-/// needs no escapes.
+/// Checks a name. A name becomes a directory entry and a label in metrics. So it has no separators, is not hidden, and needs no escapes.
 pub(crate) fn check_name(name: &str) -> Result<(), &'static str> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._-:@+".contains(c);
     match name {
@@ -329,8 +327,8 @@ pub(crate) fn check_name(name: &str) -> Result<(), &'static str> {
     }
 }
 
-/// Whether the process with this id in our PID namespace has the file open. The open files of another user's process are not shown. Such a
-/// process counts as having the file open if the file belongs to that user.
+/// Whether the process with this id in our PID namespace has the file open. This process cannot list the open files of another user's
+/// process. Such a process counts as having the file open if the file belongs to that user.
 fn has_open(pid: u32, file: &File) -> bool {
     let Ok(wanted) = file.metadata() else { return false };
     let is_it = |of: fs::Metadata| (of.dev(), of.ino()) == (wanted.dev(), wanted.ino());

@@ -1,4 +1,4 @@
-//! Which files belong to a channel, and the proof of that.
+//! Decides which files belong to a channel of shmcast's. Such files are called ours.
 //!
 //! A file is removed, overwritten or followed only if it is proved to be ours. A name alone is never enough:
 //!
@@ -12,10 +12,10 @@
 //!
 //! | `gates/GATE` | its name is one of a gate, and it begins with the magic of gate pages or has their size: its reader may have written anything into it |
 //! | `gates/.figures` | always: only the owner makes files in `gates` |
-//! | `gates/.new-RANDOM` | as the page of a gate |
+//! | `gates/.new-RANDOM` | always, as for `gates/.figures` |
 //!
-//! `readers` must be a directory and not a link. It and `.segment.new` are ours only beside a `lock` or a `segment`
-//! that is ours, since the lock is made first. Every other entry is foreign.
+//! `readers` must be a directory and not a link. It and `.segment.new` are ours only beside a `lock` or a `segment` that is ours, because a
+//! publisher makes the lock first. Every other entry is foreign.
 
 use super::folder::{Folder, is_directory, is_plain, mode};
 use crate::error::ChannelError;
@@ -35,11 +35,11 @@ pub(super) const READERS: &str = "readers";
 pub(super) const GATES: &str = "gates";
 /// The publisher's figures about its gates.
 pub(super) const FIGURES: &str = ".figures";
-/// A gate page that is not finished, followed by 16 hexadecimal digits.
+/// Start of the name of an unfinished gate page. 16 hexadecimal digits follow.
 pub(super) const UNFINISHED_GATE: &str = ".new-";
 /// A segment that its publisher has not finished.
 pub(super) const UNFINISHED: &str = ".segment.new";
-/// A channel that is being removed is renamed to this, followed by 16 hexadecimal digits.
+/// Start of the name of a channel that is being removed. 16 hexadecimal digits follow.
 pub(super) const REMOVED: &str = ".removed-";
 
 pub(super) const NO_LOCK: &str = "is not a lock file that shmcast made";
@@ -47,7 +47,7 @@ const NO_SEGMENT: &str = "is not a segment that shmcast made";
 const NO_GATES: &str = "is not a directory of gates that shmcast made";
 pub(super) const NO_READERS: &str = "is not a directory that shmcast made";
 
-/// The first word of an unfinished segment: none, a zero, or the magic, which is stored last.
+/// The first word of an unfinished segment: none, a zero, or the magic, because the magic is stored last.
 const UNFINISHED_MAGICS: &[Option<u64>] = &[None, Some(0), Some(header::MAGIC)];
 
 /// The longest content of a lock file: a process id and a newline.
@@ -56,7 +56,7 @@ const LOCK_BYTES: i64 = 16;
 /// All entries of a channel's directory.
 #[derive(Debug, Default)]
 pub(super) struct Inventory {
-    /// The names of our files, with the bytes of memory that each takes. The names of reader pages begin with `readers/`.
+    /// The names of our files, with the bytes of memory that each file takes. The names of reader pages begin with `readers/`.
     pub(super) files: Vec<(String, u64)>,
     /// The first entry that is not ours, and the reason.
     pub(super) foreign: Option<(String, &'static str)>,
@@ -65,9 +65,9 @@ pub(super) struct Inventory {
 }
 
 impl Inventory {
-    /// Looks at all entries of `folder`. If the caller does not hold the channel's lock, publishers and removers may change the folder
-    /// meanwhile. Their files may then be missing in the result, but never count as foreign: publishers make the lock file first, removers
-    /// remove it last, and it is looked at after the listing and before all other entries.
+    /// Reads all entries of `folder`. If the caller does not hold the channel's lock, publishers and removers may change the folder
+    /// meanwhile. Their files may then be missing in the result, but never count as foreign. The reason: publishers make the lock file
+    /// first, and removers remove it last. This function checks the lock after it has listed the folder, and before all other entries.
     pub(super) fn of(folder: &Folder) -> io::Result<Self> {
         let names = sorted_names(folder)?;
         let lock = lock_of(folder)?;
@@ -156,7 +156,7 @@ pub(super) fn not_a_channel(folder: &Folder, entry: impl Into<String>, why: &'st
     ChannelError::NotAChannel { dir: folder.path().to_owned(), entry: entry.into(), why }
 }
 
-/// Whether there is a segment, which is known by its magic.
+/// Whether there is a segment. A segment begins with its magic.
 pub(super) fn is_segment(folder: &Folder) -> io::Result<bool> {
     match begins_with(folder, SEGMENT, &[Some(header::MAGIC)]) {
         Err(e) if is_absent(&e) => Ok(false),
@@ -164,7 +164,7 @@ pub(super) fn is_segment(folder: &Folder) -> io::Result<bool> {
     }
 }
 
-/// Whether the lock file is ours; `None` if there is no lock file. The content of another user's lock file cannot be read, and is not
+/// Whether the lock file is ours; `None` if there is no lock file. The content of another user's lock file cannot be read, so it is not
 /// checked.
 pub(super) fn lock_of(folder: &Folder) -> io::Result<Option<bool>> {
     let owner = folder.own_stat()?.st_uid;
@@ -181,7 +181,7 @@ pub(super) fn lock_of(folder: &Folder) -> io::Result<Option<bool>> {
     }
 }
 
-/// Whether the metadata are those of a lock file of ours. `owner` is the directory's owner.
+/// Whether this is the metadata of a lock file of ours. `owner` is the directory's owner.
 pub(super) fn is_lock(stat: &Stat, owner: u32) -> bool {
     let me = nix::unistd::geteuid().as_raw();
     let is_private = mode(stat) & !0o600 == 0 && stat.st_size <= LOCK_BYTES;
@@ -198,7 +198,7 @@ pub(super) fn holds_a_pid(file: &File) -> io::Result<bool> {
     })
 }
 
-/// Whether a name is that of a reader page, shown or still hidden.
+/// Whether a name is the name of a reader page. A page that its reader is still making has a hidden name.
 pub(super) fn is_page_name(name: &OsStr) -> bool {
     let name = name.as_encoded_bytes();
     let name = name.strip_prefix(b".").unwrap_or(name);
@@ -210,8 +210,8 @@ pub(super) fn is_page_name(name: &OsStr) -> bool {
         && parts.next().is_some_and(is_random)
 }
 
-/// Whether an entry of a directory of gates is ours. Only the owner of the directory can make files in it. The reader of a gate may have
-/// overwritten or extended the page.
+/// Whether an entry of a directory of gates is ours. Only the owner of the directory can make files in it, but the reader of a gate may
+/// have overwritten or extended the page.
 pub(super) fn is_gate_file(gates: &Folder, name: &OsStr) -> io::Result<bool> {
     let stat = gates.stat(name)?;
     let Some(text) = name.to_str().filter(|_| is_plain(&stat) && mode(&stat) & 0o111 == 0) else {
@@ -226,18 +226,18 @@ pub(super) fn is_gate_file(gates: &Folder, name: &OsStr) -> io::Result<bool> {
     Ok(text == FIGURES || text.parse::<GateName>().is_ok() && is_page())
 }
 
-/// Whether a name is that of a channel that is being removed.
+/// Whether a name is the name of a channel that is being removed.
 pub(super) fn is_removed_name(name: &OsStr) -> bool {
     name.as_encoded_bytes().strip_prefix(REMOVED.as_bytes()).is_some_and(is_random)
 }
 
-/// Whether a text has the form that `unique` makes.
+/// Whether a text has the form of a result of `unique`.
 fn is_random(text: &[u8]) -> bool {
     text.len() == 16 && text.iter().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte))
 }
 
-/// Whether the file `name` is a reader page, finished or not. Only its owner can read a hidden page, so its content is
-/// not checked for others.
+/// Whether the file `name` is a reader page, finished or not. Only its owner can read a hidden page, so other users do not check its
+/// content.
 fn is_page(readers: &Folder, name: &OsStr, stat: &Stat) -> io::Result<bool> {
     if !is_page_name(name) {
         return Ok(false);
@@ -254,12 +254,12 @@ pub(super) fn is_hidden(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(b".")
 }
 
-/// Whether an open file, opened by `name`, begins as a page does.
+/// Whether an open file begins as a reader page does. `name` is the name by which it was opened.
 pub(super) fn begins_as_page(file: &File, name: &OsStr) -> io::Result<bool> {
     Ok(page_magics(name).contains(&first_word(file)?))
 }
 
-/// The words that a page may begin with. The magic is stored last; before that, the page has its hidden name.
+/// The first words that a reader page may have. The magic is stored last. Before that, the page has its hidden name.
 fn page_magics(name: &OsStr) -> &'static [Option<u64>] {
     const HIDDEN: &[Option<u64>] = &[Some(reader_page::MAGIC), Some(0), None];
     if is_hidden(name) { HIDDEN } else { &HIDDEN[..1] }

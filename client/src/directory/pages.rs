@@ -13,10 +13,10 @@ use std::fs::File;
 use std::io;
 
 impl ChannelFiles {
-    /// Returns the live readers, which are known by the locks on their pages. Removes pages of dead readers, if this user may.
+    /// Returns the live readers. A reader lives while the lock on its page is held. Removes pages of dead readers, if this user may.
     ///
     /// # Errors
-    /// If the system lacks the resources to look at all pages.
+    /// If the system lacks the resources to read all pages.
     pub(super) fn live_readers(&self) -> Result<Vec<ReaderInfo>, ChannelError> {
         let pages = match self.readers() {
             Err(e) if e.is_shortage() => return Err(e),
@@ -42,7 +42,7 @@ impl ChannelFiles {
     }
 }
 
-/// Returns the entry that was found; `None` if it no longer exists, or this user cannot look at it.
+/// Returns the found entry; `None` if it no longer exists, or if this user cannot read it. A lack of resources stays an error.
 fn known<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     match found {
         Err(e) if is_shortage(&e) => Err(e),
@@ -65,15 +65,15 @@ fn alive(pages: &Folder, name: &OsStr) -> io::Result<Option<File>> {
     if lock::is_locked(&file)? {
         return Ok(Some(file));
     }
-    // If this user may not remove the page, it stays until another does or the channel is removed. Names are never
-    // used twice, so this is the file that we looked at.
+    // If this user may not remove the page, it stays until another user does, or until the channel is removed. Names are never used twice,
+    // so this is the file that was checked.
     if is_ours {
         let _ = pages.unlink(name);
     }
     Ok(None)
 }
 
-/// Returns the reader of one page, if it lives and its page is shown.
+/// Returns the reader of one page, if the reader lives and its page is not hidden.
 fn look_at(pages: &Folder, name: &OsStr) -> io::Result<Option<ReaderInfo>> {
     let Some(file) = alive(pages, name)?.filter(|_| !ours::is_hidden(name)) else {
         return Ok(None); // the reader is dead, or its page is being made

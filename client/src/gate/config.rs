@@ -1,4 +1,4 @@
-//! The properties that a channel's owner gives a gate, and their values for a ring of a given size.
+//! The properties that a channel's owner gives a gate, and their values in a ring of a given size.
 
 use super::name::{GateError, GateName};
 use crate::error::ChannelError;
@@ -9,8 +9,8 @@ use std::time::Duration;
 
 /// A gate of a channel: a reader that the publisher waits for, within a limit.
 ///
-/// Without further calls the reader may be behind by half of the ring, one message waits for 200 µs at most, and the gate is dropped after
-/// that.
+/// By default, the reader's largest lag is half of the ring, and one message waits for at most 200 µs. After that wait, the gate is
+/// dropped.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -38,13 +38,14 @@ enum Lag {
     Bytes(u64),
 }
 
-/// The end of a gate's wait.
+/// The action of a publisher when a message has waited for the gate's longest wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Then {
-    /// The message is published. The gate is dropped: its reader may be lapped, until it has caught up to half of the lag.
+    /// The publisher drops the gate and publishes the message. The gate's reader may be lapped until its lag is at most half of the largest
+    /// lag.
     #[default]
     Drop,
-    /// The message is not published, and the publisher's call says so.
+    /// The publisher refuses the message, and its call returns an error.
     Refuse,
 }
 
@@ -63,7 +64,7 @@ impl Then {
 }
 
 impl Gate {
-    /// Names a gate. A reader asks for it by [`SubscriberBuilder::gate`](crate::SubscriberBuilder::gate).
+    /// Makes a gate of this name. A reader requests it by [`SubscriberBuilder::gate`](crate::SubscriberBuilder::gate).
     ///
     /// ```
     /// let gate = shmcast::Gate::new("risk");
@@ -72,7 +73,7 @@ impl Gate {
         Self { name: name.into(), lag: Lag::Percent(50), wait: Duration::from_micros(200), then: Then::Drop }
     }
 
-    /// How far the reader may be behind before the publisher waits, as a percentage of the ring. The publisher moves in chunks, so that
+    /// Sets the reader's largest lag, as a percentage of the ring. At a larger lag, the publisher waits. The publisher moves in chunks, so
     /// it may wait up to a chunk earlier: 64 KiB, or a 64th of a large ring.
     ///
     /// ```
@@ -83,7 +84,8 @@ impl Gate {
         self
     }
 
-    /// How far the reader may be behind before the publisher waits, in bytes of the ring: each message takes a multiple of 64.
+    /// Sets the reader's largest lag, in bytes of the ring. At a larger lag, the publisher waits. Each message takes a multiple of 64
+    /// bytes.
     ///
     /// ```
     /// let gate = shmcast::Gate::new("risk").lag_bytes(16 << 20);
@@ -93,7 +95,8 @@ impl Gate {
         self
     }
 
-    /// How long one message waits at most. Zero never waits; a gate that drops is then only a measure.
+    /// Sets the longest wait of one message. With zero, the publisher never waits. A gate with [`Then::Drop`] then only measures its
+    /// reader.
     ///
     /// ```
     /// let gate = shmcast::Gate::new("risk").wait(std::time::Duration::from_millis(5));
@@ -103,8 +106,8 @@ impl Gate {
         self
     }
 
-    /// After the wait, the message is not published, and the call returns [`PublishError::Full`](crate::PublishError::Full). Without this
-    /// call the gate is dropped, and the message goes out.
+    /// Makes the publisher refuse a message after the wait: the call returns [`PublishError::Full`](crate::PublishError::Full). Without
+    /// this method, the publisher drops the gate and publishes the message.
     ///
     /// ```
     /// let gate = shmcast::Gate::new("ledger").refuse();
@@ -139,7 +142,7 @@ impl Gate {
 }
 
 impl Settled {
-    /// Returns the gate as a daemon describes it.
+    /// Returns the gate in the form in which a daemon sends it.
     pub(crate) fn terms(&self) -> GateTerms {
         GateTerms {
             gate: self.name.as_str().to_owned(),
@@ -165,8 +168,9 @@ struct Limits {
 
 impl Limits {
     /// - The least lag: a publisher whose gate's reader has caught up must be able to publish the largest record after the longest pad,
-    ///   and its frontier moves in chunks.
-    /// - The largest lag: a successor may raise the frontier by a chunk and by what it cleans ahead before it looks at any gate.
+    ///   although its frontier moves in chunks.
+    /// - The largest lag: a successor may raise the frontier by a chunk and by the bytes that it cleans ahead, before it reads any gate's
+    ///   page.
     fn of(geometry: &Geometry) -> Self {
         let record = record_bytes(geometry.max_message);
         let least = 2 * record + geometry.chunk + AHEAD;
@@ -174,7 +178,7 @@ impl Limits {
     }
 }
 
-/// A gate in a ring of a known size.
+/// A gate with its values in a ring of known size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Settled {
     pub(crate) name: GateName,
@@ -183,7 +187,7 @@ pub(crate) struct Settled {
     pub(crate) then: Then,
 }
 
-/// Settles all gates of a channel.
+/// Computes the values of all gates of a channel, and refuses gates that do not fit.
 pub(crate) fn settle(
     channel: &str,
     gates: &[Gate],

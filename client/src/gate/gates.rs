@@ -1,12 +1,12 @@
-//! The publisher's end of its gates: when it looks at them, how it waits, and what it counts.
+//! The publisher's end of its gates: it reads their pages, waits for their readers, and counts the waits.
 //!
-//! The ring's writer refuses a record that would take its frontier beyond a bound. Only then does the publisher come here. It looks at all
-//! gates, and raises the bound as far as they allow:
+//! The ring's writer refuses a record that would take its frontier beyond a bound. Only then does the publisher call this module. A look
+//! reads the lock and the page of each gate. Then the publisher raises the bound as far as all gates allow:
 //!
 //! - for a gate in force, to the position that its reader has passed, plus the lag;
-//! - for any other gate, a quarter of the lag beyond the tail, so that a reader that has just attached is noticed in time.
+//! - for any other gate, to a quarter of the lag beyond the tail, so that the publisher soon notices a reader that has just attached.
 //!
-//! A look costs two system calls a gate. The publisher maps nothing that a reader can write or shorten.
+//! A look costs two system calls for each gate. The publisher maps no page that a reader can write or shorten.
 
 use super::config::{Settled, Then};
 use super::name::GateName;
@@ -22,13 +22,13 @@ use shmcast_layout::segment::Segment;
 use std::fs::File;
 use std::time::{Duration, Instant};
 
-/// How long the publisher spins between two looks before it lets other threads run.
+/// Time for which the publisher spins between looks. After that it lets other threads run.
 const SPINS_FOR: Duration = Duration::from_micros(20);
-/// If less than this is left of a wait, it spins: another thread may run for some milliseconds.
+/// If less than this is left of a wait, the publisher spins, because another thread might run for some milliseconds.
 const SPINS_LAST: Duration = Duration::from_micros(100);
-/// How long it lets others run between two looks before it sleeps.
+/// Time for which the publisher lets other threads run between looks. After that it sleeps.
 const YIELDS_FOR: Duration = Duration::from_millis(2);
-/// How long it sleeps between two looks.
+/// Length of a sleep between two looks.
 const SLEEP: Duration = Duration::from_micros(50);
 
 /// A gate of a channel, as its publisher knows it.
@@ -39,17 +39,17 @@ pub struct GateStatus {
     pub name: GateName,
     /// Its state at the last look.
     pub state: GateState,
-    /// How far the reader may be behind before the publisher waits, in bytes of the ring.
+    /// The reader's largest lag in bytes of the ring. At a larger lag, the publisher waits.
     pub lag_bytes: u64,
-    /// How long one message waits at most.
+    /// The limit of one message's wait.
     pub wait: Duration,
-    /// What comes after the wait.
+    /// The action after the wait.
     pub then: Then,
-    /// How far the reader is behind now, in bytes of the ring; `None` if nobody holds the gate, or its page says nothing.
+    /// The reader's lag now, in bytes of the ring; `None` if no reader holds the gate, or its page has no position for this segment.
     pub behind_bytes: Option<u64>,
-    /// How many messages the reader is behind, by its own word.
+    /// The reader's lag now, in messages, as the reader claims.
     pub behind_messages: Option<u64>,
-    /// The process id that the reader claims; `None` if nobody holds the gate.
+    /// The process id that the reader claims; `None` if no reader holds the gate.
     pub pid: Option<u64>,
     /// Messages that waited for this gate.
     pub held: u64,
@@ -61,16 +61,16 @@ pub struct GateStatus {
     pub dropped: u64,
     /// Messages that were refused after a wait.
     pub refused: u64,
-    /// Messages that calls which never wait refused.
+    /// Messages that were refused because the call was one that never waits.
     pub turned_away: u64,
-    /// Positions that the reader claimed and the ring had not reached. An honest reader claims none.
+    /// Number of positions that the reader claimed although the ring had not reached them. An honest reader claims none.
     pub impossible: u64,
-    /// Waits by their length: number `n` counts the waits below 2^(n+1) ns, and not below 2^n.
+    /// Numbers of waits by length: element `n` counts the waits of at least 2^n ns and less than 2^(n+1) ns.
     pub waits: [u64; BUCKETS],
 }
 
 impl GateStatus {
-    /// The wait below which the fraction `quantile` of all waits lie, up to twice the true one; `None` if there was no wait.
+    /// The wait below which the fraction `quantile` of all waits lie, at most twice the true wait; `None` if there was no wait.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -98,11 +98,11 @@ struct One {
     file: File,
     standing: Standing,
     figures: GateFigures,
-    /// Whether no look of this publisher has found the place of the reader that holds the gate since the first look.
+    /// Whether the same reader may have held the gate since this publisher's first look, and no look has found a position in its page.
     is_unheard: bool,
-    /// Whether the message at hand has waited for it.
+    /// Whether the present message has waited for this gate.
     has_held: bool,
-    /// Since when a call that never waits has been refused again and again.
+    /// The time of the first refusal since which every call that never waits was refused.
     refusing_since: Option<Instant>,
 }
 
@@ -111,9 +111,9 @@ impl One {
         GateClaim::read(&self.file, segment).unwrap_or(GateClaim { position: None, sequence: 0, pid: 0 })
     }
 
-    /// Looks at the lock and the page.
+    /// Reads the lock and the page.
     fn look(&mut self, segment: [u64; 2], ring: Ring) {
-        // A lock that cannot be looked at holds nobody up.
+        // If the lock's state is unknown, no message waits for the gate.
         let is_held = lock::is_locked(&self.file).unwrap_or(false);
         let claim = self.claim(segment);
         let seen = Seen { is_held, claim: claim.position };
@@ -138,7 +138,7 @@ impl One {
         self.figures.dropped += 1;
     }
 
-    /// Counts the wait of a message that is now decided.
+    /// Counts the wait of a message that is now published or refused.
     fn note_wait(&mut self, waited: Duration) {
         if !std::mem::take(&mut self.has_held) {
             return;
@@ -158,13 +158,13 @@ pub(crate) struct Gates {
     gates: Vec<One>,
     segment: [u64; 2],
     capacity: u64,
-    /// How far the tail may go between two looks while a gate is not in force.
+    /// Number of bytes by which the tail may move between two looks while a gate is not in force.
     step: u64,
     page: Option<FiguresPage>,
 }
 
 impl Gates {
-    /// Begins to look at the gates whose files these are; `None` without gates. If the page of figures cannot be mapped, tools see none.
+    /// Opens the gates with these files. Returns `None` if there are no gates. If the page of figures cannot be mapped, tools see no gates.
     pub(crate) fn of(files: OpenGates, segment: &Segment, writer: &mut Writer) -> Option<Box<Self>> {
         if files.gates.is_empty() {
             return None;
@@ -175,8 +175,8 @@ impl Gates {
         Some(Box::new(Self::begin(files.gates, page, header.uuid, &header.geometry, writer)))
     }
 
-    /// Looks at each gate for the first time. A gate whose reader was not lapped is in force at once, since the publisher before this one may
-    /// have waited for it. It may be behind by more than the lag: each publisher publishes up to the frontier that it finds.
+    /// Reads each gate for the first time. A gate whose reader was not lapped is in force at once, because the previous publisher may have
+    /// waited for it. Its lag may be more than the largest lag, because each publisher publishes up to the frontier that it finds.
     fn begin(
         gates: Vec<(Settled, File)>,
         page: Option<FiguresPage>,
@@ -222,17 +222,17 @@ impl Gates {
         }
     }
 
-    /// The bound until the next look, if no gate in force holds up a record that needs `frontier`.
+    /// The writer's bound until the next look. No gate in force may hold up a record that needs `frontier`.
     fn bound(&self, writer: &Writer, frontier: u64) -> u64 {
         let standings = self.gates.iter().map(|gate| (gate.standing, gate.config.lag));
         bound_until_next_look(standings, writer.position(), self.step, frontier)
     }
 
-    /// Raises the writer's bound so that a record fits that needs this frontier, and waits for that as `patience` says. All waits of one call
-    /// together take no longer than the longest wait of a gate.
+    /// Raises the writer's bound so that a record fits that needs the frontier `frontier`. Waits for the gates as `patience` says. All
+    /// waits of one call together take no longer than the longest wait of a gate.
     ///
     /// # Errors
-    /// [`PublishError::Full`]; then the bound stays too low for the record.
+    /// [`PublishError::Full`]. Then the bound is still too low for the record.
     #[cold]
     #[inline(never)]
     pub(crate) fn make_way(
@@ -263,12 +263,12 @@ impl Gates {
         }
     }
 
-    /// The gates in force that keep the frontier from going so far.
+    /// The gates in force that do not let the frontier move to `frontier`.
     fn holding(&mut self, frontier: u64) -> impl Iterator<Item = &mut One> {
         self.gates.iter_mut().filter(move |gate| gate.standing.bound(gate.config.lag) < frontier)
     }
 
-    /// Drops the gates that have held the message up for long enough, or returns the refusal.
+    /// Drops the gates that have held up the message for long enough, or returns the reason why the message is refused.
     fn decide(
         &mut self,
         tail: u64,
@@ -280,7 +280,7 @@ impl Gates {
         for gate in self.holding(frontier) {
             let Settled { name, wait, then, .. } = gate.config;
             let held_for = match patience {
-                // A reader that hangs must not turn all messages away for ever.
+                // A reader that hangs must not make every message be refused for ever.
                 Patience::Never => gate.refusing_since.get_or_insert_with(Instant::now).elapsed(),
                 Patience::Waits | Patience::Insists => {
                     gate.has_held = true;
@@ -303,7 +303,7 @@ impl Gates {
         refused
     }
 
-    /// The gates as they are now.
+    /// The present state of the gates.
     pub(crate) fn status(&self, writer: &Writer) -> Vec<GateStatus> {
         let tail = writer.position();
         let status = |gate: &One| {
@@ -336,7 +336,7 @@ impl Gates {
     }
 }
 
-/// Rests between two looks, not longer than `left`.
+/// Pauses between two looks, for at most about `left`.
 fn pause(elapsed: Duration, left: Duration) {
     if elapsed < SPINS_FOR || left < SPINS_LAST {
         (0..32).for_each(|_| std::hint::spin_loop());

@@ -1,4 +1,4 @@
-//! The reader's end of a gate: it holds the gate's lock, and says on the gate's page what it has finished with.
+//! The reader's end of a gate. It holds the gate's lock, and stores in the gate's page the position below which the reader has finished.
 
 use super::name::{GateError, GateName};
 use crate::lock::{self, Held};
@@ -7,7 +7,7 @@ use shmcast_layout::ring::locate::Place;
 use std::fs::File;
 use std::io;
 
-/// A gate that this process holds. Dropping it frees the gate.
+/// A gate that this process holds. Dropping this value frees the gate.
 #[derive(Debug)]
 pub(crate) struct HeldGate {
     name: GateName,
@@ -31,8 +31,8 @@ impl From<io::Error> for NotHeld {
 }
 
 impl HeldGate {
-    /// Takes the gate whose page is in both files, for a reader of the segment of this identity. The files were opened for the caller alone,
-    /// one to be locked and one to be mapped.
+    /// Takes a gate for a reader of the segment with the identity `segment`. Both files are the gate's page, opened for the caller alone:
+    /// the first to be locked, the second to be mapped.
     pub(crate) fn take(name: GateName, [lock, page]: [File; 2], segment: [u64; 2]) -> Result<Self, NotHeld> {
         if !lock::try_lock(&lock)? {
             let pid = GateClaim::read(&lock, segment).map_or(0, |claim| claim.pid);
@@ -47,13 +47,13 @@ impl HeldGate {
         self.name
     }
 
-    /// Says that the reader has finished with everything before `place`. Costs three stores.
+    /// Stores that the reader has finished with everything before `place`. Costs three stores.
     #[inline]
     pub(crate) fn passed(&self, place: Place) {
         self.page.passed(place);
     }
 
-    /// Continues in another segment, where nothing counts before the next [`passed`](Self::passed).
+    /// Continues in another segment. The page has no valid position before the next [`passed`](Self::passed).
     pub(crate) fn go_on(&mut self, segment: [u64; 2]) {
         self.page.go_on(segment);
     }
@@ -61,7 +61,7 @@ impl HeldGate {
 
 impl Drop for HeldGate {
     fn drop(&mut self) {
-        // A forked child shares the map, and must not speak for its parent.
+        // A forked child shares the map, and must not change its parent's page.
         if !self.lock.is_a_childs() {
             self.page.leave();
         }

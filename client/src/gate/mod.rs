@@ -6,7 +6,7 @@
 //!   of the lag or less      <--------- | position, check | <---------  holds the file's lock while it lives
 //!   counts               -----------> gates/.figures  -----------> tools
 //! ```
-//! - `config`: what the owner asks for; `name`: names and refusals
+//! - `config`: the properties that the owner sets; `name`: names and refusals
 //! - `state`: the states of a gate, and the one function that changes them
 //! - `gates`: the publisher's end; `held`: the reader's end
 //! - `model`: both ends as processes that stop and die, for the tests

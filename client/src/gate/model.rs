@@ -1,22 +1,22 @@
-//! A model of a channel with gates: a publisher, its successor, and the readers of each gate, which stop, die and come back at any step.
+//! A model of a channel with gates: a publisher, its successor, and the readers of each gate. They stop, die and come back at any step.
 //!
-//! The publisher decides with the functions of `state.rs`. The ring's writer and the readers' pages are a few numbers. A unit of the ring is
-//! a record.
+//! The publisher decides with the functions of `state.rs`. The ring's writer and the readers' pages are a few numbers. The unit of
+//! positions is one record.
 
 use super::config::Then;
 use super::state::{Fate, GateState, Patience, Ring, Seen, Standing, bound_until_next_look, near};
 use shmcast_testkit::model::{Model, check};
 use std::hash::{Hash, Hasher};
 
-/// The ring: `capacity - 2 * chunk` is the greatest lag, as in `Limits::of`.
+/// The size of the ring. As in `Limits::of`, the largest lag is `capacity - 2 * chunk`.
 const CAPACITY: u64 = 5;
 const CHUNK: u64 = 1;
 const LAG: u64 = CAPACITY - 2 * CHUNK;
-/// How far a successor cleans ahead.
+/// Number of records that a successor cleans ahead.
 const AHEAD: u64 = 3;
-/// The tail goes no farther.
+/// The last position that the tail reaches.
 const LAST: u64 = 6;
-/// How many readers take a gate one after another.
+/// Number of readers that take a gate, one after another.
 const HOLDERS: u8 = 2;
 
 const NOT_LAPPED: &str = "a reader whose gate is in force is not lapped";
@@ -28,34 +28,34 @@ const NEVER_WAITS: &str = "a call that never waits does not wait";
 /// A planted fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mutant {
-    /// The publisher looks at the tail, and not at its frontier, to tell whether a reader was lapped.
+    /// The publisher compares a reader's position with the tail, and not with the frontier, to find out whether the reader was lapped.
     FrontierUnseen,
     /// The bound is never set.
     NoBound,
     /// A gate may lag by the whole ring.
     LagOfTheRing,
-    /// The time that a message has waited is not compared.
+    /// The publisher does not compare the time that a message has waited with the limit.
     NoLimit,
-    /// The lock is not looked at.
+    /// The publisher does not check the lock.
     LockUnseen,
-    /// A look that comes between the two stores of a reader counts as the first one.
+    /// A look between the two stores of a reader counts as the first look.
     FirstLookTorn,
-    /// A call that never waits waits as others do.
+    /// A call that never waits is treated as a call that waits.
     NeverIsWaits,
 }
 
 /// The reader of a gate.
 #[derive(Debug, Clone, Copy, Default)]
 struct Reader {
-    /// Which reader it is, from 1; 0 if nobody holds the lock.
+    /// Number of the reader, from 1; 0 if no reader holds the lock.
     who: u8,
     /// The record that it copies next.
     place: u64,
-    /// Whether it has taken back what the reader before it said.
+    /// Whether it has invalidated the position of the reader before it.
     has_begun: bool,
-    /// Whether it said that it was farther than it is.
+    /// Whether it has claimed a position that is farther than its place.
     lies: bool,
-    /// Whether it has stored its position and not yet the check.
+    /// Whether it has stored its position, and not the check yet.
     is_torn: bool,
     has_left: bool,
 }
@@ -64,29 +64,29 @@ struct Reader {
 #[derive(Debug, Clone, Copy, Default)]
 struct Gate {
     reader: Reader,
-    /// How many readers have held it.
+    /// Number of readers that have held it.
     holders: u8,
-    /// The position on its page, and whose it is.
+    /// The position on its page, and the number of the reader that stored it.
     page: Option<(u64, u8)>,
     standing: Standing,
-    /// Whose position the publisher knows.
+    /// The number of the reader whose position the publisher knows.
     known: u8,
     is_held: bool,
-    /// Whether nobody held the lock at that look.
+    /// Whether no reader held the lock at that look.
     was_free: bool,
-    /// The reader that was in force when the publisher before this one died.
+    /// The number of the reader that was in force when the previous publisher died.
     was_in_force: u8,
     /// `One::is_unheard`.
     is_unheard: bool,
-    /// For how long calls that never wait have been refused.
+    /// Time for which all calls that never wait have been refused.
     refusing: Option<u8>,
 }
 
-/// What the publisher does.
+/// The present work of the publisher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Doing {
     Nothing,
-    /// Looks at the gates: even steps at a lock, odd ones at a page.
+    /// It looks at the gates: the lock in even steps, the page in odd steps.
     Opens(usize),
     Publishes {
         patience: Patience,
@@ -110,12 +110,12 @@ struct State {
     reached: u64,
 }
 
-/// What happens next.
+/// The next step of the model.
 #[derive(Debug, Clone, Copy)]
 enum Action {
     /// `Publisher::publish`, `try_publish`, or a control record.
     Publish(Patience),
-    /// One system call of `One::look`, or after the last one `Gates::decide` and what follows.
+    /// One system call of `One::look`. After the last one, `Gates::decide` and the rest of the call.
     GoOn,
     /// Time passes.
     Tick,
@@ -129,7 +129,7 @@ enum Action {
     Begin(usize),
     /// `Reader::poll`, and after a lap `Reader::resume`.
     Copy(usize),
-    /// The first store of `GatePage::passed`. A look finds the wrong check.
+    /// The first store of `GatePage::passed`. A look then finds the wrong check.
     Tear(usize),
     /// The last store of `GatePage::passed`.
     Pass(usize),
@@ -143,7 +143,7 @@ enum Action {
 
 struct Gates {
     mutant: Option<Mutant>,
-    /// What comes after the wait of each gate. Gate `n` waits for `n + 1` ticks.
+    /// The action after the wait, for each gate. Gate `n` waits for `n + 1` ticks.
     then: Vec<Then>,
 }
 
@@ -231,7 +231,7 @@ impl Gates {
         }
     }
 
-    /// `Writer::publish` once the frontier may go on.
+    /// Does what `Writer::publish` does when the frontier may move.
     fn publish(&self, state: &mut State) {
         state.frontier = frontier_for(state);
         state.tail += 1;
@@ -257,7 +257,7 @@ impl Gates {
         }
     }
 
-    /// What a reader does, and the system for it.
+    /// Does a step of a reader, or of the system for a reader.
     fn read(&self, state: &mut State, action: Action) {
         let (tail, oldest) = (state.tail, state.frontier.saturating_sub(CAPACITY));
         match action {
@@ -295,13 +295,13 @@ impl Gates {
     }
 }
 
-/// `Writer::frontier_for` a record.
+/// Computes `Writer::frontier_for` for one record.
 fn frontier_for(state: &State) -> u64 {
     let need = state.tail + 2;
     if need > state.frontier { need.next_multiple_of(CHUNK) } else { state.frontier }
 }
 
-/// Each patience. A new one does not compile before it is here.
+/// All values of `Patience`. The `match` does not compile if a value is missing.
 fn patiences() -> [Patience; 3] {
     let next = |patience| match patience {
         Patience::Waits => Patience::Never,

@@ -4,9 +4,9 @@ use shmcast_layout::layout::gate::{MAX_GATES, NAME_BYTES};
 use std::fmt;
 use thiserror::Error;
 
-/// The name of a gate: 1 to 31 bytes, of letters, digits and `. _ - : @ +`, which does not begin with `.` or `-`.
+/// The name of a gate. It has 1 to 31 letters, digits and `. _ - : @ +`, and does not begin with `.` or `-`.
 ///
-/// It is copied with the error of a message that a gate held up, without an allocation.
+/// The name is a plain value, so an error can contain it without an allocation.
 ///
 /// ```
 /// let name: shmcast::GateName = "risk".parse()?;
@@ -81,17 +81,19 @@ pub enum GateError {
     /// The channel would have too many gates.
     #[error("a channel has at most {MAX_GATES} gates")]
     TooMany,
-    /// The publisher could not go on, or the reader could be lapped.
+    /// The lag is out of range for this ring. With a smaller lag the publisher could not continue, and with a larger
+    /// one the reader could be lapped.
     #[error("a lag of {lag} B does not fit this ring: give {least} to {most} B")]
     Lag {
-        /// The lag that was asked for, in bytes.
+        /// The requested lag, in bytes.
         lag: u64,
-        /// The least lag: two records of the largest size, a chunk, and what the publisher cleans ahead.
+        /// The least lag, in bytes: two records of the largest size, a chunk, and the bytes that the publisher cleans
+        /// ahead.
         least: u64,
-        /// The largest lag: the capacity without two chunks.
+        /// The largest lag, in bytes: the capacity less two chunks.
         most: u64,
     },
-    /// A daemon owns the channel, and names its gates.
+    /// A daemon owns the channel, and its configuration has the gates.
     #[error("a daemon owns the channel: name its gates in the daemon's configuration, in [[channel.gate]]")]
     Hosted,
     /// The channel has no such gate.
@@ -109,7 +111,7 @@ pub enum GateError {
         /// The process id that the other reader claims; 0 if it claims none.
         pid: u64,
     },
-    /// The file of the gate holds something else.
+    /// The content of the gate's file is not a gate page.
     #[error("its file is not a gate's page: start the publisher again, which makes the file anew")]
     Damaged,
 }

@@ -1,4 +1,4 @@
-//! The state of a gate, which its publisher alone decides, from what it sees at one look.
+//! The state of a gate. Only its publisher decides it, from the result of one look.
 //!
 //! ```text
 //!             nobody holds the lock
@@ -14,8 +14,8 @@
 //!                                                              v  |
 //!                                                            DROPPED
 //! ```
-//! Only a gate in force is waited for. The invariant of *in force*: the ring's frontier is at most the known position plus the capacity, and
-//! the reader has passed that position. So nothing that the reader still has to copy is overwritten.
+//! The publisher waits only for a gate in force. The invariant of *in force*: the ring's frontier is at most the known position plus the
+//! capacity, and the reader has passed that position. So no record that the reader still has to copy is overwritten.
 
 use super::config::Then;
 use std::fmt;
@@ -26,11 +26,12 @@ pub enum GateState {
     /// No reader holds the gate.
     #[default]
     Absent,
-    /// A reader holds it, and has not caught up yet. The publisher does not wait for it, and it may be lapped.
+    /// A reader holds the gate, and has not caught up yet. The publisher does not wait for this reader, which may be lapped.
     Joining,
-    /// The publisher waits for its reader, which is not lapped.
+    /// The publisher waits for the gate's reader, so this reader is not lapped.
     InForce,
-    /// Its reader took longer than a message may wait. The publisher does not wait for it until it has caught up to half of the lag.
+    /// A message waited for the gate's reader as long as it may. The publisher does not wait for this reader until its lag is at most half
+    /// of the largest lag.
     Dropped,
 }
 
@@ -51,7 +52,7 @@ impl GateState {
         }
     }
 
-    /// The state that a word names. A word that names none is that of an absent gate.
+    /// The state with this number. Any other word means [`GateState::Absent`].
     pub(crate) fn of_word(word: u64) -> Self {
         Self::ALL.into_iter().find(|state| *state as u64 == word).unwrap_or_default()
     }
@@ -63,7 +64,7 @@ impl fmt::Display for GateState {
     }
 }
 
-/// The ring at the time of a look.
+/// The ring at the time of a look at the gates.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ring {
     pub(super) tail: u64,
@@ -71,46 +72,48 @@ pub(super) struct Ring {
     pub(super) capacity: u64,
 }
 
-/// What a look finds.
+/// The result of a look at a gate.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seen {
     /// Whether a reader holds the gate's lock.
     pub(super) is_held: bool,
-    /// The position that the page claims for this segment, if it claims any.
+    /// The position in the page that is valid for this segment, if there is one.
     pub(super) claim: Option<u64>,
 }
 
 impl Seen {
-    /// Whether a reader is there and says nothing: it is about to say its first place, or the page was being written during the look.
+    /// Whether a reader holds the gate and its page has no position. Either the reader has not stored its first position yet, or it was
+    /// writing during the look.
     pub(super) fn is_unheard(self) -> bool {
         self.is_held && self.claim.is_none()
     }
 }
 
-/// How far behind a reader may be to come into force. The reader that a publisher finds when it opens the channel may be as far behind as it
-/// is, since the publisher before may have waited for it. `is_unheard` says that the reader has held the gate since then, and that no look
-/// has found its place yet.
+/// The largest lag with which a reader comes into force. When a publisher opens the channel, a reader may already hold the gate. This
+/// reader comes into force with any lag, because the previous publisher may have waited for it. `is_unheard` says that the reader has held
+/// the gate since then, and that no look has found its position yet.
 pub(super) fn near(lag: u64, is_unheard: bool) -> u64 {
     if is_unheard { u64::MAX } else { lag / 2 }
 }
 
-/// A gate's state, with the position that goes with it.
+/// A gate's state, and the last known position of its reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Standing {
     pub(super) state: GateState,
-    /// The position that the reader has passed, at most the tail; none if nothing is known.
+    /// The position that the reader has passed, at most the tail; `None` if it is unknown.
     pub(super) passed: Option<u64>,
 }
 
 impl Standing {
-    /// The standing after a look at the gate. `near` is how far behind a reader may be to come into force. A claim may be any value.
+    /// The standing after a look at the gate. `near` is the largest lag with which a reader comes into force. The claim in `seen` may be
+    /// any value.
     pub(super) fn after(self, seen: Seen, ring: Ring, lag: u64, near: u64) -> Self {
         if !seen.is_held {
             return Self::default();
         }
         let passed = seen.claim.map(|claim| claim.min(ring.tail));
         let Some(position) = passed else {
-            // The page was being written during the look, or its reader reads another segment. What was known stays known.
+            // The reader was writing its page during the look, or reads another segment. The known position stays.
             let state = if self.state == GateState::Absent { GateState::Joining } else { self.state };
             return Self { state, ..self };
         };
@@ -119,7 +122,7 @@ impl Standing {
         let has_gone_back = self.passed.is_some_and(|before| position < before);
         let state = match self.state {
             GateState::InForce if is_safe && !has_gone_back => GateState::InForce,
-            // Another reader took the gate between two looks, or this one went back.
+            // Another reader took the gate between two looks, or this reader went back.
             GateState::InForce if is_within(lag) => GateState::InForce,
             _ if is_within(near) => GateState::InForce,
             GateState::Dropped => GateState::Dropped,
@@ -128,7 +131,7 @@ impl Standing {
         Self { state, passed }
     }
 
-    /// The position up to which the frontier may go for this gate.
+    /// The position up to which this gate lets the frontier move.
     pub(super) fn bound(self, lag: u64) -> u64 {
         match (self.state, self.passed) {
             (GateState::InForce, Some(passed)) => passed.saturating_add(lag),
@@ -137,8 +140,8 @@ impl Standing {
     }
 }
 
-/// The bound until the next look, if no gate in force holds up a record that needs `frontier`. `standings` are those of all gates, with
-/// their lags. `step` is how far the tail may go between two looks while a gate is not in force.
+/// The writer's bound until the next look. No gate in force may hold up a record that needs `frontier`. `standings` has all gates with
+/// their lags. `step` is the number of bytes by which the tail may move between two looks while a gate is not in force.
 pub(super) fn bound_until_next_look(
     standings: impl Iterator<Item = (Standing, u64)> + Clone,
     tail: u64,
@@ -151,18 +154,18 @@ pub(super) fn bound_until_next_look(
     if is_any_open { allowed.min(next_look) } else { allowed }
 }
 
-/// The patience of a call that a gate holds up.
+/// The way in which a call waits when a gate holds up its message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// Waits as long as the gate says.
+    /// It waits for at most the gate's longest wait.
     Waits,
-    /// Never waits.
+    /// It never waits.
     Never,
-    /// Waits as long as the gate says, and then goes on in any case: control records are not refused.
+    /// It waits for at most the gate's longest wait, and then publishes in any case, because control records are not refused.
     Insists,
 }
 
-/// What becomes of a message and of a gate that holds it up.
+/// The decision about a message and a gate that holds it up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
     /// The message waits until the next look.
@@ -174,8 +177,8 @@ pub(super) enum Fate {
 }
 
 impl Patience {
-    /// The fate of a message with this patience. `is_over` says whether the gate has held it up for as long as it may; for a call that never
-    /// waits, whether it has refused such calls for so long.
+    /// The fate of a message with this patience. `is_over` says whether the gate has held up the message for its longest wait. For a call
+    /// that never waits, it says whether all such calls have been refused for that time.
     pub(super) fn fate(self, then: Then, is_over: bool) -> Fate {
         match (self, then) {
             (Self::Waits | Self::Insists, _) if !is_over => Fate::Waits,
@@ -239,8 +242,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the page claims: in force means that nothing the claim names is overwritten, and the bound is not below the tail by more
-        /// than the reader is behind.
+        /// The claim on the page may be any value. If the gate with a claim is in force, the ring still has the place that the reader has
+        /// passed, and the bound lets the writer overwrite nothing after it.
         #[test]
         fn any_claim(
             state in 0..4u64, known in any::<Option<u64>>(), held: bool, claim in any::<Option<u64>>(),

@@ -1,9 +1,9 @@
-//! The gates of a channel that a host owns: files in a directory of the host's own, which outlive the host.
+//! The gates of a channel that a host owns. Their files lie in a directory of the host, and outlive the host.
 //!
-//! Programs get descriptors of the pages and no way into the directory. A program that holds a gate, and the channel's publisher, work on while
-//! no host runs, and the next host finds the same files.
+//! Programs get descriptors of the pages, and no access to the directory. While no host runs, the channel's publisher and the programs that
+//! hold gates continue to work. The next host finds the same files.
 //!
-//! No example a function: the reason is that of module `hosting`.
+//! Functions of this module have no examples, for the same reason as in module `hosting`.
 
 use crate::directory::{Folder, GateFolder, OpenGates};
 use crate::gate::{Gate, GateError, GateName, Settled, settle};
@@ -18,11 +18,11 @@ use std::path::Path;
 use super::{HostedSegment, HostedSpec};
 use crate::error::ChannelError;
 
-/// Mode of the directories: nobody but the host enters them.
+/// Mode of the directories: only the host enters them.
 const MODE: u32 = 0o700;
 
 impl HostedSpec {
-    /// What these gates come to in the channel. Makes nothing.
+    /// Computes the terms of these gates in this channel. Makes no file.
     ///
     /// # Errors
     /// [`ChannelError::Gate`] with the first gate that does not fit, and the reason; [`ChannelError::Geometry`].
@@ -36,10 +36,10 @@ impl HostedSpec {
 #[derive(Debug)]
 pub struct HostedGates(GateFolder);
 
-/// The descriptors of its gates that a publisher gets.
+/// The descriptors for gates that a publisher gets.
 #[derive(Debug)]
 pub struct LentGates {
-    /// Each gate with its page, which can only be read.
+    /// Each gate with a read-only descriptor of its page.
     pub gates: Vec<(GateTerms, File)>,
     /// The page on which the publisher writes its figures.
     pub figures: File,
@@ -69,10 +69,10 @@ impl HostedGates {
         }
     }
 
-    /// Opens the pages of all gates for the channel's publisher. Removes the pages of gates that are not among them.
+    /// Opens the pages of all gates for the channel's publisher. Removes the pages of other gates.
     ///
     /// # Errors
-    /// [`ChannelError::Gate`] for a gate that does not fit the segment; otherwise the system's error.
+    /// [`ChannelError::Gate`] for a gate that does not fit the segment. Otherwise the system's error.
     pub fn for_publisher(&self, gates: &[Gate], segment: &HostedSegment) -> Result<LentGates, ChannelError> {
         let header = segment.header();
         let os = ChannelError::os("open the gates of", header.channel.clone());
@@ -84,7 +84,8 @@ impl HostedGates {
         opened.map_err(os)
     }
 
-    /// Opens the page of a gate for its reader, to be locked and to be mapped. Makes the page if no publisher has come yet.
+    /// Opens the page of a gate for its reader twice: once to be locked, and once to be mapped. Makes the page if no publisher has made it
+    /// yet.
     ///
     /// # Errors
     /// The system's error; `InvalidInput` if the name is not one of a gate.
@@ -95,13 +96,13 @@ impl HostedGates {
         self.0.page(name)
     }
 
-    /// The gates as they are now. `process` finds the process of an id that a reader claims.
+    /// The present state of the gates. `process` finds the process for an id that a reader claims.
     pub fn report(&self, segment: &HostedSegment, process: impl Fn(u64) -> Process) -> Vec<GateReport> {
         let tail = segment.locator().tail().ok();
         self.0.sights().iter().map(|sight| gate_report(sight, tail, &process)).collect()
     }
 
-    /// Removes all pages. A reader that holds one keeps it, and no publisher waits for it any more.
+    /// Removes all pages. A reader that holds a gate keeps its page, but no publisher waits for this reader any more.
     pub fn remove_all(&self) {
         self.0.empty();
     }

@@ -1,6 +1,6 @@
-//! The move of a channel to another segment. The move is prepared completely, and then done by one store to the charter.
+//! The move of a channel to another segment. All steps are prepared first. Then one store to the charter makes the move.
 //!
-//! No example a function: the reason is that of module `hosting`.
+//! Functions of this module have no examples, for the same reason as in module `hosting`.
 
 use super::{HostedSegment, HostedSpec, LAST_EPOCH, fault};
 use shmcast_layout::charter::{Charter, Entry, HostCharter};
@@ -19,20 +19,21 @@ const LAST_SEQUENCE: u64 = NO_CUT - 1;
 /// The point at which the previous generation ends for all of its readers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// At its tail; sequences continue. If the ring is damaged, the tail is not known, and this acts as [`Void`](Self::Void).
+    /// The tail of the previous generation. Sequences continue. If the ring is damaged, the tail is unknown, and the effect is that of
+    /// [`Void`](Self::Void).
     Tail,
-    /// At its tail; sequences begin at 1 again.
+    /// The tail of the previous generation. Sequences begin at 1 again.
     Restart,
-    /// Nowhere: readers receive all messages that they still find, and then sequences begin at 1 again. This is for memory that the host
-    /// has lost while readers may still hold it.
+    /// No point: readers receive all messages that the memory still has, and then sequences begin at 1 again. Use it if the host has lost
+    /// the memory, while readers may still hold it.
     Lost,
-    /// At once: messages that a reader has not received yet are void, and sequences begin at 1 again.
+    /// The present moment: messages that a reader has not received yet are void, and sequences begin at 1 again.
     Void,
 }
 
 impl Cut {
-    /// The first void sequence of the previous generation, and whether the end of the stream stands right there. `tail` is the sequence after
-    /// all that was committed, if that is known, and was taken while the verdict was *closing*.
+    /// Returns the first void sequence of the previous generation, and whether its stream ended at this sequence. `tail` is the sequence
+    /// after all committed messages, if it is known. The caller took it while the verdict was *closing*.
     pub(crate) fn at(self, tail: Option<u64>, has_ended: impl FnOnce() -> bool) -> (u64, bool) {
         match (self, tail) {
             (Self::Tail | Self::Restart, Some(tail)) => (tail, has_ended()),
@@ -50,7 +51,7 @@ pub struct HostedCharter {
 }
 
 impl HostedCharter {
-    /// Writes the charter of channel `name` into `file`. The caller has created `file`, empty and with mode 0600.
+    /// Writes the charter of channel `name` into `file`. The caller has just created `file` with mode 0600.
     ///
     /// # Errors
     /// The system's error.
@@ -86,23 +87,26 @@ impl HostedCharter {
         Some(Generation { generation, first, restarted, strict: is_strict, journal: false })
     }
 
-    /// Notes in the charter that a publisher was let in.
+    /// Records in the charter that a publisher was let in.
     pub fn grant(&mut self) {
         self.charter.grant();
     }
 
-    /// Publishes to all programs, also those that are attached, whether the host keeps a journal of the channel.
+    /// Tells all programs, attached ones included, whether the host keeps a journal of the channel.
     pub fn set_journal(&self, has_journal: bool) {
         self.charter.set_journal(has_journal);
     }
 
-    /// Moves the channel to `next`, which was made for `spec` and which no program has seen yet. `before` is the channel's current segment,
-    /// unless that is lost. If `next` was made to [`continue_from`](HostedSegment::continue_from) the channel's journal, its sequences do
-    /// not begin at 1: after each kind of cut they continue where the journal ended. `ready` does all other steps that can fail. If `ready`
-    /// fails, nothing has changed; after it, nothing can fail.
+    /// Moves the channel to `next`, which was made for `spec` and which no program has seen yet. `before` is the channel's current segment;
+    /// `None` if it is lost.
+    ///
+    /// If `next` was made to [`continue_from`](HostedSegment::continue_from) the channel's journal, its sequences do not begin at 1. After
+    /// each kind of cut, they continue at the end of the journal.
+    ///
+    /// `ready` does all other steps that can fail. If `ready` fails, nothing has changed. After `ready`, nothing can fail.
     ///
     /// # Errors
-    /// The error of `ready` or of the system. The channel stays as it was.
+    /// The error of `ready` or of the system. The channel stays unchanged.
     pub fn go_on<E: From<io::Error>>(
         &mut self,
         before: Option<&HostedSegment>,
@@ -153,13 +157,13 @@ impl HostedCharter {
         Ok(())
     }
 
-    /// The view that programs have.
+    /// The view of the charter that programs have.
     pub fn view(&self) -> Charter {
         self.charter.view()
     }
 }
 
-/// Returns the first void sequence: the one after all messages that were committed before this call. Returns `None` if the ring is damaged.
+/// Returns the first void sequence. It follows all messages that were committed before this call. Returns `None` if the ring is damaged.
 fn tail(locator: &Locator, current: &Entry) -> Option<u64> {
     let next = locator.tail_bound().ok()?.next_sequence();
     (current.first..=LAST_SEQUENCE).contains(&next).then_some(next)
@@ -169,7 +173,7 @@ fn has_ended(before: &HostedSegment) -> bool {
     matches!(before.segment.state(), Some((_, State::Closed)))
 }
 
-/// Returns the identity of this boot. A charter of another boot names memory that is gone.
+/// Returns the identity of this boot. The memory that a charter of another boot names no longer exists.
 ///
 /// # Errors
 /// If the kernel does not report it.

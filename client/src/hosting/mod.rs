@@ -1,9 +1,9 @@
-//! The segments and reader pages that a daemon hands out. This is for programs that own channels on behalf of others.
+//! The segments and reader pages that a daemon hands out. This module is for programs that own channels on behalf of other programs.
 //!
-//! All of it is anonymous memory of the hosting user, with a sealed size. So nobody can truncate the memory under a map, and only the host
-//! (and root) can open it again for writing. Readers get a read-only descriptor that is opened for them.
+//! All of them are anonymous memory of the hosting user, with a sealed size. So no process can truncate the memory under a map, and only
+//! the host (and root) can open it again for writing. Each reader gets a read-only descriptor that the host opens for this reader.
 //!
-//! No example a function: they are useful only together with a control socket, as in the daemon's `server/registry`.
+//! Functions of this module have no examples, because they are useful only with a control socket, as in the daemon's `server/registry`.
 
 mod gates;
 mod generations;
@@ -37,11 +37,11 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Least time between the `created_ns` of two streams of one channel whose sequences both begin at 1. Bridges name a stream by that time,
-/// in steps of this length.
+/// Least time between the `created_ns` of two streams of one channel whose sequences begin at 1. Bridges name a stream by this time, in
+/// units of this length.
 pub const STREAM_STEP_NS: u64 = 500_000_000;
 
-/// Highest epoch that is believed to be a publisher's count.
+/// Highest epoch that the host accepts as a publisher's count.
 pub(crate) const LAST_EPOCH: u64 = u32::MAX as u64;
 
 /// The properties of a new channel.
@@ -55,20 +55,20 @@ pub struct HostedSpec {
     pub max_message: Option<u64>,
     /// Number and name of the message schema; 0 and empty for none.
     pub schema: (u64, String),
-    /// The operator's `key=value` lines.
+    /// The operator's labels, as `key=value` lines.
     pub labels: String,
-    /// The clock that stamps messages. If it is `None` or the counter is not usable, the best clock of this machine.
+    /// The clock that stamps messages. If it is `None`, or if the counter is not usable, the best clock of this machine stamps them.
     pub clock: Option<ClockKind>,
     /// The preparation of the memory.
     pub preparation: Preparation,
-    /// The board of the last message of each key, if the channel has one.
+    /// The properties of the channel's board, if the channel has one.
     pub board: Option<BoardSpec>,
-    /// Whether each publisher gets its own generation, so that no reader receives messages of a publisher that was cut off.
+    /// Whether each publisher gets a generation of its own. Then no reader receives messages of a publisher that was cut off.
     pub is_strict: bool,
 }
 
 impl HostedSpec {
-    /// Checks whether such a channel can be made, except for the memory that it needs. Makes nothing.
+    /// Checks whether such a channel can be made. Does not check whether there is enough memory. Makes nothing.
     ///
     /// # Errors
     /// [`ChannelError::Name`], [`ChannelError::Geometry`], or [`ChannelError::Segment`] for labels that do not fit.
@@ -106,17 +106,20 @@ impl HostedSpec {
 #[derive(Debug)]
 pub struct HostedSegment {
     file: File,
-    /// The file that the publisher locks. It holds the segment's identity, which nobody can change. Readers get only a path descriptor of
-    /// the file, so that none of them can hold the lock.
+    /// The file that the publisher locks. Its content is the segment's identity, which no process can change. Readers get only a path
+    /// descriptor of the file, so that no reader can hold the lock.
     lock: File,
     segment: Segment,
     steps: Vec<Step>,
 }
 
 impl HostedSegment {
-    /// Makes an empty segment. It belongs to no channel before a [`HostedCharter`] names it. `stream` is the stream that continues in the
-    /// segment; without it, the segment begins a new stream. `created_ns` is the time at which the sequences of the channel's memory began,
-    /// if that is not now; bridges name their sessions by it.
+    /// Makes an empty segment. It belongs to no channel before a [`HostedCharter`] names it.
+    ///
+    /// - `stream` is the stream that continues in the segment. Without it, the segment begins a new stream.
+    /// - `created_ns` is the time at which the sequences of the channel's memory began, if that is not now. Bridges name their sessions by
+    ///   it.
+    ///
     /// The call takes time in proportion to the capacity, up to seconds for gigabytes.
     ///
     /// # Errors
@@ -138,8 +141,8 @@ impl HostedSegment {
         Ok(Self { file, lock, segment, steps })
     }
 
-    /// Lets a new segment, which no program has seen, continue a channel whose memory is gone. The first message gets sequence `next`, and
-    /// the first publisher an epoch after `epoch`.
+    /// Makes a new segment continue a channel whose memory is gone. No program has seen this segment. Its first message gets sequence
+    /// `next`, and its first publisher gets an epoch after `epoch`.
     ///
     /// # Panics
     /// When the segment has had a publisher, or `next` is 0 or beyond [`MAX_SEQUENCE`](crate::MAX_SEQUENCE).
@@ -161,12 +164,12 @@ impl HostedSegment {
         Ok(Hold::of(Held::new(lock), &self.segment, before))
     }
 
-    /// Takes back the segment that the charter names, and its lock. Both come from the service manager's store, or from a program that was
-    /// attached when an earlier host died. Returns `None` for any other memory and for a damaged segment, so that nobody can pass off one
-    /// channel's memory as another's.
+    /// Adopts the segment that the charter names, and its lock. Both come from the service manager's store, or from a program that was
+    /// attached when an earlier host died. Returns `None` for any other memory and for a damaged segment, so that no program can present
+    /// the memory of one channel as the memory of another.
     ///
     /// # Errors
-    /// The system's error, such as when no descriptors are left. In this case the memory was not identified, and the caller must try again.
+    /// The system's error, such as for a lack of descriptors. Then the memory was not identified, and the caller must try again.
     pub fn adopt(name: &str, entry: &Entry, file: &File, lock: &File) -> Result<Option<Self>, ChannelError> {
         let os = |what| ChannelError::os(what, format!("memfd:{name}"));
         if !memfd::is_own(file).map_err(os("look at"))?
@@ -176,7 +179,7 @@ impl HostedSegment {
         }
         let Some(lock) = adopt_lock(lock, entry).map_err(os("open the lock of"))? else { return Ok(None) };
         let file = memfd::reopen_read_write(file).map_err(os("open"))?;
-        // If the segment was sealed after its publisher had mapped it, it can only be opened for reading. That is enough.
+        // If the segment was sealed after its publisher had mapped it, it can only be opened for reading. The host needs no more.
         let opened = Segment::open(&file, Access::Write).or_else(|_| Segment::open(&file, Access::Read));
         match opened {
             Ok(segment) => Ok(Some(Self { file, lock, segment, steps: Vec::new() })),
@@ -185,7 +188,7 @@ impl HostedSegment {
         }
     }
 
-    /// Whether the file is memory that this user made, for any channel.
+    /// Whether the file is anonymous memory that this user made, for any channel.
     pub fn is_of_our_making(file: &File) -> bool {
         memfd::is_ours(file).unwrap_or(false)
     }
@@ -209,14 +212,14 @@ impl HostedSegment {
         })
     }
 
-    /// Marks the segment, so that readers learn that the channel does not continue in it. Its publisher must have ended.
+    /// Marks the segment as superseded, so that readers learn that the channel does not continue in it. Its publisher must have ended.
     pub fn supersede(&self) {
         if self.segment.access() == Access::Write {
             self.segment.supersede();
         }
     }
 
-    /// Seals the segment: from now on nobody can map it for writing. Call this after its publisher has mapped it.
+    /// Seals the segment: from now on no process can map it for writing. Call this after its publisher has mapped it.
     ///
     /// # Errors
     /// The error of `fcntl`.
@@ -232,8 +235,8 @@ impl HostedSegment {
         Ok([memfd::reopen_read_write(&self.file)?, memfd::reopen_read_write(&self.lock)?])
     }
 
-    /// Opens new descriptors for a reader: the read-only segment, and a path descriptor of the lock. The reader shows the latter to the
-    /// next host.
+    /// Opens new descriptors for a reader: the read-only segment, and a path descriptor of the lock. The reader sends both to the next
+    /// host.
     ///
     /// # Errors
     /// The error of `open`.
@@ -246,7 +249,7 @@ impl HostedSegment {
         [&self.file, &self.lock]
     }
 
-    /// Whether a publisher lives, attached to this host or not. The kernel answers this by the lock.
+    /// Whether a publisher lives, even if it is not attached to this host. The kernel's lock on the lock file shows this.
     ///
     /// # Errors
     /// The error of `fcntl`.
@@ -254,8 +257,8 @@ impl HostedSegment {
         lock::is_locked(&self.lock)
     }
 
-    /// The epoch of the segment's publisher, if the kernel's lock says that it died without closing the channel. `before` is the last epoch
-    /// before the segment was made.
+    /// The epoch of the segment's publisher, if the lock shows that it died without closing the channel. `before` is the last epoch before
+    /// the segment was made.
     pub fn dead_publisher(&self, before: u64) -> Option<u64> {
         match lock::dead_publisher(&self.lock, || self.segment.state())? {
             // No publisher has opened the segment since.
@@ -269,12 +272,12 @@ impl HostedSegment {
         self.segment.header().uuid
     }
 
-    /// What the segment's board is for, if it has one.
+    /// The properties of the segment's board, if it has one.
     pub fn board(&self) -> Option<BoardSpec> {
         self.segment.board_spec().map(BoardSpec)
     }
 
-    /// What the segment's board tells about itself, if it has one.
+    /// The counts in the header of the segment's board, if it has one.
     pub fn board_counters(&self) -> Option<BoardCounters> {
         self.segment.board().map(|view| view.counters())
     }
@@ -289,14 +292,14 @@ impl HostedSegment {
         &self.steps
     }
 
-    /// Returns a function that locks the memory again after [`adopt`](Self::adopt), since memory stays locked only as long as the process
-    /// that locked it maps it. Huge pages stay as they are: collapsing pages in use would cause page faults in their users. The function
-    /// takes time in proportion to the capacity, in the thread that calls it.
+    /// Returns a function that locks the memory again after [`adopt`](Self::adopt). Memory stays locked only while the process that locked
+    /// it maps it. The function does not collapse huge pages again, because collapsing pages in use would cause page faults in their users.
+    /// It takes time in proportion to the capacity, in the thread that calls it.
     pub fn lock_again(&self) -> impl FnOnce() -> Vec<Step> + Send + use<> {
         self.segment.preparer(Preparation { lock: true, ..Preparation::NONE })
     }
 
-    /// The channel as it is now, without its publisher and readers, which the host knows.
+    /// The present state of the channel, without its publisher and readers, which the host knows.
     pub fn status(&self) -> ChannelStatus {
         let unheld = !self.has_publisher().unwrap_or(true);
         ChannelDetail::of(&self.segment).status(&self.segment.header().channel, unheld)
@@ -318,7 +321,8 @@ impl HostedSegment {
     }
 }
 
-/// Proof that the channel is closed or nobody has published on it, and that nobody can publish on it as long as this value lives.
+/// Proof that no publisher is active: the channel is closed, or was never published on. No publisher can open it as long as this value
+/// lives.
 #[derive(Debug)]
 pub struct Hold {
     next: u64,
@@ -326,7 +330,7 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// Looks at `segment`, whose lock is held.
+    /// Makes the proof if `segment` is closed or unused. The caller holds the segment's lock.
     pub(crate) fn of(lock: Held, segment: &Segment, before: u64) -> Option<Self> {
         let is_over = match segment.state() {
             None | Some((_, State::Closed)) => true,
@@ -362,7 +366,7 @@ impl HostedPage {
         Ok(Self { page: HostPage::open(&file)?, file })
     }
 
-    /// Takes back a page that this user made from the reader that holds it.
+    /// Adopts a page from the reader that holds it. This user has made the page.
     ///
     /// # Errors
     /// `InvalidInput` for any other file.
@@ -417,7 +421,7 @@ fn new_lock(header: &Header) -> Result<File, ChannelError> {
     Ok(lock)
 }
 
-/// Opens the lock that a program shows. Returns `None` if it is not the one that the charter names.
+/// Opens the lock file that a program sent. Returns `None` if it is not the lock that the charter names.
 fn adopt_lock(shown: &File, entry: &Entry) -> io::Result<Option<File>> {
     if !memfd::is_own(shown)? || file_id(shown)?[1] != entry.lock {
         return Ok(None);
@@ -432,7 +436,7 @@ fn adopt_lock(shown: &File, entry: &Entry) -> io::Result<Option<File>> {
     Ok(is_the_one.then_some(lock))
 }
 
-/// Returns device and inode of a file, also of one that [`memfd::reopen_as_path`] opened.
+/// Returns device and inode of a file. The file may be one that [`memfd::reopen_as_path`] opened.
 fn file_id(file: &File) -> io::Result<[u64; 2]> {
     use std::os::unix::fs::MetadataExt;
     let metadata = file.metadata()?;
@@ -474,7 +478,8 @@ pub(crate) fn new_header(
 }
 
 impl ParkedReader {
-    /// Notes that the channel continues in `segment`. The caller tells the reader in another way, which wakes it.
+    /// Makes the waker watch the ring of `segment`, in which the channel continues. The caller informs the reader in another way, which
+    /// wakes it.
     pub fn watch(&mut self, segment: &HostedSegment) {
         self.watch_ring(segment.locator());
     }

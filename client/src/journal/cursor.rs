@@ -1,4 +1,4 @@
-//! Walks through one file, frame by frame.
+//! Walks through the frames of one file.
 
 use super::window::{AHEAD, Window};
 use shmcast_layout::journal::{
@@ -10,16 +10,16 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// For this long, a bad frame before whole ones may be one that is still being written.
+/// Time for which a bad frame before whole ones may be a frame that is still being written.
 const UNSURE: Duration = Duration::from_millis(100);
-/// How far beyond a bad frame the search for the next one reaches in a file that grows. The space prepared for later frames may be long,
+/// Distance that the search for a frame after a bad one covers in a growing file. The space prepared for later frames may be much longer,
 /// but a recorder leaves no hole of more than a few frames.
 const HOLE: u64 = (2 * AHEAD + MAX_BODY) as u64 / 8;
 
-/// The next thing in a file.
+/// The result of reading the next frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// A whole frame. Its body is [`Cursor::body`].
+    /// A whole frame. [`Cursor::body`] returns its body.
     Frame(FrameHeader),
     /// Nothing more has been written.
     End,
@@ -32,37 +32,37 @@ pub(super) enum Step {
 pub(super) struct Fault {
     /// Offset at which a frame was due.
     pub(super) offset: u64,
-    /// Bytes up to the next whole frame, or to the end.
+    /// Number of bytes up to the next whole frame, or to the end.
     pub(super) bytes: u64,
     /// The reason why they are no frame.
     pub(super) why: FormatError,
 }
 
-/// Walks through the frames of one file. All that it returns was checked: magic, checksums, salt, number and chain.
+/// Walks through the frames of one file. It checks all that it returns: magic, checksums, salt, number and chain.
 #[derive(Debug)]
 pub(super) struct Cursor {
     window: Window,
     salt: u64,
     /// The offset of the next frame.
     offset: u64,
-    /// The offset of the last frame that was returned.
+    /// The offset of the frame that was returned last.
     at: u64,
     /// The number and the chain of the next frame; `None` after a jump.
     expected: Option<(u32, u32)>,
     /// The number and the chain of the first frame.
     first: (u32, u32),
     trailer: Option<Trailer>,
-    /// Whether somebody may be writing to the file.
+    /// Whether a recorder may be writing to the file.
     is_growing: bool,
-    /// A bad frame that may still be being written, and the time since when it was seen.
+    /// The offset of a bad frame that may still be being written, and the time at which it was first found.
     unsure: Option<(u64, Instant)>,
     fault: Option<Fault>,
 }
 
-/// The finding at an offset.
+/// The result of reading at an offset.
 enum Found {
     Frame(FrameHeader),
-    /// No frame, and the offset after its body if its header is whole.
+    /// No whole frame. The offset after its body is known if its header is whole.
     Bad(FormatError, Option<u64>),
 }
 
@@ -82,7 +82,7 @@ impl Cursor {
         }
     }
 
-    /// Sets whether somebody may be writing to the file, so that what is missing at its end may still be written.
+    /// Sets whether a recorder may be writing to the file. If so, frames that are missing at its end may still be written.
     pub(super) fn set_growing(&mut self, is_growing: bool) {
         self.is_growing = is_growing;
     }
@@ -91,23 +91,23 @@ impl Cursor {
         self.trailer.as_ref()
     }
 
-    /// The place of the next frame.
+    /// The offset of the next frame.
     pub(super) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The place of the last frame.
+    /// The offset of the last frame.
     pub(super) fn at(&self) -> u64 {
         self.at
     }
 
-    /// Reads the bytes that are due next into the kernel's cache, if they are not in memory.
+    /// Returns a function that reads the next bytes into the kernel's page cache. Returns `None` if they are in memory already.
     #[cfg(feature = "tokio")]
     pub(super) fn read_ahead(&self) -> Option<impl FnOnce() + Send + 'static> {
         self.window.read_ahead(self.offset, self.is_growing)
     }
 
-    /// Continues at a frame that an index names.
+    /// Continues at a frame whose offset is in an index.
     pub(super) fn jump(&mut self, offset: u64) {
         let start = FILE_HEADER_BYTES as u64;
         if offset == start {
@@ -117,7 +117,7 @@ impl Cursor {
         }
     }
 
-    /// Takes the damage that was passed over since the last call.
+    /// Takes the damage that the cursor skipped since the last call.
     pub(super) fn take_fault(&mut self) -> Option<Fault> {
         self.fault.take()
     }
@@ -127,7 +127,7 @@ impl Cursor {
         self.window.peek(self.at + FRAME_HEADER_BYTES as u64, header.length as usize)
     }
 
-    /// The bytes between the last frame's body and the next frame; after the footer, those up to the trailer.
+    /// The bytes between the last frame's body and the next frame. After the footer, they end at the trailer.
     pub(super) fn padding(&mut self, header: &FrameHeader) -> io::Result<&[u8]> {
         let from = self.at + (FRAME_HEADER_BYTES + header.length as usize) as u64;
         let end = match (header.kind, self.trailer) {
@@ -162,8 +162,8 @@ impl Cursor {
         Ok(frame.and_then(|(_, body)| Footer::decode(body).ok()))
     }
 
-    /// Returns the header of the frame that is due, without a look at its body, and moves past the frame. This is for searches: a caller
-    /// that wants the records goes back.
+    /// Returns the header of the next frame, does not check its body, and moves past the frame. It is for searches. A caller that wants the
+    /// records must jump back.
     pub(super) fn skim(&mut self) -> io::Result<Option<FrameHeader>> {
         let bytes = self.window.get(self.offset, FRAME_HEADER_BYTES)?;
         let Ok(header) = FrameHeader::decode(bytes, self.salt) else { return Ok(None) };
@@ -173,7 +173,8 @@ impl Cursor {
         Ok(Some(header))
     }
 
-    /// Returns the next frame of any kind but pads. `due` is the sequence due at the frame: frames with an earlier sequence are refused.
+    /// Returns the next frame of any kind but pads. `due` is the sequence due at the frame. A data frame with an earlier sequence counts as
+    /// bad.
     pub(super) fn next(&mut self, due: u64) -> io::Result<Step> {
         loop {
             if self.trailer.is_some_and(|trailer| self.offset > trailer.footer) {
@@ -210,8 +211,8 @@ impl Cursor {
         self.unsure = None;
     }
 
-    /// Whether nothing has been written at the end of a growing file. Costs one small read. Now and then the answer is no, so that a hole
-    /// with frames after it is found.
+    /// Whether nothing has been written at the end of a growing file. Costs one small read. After [`UNSURE`] it returns false, so that the
+    /// caller searches for frames after a hole.
     fn is_nothing_yet(&mut self) -> io::Result<bool> {
         if self.trailer.is_some() || !self.is_growing {
             return Ok(false);
@@ -220,8 +221,8 @@ impl Cursor {
         Ok(!is_written && !self.has_waited(self.offset))
     }
 
-    /// Reads the place that is due again, since memory may hold an older state than the file. In a file that is not sealed, it is also read
-    /// once past the kernel's pages.
+    /// Reads the next frame again, because memory may hold an older state than the file. If the file is not sealed, it also reads once past
+    /// the kernel's page cache.
     fn look_twice(&mut self, due: u64) -> io::Result<Found> {
         if self.trailer.is_some() {
             return self.look_due(due);
@@ -236,7 +237,7 @@ impl Cursor {
         }
     }
 
-    /// Returns the frame at the place that is due, if it has the number that is due.
+    /// Returns the frame at the current offset, if it has the expected number, chain and sequence.
     fn look_due(&mut self, due: u64) -> io::Result<Found> {
         let found = self.look(self.offset, false)?;
         let Found::Frame(header) = found else { return Ok(found) };
@@ -279,7 +280,8 @@ impl Cursor {
         Ok(Found::Frame(header))
     }
 
-    /// Looks for the next whole frame after a bad one, and moves to it. Returns false if there is none, or if it is too early to say.
+    /// Searches for the next whole frame after a bad one, and moves to it. Returns false if there is none, or if the bad frame may still be
+    /// being written.
     fn search(&mut self, due: u64, why: FormatError, behind: Option<u64>) -> io::Result<bool> {
         let bad = self.offset;
         let mut at = behind.unwrap_or(bad + FRAME_ALIGN as u64);
@@ -311,7 +313,7 @@ impl Cursor {
         Ok(false)
     }
 
-    /// Whether there has been no frame at this place for so long that nobody is writing it any more.
+    /// Whether there has been no frame at this offset for longer than [`UNSURE`], so that no recorder is writing it any more.
     fn has_waited(&mut self, bad: u64) -> bool {
         match self.unsure {
             Some((offset, since)) if offset == bad => since.elapsed() > UNSURE,
@@ -330,7 +332,7 @@ impl Cursor {
             if piece.len() < FRAME_HEADER_BYTES {
                 return Ok(None);
             }
-            // Looks through the rest of what is in memory at once.
+            // Searches all later bytes that are in memory at once.
             let rest = self.window.peek(at, usize::MAX);
             let found = rest.chunks_exact(FRAME_ALIGN).position(|place| place[..4] == FRAME_MAGIC);
             if let Some(found) = found {

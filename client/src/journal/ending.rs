@@ -1,9 +1,9 @@
-//! The end of a journal, and the beginning of a ring that continues after it.
+//! The end of a journal, and the start of a ring that continues after it.
 //!
-//! When a channel's memory is gone, such as after a reboot, its sequences continue after its journal. They continue at the next sequence if
-//! the journal ends with a clean record, and otherwise after the reserve, which no publisher has passed. Before anybody sees the new ring,
-//! a file that is safe from a power cut names the sequences that are left out, the ring, and the next reserve. So the journal leads a
-//! reader across, and no sequence is used twice, whatever happens next.
+//! When a channel's memory is gone, such as after a reboot, its sequences continue after its journal: at the next sequence if the journal
+//! ends with a clean record, and otherwise after the reserve, which no publisher has passed. Before any process sees the new ring, a file
+//! in the journal is made safe from a power cut. It names the sequences that are left out, the ring, and the next reserve. So a reader of
+//! the journal finds the ring, and no sequence is used twice, whatever happens next.
 
 use super::cursor::{Cursor, Step};
 use super::header::{boot, header_of, salt};
@@ -29,10 +29,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Only the recorder's user may read what was recorded.
+/// Mode of a new file: only the recorder's user may read it.
 const PRIVATE: u32 = 0o600;
 
-/// The end of a journal that nobody records to. As long as this lives, no recorder begins there.
+/// The end of a journal to which no recorder writes. As long as this value lives, no recorder begins there.
 ///
 /// ```no_run
 /// let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks", None)?;
@@ -52,7 +52,7 @@ pub struct Ending {
     said: Said,
 }
 
-/// The reserve, the epoch and the clean end that the last records give.
+/// The reserve, the epoch and the clean end in the last records.
 #[derive(Debug, Clone, Copy, Default)]
 struct Said {
     reserve: u64,
@@ -62,14 +62,14 @@ struct Said {
 }
 
 impl Ending {
-    /// Looks at the end of the journal of `channel` in the directory at `path`, and takes its lock. With a stream, it is that stream's
-    /// journal, and else the newest one. If the recorder was killed, everything that it wrote counts.
+    /// Reads the end of the journal of `channel` in the directory at `path`, and takes its lock. If `stream` is given, it is the journal of
+    /// this stream, and otherwise the newest one. If the recorder was killed, everything that it wrote counts.
     ///
-    /// Cost: the headers of all files are read, and the last file as a whole if it is not sealed, at the speed of the disk.
+    /// Cost: it reads the headers of all files. If the last file is not sealed, it reads this file as a whole, at the speed of the disk.
     ///
     /// # Errors
     /// [`JournalError::Empty`] if there is no journal. [`JournalError::Busy`] while a recorder writes there.
-    /// [`JournalError::OtherChannel`], [`JournalError::Foreign`], and others of files that cannot be read.
+    /// [`JournalError::OtherChannel`], [`JournalError::Foreign`], and other errors for files that cannot be read.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -131,7 +131,7 @@ impl Ending {
         self.due
     }
 
-    /// Whether the journal says that nothing was published after its end.
+    /// Whether the journal ends with a clean record: nothing was published after its end.
     ///
     /// ```no_run
     /// # let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks", None)?;
@@ -142,7 +142,7 @@ impl Ending {
         self.said.clean == Some(self.due)
     }
 
-    /// The first sequence that was not given to any message, for a channel whose ring is gone.
+    /// The first sequence that no message has had, for a channel whose ring is gone.
     ///
     /// # Errors
     /// [`JournalError::UsedUp`]
@@ -158,7 +158,7 @@ impl Ending {
         (next < MAX_SEQUENCE - 1).then_some(next).ok_or_else(used_up)
     }
 
-    /// The last epoch that the journal gives. The next publisher's epoch is greater.
+    /// The last epoch in the journal. The next publisher's epoch is greater.
     ///
     /// ```no_run
     /// # let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks", None)?;
@@ -169,12 +169,12 @@ impl Ending {
         self.said.epoch.max(self.last.epoch)
     }
 
-    /// Notes in the journal that the channel continues at sequence `first` in the ring with this header, which nobody has seen yet. The
-    /// note names the sequences that are left out, the ring, and the next reserve. When the call returns, the note is safe from a power
-    /// cut.
+    /// Records in the journal that the channel continues at sequence `first` in the ring with the header `ring`, which no other process has
+    /// seen yet. It writes the sequences that are left out, the ring, and the next reserve. When the call returns, they are safe from a
+    /// power cut.
     ///
     /// # Errors
-    /// [`JournalError::Os`]; the journal ends as before.
+    /// [`JournalError::Os`]. Then the end of the journal is unchanged.
     ///
     /// # Panics
     /// If `first` is below [`due`](Self::due), or the ring is of another stream than the journal.
@@ -196,12 +196,12 @@ impl Ending {
         self.write(header, first..first, Some(Clock::of_segment(ring).now()))
     }
 
-    /// Notes in the journal that the channel continues in its ring, which still exists, at sequence `next`. Without the note, messages that
-    /// are published next would lie after a clean end, or come near the reserve, until a recorder has written. When the call returns, the
-    /// note is safe from a power cut.
+    /// Records in the journal that the channel continues in its existing ring at sequence `next`. When the call returns, this is safe from
+    /// a power cut. Without it, messages that are published next would lie after a clean end, or near the reserve, until a recorder has
+    /// written.
     ///
     /// # Errors
-    /// [`JournalError::Os`]; the journal ends as before.
+    /// [`JournalError::Os`]. Then the end of the journal is unchanged.
     ///
     /// ```no_run
     /// let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks", None)?;
@@ -229,12 +229,12 @@ impl Ending {
         self.last.stream
     }
 
-    /// Whether the journal must be reopened before a ring continues at `next`, because the journal ends clean or the reserve is near.
+    /// Whether the journal ends clean, or its reserve is near `next`. A ring may then continue there only after [`reopen`](Self::reopen).
     pub(crate) fn needs_reopening(&self, next: u64) -> bool {
         self.is_clean() || next.saturating_add(RESERVE / 2) > self.said.reserve
     }
 
-    /// Writes the file. The ring is read from `sequences.start` on. `sequences.end` is the next sequence to be published.
+    /// Writes the file. A recorder reads the ring from `sequences.start` on. `sequences.end` is the next sequence to be published.
     fn write(
         self,
         header: FileHeader,
@@ -252,8 +252,8 @@ impl Ending {
     }
 }
 
-/// Begins a journal in the directory at `path`, for a channel whose first ring has this header and was shown to nobody. The directory is
-/// made if it does not exist. From now on no sequence is used twice. When the call returns, this is safe from a power cut.
+/// Begins a journal in the directory at `path`, for a channel whose first ring has the header `ring`. No other process has seen this ring.
+/// Makes the directory if it does not exist. From now on no sequence is used twice. When the call returns, this is safe from a power cut.
 /// # Errors
 /// [`JournalError::Os`], also if there is a journal already, and [`JournalError::Busy`] while a recorder writes there.
 ///
@@ -271,7 +271,7 @@ pub fn create(path: impl AsRef<Path>, ring: &Header) -> Result<(), JournalError>
     create_for(path.as_ref(), ring, 1..1)
 }
 
-/// As [`create`], for a ring that is read from `sequences.start` on. `sequences.end` is the next sequence to be published.
+/// Does the same as [`create`]. A recorder reads the ring from `sequences.start` on. `sequences.end` is the next sequence published.
 pub(crate) fn create_for(path: &Path, ring: &Header, sequences: Range<u64>) -> Result<(), JournalError> {
     let (folder, file) = make_folder(path, ring.stream)?;
     let os = |what| JournalError::os(what, folder.path());
@@ -323,8 +323,8 @@ fn add_file(
     put(folder, &name, &[&page, &body, &end]).map_err(os("note the new ring in"))
 }
 
-/// Opens the folder of a stream in the journal's directory at `path`, and makes what is not there of both. Their names are safe from a power
-/// cut then. The number is that of the stream's first file, if it has none.
+/// Opens the folder of a stream in the journal's directory at `path`. Makes the directory and the folder if they do not exist, and makes
+/// their names safe from a power cut. Also returns the number of the stream's first file, if it has none yet.
 fn make_folder(path: &Path, stream: StreamId) -> Result<(Folder, u64), JournalError> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let folder = folder_of(path, stream);
@@ -338,7 +338,7 @@ fn make_folder(path: &Path, stream: StreamId) -> Result<(Folder, u64), JournalEr
             Err(e) => return Err(JournalError::os("make the directory", path)(e.into())),
         }
     }
-    // Nothing is begun in a directory of another form.
+    // This refuses a directory of another form.
     let first = Streams::open(path)?.first_number();
     let folder = Folder::named(&folder).map_err(JournalError::os("open the directory", folder))?;
     Ok((folder, first))
@@ -365,7 +365,7 @@ fn lock_of(folder: &Folder) -> Result<Held, JournalError> {
     }
 }
 
-/// Gives a file that a recorder had begun and not yet named its name, as the next recorder would.
+/// Renames a file that a recorder began and has not named yet, as the next recorder would.
 fn name_spare(folder: &Folder) -> Result<(), JournalError> {
     let os = || JournalError::os("name", folder.path_of(SPARE));
     let file = match folder.file(SPARE, OFlags::RDONLY) {
@@ -392,7 +392,7 @@ fn name_spare(folder: &Folder) -> Result<(), JournalError> {
     }
 }
 
-/// Refuses a directory with a file that is whole and cannot be understood. A file whose header is not whole was never durable.
+/// Refuses a journal with a file that is whole and that this build cannot understand. A file whose header is not whole was never durable.
 fn check_problems(journal: &Journal) -> Result<(), JournalError> {
     let own = journal.files().first().map(|file| file.header.stream);
     for problem in journal.problems() {
@@ -408,12 +408,12 @@ fn check_problems(journal: &Journal) -> Result<(), JournalError> {
     Ok(())
 }
 
-/// Returns the greatest reserve that a file's records name.
+/// Returns the greatest reserve in a file's records.
 pub(super) fn reserve_in(opened: Opened, path: &Path) -> Result<u64, JournalError> {
     last_words(opened, path).map(|(_, said)| said.reserve)
 }
 
-/// Returns the sequence due after a file, and what its last records say.
+/// Returns the sequence due after a file, and the reserve, epoch and clean end in its last records.
 fn last_words(opened: Opened, path: &Path) -> Result<(u64, Said), JournalError> {
     let Opened { file, header, chain, trailer, .. } = opened;
     let os = || JournalError::os("read", path);
@@ -446,7 +446,7 @@ fn last_words(opened: Opened, path: &Path) -> Result<(u64, Said), JournalError> 
 }
 
 impl Said {
-    /// Takes in a frame. Returns the sequence due after it.
+    /// Reads the control records of a frame. Returns the sequence due after the frame.
     fn listen(
         &mut self,
         frame: &FrameHeader,
@@ -485,7 +485,7 @@ impl Said {
     }
 }
 
-/// Writes a whole file. It gets its name when its content is safe.
+/// Writes a whole file. It gets its final name when its content is safe from a power cut.
 fn put(folder: &Folder, name: &str, parts: &[&[u8]]) -> io::Result<()> {
     let _ = folder.unlink(SPARE);
     let mut file = folder.create(SPARE, PRIVATE)?;

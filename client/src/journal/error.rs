@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// The reason why a journal cannot be read. Damage of single frames is no error: the reader reports it as a loss at its place.
+/// The reason why a journal cannot be read. A damaged frame is no error: the reader reports it as a loss at its place.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum JournalError {
@@ -27,7 +27,7 @@ pub enum JournalError {
         /// The directory.
         path: PathBuf,
     },
-    /// Files of a journal lie in its directory itself, and not in the folder of their stream.
+    /// Files of a journal lie in the directory itself, and not in the folder of their stream.
     #[error(
         "{}: files of a journal lie in the directory itself, and each stream has a folder there: {}",
         path.display(), moving(path, *stream)
@@ -62,7 +62,7 @@ pub enum JournalError {
         /// The directory.
         path: PathBuf,
     },
-    /// A recorder writes to the journal, and has not noted that the channel's sequences reach so far.
+    /// A recorder writes to the journal, and its reserve does not cover the channel's next sequence yet.
     #[error(
         "{}: its recorder has not noted that the channel goes on at sequence {next}: a power cut would give it again. Look whether \
          the recorder runs and records this channel, and try again",
@@ -79,18 +79,18 @@ pub enum JournalError {
     OtherChannel {
         /// The directory.
         path: PathBuf,
-        /// The channel whose journal it is.
+        /// The channel of the journal.
         found: String,
-        /// The channel that was to be continued.
+        /// The channel that should continue after the journal.
         channel: String,
     },
-    /// Files of two journals lie in one directory, so it is not known after which of them the channel continues.
+    /// Files of two journals lie in one directory, so it is unknown after which journal the channel continues.
     #[error("{}: belongs to another journal than the files beside it: move it elsewhere", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
     },
-    /// The journal belongs to another stream: the channel's sequences have begun again since, or before.
+    /// The journal belongs to another stream: the channel's sequences have begun at 1 again since then, or before.
     #[error(
         "{}: holds stream {found}, not {wanted}: the channel's sequences began again in between; read it by itself, with `shmcast journal`",
         path.display()
@@ -109,7 +109,7 @@ pub enum JournalError {
         /// The directory.
         path: PathBuf,
     },
-    /// The channel's ring ends before what the journal has of its stream, and would use sequences again.
+    /// The channel's ring continues before the end of the journal of the same stream, and would use sequences again.
     #[error(
         "{}: the journal goes on at sequence {due}, and the channel's ring, of the same stream, at {next}: remove the \
          channel, and it begins behind the journal; or give another directory",
@@ -123,7 +123,7 @@ pub enum JournalError {
         /// The sequence at which the ring continues.
         next: u64,
     },
-    /// A daemon owns the channel, and itself continues after the journal of its configuration.
+    /// A daemon owns the channel. The daemon itself continues the channel after the journal of its configuration.
     #[error(
         "the channel is a daemon's, which goes on behind the channel's journal by itself: leave the directory out"
     )]
@@ -133,7 +133,7 @@ pub enum JournalError {
     Channel(#[from] ChannelError),
 }
 
-/// Explains how files in the directory get into a folder of their stream.
+/// Explains how to move files in the directory to a folder of their stream.
 fn moving(path: &Path, stream: Option<StreamId>) -> String {
     let path = path.display();
     match stream {
@@ -143,7 +143,7 @@ fn moving(path: &Path, stream: Option<StreamId>) -> String {
 }
 
 impl JournalError {
-    /// The error for a frame that cannot be read, since it is compressed by `codec`.
+    /// Makes the error for a frame that this build cannot read because it is compressed by `codec`.
     pub(super) fn codec(path: impl Into<PathBuf>, offset: u64, codec: Codec) -> Self {
         let codec = if codec == Codec::Lz4 { "LZ4" } else { "zstd" };
         Self::Codec { path: path.into(), offset, codec }

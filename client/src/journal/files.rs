@@ -1,4 +1,4 @@
-//! Where the files of a journal come from: a directory, or the daemon that owns the channel.
+//! The source of the files of a journal: a directory, or the daemon that owns the channel.
 
 use super::JournalError;
 use super::list::{Journal, Opened};
@@ -10,34 +10,34 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a daemon may take to answer a reader that was lapped.
+/// Longest time that a daemon may take to answer a reader that was lapped.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// For how long a reader repeats a request to a daemon that has too many requests.
+/// Time for which a reader repeats a request to a daemon that has too many requests.
 const CROWDED: Duration = Duration::from_millis(1500);
 
-/// A daemon that does not answer is expected back for this long.
+/// Time for which a reader waits until a daemon that does not answer comes back.
 pub(crate) const PATIENCE_FOR_DAEMON: Duration = Duration::from_secs(10);
 
-/// Pause between two looks for the next file.
+/// Pause between two searches for the next file in a directory.
 const PAUSE_FOR_FILES: Duration = Duration::from_millis(20);
-/// Pause between two looks for the next file, if a daemon has to be asked.
+/// Pause between two searches for the next file, if each search is a request to a daemon.
 const PAUSE_FOR_DAEMON: Duration = Duration::from_secs(1);
 
 /// The files of one stream.
 #[derive(Debug)]
 pub(crate) struct Files {
     place: Place,
-    /// The stream that is read. Files of another stream are an error. If the caller asked for no stream, it is that of the first file.
+    /// The stream that is read. Files of another stream are an error. If the caller gave no stream, it is the stream of the first file.
     stream: Option<StreamId>,
 }
 
-/// Where the files are.
+/// The source of the files.
 #[derive(Debug)]
 enum Place {
     /// In a directory that this process may read.
     Directory(Journal),
-    /// With a daemon, which lends one file after the other.
+    /// A daemon, which lends one file after the other.
     Daemon {
         client: Client,
         channel: String,
@@ -52,13 +52,13 @@ enum Place {
 pub(super) struct Picked {
     pub(super) opened: Opened,
     pub(super) path: PathBuf,
-    /// An offset at which to begin the search, as the daemon suggests.
+    /// The offset at which the search should begin, if a daemon gave one.
     pub(super) hint: Option<u64>,
     /// The sequence at which the file ends, because a later file begins there.
     pub(super) limit: Option<u64>,
 }
 
-/// The message that is asked for.
+/// The message that a reader requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
     /// The message with this sequence.
@@ -70,7 +70,7 @@ pub enum Wanted {
 /// A file of a journal that may be passed to another process.
 #[derive(Debug)]
 pub struct Lent {
-    /// The file, opened again for this, and only for reading.
+    /// The file, opened for reading only. No other reader shares this open file.
     pub file: Arc<File>,
     /// Its number.
     pub number: u64,
@@ -79,12 +79,12 @@ pub struct Lent {
 }
 
 impl Journal {
-    /// Opens the file that has what is wanted, to be lent to a reader in another process. If nothing that old is kept, the result is the
-    /// oldest file; if it is not recorded yet, the newest. Returns `None` if there is no file. [Refresh](Self::refresh) the list before, to
-    /// see newer files.
+    /// Opens the file that has the wanted message, to lend it to a reader in another process. If nothing that old is kept, it opens the
+    /// oldest file. If the message is not recorded yet, it opens the newest file. Returns `None` if there is no file. Call
+    /// [refresh](Self::refresh) before, so that the list has newer files.
     ///
-    /// `read` is the salt of the file that the reader has read to its end. A file after that one is lent, if there is one: several files
-    /// may begin with the same sequence, and contain control records.
+    /// `read` is the salt of a file that the reader has read to its end. Then a later file is lent, if there is one. The salt is needed
+    /// because several files may begin with the same sequence, and have control records.
     ///
     /// # Errors
     /// [`JournalError`] if the directory or the file cannot be read.
@@ -111,7 +111,8 @@ impl Journal {
         }))
     }
 
-    /// Picks among the files with a number above `after`. Retention may have removed a file after the list was made.
+    /// Picks a file whose number is above `after`. If retention removed the file after the list was made, refreshes the list and tries
+    /// again.
     fn pick(&mut self, wanted: Wanted, after: u64) -> Result<Option<Picked>, JournalError> {
         match pick_listed(self, wanted, after) {
             Err(JournalError::Os { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
@@ -124,24 +125,25 @@ impl Journal {
 }
 
 impl Files {
-    /// The files in a directory.
+    /// Reads the files in a directory.
     pub(crate) const fn of_directory(journal: Journal) -> Self {
         Self { place: Place::Directory(journal), stream: None }
     }
 
-    /// The files of a channel that the daemon lends.
+    /// Reads the files of a channel that the daemon lends.
     pub(crate) fn of_daemon(client: &Client, channel: &str) -> Self {
         let (client, channel) = (client.clone(), channel.to_owned());
         let place = Place::Daemon { client, channel, recording: false, answered: None };
         Self { place, stream: None }
     }
 
-    /// Restricts the files to those of this stream.
+    /// Restricts the files to those of one stream.
     pub(crate) fn of_stream(self, stream: StreamId) -> Self {
         Self { stream: Some(stream), ..self }
     }
 
-    /// Picks the newest file that begins at or before what is wanted, or the oldest if none does. Returns `None` if there is no file.
+    /// Picks the newest file that begins at or before the wanted message. If there is none, picks the oldest file. Returns `None` if there
+    /// is no file.
     pub(super) fn pick(&mut self, wanted: Wanted) -> Result<Option<Picked>, JournalError> {
         let picked = match &mut self.place {
             Place::Directory(journal) => journal.pick(wanted, 0)?,
@@ -150,7 +152,7 @@ impl Files {
         self.check(picked)
     }
 
-    /// Picks the file in which the journal continues after the file of this number and salt, which has nothing more at sequence `due`.
+    /// Picks the file after the one with this number and salt, which has nothing more at sequence `due`.
     pub(super) fn pick_after(
         &mut self,
         (number, salt): (u64, u64),
@@ -171,8 +173,8 @@ impl Files {
         self.check(picked)
     }
 
-    /// Whether the journal has a file of the stream. If so, the file with the sequence `due`, or else the oldest one,
-    /// is open for reading.
+    /// Whether the journal has a file of the stream. If so, the file with the sequence `due`, or otherwise the oldest one, is open for
+    /// reading.
     pub(crate) fn has_stream(&mut self, due: u64) -> Result<bool, JournalError> {
         match self.pick(Wanted::Sequence(due)) {
             Err(JournalError::OtherStream { .. }) => Ok(false),
@@ -191,7 +193,8 @@ impl Files {
         Ok(Some(picked))
     }
 
-    /// Asks the daemon. If it has too many requests, it is asked again, after a pause that readers do not share.
+    /// Sends the request to the daemon. If the daemon has too many requests, it repeats the request after a pause, which differs between
+    /// readers.
     fn ask(&mut self, wanted: Wanted, read: Option<u64>) -> Result<Picked, JournalError> {
         let begun = Instant::now();
         loop {
@@ -228,7 +231,7 @@ impl Files {
         Ok(Picked { opened, path, hint: Some(offset), limit: None })
     }
 
-    /// Whether a daemon that does not answer may be restarting. The next daemon's recorder continues the journal.
+    /// Whether the daemon that does not answer may be restarting. If it restarts, the next daemon's recorder continues the journal.
     fn is_waited_for(&mut self) -> bool {
         let Place::Daemon { recording, answered, .. } = &mut self.place else { return false };
         let is_gone = answered.is_none_or(|answered| answered.elapsed() >= PATIENCE_FOR_DAEMON);
@@ -236,18 +239,18 @@ impl Files {
         *recording
     }
 
-    /// Whether this is the oldest file that is kept. A reader that continues in it and wants earlier messages has lost them.
+    /// Whether this is the oldest file that is kept. Then a reader that continues in it and wants earlier messages has lost them.
     pub(super) fn is_oldest(&self, number: u64) -> bool {
         match &self.place {
             Place::Directory(journal) => {
                 journal.files().first().is_some_and(|file| file.header.file == number)
             }
-            // The daemon lends the file that has what is wanted, or else the oldest.
+            // The daemon lends the file that has the wanted message, or otherwise the oldest file.
             Place::Daemon { .. } => true,
         }
     }
 
-    /// Whether somebody may append to the journal now.
+    /// Whether a recorder may append to the journal now.
     pub(crate) fn is_recording(&self) -> bool {
         match &self.place {
             Place::Directory(journal) => journal.is_recording(),
@@ -255,7 +258,7 @@ impl Files {
         }
     }
 
-    /// The pause between two looks for the next file, while the last file has not ended.
+    /// The pause between two searches for the next file, while the last file has not ended.
     pub(super) fn pause(&self) -> Duration {
         match &self.place {
             Place::Directory(_) => PAUSE_FOR_FILES,
@@ -264,7 +267,7 @@ impl Files {
     }
 }
 
-/// Picks among the listed files with a number above `after`.
+/// Picks one of the listed files whose numbers are above `after`.
 fn pick_listed(journal: &Journal, wanted: Wanted, after: u64) -> Result<Option<Picked>, JournalError> {
     let files = journal.files();
     let first = files.partition_point(|file| file.header.file <= after);

@@ -1,4 +1,4 @@
-//! The header of a journal's first file, as the channel's ring and this host give it.
+//! Makes the header of a journal's first file from the channel's ring and this host.
 
 use super::format::{FRAME_TARGET, FileHeader, JournalControl, RingIdentity, aligned};
 use crate::clock::Clock;
@@ -6,7 +6,7 @@ use crate::hosting::boot_id;
 use shmcast_layout::layout::header::Header;
 use std::io;
 
-/// Describes the ring with this header, as journals do.
+/// Returns the identity of the ring with this header, in the form that journals use.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -20,8 +20,8 @@ pub fn ring_identity(ring: &Header) -> RingIdentity {
     RingIdentity { uuid: ring.uuid, generation: 0, clock: clock.kind(), clock_hz: clock.hz() }
 }
 
-/// Makes the header of the first file of a new journal, of the channel in this ring. Salt and wall clock are not set yet. What the header
-/// says of the ring holds for each file that has messages of this ring.
+/// Makes the header of the first file of a new journal, for the channel in this ring. Salt and wall clock are not set yet. The fields about
+/// the ring are the same in each file that has messages of this ring.
 ///
 /// # Errors
 /// The system's error, if it reports no boot id.

@@ -1,4 +1,4 @@
-//! The known frames of one file of a journal, so that a second seek into it reads less.
+//! The known frames of one file of a journal. With them, a second seek into the file reads less.
 
 use super::cursor::Cursor;
 use shmcast_layout::journal::{FILE_HEADER_BYTES, FrameKind, IndexEntry};
@@ -14,16 +14,17 @@ pub(super) struct Known {
     pub(super) file: u64,
     /// The sequence due at its first frame.
     pub(super) first: u64,
-    /// Some of the file's frames in order, or those of its footer.
+    /// Some of the file's frames, in order. If `is_whole`, they are the entries of its footer.
     frames: Vec<IndexEntry>,
-    /// Whether `frames` are those of the footer.
+    /// Whether `frames` has the entries of the footer.
     is_whole: bool,
-    /// A frame was seen that begins with this sequence, so all earlier sequences are in the file.
+    /// The greatest sequence with which a frame in the file begins, as far as frames were read. All earlier
+    /// sequences are in the file.
     pub(super) seen: u64,
 }
 
 impl Known {
-    /// Knows nothing of the file.
+    /// Makes a value without known frames.
     pub(super) fn of(file: u64, first: u64) -> Self {
         Self { file, first, ..Self::default() }
     }
@@ -33,7 +34,8 @@ impl Known {
         (FILE_HEADER_BYTES as u64, self.first)
     }
 
-    /// Finds the last known frame before what is sought; `None` for the file's start. The cursor moves.
+    /// Finds the last known frame for which `is_before` is true; `None` for the file's start. The cursor
+    /// moves.
     pub(super) fn place(
         &mut self,
         cursor: &mut Cursor,

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Two changes of a directory that are further apart than this have different times.
+/// If two changes of a directory are further apart than this, they have different times.
 const SAME_TIME: Duration = Duration::from_secs(1);
 
 /// A file of a journal.
@@ -34,8 +34,8 @@ pub struct FileInfo {
 }
 
 impl FileInfo {
-    /// Whether its recorder abandoned it after an error of the disk. Messages that the recorder had not made safe are in the next file as
-    /// well.
+    /// Whether its recorder abandoned the file after an error of the disk. If the recorder had not made some of its messages safe, the next
+    /// file has them too.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
@@ -47,7 +47,7 @@ impl FileInfo {
     }
 }
 
-/// An entry of the directory that is named like a file of the journal, and is no such file, or belongs to another journal.
+/// An entry of the directory that has the name of a journal file. It is not a valid file, or belongs to another journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// Its name in the directory.
@@ -56,31 +56,31 @@ pub struct Problem {
     pub why: String,
 }
 
-/// A journal in a directory, as it was when it was opened or last refreshed.
+/// A journal in a directory, in its state when it was opened or last refreshed.
 ///
 /// Cost: 1 KiB of memory per file.
 #[derive(Debug)]
 pub struct Journal {
     folder: Folder,
-    /// The stream that the folder is named by. Files of another stream are problems.
+    /// The stream in the folder's name. Files of another stream are problems.
     named: Option<StreamId>,
-    /// The file that a recorder locks, if the last look at the directory could open it.
+    /// The file that a recorder locks, if the last refresh could open it.
     lock: Option<File>,
     files: Vec<Arc<FileInfo>>,
     problems: Vec<Problem>,
-    /// When names in the directory last changed, as the last look found it. `None` if another change may have the same time, or if a file
-    /// was not understood.
+    /// The time at which names in the directory last changed, at the last refresh. `None` if a later change may have the same time, or if a
+    /// file was not valid.
     listed: Option<(i64, i64)>,
 }
 
-/// The lock of a journal's folder, which its recorder holds. Dropping it releases the lock at once, whatever child processes have of its file; the
-/// kernel releases it however the recorder ends.
+/// The lock of a journal's folder, which its recorder holds. Dropping it releases the lock at once, even if child processes have duplicates
+/// of its descriptor. The kernel releases it however the recorder ends.
 #[derive(Debug)]
 pub struct JournalLock {
     _held: Held,
 }
 
-/// Takes the lock of a journal's folder for a recorder: `lock` is the folder's file of this name. `None` if another recorder has it.
+/// Takes the lock of a journal's folder for a recorder. `lock` is the file `lock` in the folder. Returns `None` if another recorder has it.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -99,7 +99,7 @@ pub fn take_lock(lock: File) -> io::Result<Option<JournalLock>> {
     Ok(is_free.then(|| JournalLock { _held: Held::new(lock) }))
 }
 
-/// A file that is open, and the content of its header and trailer.
+/// An open file, with the content of its header and trailer.
 pub(super) struct Opened {
     pub(super) file: Arc<File>,
     pub(super) header: FileHeader,
@@ -109,9 +109,9 @@ pub(super) struct Opened {
     pub(super) bytes: u64,
 }
 
-/// A file whose header is not whole, as far as its name and its frames describe it.
+/// A file whose header is not whole, as its name and its frames describe it.
 pub(super) struct Headless {
-    /// The sequence due at its first frame, as its name says.
+    /// The sequence due at its first frame, from its name.
     pub(super) first: u64,
     /// The greatest sequence that its frames report as durable.
     pub(super) durable: u64,
@@ -149,12 +149,12 @@ impl Opened {
 }
 
 impl Journal {
-    /// The folder of a stream, before anything in it is read.
+    /// The folder of a stream. Nothing in it has been read.
     pub(super) fn in_folder(folder: &Folder, stream: StreamId) -> io::Result<Self> {
         Ok(Self::of(folder.folder(stream.to_string())?, Some(stream)))
     }
 
-    /// The directory at `path`, before anything in it is read.
+    /// The directory at `path`. Nothing in it has been read.
     pub(super) fn unlisted(path: &Path) -> Result<Self, JournalError> {
         let folder = Folder::named(path).map_err(JournalError::os("open the directory", path))?;
         Ok(Self::of(folder, None))
@@ -185,12 +185,12 @@ impl Journal {
         self.files.last().map_or(0, |file| file.header.file)
     }
 
-    /// The wall clock at which the last file was begun; 0 without one.
+    /// The wall clock when the last file was begun; 0 if there is no file.
     pub(super) fn newest_ns(&self) -> u64 {
         self.files.last().map_or(0, |file| file.header.wall_ns)
     }
 
-    /// Looks at the directory again. Files that were already sealed at the last look are not read again.
+    /// Reads the directory again. Files that were already sealed at the last refresh are not read again.
     ///
     /// # Errors
     /// [`JournalError::Os`] if the directory cannot be listed.
@@ -235,7 +235,7 @@ impl Journal {
         Ok(())
     }
 
-    /// When names in the directory last changed; `None` if that was so recent that another change may have the same time.
+    /// The time at which names in the directory last changed; `None` if that was so recent that another change may have the same time.
     fn changed(&self) -> Option<(i64, i64)> {
         let stat = self.folder.own_stat().ok()?;
         let at = (stat.st_mtime, stat.st_mtime_nsec as i64);
@@ -244,7 +244,7 @@ impl Journal {
         (since(now) > SAME_TIME).then_some(at)
     }
 
-    /// Looks again at the files that were not sealed. Returns false if one of them is gone or is not understood.
+    /// Reads the files again that were not sealed. Returns false if one of them is gone or is not valid.
     fn look_at_open_files(&mut self) -> bool {
         for at in 0..self.files.len() {
             if self.files[at].trailer.is_none() {
@@ -255,7 +255,7 @@ impl Journal {
         true
     }
 
-    /// Looks at one file. The error says what is wrong with the file, and is `None` if the file was removed meanwhile.
+    /// Reads one file. The error says what is wrong with the file. It is `None` if the file was removed meanwhile.
     fn look_at(&self, name: &str) -> Result<FileInfo, Option<String>> {
         let gone = |e: io::Error| match e.kind() {
             io::ErrorKind::NotFound => None,
@@ -274,7 +274,7 @@ impl Journal {
         Opened::new(self.folder.file(name, OFlags::RDONLY)?)
     }
 
-    /// Looks at a file whose header is not whole. Returns `None` if it is no such file.
+    /// Reads a file whose header is not whole. Returns `None` for any other file.
     pub(super) fn headless(&self, name: &str) -> Option<Headless> {
         let number = parse_file_name(name)?;
         let first = sequence_in_name(name)?;
@@ -305,7 +305,7 @@ impl Journal {
         read.is_ok() && start.iter().all(|byte| *byte == 0)
     }
 
-    /// Sorts the files. Leaves out the files of other journals, and copies of one file.
+    /// Sorts the files. Removes the files of other journals, and further files with the same number, and lists them as problems.
     fn sort(&mut self) {
         let mut counts: HashMap<StreamId, usize> = HashMap::new();
         for file in &self.files {
@@ -335,7 +335,7 @@ impl Journal {
         problems.sort_by(|a, b| a.name.cmp(&b.name));
     }
 
-    /// The files in the order of their numbers.
+    /// The files, in the order of their numbers.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
@@ -370,7 +370,7 @@ impl Journal {
         self.folder.path()
     }
 
-    /// The oldest sequence that is kept, or reported as lost; `None` if there is no usable file.
+    /// The oldest sequence that the journal keeps or reports as lost; `None` if there is no usable file.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
@@ -381,8 +381,8 @@ impl Journal {
         self.files.first().map(|file| file.header.sequence)
     }
 
-    /// Whether a recorder runs. It holds the directory's [lock](take_lock), whose file is opened with each look at the directory. If this
-    /// user may not open that file, the answer is no. Cost: one system call.
+    /// Whether a recorder runs. A recorder holds the directory's [lock](take_lock). Each refresh opens the lock's file. If this user may
+    /// not open that file, the result is false. Cost: one system call.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
@@ -393,7 +393,7 @@ impl Journal {
         self.lock.as_ref().is_some_and(|file| lock::is_locked(file).unwrap_or(false))
     }
 
-    /// The sequence at which the file at `at` in the list ends, whatever it contains: the least sequence with which a later file begins.
+    /// The sequence at which the file at index `at` ends, whatever the file contains: the least sequence with which a later file begins.
     pub(super) fn limit_of(&self, at: usize) -> Option<u64> {
         self.files[at + 1..].iter().map(|later| later.header.sequence).min()
     }

@@ -1,4 +1,4 @@
-//! Places in a journal: by sequence and by time.
+//! Finds places in a journal, by sequence and by time.
 
 use super::JournalError;
 use super::cursor::Cursor;
@@ -11,15 +11,15 @@ use shmcast_layout::journal::{
 use shmcast_layout::layout::geometry::MAX_SEQUENCE;
 use std::io;
 
-/// Number of bytes within which a clock record is looked for.
+/// Number of bytes in which the reader searches for a clock record.
 const CLOCK_WITHIN: u64 = 128 << 10;
 
 impl Journal {
     /// Opens a reader whose first entry is at `sequence`, or later. No [`Entry::Lost`] reports sequences before the oldest that is kept:
     /// compare with [`first_sequence`](Self::first_sequence).
     ///
-    /// Cost: two reads in a sealed file, one of the footer and one of the frame. In the last file, the headers of all earlier frames are
-    /// read.
+    /// Cost: two reads in a sealed file, one of the footer and one of the frame. In a file that is not sealed, it reads the headers of all
+    /// earlier frames.
     ///
     /// # Errors
     /// [`JournalError`] if a file cannot be read.
@@ -34,10 +34,10 @@ impl Journal {
         Reader::open(Files::of_directory(self), sequence)
     }
 
-    /// Opens a reader whose first message is the first of this wall-clock time or later, in nanoseconds since 1970: the first in the order
-    /// of the stream. If the clock was set back, earlier times may follow, but no message of that time or later is left out.
+    /// Opens a reader at a wall-clock time, in nanoseconds since 1970. In the order of the stream, its first message is the first one of
+    /// this time or later. If the clock was set back, earlier times may follow, but no message of that time or later is left out.
     ///
-    /// Cost: as [`read_from`](Self::read_from).
+    /// Cost: the same as for [`read_from`](Self::read_from).
     ///
     /// # Errors
     /// [`JournalError`] if a file cannot be read.
@@ -115,11 +115,11 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Moves to `sequence`, or to the oldest later sequence that is kept; [`due`](Self::due) says which. The reader remembers the frames of
-    /// its current file, so that the next seek into the same file reads no more than the frame.
+    /// Moves to `sequence`, or to the oldest later sequence that is kept. [`due`](Self::due) returns the new sequence. The reader remembers
+    /// the frames of its current file, so that the next seek into this file reads only one frame.
     ///
     /// # Errors
-    /// [`JournalError`] if a file cannot be read. The reader then has no place, and the next seek starts from nothing.
+    /// [`JournalError`] if a file cannot be read. The reader then has no place, and the next seek searches all files.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
@@ -142,7 +142,7 @@ impl Reader {
         self.go_to_frame(|entry| entry.sequence < sequence)
     }
 
-    /// Moves to the last frame of the file that is before what is sought, or to the first frame.
+    /// Moves to the last frame of the file for which `is_before` is true, or to the first frame.
     fn go_to_frame(&mut self, is_before: impl Fn(&IndexEntry) -> bool) -> Result<(), JournalError> {
         let cursor = self.cursor.as_mut().expect("a file was entered");
         let start = self.known.place(cursor, self.hint, is_before);
@@ -153,7 +153,7 @@ impl Reader {
         self.look_for_clock()
     }
 
-    /// Whether the open file has the sequence, as far as its frames are known.
+    /// Whether the open file has the sequence, according to its known frames.
     fn is_in_file(&self, sequence: u64) -> bool {
         let Some(cursor) = &self.cursor else { return false };
         let behind = cursor.trailer().map_or(self.known.seen, |trailer| trailer.next);
@@ -161,8 +161,8 @@ impl Reader {
         (self.known.first..end).contains(&sequence)
     }
 
-    /// Looks from the due place on for the next clock record, which is used for the messages before it. Recorders write one in each 64 KiB.
-    /// Without one, the index time of the frame is the time of its first record.
+    /// Searches for the next clock record from the current frame on. The reader uses it for the messages before it. Recorders write one in
+    /// each 64 KiB. Without a clock record, the index time of the frame is the time of its first record.
     fn look_for_clock(&mut self) -> Result<(), JournalError> {
         let Some(cursor) = &mut self.cursor else { return Ok(()) };
         let path = &self.path;
@@ -188,7 +188,7 @@ impl Reader {
     }
 }
 
-/// Returns the last key message of a file below sequence `limit`.
+/// Returns the last key message of a file whose sequence is below `limit`.
 fn last_key(cursor: &mut Cursor, limit: u64) -> io::Result<Option<u64>> {
     if let Some(footer) = cursor.footer()? {
         let below = footer.keys.partition_point(|key| key.sequence < limit);

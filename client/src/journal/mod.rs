@@ -1,9 +1,9 @@
 //! Journals: files that keep what channels published, and how to read them.
 //!
 //! A recorder writes a journal, in a daemon or as `shmcast record`. `JOURNAL.md` of the crate `shmcast-layout` defines the bytes. This
-//! module reads: it opens regular files and follows no link in the directory, maps nothing, and treats each byte as a claim that is checked
-//! before it is used. Only [`Ending`] and [`create`] write: one small file, when a channel continues after the journal in a new ring, and
-//! when a journal begins.
+//! module reads journals. It opens only regular files, follows no link in the directory, and maps nothing. It checks each byte before use.
+//! Only [`Ending`] and [`create`] write: one small file when a channel continues after the journal in a new ring, and one when a journal
+//! begins.
 //!
 //! A [`Subscriber`](crate::Subscriber) reads the journal of its channel by itself if there is one; see
 //! [`SubscriberBuilder::history`](crate::SubscriberBuilder::history). To read a journal without its channel:

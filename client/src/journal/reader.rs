@@ -12,18 +12,18 @@ use shmcast_layout::layout::record::{ControlRecord, NO_TIME};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Pause between two looks at the end of a journal that is being written.
+/// Pause between two checks for new data at the end of a journal.
 const PAUSE: Duration = Duration::from_micros(200);
 
 /// One entry of a journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Entry<'a> {
-    /// A message. Its time is in ticks of the ring that it was recorded from.
+    /// A message. Its time is in ticks of the ring from which it was recorded.
     Message(Message<'a>),
     /// The journal does not have these sequences. The next entry is at `to + 1`.
     Lost(Loss),
-    /// A control record, either the ring's or the journal's own.
+    /// A control record, of the ring or of the journal.
     Control {
         /// The sequence due at the record.
         sequence: u64,
@@ -34,13 +34,12 @@ pub enum Entry<'a> {
     },
 }
 
-/// Reads a journal in order: each sequence once, as a message, or as part of a gap or a loss.
+/// Reads a journal in order. It returns each sequence once, in a message, a gap or a loss.
 ///
 /// The reader uses `pread` and reads 1 MiB ahead. It allocates that much, or the largest frame of the files if that is more (32 MiB at
-/// most). Everything is checked before it is returned: checksums, salts, numbers, chains and sequences. A part that fails the check is
-/// [`Entry::Lost`] with exactly its sequences. Old files that retention removed before this reader reached them are also reported as lost,
-/// with [`Cause::Cut`].
-/// [`Cause::Cut`].
+/// most). It checks everything before it returns it: checksums, salts, numbers, chains and sequences. A part that fails the check is
+/// [`Entry::Lost`] with exactly its sequences. If retention removed old files before this reader reached them, the reader reports their
+/// messages as lost with [`Cause::Cut`].
 #[derive(Debug)]
 pub struct Reader {
     pub(super) files: Files,
@@ -51,7 +50,7 @@ pub struct Reader {
     /// Number and salt of the file.
     file: (u64, u64),
     header: Option<Box<FileHeader>>,
-    /// The sequence at which the next file begins, if that is known.
+    /// The sequence at which the next file begins, if it is known.
     pub(super) limit: Option<u64>,
     pub(super) due: u64,
     /// The sequence due at the next frame, according to the frames before it. It is below `due` while the reader seeks.
@@ -59,14 +58,14 @@ pub struct Reader {
     frame: Option<InFrame>,
     /// The place before the last entry.
     before: Option<(u64, InFrame)>,
-    /// Whether the file's last frame was read.
+    /// Whether the reader has read the file's last frame.
     is_over: bool,
     /// Wall clock and ticks at the same moment.
     pub(super) clock: Option<(u64, u64)>,
-    /// Until this time, the reader does not look for more.
+    /// The time until which the reader does not check for new data.
     rest_until: Option<Instant>,
     looked_for_files: Option<Instant>,
-    /// The sequence at which the reader continued after retention had removed earlier ones.
+    /// The sequence at which the reader continued after retention had removed earlier messages.
     trimmed: Option<u64>,
 }
 
@@ -114,8 +113,8 @@ impl Reader {
         self.due
     }
 
-    /// Converts a record's `time` to wall-clock time, in nanoseconds since 1970; `None` without a time. The result is inexact by at most
-    /// what the clock was adjusted between two of the journal's clock records, which are a second apart.
+    /// Converts a record's `time` to wall-clock time, in nanoseconds since 1970; `None` if the record has no time. The error is at most the
+    /// adjustment of the clock between two of the journal's clock records, which are a second apart.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
@@ -130,8 +129,8 @@ impl Reader {
         wall_ns(self.clock?, self.header()?.ring.clock_hz, time)
     }
 
-    /// The header of the file that the last entry came from. It describes the ring, that ring's clock and the schema of its messages. Each
-    /// ring begins another file. Before the first entry it is the header of the first file, and `None` if there is no file.
+    /// The header of the file that had the last entry. It describes the ring, that ring's clock and the schema of its messages. Each ring
+    /// begins a new file. Before the first entry it is the header of the first file, and `None` if there is no file.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
@@ -142,7 +141,7 @@ impl Reader {
         self.header.as_deref()
     }
 
-    /// Whether a recorder runs, so that more may be written after the end.
+    /// Whether a recorder runs. If so, it may write more after the end.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
@@ -153,22 +152,23 @@ impl Reader {
         self.files.is_recording()
     }
 
-    /// Whether the reader is between two frames, with nothing left of the current one.
+    /// Whether the reader is between two frames: the current frame has no more records.
     pub(crate) fn is_between_frames(&self) -> bool {
         self.frame.is_none_or(|frame| frame.left == 0)
     }
 
-    /// Whether retention removed the files before this sequence while they were read.
+    /// Whether retention removed the files before this sequence while this reader was reading.
     pub(crate) fn was_trimmed_to(&self, sequence: u64) -> bool {
         self.trimmed == Some(sequence)
     }
 
-    /// Makes the next call look at the end of the journal, even if the last look was recent.
+    /// Makes the next call check for new data at the end of the journal, even if the last check was recent.
     pub(crate) fn look_now(&mut self) {
         (self.rest_until, self.looked_for_files) = (None, None);
     }
 
-    /// Reads the bytes that are due next into the kernel's cache, if they are not in memory here. Call it on a thread that may block.
+    /// Returns a function that reads the next bytes into the kernel's page cache. Call that function on a thread that may block. Returns
+    /// `None` if the bytes are in memory already.
     #[cfg(feature = "tokio")]
     pub(crate) fn read_ahead(&self) -> Option<impl FnOnce() + Send + 'static> {
         self.cursor.as_ref().filter(|_| self.is_between_frames())?.read_ahead()
@@ -198,24 +198,24 @@ impl Reader {
         self.begin_in_file(due);
     }
 
-    /// Forgets the place in the file.
+    /// Forgets the current frame of the file, and continues with sequence `due`.
     pub(super) fn begin_in_file(&mut self, due: u64) {
         self.due = due;
         (self.frame, self.before, self.is_over, self.rest_until) = (None, None, false, None);
     }
 
-    /// Goes back before the entry that was returned last, if that entry was a record.
+    /// Moves back before the entry that was returned last, if that entry was a record.
     pub(crate) fn unread(&mut self) {
         if let Some((due, frame)) = self.before.take() {
             (self.due, self.frame) = (due, Some(frame));
         }
     }
 
-    /// Returns the next entry, or `None` at the end of what is written by now. Later calls return what has been written meanwhile. The call
-    /// never waits for a recorder, but may wait for a disk.
+    /// Returns the next entry, or `None` at the present end of the journal. Later calls return entries that were written meanwhile. The
+    /// call never waits for a recorder, but may wait for a disk.
     ///
     /// # Errors
-    /// [`JournalError`] if a file cannot be opened or read at all. The reader stays where it is.
+    /// [`JournalError`] if a file cannot be opened or read at all. The reader keeps its place.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
@@ -251,7 +251,7 @@ impl Reader {
         }
     }
 
-    /// Takes the next record of the frame that is not before the sequence due. Returns `None` at the frame's end.
+    /// Takes the next record of the frame whose sequence is not below the one due. Returns `None` at the frame's end.
     fn record(&mut self, mut frame: InFrame) -> Option<(RecordHead, InFrame)> {
         loop {
             let cursor = self.cursor.as_ref()?;
@@ -298,7 +298,7 @@ impl Reader {
         }
     }
 
-    /// Moves past a record and returns it.
+    /// Moves past a record, and returns it as an entry.
     fn lend(&mut self, taken: RecordHead, next: InFrame) -> Entry<'_> {
         let sequence = self.due;
         self.frame = Some(next);
@@ -326,7 +326,7 @@ impl Reader {
         }
     }
 
-    /// Moves past the frame. Returns the loss before the next frame, if any; the outer `None` means the end of what is written.
+    /// Moves past the frame. Returns the loss before the next frame, if any. The outer `None` means that nothing more has been written.
     fn advance(&mut self) -> Result<Option<Option<Loss>>, JournalError> {
         if self.rest_until.is_some_and(|until| Instant::now() < until) {
             return Ok(None);
@@ -361,7 +361,7 @@ impl Reader {
         }
     }
 
-    /// Returns the loss before `sequence`, if `sequence` is the next that was found.
+    /// Returns the loss before `sequence`, the next sequence that was found. Returns `None` if nothing is missing.
     fn missing(&mut self, sequence: u64) -> Result<Option<Loss>, JournalError> {
         let next = self.limit.map_or(sequence, |limit| limit.min(sequence));
         if next <= self.due {
@@ -372,10 +372,10 @@ impl Reader {
         Ok(Some(Loss { from, to: next - 1, cause }))
     }
 
-    /// Returns the cause that the footer gives for a hole. Without a footer, the disk lost the frames.
+    /// Returns the cause of a hole from the footer. If the footer has no cause, the disk lost the frames.
     fn cause_of(&mut self, from: u64) -> Result<Cause, JournalError> {
         let Some(cursor) = self.cursor.as_mut() else { return Ok(Cause::Damaged) };
-        // The footer may lie outside of what is in memory. The loss has been noted, and the frame is read again.
+        // The footer may not be in memory. After it was read, the current frame is read again.
         let at = cursor.at();
         let footer = cursor.footer().map_err(JournalError::os("read", &self.path))?;
         let holes = footer.map(|footer| footer.holes).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Waits for a recorder's reserve, which says how far a channel's sequences may have gone, before a publisher continues after a long gap.
+//! Waits for a recorder's reserve before a publisher continues after a long gap. The reserve limits the channel's sequences.
 
 use super::ending::reserve_in;
 use super::{Journal, JournalError};
@@ -9,14 +9,14 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a publisher waits for a recorder, and how often it looks.
+/// Longest time that a publisher waits for a recorder. It checks after each `PAUSE`.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Waits until a reserve beyond `next` is safe from a power cut, in the folder of a stream that a recorder writes.
+/// Waits until a reserve beyond `next` is safe from a power cut, in the folder of a stream to which a recorder writes.
 ///
 /// # Errors
-/// [`JournalError::Unreserved`] if the recorder does not note such a reserve within some seconds.
+/// [`JournalError::Unreserved`] if the recorder does not write such a reserve within some seconds.
 pub(crate) fn wait_for_reserve(path: &Path, next: u64) -> Result<(), JournalError> {
     let least = next.saturating_add(RESERVE / 4).min(MAX_SEQUENCE - 1);
     let until = Instant::now() + PATIENCE;
@@ -36,12 +36,12 @@ pub(crate) fn wait_for_reserve(path: &Path, next: u64) -> Result<(), JournalErro
     }
 }
 
-/// Returns the greatest reserve that is safe from a power cut. The last file is read only if no header names at least `least`.
+/// Returns the greatest reserve that is safe from a power cut. It reads the last file only if no header has a reserve of `least` or more.
 fn noted(journal: &mut Journal, least: u64) -> Result<u64, JournalError> {
     journal.refresh()?;
     let reserve = journal.files().iter().map(|file| file.header.reserve).max().unwrap_or(0);
     let Some(last) = journal.files().last().filter(|_| reserve < least).cloned() else { return Ok(reserve) };
-    // After this, all that another program has written to the file is safe, and so is all that is read below.
+    // After this sync, everything that another program has written to the file is safe, and so is everything that is read below.
     let synced = journal.folder().file(&last.name, OFlags::RDONLY).and_then(|file| file.sync_all());
     synced.map_err(JournalError::os("sync", journal.path_of(&last)))?;
     Ok(reserve.max(reserve_in(journal.open_file(&last)?, &journal.path_of(&last))?))

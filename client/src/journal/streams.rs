@@ -1,11 +1,11 @@
-//! The streams in a journal's directory. Each has a folder, which is named by its id:
+//! The streams in a journal's directory. Each stream has a folder, whose name is the stream's id:
 //!
 //! ```text
 //! DIR/
 //!   holds.lock                          locked while holds are noted or files removed
 //!   0123456789abcdef0123456789abcdef/   one stream: its files, its recorder's lock, its holds
 //! ```
-//! A channel that restarts has another stream, and so another folder. Nothing is renamed.
+//! A channel whose sequences begin at 1 again has another stream, and so another folder. Nothing is renamed.
 
 use super::error::JournalError;
 use super::list::Journal;
@@ -26,7 +26,7 @@ pub fn folder_of(path: impl AsRef<Path>, stream: StreamId) -> PathBuf {
     path.as_ref().join(stream.to_string())
 }
 
-/// The journals in a directory, one for each stream, as they were when they were last refreshed.
+/// The journals in a directory, one for each stream, in their state at the last refresh.
 #[derive(Debug)]
 pub struct Streams {
     folder: Folder,
@@ -34,7 +34,7 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Looks at all streams in the directory at `path`. There may be none. Links in the path are followed; links in the directory are not.
+    /// Reads all streams in the directory at `path`. There may be none. Links in the path are followed. Links in the directory are not.
     ///
     /// # Errors
     /// [`JournalError`] if the directory or a stream's folder cannot be read. [`JournalError::Flat`] if files of a journal lie in the
@@ -54,10 +54,10 @@ impl Streams {
         Ok(streams)
     }
 
-    /// Looks at the directory and all streams again.
+    /// Reads the directory and all streams again.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// The same as for [`open`](Self::open).
     ///
     /// ```no_run
     /// # let mut streams = shmcast::journal::Streams::open("/var/lib/shmcast/ticks")?;
@@ -88,8 +88,8 @@ impl Streams {
         Ok(())
     }
 
-    /// The number of the first file of a stream that begins beside these: it is above all of theirs. So the stream that began last has the
-    /// highest number, whatever the wall clock was set to meanwhile.
+    /// The number of the first file of a new stream in this directory. It is above the numbers of all files here. So the stream that began
+    /// last has the highest number, even if the wall clock was set back meanwhile.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -108,7 +108,7 @@ impl Streams {
         matches!((named, own), (Some(Ok(named)), Ok(own)) if is_same_file(&named, &own))
     }
 
-    /// The journals, that of the stream that began last behind the others. One may have no file.
+    /// The journals. The journal of the stream that began last is the last element. A journal may have no file.
     ///
     /// ```no_run
     /// # let streams = shmcast::journal::Streams::open("/var/lib/shmcast/ticks")?;
@@ -121,13 +121,13 @@ impl Streams {
         &self.journals
     }
 
-    /// The journal of a stream as it is now. If it has no folder, and if no stream is named, the one that began last. `None` if there is
-    /// no file at all.
+    /// The journal of a stream, in its present state. If `stream` is `None` or has no folder, it is the journal of the stream that began
+    /// last. `None` if there is no file at all.
     ///
-    /// Cost: one look at the stream's folder if it is known, and else at all folders.
+    /// Cost: reads the stream's folder if it is known, and otherwise all folders.
     ///
     /// # Errors
-    /// As of [`open`](Self::open).
+    /// The same as for [`open`](Self::open).
     ///
     /// ```no_run
     /// # let mut streams = shmcast::journal::Streams::open("/var/lib/shmcast/ticks")?;
@@ -205,7 +205,7 @@ impl Streams {
 
 impl Journal {
     /// Reads the headers and trailers of all files of the newest stream in the journal's directory at `path`. If `path` is the folder of
-    /// one stream, reads that stream. Links in the path are followed; links in the directory are not.
+    /// one stream, reads that stream. Links in the path are followed. Links in the directory are not.
     ///
     /// # Errors
     /// [`JournalError`] if the directory cannot be read, or has no file of a journal. Files that cannot be used are
@@ -232,10 +232,10 @@ impl Journal {
         }
     }
 
-    /// As [`open`](Self::open), for one stream in the directory.
+    /// Does the same as [`open`](Self::open) for one stream in the directory.
     ///
     /// # Errors
-    /// As of [`open`](Self::open); [`JournalError::OtherStream`] if the directory has only other streams.
+    /// The same as for [`open`](Self::open), and [`JournalError::OtherStream`] if the directory has only other streams.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -261,7 +261,7 @@ impl Journal {
     }
 
     /// Returns the journal of a stream in the directory at `path`. The journal may have no file yet. If the stream has no folder, returns
-    /// the newest journal, since its recorder may be about to change to the stream.
+    /// the newest journal, because its recorder may be about to change to the stream.
     pub(crate) fn open_for(path: &Path, stream: StreamId) -> Result<Self, JournalError> {
         let folder = Folder::named(path).map_err(JournalError::os("open the directory", path))?;
         match Self::in_folder(&folder, stream) {
@@ -271,7 +271,7 @@ impl Journal {
         }
     }
 
-    /// Makes the error for a directory in which files lie directly, and not in the folder of their stream.
+    /// Makes the error for a directory whose files are not in the folder of their stream.
     fn flat(path: &Path) -> JournalError {
         let found = Self::unlisted(path).and_then(|mut journal| journal.refresh().map(|()| journal));
         let stream = found.ok().and_then(|journal| journal.stream());

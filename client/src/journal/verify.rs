@@ -1,4 +1,4 @@
-//! Checks a whole journal: every byte that has a meaning, and that all parts agree.
+//! Checks a whole journal: every byte that has a meaning, and whether all parts agree.
 
 use super::cursor::{Cursor, Fault, Step};
 use super::list::{FileInfo, Headless, Journal, Opened};
@@ -10,7 +10,7 @@ use shmcast_layout::journal::{
 };
 use std::sync::Arc;
 
-/// Greatest number of losses and of damages that are listed. Further ones are only counted.
+/// Greatest number of losses, and of damages, that are listed. All others are only counted.
 const MOST_LISTED: usize = 10_000;
 
 /// The result of a check.
@@ -20,18 +20,18 @@ pub enum Verdict {
     Whole,
     /// Sequences are missing, and the journal itself reports each of them as lost.
     Losses,
-    /// Something is wrong with a file.
+    /// A file is damaged.
     Damaged,
 }
 
-/// Something that is wrong with a file.
+/// One fault of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
     /// The file's name.
     pub file: String,
     /// Byte offset.
     pub offset: u64,
-    /// Number of bytes up to the next valid place; 0 if that is not known.
+    /// Number of bytes up to the next valid frame; 0 if it is unknown.
     pub bytes: u64,
     /// The fault.
     pub what: String,
@@ -54,7 +54,7 @@ pub struct Verified {
     pub losses: Vec<Loss>,
     /// The damages that were found.
     pub damages: Vec<Damage>,
-    /// Losses and damages that are not listed, because there are too many.
+    /// Number of losses and damages that are not listed, because there are too many.
     pub not_listed: u64,
 }
 
@@ -120,15 +120,16 @@ pub struct Verify<'a> {
     found: Verified,
     /// The sequence due.
     due: Option<u64>,
-    /// Number, salt and chain of the previous file, if the next file must chain to it.
+    /// Number, salt and chain of the previous file. `None` if the next file need not chain to it.
     before: Option<(u64, u64, u32)>,
     /// The greatest sequence that some frame reports as durable.
     durable: u64,
-    /// Faults that count as damage only if something durable stood there. Later files decide that.
+    /// Faults that are damage only if their bytes were durable. Later files decide that.
     undecided: Vec<Undecided>,
 }
 
-/// A fault of a disk, or the remains of a file that was not durable at a power cut.
+/// A fault that may be damage by a disk, or may be the remains of a write that was not durable at a power
+/// cut.
 #[derive(Debug)]
 struct Undecided {
     /// The sequence due at the fault. The fault is damage if this sequence was durable.
@@ -139,7 +140,7 @@ struct Undecided {
 /// The state of the check of one file.
 #[derive(Debug, Default)]
 struct InFile {
-    /// The sequence due, also beyond the place where a later file begins.
+    /// The sequence due, even if a later file begins before it.
     due: u64,
     entries: Vec<IndexEntry>,
     messages: u64,
@@ -171,7 +172,7 @@ impl<'a> Verify<'a> {
         }
     }
 
-    /// Checks one file after the other, and reports the findings so far after each frame.
+    /// Checks one file after the other. Calls `progress` with the findings so far after each frame.
     ///
     /// # Errors
     /// [`JournalError`] if a file cannot be read at all.
@@ -293,7 +294,8 @@ impl<'a> Verify<'a> {
                 let is_void = limit.is_some_and(|limit| in_file.due >= limit);
                 match cursor.trailer() {
                     Some(_) if !is_known => self.found.add(damage),
-                    // The file is not sealed: later files have everything that stood after their beginning.
+                    // The file is not sealed. Later files have everything that came after the sequence with
+                    // which they begin.
                     None if !is_void => self.decide_later(in_file.due, damage),
                     _ => {}
                 }
@@ -329,7 +331,7 @@ impl<'a> Verify<'a> {
         }
     }
 
-    /// Notes what is missing before `sequence`, if `sequence` is the next that was found.
+    /// Adds the loss before `sequence`, the next sequence that was found, if there is a loss.
     fn missing(&mut self, sequence: u64, holes: &[Loss], limit: Option<u64>) {
         let due = self.due.unwrap_or(1);
         let next = limit.map_or(sequence, |limit| limit.min(sequence));
@@ -421,7 +423,7 @@ impl<'a> Verify<'a> {
         }
     }
 
-    /// Compares footer and trailer with what was found.
+    /// Compares the footer and the trailer with the counts of this check.
     fn end(
         &mut self,
         file: &FileInfo,

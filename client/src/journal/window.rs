@@ -11,7 +11,8 @@ use std::sync::Arc;
 pub(super) const AHEAD: usize = 1 << 20;
 const PAGE: usize = 4096;
 
-/// A window over a file, which moves along with the reader. It is filled only by `pread`: a map would turn errors of the disk into signals.
+/// The part of a file that is in memory. It moves along with the reader. Only `pread` fills it, because a map would turn errors of the disk
+/// into signals.
 #[derive(Debug)]
 pub(super) struct Window {
     file: Arc<File>,
@@ -41,13 +42,14 @@ impl Window {
         Ok(self.peek(at, length))
     }
 
-    /// As [`get`](Self::get), for bytes that are in memory already. Reads nothing.
+    /// Returns bytes as [`get`](Self::get) does, but only bytes that are in memory already. Reads nothing.
     pub(super) fn peek(&self, at: u64, length: usize) -> &[u8] {
         let from = at.saturating_sub(self.start).min(self.filled as u64) as usize;
         &self.buffer[from..from.saturating_add(length).min(self.filled)]
     }
 
-    /// As [`get`](Self::get), but reads again even what is in memory. With `drop_cache`, the kernel reads again too.
+    /// Returns bytes as [`get`](Self::get) does, but reads them again even if they are in memory. With `drop_cache`, the kernel also reads
+    /// them again.
     pub(super) fn get_anew(&mut self, at: u64, length: usize, drop_cache: bool) -> io::Result<&[u8]> {
         if drop_cache {
             let _ = fadvise(&self.file, at, NonZeroU64::new(length as u64), Advice::DontNeed);
@@ -56,7 +58,7 @@ impl Window {
         Ok(self.peek(at, length))
     }
 
-    /// Reads `N` bytes at `at` as they are in the file now. Returns `None` at the file's end.
+    /// Reads `N` bytes at `at` from the file, and not from memory. Returns `None` at the file's end.
     pub(super) fn probe<const N: usize>(&self, at: u64) -> io::Result<Option<[u8; N]>> {
         let mut bytes = [0; N];
         match self.file.read_exact_at(&mut bytes, at) {
@@ -66,7 +68,7 @@ impl Window {
         }
     }
 
-    /// Returns a function that reads the bytes at `at` into the kernel's cache. Returns `None` if they are in memory here.
+    /// Returns a function that reads the bytes at `at` into the kernel's page cache. Returns `None` if they are in memory already.
     #[cfg(feature = "tokio")]
     pub(super) fn read_ahead(&self, at: u64, is_end: bool) -> Option<impl FnOnce() + Send + 'static> {
         let file = Arc::clone(&self.file);
@@ -111,7 +113,7 @@ impl Window {
     }
 }
 
-/// Reads up to the file's end. Pages that the disk cannot read become zeros: no frame consists of zeros.
+/// Reads up to the file's end. If the disk cannot read a page, its bytes become zeros, because no frame consists of zeros.
 fn read(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {

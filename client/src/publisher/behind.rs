@@ -1,4 +1,4 @@
-//! A channel that is a file, and whose sequences continue after a journal.
+//! A channel that is a file and whose sequences continue after a journal.
 
 use super::PublisherBuilder;
 use crate::error::ChannelError;
@@ -8,8 +8,8 @@ use shmcast_layout::layout::stream::StreamId;
 use shmcast_layout::segment::Segment;
 use std::path::{Path, PathBuf};
 
-/// The journal after which a channel continues, and the functions that use it. Only [`of`](Self::of) names these functions. So a program
-/// that does not ask for a journal, such as one in C, is linked without the code.
+/// The journal after which a channel continues, and the functions that use it. Only [`of`](Self::of) refers to these functions. So a
+/// program that does not use a journal, such as one in C, is linked without them.
 #[derive(Debug, Clone)]
 pub(super) struct Behind {
     dir: PathBuf,
@@ -24,25 +24,26 @@ impl Behind {
     }
 }
 
-/// The end of the journal after which a channel continues, if the channel has a journal with a file in it.
+/// The end of the journal after which a channel continues. It is empty if there is no journal, or no file in it.
 #[derive(Debug, Default)]
 pub(super) struct PastOf(Option<Ending>);
 
 impl PastOf {
-    /// The stream that is continued.
+    /// The stream that continues.
     pub(super) fn stream(&self) -> Option<StreamId> {
         self.0.as_ref().map(Ending::stream)
     }
 }
 
 impl PublisherBuilder {
-    /// Finds the end of the journal. Its lock is held until a segment continues after it.
+    /// Finds the end of the journal, and holds its lock until a segment continues after it.
     pub(super) fn find_past(&self) -> Result<PastOf, ChannelError> {
         let Some(Behind { dir, find, .. }) = &self.behind else { return Ok(PastOf::default()) };
         find(dir, &self.name).map_err(|e| self.refused_by_journal(e))
     }
 
-    /// Lets a new segment of the journal's stream, which nobody has seen, continue after the journal, and notes that in the journal.
+    /// Makes a new segment of the journal's stream continue after the journal, and records that in the journal. No other process has seen
+    /// this segment.
     pub(super) fn go_on_behind(
         &self,
         past: PastOf,
@@ -53,7 +54,7 @@ impl PublisherBuilder {
         begin(past, dir, segment, least).map_err(|e| self.refused_by_journal(e))
     }
 
-    /// Notes in the journal that the channel continues in its existing ring, before anybody publishes in it.
+    /// Records in the journal that the channel continues in its existing ring. Call it before anything is published in the ring.
     pub(super) fn tell_journal(&self, segment: &Segment) -> Result<(), ChannelError> {
         let Some(Behind { dir, resume, .. }) = &self.behind else { return Ok(()) };
         resume(dir, segment).map_err(|e| self.refused_by_journal(e))
@@ -64,7 +65,7 @@ impl PublisherBuilder {
     }
 }
 
-/// Returns the sequence of the next message in a ring that nobody publishes in. If the ring is damaged, returns 1.
+/// Returns the sequence of the next message in a ring in which no process publishes. Returns 1 if the ring is damaged.
 pub(super) fn next_of(segment: &Segment) -> u64 {
     segment.locator().tail().map_or(1, |tail| tail.sequence)
 }
@@ -87,7 +88,7 @@ fn resume(dir: &Path, segment: &Segment) -> Result<(), JournalError> {
     let (first, next) = (segment.first_sequence(), next_of(segment));
     let stream = segment.header().stream;
     let ending = match Ending::of(dir, &segment.header().channel, Some(stream)) {
-        // A recorder that runs renews the reserve by itself, and has left no clean end. A gap may have passed the reserve that it noted.
+        // A recorder that runs renews the reserve by itself, and has left no clean end. A gap may have passed the reserve that it wrote.
         Err(JournalError::Busy { .. }) => return wait_for_reserve(&folder_of(dir, stream), next),
         Err(JournalError::Empty { .. }) => return create_for(dir, segment.header(), first..next),
         ending => ending?,

@@ -8,7 +8,8 @@ use shmcast_layout::control::{Request, Response};
 use shmcast_layout::layout::gate::MAX_GATES;
 use shmcast_layout::segment::Segment;
 
-/// Asks the daemon for the gates. It sends one packet for each, and then one with the page of figures.
+/// Requests the gates from the daemon. The daemon sends one packet for each gate, and then one with the page
+/// of figures.
 pub(super) fn borrow_gates(
     conversation: &mut Conversation,
     segment: &Segment,

@@ -1,4 +1,4 @@
-//! Opening a channel for publishing: the options, and channels of a daemon. Channels that are files are in `files`.
+//! The options for opening a channel for publishing, and the channels of a daemon. The module `files` opens channels that are files.
 
 use super::behind::Behind;
 use super::borrowed::borrow_gates;
@@ -34,7 +34,7 @@ pub struct PublisherBuilder {
     pub(super) capacity: Option<u64>,
     pub(super) max_message: Option<u64>,
     pub(super) mode: Option<u32>,
-    /// `None` stands for the default: the first pages at once, the rest by a thread after `open`.
+    /// `None` stands for the default: `open` prepares the first pages, and a thread prepares the others afterwards.
     pub(super) preparation: Option<Preparation>,
     pub(super) schema: (u64, String),
     pub(super) labels: String,
@@ -67,7 +67,7 @@ impl PublisherBuilder {
         }
     }
 
-    /// Looks for the channel in the directory at `path` rather than in the default one.
+    /// Uses the channel in the directory at `path` instead of the default directory.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -78,7 +78,7 @@ impl PublisherBuilder {
         self.directory(&Directory::at(path))
     }
 
-    /// Looks for the channel in `directory`.
+    /// Uses the channel in `directory`.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -92,8 +92,8 @@ impl PublisherBuilder {
         self
     }
 
-    /// Asks a daemon for the channel instead of a directory. The daemon has made the channel, with its own
-    /// capacity and other properties.
+    /// Uses the channel of a daemon instead of one in a directory. The daemon has made the channel, with its own capacity and other
+    /// properties.
     ///
     /// ```no_run
     /// # let client = shmcast::Client::connect()?;
@@ -105,7 +105,7 @@ impl PublisherBuilder {
         self
     }
 
-    /// The place in which the channel is looked for: the daemon's socket, or the directory. Within it, a channel's name is unique.
+    /// The location of the channel: the daemon's socket, or the directory. Within it, a channel's name is unique.
     ///
     /// ```
     /// let builder = shmcast::Publisher::builder("ticks").dir("/dev/shm/mine");
@@ -115,9 +115,8 @@ impl PublisherBuilder {
         self.client.as_ref().map_or(self.directory.path(), Client::socket)
     }
 
-    /// Size of the ring in bytes: a power of two from 64 KiB to 16 GiB. The default for a new channel is
-    /// [`DEFAULT_CAPACITY`]. An existing channel must have this capacity. Without this call, any capacity of
-    /// an existing channel is accepted.
+    /// Sets the size of the ring in bytes: a power of two from 64 KiB to 16 GiB. The default for a new channel is [`DEFAULT_CAPACITY`]. An
+    /// existing channel must have this capacity. Without this call, an existing channel may have any capacity.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -130,7 +129,7 @@ impl PublisherBuilder {
         self
     }
 
-    /// Largest payload in bytes: at most an eighth of the capacity, and at most 16 MiB. The default is this limit.
+    /// Sets the largest payload in bytes: at most an eighth of the capacity, and at most 16 MiB. The default is this limit.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -143,8 +142,8 @@ impl PublisherBuilder {
         self
     }
 
-    /// Mode of the directories that are made. Files get its read bits. The default is 0700: only this user
-    /// can read or publish. With 0755 everybody may read, and nobody else may publish.
+    /// Sets the mode of the directories that are made. Files get its read bits. The default is 0700: only this user can read or publish.
+    /// With 0755 all users may read, and only this user may publish.
     ///
     /// An existing channel must have this mode, and the directory that contains it must let in all users whom
     /// this mode lets in. Otherwise [`open`](Self::open) returns [`ChannelError::Mode`]. Without this call,
@@ -162,19 +161,19 @@ impl PublisherBuilder {
 
     /// Sets how the memory is prepared before [`open`](Self::open) returns. It replaces the default.
     ///
-    /// By default every page is touched and locked, so that no message meets a page fault and nothing is
-    /// swapped out. The first 8 MiB are touched before `open` returns. The rest of a larger ring is touched
-    /// by a thread of the lowest priority, `shmcast-prepare`, from the front to the back. This takes some 0.6
-    /// ms a MiB on an idle CPU. The thread ends when it is done, or when the publisher is dropped. A
-    /// publisher that is ahead of it takes the page faults itself, about 1 us each 4 KiB, once in the life of
-    /// the publisher. The thread runs on the CPUs of the thread that opens. If the opening thread has a
-    /// real-time policy, there is no such thread, and all is done before `open` returns.
+    /// By default every page is touched and locked, so that no message meets a page fault, and no page is swapped out. `open` touches the
+    /// first 8 MiB before it returns. A thread of the lowest priority, `shmcast-prepare`, touches the other pages of a larger ring, from
+    /// the front to the back:
     ///
-    /// [`Preparation::FULL`] does all of it before `open` returns, and also puts the ring on huge pages. The
-    /// default leaves these out: they take some 2.5 ms a MiB, and collapsing pages that are in use makes
-    /// their users wait.
+    /// - It takes some 0.6 ms a MiB on an idle CPU. It ends when it is done, or when the publisher is dropped.
+    /// - A publisher that is ahead of the thread takes the page faults itself, about 1 us each 4 KiB, once in the life of the publisher.
+    /// - It runs on the CPUs of the thread that opens. If the opening thread has a real-time policy, there is no such thread, and `open`
+    ///   touches all pages before it returns.
     ///
-    /// Refused steps are in [`Publisher::preparation`]. They do not make `open` fail.
+    /// [`Preparation::FULL`] does all of it before `open` returns, and also puts the ring on huge pages. The default leaves out huge pages:
+    /// they take some 2.5 ms a MiB, and collapsing pages that are in use makes their users wait.
+    ///
+    /// [`Publisher::preparation`] lists refused steps. They do not make `open` fail.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -188,7 +187,7 @@ impl PublisherBuilder {
         self
     }
 
-    /// Chooses the messages that carry the time of their publication. Default: each message. See [`Stamps`].
+    /// Chooses which messages carry the time of their publication. The default is every message. See [`Stamps`].
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -208,8 +207,8 @@ impl PublisherBuilder {
         self
     }
 
-    /// Number and name of the message schema, for readers that ask for it. An existing channel must have
-    /// both. A number of 0 accepts any schema, and an empty name accepts any name.
+    /// Sets number and name of the message schema. Readers compare them with theirs. An existing channel must have both. A number of 0
+    /// accepts any schema, and an empty name accepts any name.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -222,7 +221,7 @@ impl PublisherBuilder {
         self
     }
 
-    /// `key=value` lines of your own, which tools show. Only for a new channel.
+    /// Sets labels of your own, as `key=value` lines, which tools show. Only for a new channel.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -235,9 +234,9 @@ impl PublisherBuilder {
         self
     }
 
-    /// The clock that stamps messages. Only for a new channel that is a file. The default is the CPU's counter if it is invariant, which
-    /// takes some 10 ns to read, and else CLOCK_MONOTONIC, which takes some 25 ns. CLOCK_MONOTONIC is for readers whose language cannot
-    /// read the counter, such as Java. A counter that is not invariant is never used.
+    /// Sets the clock that stamps messages. Only for a new channel that is a file. The default is the CPU's counter if it is invariant, and
+    /// CLOCK_MONOTONIC otherwise. The counter takes some 10 ns to read, CLOCK_MONOTONIC some 25 ns. Choose CLOCK_MONOTONIC for readers
+    /// whose language cannot read the counter, such as Java. A counter that is not invariant is never used.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -252,9 +251,9 @@ impl PublisherBuilder {
         self
     }
 
-    /// Replaces the existing segment by a new one, in which sequences begin at 1 again. This is for a channel whose remote source was
+    /// Replaces the existing segment by a new one, in which sequences begin at 1 again. Use it for a channel whose remote source was
     /// restarted. Readers of the old segment get [`RecvError::Superseded`](crate::RecvError::Superseded), or, if a daemon owns the channel,
-    /// [`Event::Restarted`](crate::Event::Restarted). Sizes, schema and labels stay as they are unless they are given.
+    /// [`Event::Restarted`](crate::Event::Restarted). Sizes, schema and labels stay unchanged unless they are given.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -270,18 +269,22 @@ impl PublisherBuilder {
         self
     }
 
-    /// Lets the sequences of a new channel continue after the journal in the directory `journal`, so that none is used twice when the
-    /// channel's memory was lost, such as by a reboot. If the journal ends with a clean record, they continue at the next sequence.
-    /// Otherwise they continue 2^32 further, which no publisher has reached, and readers of the journal are told which sequences are left
-    /// out. The epoch continues, too. If there is no journal yet, one is begun; its directory is made if its parent exists. The notes are
-    /// safe from a power cut before anybody can see the channel.
+    /// Makes the sequences of a new channel continue after the journal in the directory `journal`. So no sequence is used twice if the
+    /// channel's memory was lost, such as by a reboot.
     ///
-    /// If the channel exists, it continues where it was, and this is noted in the journal if necessary. With [`anew`](Self::anew), the
+    /// - If the journal ends with a clean record, they continue at the next sequence.
+    /// - Otherwise they continue 2^32 further, which no publisher has reached. Readers of the journal learn which sequences are left out.
+    /// - The epoch continues, too.
+    /// - If there is no journal yet, this begins one. It makes the journal's directory if the parent directory exists.
+    ///
+    /// The journal is safe from a power cut before any other process can see the channel.
+    ///
+    /// If the channel exists, it continues at its next sequence, and the journal is updated if necessary. With [`anew`](Self::anew), the
     /// sequences of the new segment continue after the journal as well.
     ///
-    /// This is for a channel that is a file, and that `shmcast record` records into this directory. A daemon does the same by itself for a
-    /// channel with a journal. While nobody records, sequences are safe for 2^31 messages after each start of a publisher. Making the
-    /// channel includes one sync of the file system.
+    /// Use it for a channel that is a file, and that `shmcast record` records into this directory. A daemon does the same for its channels
+    /// with journals. Without a recorder, sequences are safe for 2^31 messages after each start of a publisher. Making the channel includes
+    /// one sync of the file system.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -301,11 +304,11 @@ impl PublisherBuilder {
         self
     }
 
-    /// Gives a new channel a board: the last message of each key, which readers join to the stream by
-    /// [`Start::Board`](crate::Start::Board). Each publisher of a channel that has a board keeps it, whether or not it calls this. An
-    /// existing channel, or one of a daemon, must have the same board; one without a board gets it only [`anew`](Self::anew).
+    /// Gives a new channel a board: the last message of each key. Readers join it to the stream by [`Start::Board`](crate::Start::Board).
+    /// If a channel has a board, each of its publishers updates the board, even without this call. An existing channel, or a channel of a
+    /// daemon, must have the same board. A channel without a board gets one only with [`anew`](Self::anew).
     ///
-    /// Cost: each message is stored once more, some 10 to 20 ns for 64 bytes. [`BoardSpec::bytes`] tells the memory.
+    /// Cost: each message is stored once more, some 10 to 20 ns for 64 bytes. [`BoardSpec::bytes`] returns the size of the memory.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -320,11 +323,11 @@ impl PublisherBuilder {
         self
     }
 
-    /// Adds a gate: a reader that the publisher waits for, within a limit. Call it once for each gate, 15 times at most. Without this call the
-    /// channel has no gates, and gates that an earlier publisher named are removed.
+    /// Adds a gate: a reader that the publisher waits for, within a limit. Call it once for each gate, at most 15 times. Without this call
+    /// the channel has no gates, and the gates of an earlier publisher are removed.
     ///
-    /// This is for a channel that is a file. Whoever may read the channel may take a gate. A daemon names the gates of its channels, and
-    /// their users, in its configuration.
+    /// Use it for a channel that is a file. Any user who may read the channel may take a gate. For the channels of a daemon, the daemon's
+    /// configuration sets the gates and their users.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -339,13 +342,12 @@ impl PublisherBuilder {
         self
     }
 
-    /// Opens the channel: makes it, or takes over the existing one. A takeover increments the epoch, and
-    /// sequences continue, whether the last publisher closed the channel or died. Attached readers stay
-    /// attached.
+    /// Opens the channel: makes it, or takes over the existing one. A takeover increments the epoch, and sequences continue, whether the
+    /// last publisher closed the channel or died. Attached readers stay attached.
     ///
-    /// The memory of a new channel is reserved first, which takes about 0.2 ms per MiB. So a full file system is an error here, and no
-    /// crash later. [`prepare`](Self::prepare) documents the other times. The first `open` in a process also measures the clock, for 20 ms
-    /// at most.
+    /// First it reserves the memory of a new channel, which takes about 0.2 ms per MiB. So a full file system is an error here, and not a
+    /// crash later. [`prepare`](Self::prepare) documents the other times. The first `open` in a process also measures the clock, for at
+    /// most 20 ms.
     ///
     /// # Errors
     /// [`ChannelError::InUse`] with the holder while another publisher lives. [`ChannelError::NotAChannel`] for a directory that holds
@@ -385,7 +387,7 @@ impl PublisherBuilder {
             return Err(conversation.confused(&reply));
         };
         let memory = || format!("memfd:{}", self.name);
-        // Two programs may be granted a free channel at the same time. The lock decides between them.
+        // The daemon may grant a free channel to two programs at the same time. The lock decides between them.
         if !lock::try_lock(&lock).map_err(ChannelError::os("lock", memory()))? {
             let holder = Holder::Publisher { pid: None, command: None };
             return Err(ChannelError::InUse { name: self.name, holder });
@@ -412,7 +414,7 @@ impl PublisherBuilder {
         Ok(publisher)
     }
 
-    /// Refuses an existing channel that differs from the options.
+    /// Refuses an existing channel whose properties differ from the options.
     pub(super) fn check(&self, segment: &Segment) -> Result<(), ChannelError> {
         let found = segment.header().geometry;
         let asked = [

@@ -1,4 +1,4 @@
-//! A message that is written in place before it is published.
+//! A message whose payload the program writes in place before it publishes the message.
 
 use super::gated::publish_and_post;
 use super::{Mark, Publisher};
@@ -6,7 +6,7 @@ use crate::error::PublishError;
 use crate::gate::Patience;
 use std::ops::{Deref, DerefMut};
 
-/// Room for one message, lent by [`Publisher::claim`]. Dereferences to its bytes.
+/// Memory for the payload of one message. [`Publisher::claim`] lends it. It dereferences to the bytes.
 #[derive(Debug)]
 #[must_use = "a claim that is not committed publishes nothing"]
 pub struct Claim<'a> {
@@ -35,11 +35,11 @@ impl Claim<'_> {
     /// Publishes the first `length` bytes and returns the sequence.
     ///
     /// # Errors
-    /// [`PublishError::CutOff`] if the channel was taken after the claim was made, [`PublishError::OutOfSequences`], and
-    /// [`PublishError::Full`]. After an error nothing was published.
+    /// [`PublishError::CutOff`] if the channel was taken from this publisher after the claim was made, [`PublishError::OutOfSequences`],
+    /// and [`PublishError::Full`]. After an error nothing was published.
     ///
     /// # Panics
-    /// When `length` exceeds the length that was claimed.
+    /// When `length` exceeds the length of the claim.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -1,4 +1,4 @@
-//! Opening a channel that is a file: making it, taking it over, or replacing it.
+//! Opens a channel that is a file: makes it, takes it over, or replaces it.
 
 use super::behind::next_of;
 use super::{DEFAULT_CAPACITY, Publisher, PublisherBuilder};
@@ -38,7 +38,7 @@ impl PublisherBuilder {
         }
     }
 
-    /// Takes the writer lock, after all checks that are possible before a write. Returns `None` if the channel no longer exists.
+    /// Takes the writer lock, after all checks that need no write. Returns `None` if the channel no longer exists.
     fn lock(&self, files: &ChannelFiles) -> Result<Option<Locked>, ChannelError> {
         files.check_usable()?;
         if let Some(mode) = self.mode

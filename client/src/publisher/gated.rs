@@ -1,5 +1,5 @@
-//! Publishing on a channel with gates or with a board: calls that never wait, and what happens to a message that the ring's writer has
-//! refused, or that a board must have as well.
+//! Publishing on a channel with gates or with a board. This module has the calls that never wait. It also handles messages that the ring's
+//! writer has refused, and messages that a board must store as well.
 
 use super::{Mark, Publisher};
 use crate::error::PublishError;
@@ -9,14 +9,14 @@ use shmcast_layout::error::WriteError;
 use shmcast_layout::ring::writer::Writer;
 
 impl Publisher {
-    /// As [`publish`](Self::publish), but never waits for a gate. On a channel without gates both do the same.
+    /// Does the same as [`publish`](Self::publish), but never waits for a gate. On a channel without gates the two are equal.
     ///
-    /// A gate that drops its reader does so here, too: once calls have been refused for as long as one message may wait, the next call
-    /// goes through. A gate that refuses never lets go.
+    /// A gate with [`Then::Drop`](crate::Then::Drop) drops its reader here, too: once calls have been refused for the gate's longest wait,
+    /// the next call publishes its message. A gate with [`Then::Refuse`](crate::Then::Refuse) never drops its reader.
     ///
     /// # Errors
-    /// [`PublishError::Full`] when the reader of a gate is too far behind. Otherwise as [`publish`](Self::publish). After an error nothing
-    /// was published.
+    /// [`PublishError::Full`] when the reader of a gate is too far behind, and the errors of [`publish`](Self::publish). After an error
+    /// nothing was published.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -39,10 +39,10 @@ impl Publisher {
         self.try_publish_with(payload, Mark::default())
     }
 
-    /// As [`try_publish`](Self::try_publish), with a tag or as a key message.
+    /// Does the same as [`try_publish`](Self::try_publish), with a tag or as a key message.
     ///
     /// # Errors
-    /// As [`try_publish`](Self::try_publish).
+    /// The same as for [`try_publish`](Self::try_publish).
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -56,10 +56,11 @@ impl Publisher {
         self.publish_now(payload, mark, Patience::Never)
     }
 
-    /// As [`try_publish_with`](Self::try_publish_with), with a time that the caller has already read; see [`publish_at`](Self::publish_at).
+    /// Does the same as [`try_publish_with`](Self::try_publish_with), with a time that the caller has already read; see
+    /// [`publish_at`](Self::publish_at).
     ///
     /// # Errors
-    /// As [`try_publish`](Self::try_publish).
+    /// The same as for [`try_publish`](Self::try_publish).
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -75,7 +76,7 @@ impl Publisher {
         self.publish_timed(payload, mark, time, Patience::Never)
     }
 
-    /// The gates of the channel, with what this publisher has counted since it was opened; none without gates. Costs one system call a
+    /// The gates of the channel, with the counts of this publisher since it was opened. Empty without gates. Costs one system call for each
     /// gate, and allocates.
     ///
     /// ```
@@ -90,7 +91,7 @@ impl Publisher {
         self.gates.as_ref().map_or_else(Vec::new, |gates| gates.status(&self.writer))
     }
 
-    /// Publishes with a time stamp of now.
+    /// Publishes with the present time as the time stamp.
     #[inline(always)]
     pub(super) fn publish_now(
         &mut self,
@@ -125,8 +126,8 @@ impl Publisher {
         self.publish_slowly(payload, mark, Some(time), patience)
     }
 
-    /// Publishes a message of a channel with a board, or one that the writer has just refused. The calls of other channels hold no code of
-    /// it. Without a time, the message gets that of now.
+    /// Publishes a message on a channel with a board, or a message that the writer has just refused. It is not inlined, so the calls on
+    /// other channels do not contain its code. If `time` is `None`, the message gets the present time.
     #[inline(never)]
     fn publish_slowly(
         &mut self,
@@ -140,17 +141,17 @@ impl Publisher {
         publish_and_post(writer, gates, board, (payload, mark), time, patience)
     }
 
-    /// Waits for the gates, if the next control record needs that. A control record is published in any case.
+    /// Waits for the gates, if the next control record needs it. The control record is then published in any case.
     pub(super) fn make_way_for_control(&mut self) {
         if let (Some(gates), Some(beyond)) = (&mut self.gates, self.writer.control_beyond_bound()) {
-            // Only `Full` is possible, and a call that insists drops the gate instead.
+            // Only `Full` is possible. With `Patience::Insists` the gate is dropped instead.
             let _ = gates.make_way(&mut self.writer, beyond.frontier, Patience::Insists);
         }
     }
 }
 
-/// Publishes a message and stores it on the board, if there is one. If a gate holds the message up, waits as `patience` says before that. A
-/// message that is refused is not on the board either.
+/// Publishes a message, and stores it on the board, if there is one. If a gate holds up the message, first waits as `patience` says. A
+/// refused message is not on the board either.
 #[inline(always)]
 pub(super) fn publish_and_post(
     writer: &mut Writer,
@@ -174,7 +175,7 @@ pub(super) fn publish_and_post(
     }
 }
 
-/// Called when the writer has refused a message. If a gate is the reason, waits as `patience` says; then the message can be published.
+/// Called when the writer has refused a message. If a gate is the reason, waits as `patience` says. After `Ok`, the caller tries again.
 #[cold]
 #[inline(never)]
 fn after_refusal(

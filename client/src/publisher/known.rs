@@ -6,8 +6,8 @@ use shmcast_layout::layout::header::Header;
 use shmcast_layout::mem::Step;
 
 impl Publisher {
-    /// The remote session that this channel carries, as the last call of [`session`](Self::session) by this or an earlier publisher gave
-    /// it; `None` if there was none.
+    /// The remote session that this channel carries; `None` if there was none. The last call of [`session`](Self::session) set it, by this
+    /// or an earlier publisher.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -82,8 +82,8 @@ impl Publisher {
         self.clock
     }
 
-    /// The steps of the memory's preparation, with their results, refusals included. Empty while a part of the preparation still runs
-    /// beside this publisher, which takes some tens of ms after the opening of a large ring; see
+    /// The steps of the memory's preparation, with their results, refusals included. It is empty while a thread still prepares a part of
+    /// the memory. For a large ring this takes some tens of ms after the opening; see
     /// [`PublisherBuilder::prepare`](super::PublisherBuilder::prepare).
     ///
     /// ```
@@ -110,7 +110,7 @@ impl Publisher {
         self.segment.header()
     }
 
-    /// Whether a daemon knows this publisher at the moment; `None` if the channel is a file. Data flows either way.
+    /// Whether a daemon knows this publisher now; `None` if the channel is a file. Data flows in any case.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

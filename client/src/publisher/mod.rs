@@ -28,21 +28,21 @@ use std::ops::Range;
 pub use builder::{DEFAULT_CAPACITY, PublisherBuilder};
 pub use claim::Claim;
 
-/// Number of bytes of a message buffer that are touched before the first message.
+/// Number of bytes at the start of a message buffer that are touched before the first message.
 pub(crate) const TOUCHED_BYTES: usize = 64 << 10;
 
 /// Publishes messages into a channel: one publisher a channel, any number of readers.
 ///
-/// Without gates, nothing here waits for anybody. `publish` makes a few dozen stores to memory that readers poll. It makes no system call,
+/// Without gates, no call of a publisher waits. `publish` makes a few dozen stores to memory that readers poll. It makes no system call,
 /// takes no lock, allocates nothing, and costs the same for one reader and for a hundred. Readers that cannot keep up are lapped, and learn
 /// how many messages they missed. A [`Gate`](crate::Gate) is a reader that the publisher waits for, within a limit.
 ///
-/// Dropping a publisher closes the channel, except while the thread panics. After a panic readers see no end, and the next publisher takes
+/// Dropping a publisher closes the channel, except while the thread panics. After a panic, readers get no end, and the next publisher takes
 /// over as after a crash.
 ///
 /// After a `fork` the publisher belongs to the parent. The child's copy publishes nothing, and returns [`PublishError::Forked`]. Dropping
 /// the copy in the child, or ending the child, changes nothing. If the parent ends, the channel is free, whatever its children do. A
-/// program that puts itself into the background opens its publishers after that.
+/// program that forks itself into the background must open its publishers afterwards.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -60,18 +60,18 @@ pub struct Publisher {
     clock: Clock,
     stamps: Stamps,
     segment: Segment,
-    /// Claims are written here and copied into the ring in one burst.
+    /// Claims are written to this buffer, and copied into the ring in one burst.
     staging: Box<[u8]>,
     prepared: Prepared,
-    /// Whether dropping the publisher leaves the stream without an end.
+    /// Whether the publisher ends without a record of the end of the stream when it is dropped.
     stays_open: bool,
-    /// The writer lock. It is held until the writer is done; if this process dies, the kernel releases it.
+    /// The writer lock. It is held until the writer is dropped. If this process dies, the kernel releases it.
     lock: Held,
     /// The attachment to the daemon, if a daemon owns the channel.
     hosted: Option<Hosted>,
     /// The readers that this publisher waits for, if it has gates.
     gates: Option<Box<Gates>>,
-    /// The board that each message is stored in once more, if the channel has one.
+    /// The board, on which each message is stored once more; `None` if the channel has none.
     board: Option<Box<BoardWriter>>,
 }
 
@@ -91,24 +91,24 @@ impl Hosted {
     }
 }
 
-/// The properties that a publisher gives a message besides its payload.
+/// The properties of a message besides its payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Mark {
     /// A number for the publisher's own use, such as a message type. Every reader gets it.
     pub tag: u16,
-    /// Whether a reader that lost its place may restart from this message, as from a snapshot.
+    /// Whether a reader may start from this message without the messages before it, as from a snapshot.
     pub key: bool,
 }
 
-/// Which messages carry the time of their publication.
+/// Chooses the messages that have the time of their publication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Stamps {
-    /// Each message. The clock is read for each message, or once for a batch.
+    /// Every message. The publisher reads the clock for each message, or once for a batch.
     #[default]
     Each,
-    /// Only messages that [`Publisher::publish_at`] publishes, with the time that it is given. The clock is not read, which saves 8 to 10
-    /// ns, about half of the time that a message of 32 B takes at full rate. Readers know no latency of the other messages.
+    /// Only messages of [`Publisher::publish_at`], with the time that the caller gives. The publisher does not read the clock. This saves 8
+    /// to 10 ns, about half of the time that a message of 32 B takes at full rate. Readers do not know the latency of other messages.
     Given,
 }
 
@@ -136,8 +136,8 @@ impl Publisher {
 
     /// Publishes one message and returns its sequence.
     ///
-    /// Cost: about one store a word, 50 to 100 ns for 64 bytes with readers polling on other cores; wait-free without gates. A
-    /// gate's reader that is too far behind holds the call up for as long as the gate says.
+    /// Cost: about one store a word, 50 to 100 ns for 64 bytes with readers polling on other cores. The call is wait-free without gates. If
+    /// a gate's reader is too far behind, the call waits for at most the gate's longest wait.
     ///
     /// # Errors
     /// [`PublishError::TooLarge`] when the payload exceeds [`max_message`](Self::max_message), [`PublishError::CutOff`] once a daemon
@@ -155,7 +155,7 @@ impl Publisher {
         self.publish_with(payload, Mark::default())
     }
 
-    /// Publishes one message with a tag or as a key message; otherwise as [`publish`](Self::publish).
+    /// Does the same as [`publish`](Self::publish), with a tag or as a key message.
     ///
     /// # Errors
     /// [`PublishError`]. After an error nothing was published.
@@ -173,12 +173,12 @@ impl Publisher {
         self.publish_now(payload, mark, Patience::Waits)
     }
 
-    /// As [`publish_with`](Self::publish_with), with a time that the caller has already read from [`clock`](Self::clock), such as the time
-    /// of the event that the message reports. Readers get its low 48 bits, and count latencies from it. This saves reading the clock, some
-    /// 8 ns.
+    /// Does the same as [`publish_with`](Self::publish_with), with a time that the caller has already read from [`clock`](Self::clock). It
+    /// may be the time of the event that the message reports. Readers get its low 48 bits, and count latencies from it. This saves reading
+    /// the clock, some 8 ns.
     ///
     /// # Errors
-    /// As [`publish`](Self::publish).
+    /// The same as for [`publish`](Self::publish).
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -199,8 +199,8 @@ impl Publisher {
     /// Publishes several messages with one time stamp and returns their sequences. This saves reading the clock for each message.
     ///
     /// # Errors
-    /// [`PublishError`] at the first payload that is too large, or that a gate refuses. The payloads before it are published; it and the
-    /// later ones are not.
+    /// [`PublishError`] at the first payload that is too large, or that a gate refuses. The payloads before it are published. This payload
+    /// and the later ones are not.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -215,10 +215,10 @@ impl Publisher {
         self.publish_batch_with(payloads, Mark::default())
     }
 
-    /// As [`publish_batch`](Self::publish_batch), with the same mark on each message.
+    /// Does the same as [`publish_batch`](Self::publish_batch), with the same mark on each message.
     ///
     /// # Errors
-    /// As [`publish_batch`](Self::publish_batch).
+    /// The same as for [`publish_batch`](Self::publish_batch).
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -241,10 +241,10 @@ impl Publisher {
         Ok(first..self.writer.next_sequence())
     }
 
-    /// Lends `length` bytes into which the caller writes a message, for serializers that need a place to write to. Nothing is published
-    /// before [`Claim::commit`], and a claim that is dropped leaves no trace.
+    /// Lends `length` bytes into which the caller writes a message, for serializers that need memory to write to. Nothing is published
+    /// before [`Claim::commit`], and a dropped claim has no effect.
     ///
-    /// At first the bytes hold what earlier claims of this publisher left there. Cost: one copy in cache more than filling the ring
+    /// At first the bytes have the contents of earlier claims of this publisher. Cost: one more copy in the cache than filling the ring
     /// directly. The copy lets the message enter the ring in one burst.
     ///
     /// # Errors
@@ -269,8 +269,8 @@ impl Publisher {
         Ok(Claim { publisher: self, length, mark: Mark::default() })
     }
 
-    /// Publishes one message whose payload lies in several pieces, as `writev` does. Cost: as for a [`claim`](Self::claim), one copy in
-    /// cache more than [`publish`](Self::publish).
+    /// Publishes one message whose payload consists of several pieces, as `writev` does. Cost: one more copy in the cache than
+    /// [`publish`](Self::publish), as for a [`claim`](Self::claim).
     ///
     /// # Errors
     /// [`PublishError`]. After an error nothing was published.
@@ -296,11 +296,11 @@ impl Publisher {
         claim.mark(mark).commit(length)
     }
 
-    /// Whether a daemon has given the channel to another publisher, so that nobody receives what this one publishes. Costs two loads of
-    /// words that change only once. Always false if the channel is a file.
+    /// Whether a daemon has given the channel to another publisher. Then no reader receives what this publisher publishes. Costs two loads
+    /// of words that change only once. Always false if the channel is a file.
     ///
-    /// A message that was being published at that moment may have reached nobody. The next publisher's sequences continue where this one's
-    /// were cut off.
+    /// If a message was being published at that moment, it may have reached no reader. The next publisher's sequences continue at the
+    /// sequence where this publisher was cut off.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -321,7 +321,7 @@ impl Publisher {
         if self.lock.is_copied() { Err(PublishError::Forked) } else { Ok(()) }
     }
 
-    /// Closes the channel: readers get everything published so far, and then the end of the stream. Dropping the publisher does the same.
+    /// Closes the channel. Readers get everything published so far, and then the end of the stream. Dropping the publisher does the same.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -332,7 +332,7 @@ impl Publisher {
     /// ```
     pub fn close(self) {}
 
-    /// Leaves the channel to the next publisher without an end of the stream. Readers wait, as after a crash.
+    /// Leaves the channel to the next publisher without an end of the stream. Readers wait as after a crash.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -348,8 +348,8 @@ impl Publisher {
     }
 
     /// Announces to readers that the messages from the next one up to and including `last` will never be published. The next message gets
-    /// sequence `last + 1`. This is for programs that carry a numbered stream from elsewhere into a channel. Does nothing when `last` lies
-    /// before the next sequence.
+    /// sequence `last + 1`. Use it in a program that copies a numbered stream from elsewhere into a channel. Does nothing when `last` is
+    /// below the next sequence.
     ///
     /// # Errors
     /// [`PublishError::OutOfSequences`] when `last` is [`MAX_SEQUENCE`](crate::MAX_SEQUENCE) or more, and [`PublishError::CutOff`]. After

@@ -1,7 +1,7 @@
-//! Preparing a publisher's memory: all of it before [`open`](super::PublisherBuilder::open) returns, or most of it afterwards.
+//! Prepares a publisher's memory: all of it before [`open`](super::PublisherBuilder::open) returns, or most of it afterwards.
 //!
-//! A thread prepares the memory that is left after `open`. It touches nothing but the map. It runs only as long as the publisher exists,
-//! and nobody waits for it.
+//! A thread prepares the memory that remains after `open`. It touches only the map. It runs only as long as the publisher exists, and no
+//! call waits for it.
 
 use rustix::process::nice;
 use shmcast_layout::mem::{Pieces, Preparation, Step, is_real_time};
@@ -9,10 +9,10 @@ use shmcast_layout::segment::Segment;
 use std::io;
 use std::sync::{Arc, OnceLock};
 
-/// Bytes that are touched before `open` returns. The rest of a larger segment is prepared afterwards.
+/// Number of bytes that are touched before `open` returns. A thread prepares the remaining bytes of a larger segment.
 const FIRST_BYTES: u64 = 8 << 20;
 
-/// The lowest priority, in the numbers of `setpriority`: all other threads that want the CPU run first.
+/// The lowest priority, as a number for `setpriority`: all other threads that need the CPU run first.
 const LOWEST_PRIORITY: i32 = 19;
 
 /// The progress and the result of preparing the memory.
@@ -24,11 +24,10 @@ impl Prepared {
         Self::done(segment.prepare(wanted))
     }
 
-    /// Locks and touches all pages: the first ones before it returns, the rest on a thread of its own.
+    /// Locks and touches all pages: the first ones before it returns, and the others on a thread of its own.
     ///
-    /// If the opener is a real-time thread, all pages are touched before this returns. On a CPU that such a
-    /// thread never gives away, the preparing thread would never finish, and it might block other threads of
-    /// the process in the middle of a system call.
+    /// If the opener is a real-time thread, this touches all pages before it returns. The opener might never leave its CPU. Then the
+    /// preparing thread would never finish, and it might block other threads of the process in the middle of a system call.
     pub(super) fn behind(segment: &Segment) -> Self {
         let lock = segment.lock_on_fault();
         let mut pieces = segment.pieces();
@@ -50,7 +49,7 @@ impl Prepared {
         });
         match thread {
             Ok(_) => Self(prepared),
-            // No thread can be started. Opening takes longer, and the publisher is prepared just as well.
+            // No thread can be started. Opening then takes longer, and prepares all pages.
             Err(_) => Self::now(segment, Preparation { prefault: true, lock: true, ..Preparation::NONE }),
         }
     }
@@ -59,7 +58,7 @@ impl Prepared {
         Self(Arc::new(OnceLock::from(steps)))
     }
 
-    /// Each step and its result. Empty until the preparation is over.
+    /// Each step and its result. Empty until the preparation has ended.
     pub(super) fn steps(&self) -> &[Step] {
         self.0.get().map_or(&[], Vec::as_slice)
     }

@@ -1,4 +1,4 @@
-//! Waiting in the caller's event loop: the bell's descriptor, and the step before each sleep.
+//! Waiting in the caller's own event loop: the bell's descriptor, and the step before each sleep.
 
 use super::Subscriber;
 use super::waiting::Rest;
@@ -10,15 +10,15 @@ use std::time::Duration;
 /// The next step of a program that waits in an event loop of its own. [`Subscriber::arm`] returns it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Armed<'a> {
-    /// There was an event after all. It has been received: continue to receive.
+    /// There was still an event, and it has been received. Continue to receive.
     Event(Event<'a>),
-    /// There is nothing to receive. Wait until the descriptor is readable, or for this long, and then receive.
+    /// There is nothing to receive. Wait until the descriptor is readable, but at most for this time, and then receive.
     Wait(Duration),
 }
 
 impl Subscriber {
     /// The descriptor that becomes readable when there is something to receive; `None` unless the subscriber was opened with
-    /// [`Wait::Park`](crate::Wait::Park). It is for `epoll`, `poll` and event loops over them. Only wait until it is readable:
+    /// [`Wait::Park`](crate::Wait::Park). It is for `epoll`, `poll` and event loops over them. Only wait until it is readable, because
     /// [`arm`](Self::arm) and [`disarm`](Self::disarm) read it.
     ///
     /// ```
@@ -32,11 +32,11 @@ impl Subscriber {
         self.parking.as_ref().map(|parking| parking.bell().as_fd())
     }
 
-    /// Prepares a sleep. Call this before each sleep in an event loop, when [`try_recv`](Self::try_recv) has found nothing. The call asks
-    /// the daemon's waker for a ring, and looks once more, so that no message is slept through.
+    /// Prepares a sleep. Call this before each sleep in an event loop, when [`try_recv`](Self::try_recv) has found nothing. The call
+    /// requests a wake-up from the daemon's waker, and polls once more, so that the program does not sleep while there is a message.
     ///
-    /// If no daemon would ring, the time to wait is a millisecond. So channels that are files, and readers whose daemon is away, work in
-    /// the same loop. Cost: three system calls if a daemon rings.
+    /// If no daemon would wake the reader, the time to wait is a millisecond. So channels that are files, and readers whose daemon is away,
+    /// work in the same loop. Cost: three system calls if there is a daemon.
     ///
     /// # Errors
     /// [`RecvError`].
@@ -61,7 +61,7 @@ impl Subscriber {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn arm(&mut self) -> Result<Armed<'_>, RecvError> {
-        // A child's bell is that of its parent, which may sleep on it.
+        // A child's bell is also its parent's bell, on which the parent may sleep.
         self.check_process()?;
         if let Some(parking) = &self.parking {
             parking.hear();
@@ -79,8 +79,8 @@ impl Subscriber {
         }
     }
 
-    /// Withdraws the request of [`arm`](Self::arm), and empties the descriptor. A program that continues to receive needs this only if the
-    /// descriptor stays in its event loop meanwhile: the next `arm` does the same. In a forked child it does nothing.
+    /// Withdraws the request of [`arm`](Self::arm), and empties the descriptor. The next `arm` does the same. So a program that continues
+    /// to receive needs this only if the descriptor stays in its event loop meanwhile. In a forked child it does nothing.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -1,4 +1,4 @@
-//! The board as a subscriber uses it: to begin with the last message of each key, and to go on when it cannot keep up.
+//! The board of a subscriber. The subscriber begins with the last message of each key, or takes these messages when it cannot keep up.
 //!
 //! ```text
 //!            begun with the board                     lapped, or far behind, and conflating
@@ -6,9 +6,9 @@
 //!                                      |                                                         ^
 //!                                      +-- every listed message was handed out: Live ------------+
 //! ```
-//! In BOARD the reader of the ring stands at a place that no ring has, as while the journal is read, and [`Doubt::Board`] leads every result
-//! of a poll here. So a live message costs nothing more. `shmcast_layout::board` has the argument why nothing is missing and nothing comes
-//! twice.
+//! In BOARD, the reader of the ring is at a place that no ring has, as it is while the journal is read. So every poll comes to the code for
+//! [`Doubt::Board`] in this module, and a live message costs nothing more. `shmcast_layout::board` has the proof that no message is missing
+//! or comes twice.
 
 use super::ledger::Ledger;
 use super::{Doubt, Outcome, Subscriber};
@@ -22,10 +22,10 @@ use shmcast_layout::ring::reader::{Copied, Poll, Reader};
 use shmcast_layout::segment::Segment;
 use std::time::{Duration, Instant};
 
-/// How long a reader that begins waits for the segment in which a channel continues.
+/// Time for which a reader that begins waits for the segment in which a channel continues.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How far behind a conflating reader may be.
+/// The largest lag of a conflating reader. At a larger lag, it joins the board.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Behind {
     /// Half of the ring.
@@ -33,18 +33,18 @@ pub(super) enum Behind {
     Bytes(u64),
 }
 
-/// A subscriber's copy of the board, and what of it is still to be handed out.
+/// A subscriber's copy of the board, and the progress of handing out its messages.
 #[derive(Debug)]
 pub(super) struct Joining {
     snapshot: Snapshot,
     conflation: Option<Conflation>,
     step: Step,
-    /// Number of messages that were listed, and how many of them were handed out.
+    /// Number of listed messages. `next` is the number of those that were handed out.
     listed: usize,
     next: usize,
-    /// Number of messages that the board could not bridge.
+    /// Number of missed messages that no message of the board replaces.
     missed: u64,
-    /// The place in the ring at which the reader goes on.
+    /// The place in the ring from which the reader continues.
     place: Place,
 }
 
@@ -56,7 +56,7 @@ struct Conflation {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// The reader fell behind, and is to join as soon as it is asked for the next event.
+    /// The reader fell behind, and joins at the next call for an event.
     Due,
     /// Keys whose removal the board has forgotten.
     Forgotten,
@@ -65,7 +65,7 @@ enum Step {
 }
 
 impl Joining {
-    /// Allocates all memory that joins need, if the segment has a board.
+    /// Allocates all memory that joins need. Returns `None` if the segment has no board.
     pub(super) fn new(segment: &Segment, behind: Option<Behind>) -> Option<Box<Self>> {
         let snapshot = Snapshot::new(segment.board()?);
         let conflation = behind.map(|behind| Conflation { behind, ledger: Ledger::for_board(&snapshot) });
@@ -81,14 +81,14 @@ impl Joining {
         }))
     }
 
-    /// Forgets what the reader was given: sequences begin again.
+    /// Forgets which messages the reader got, because sequences begin at 1 again.
     pub(super) fn forget(&mut self) {
         if let Some(conflation) = &mut self.conflation {
             conflation.ledger.forget();
         }
     }
 
-    /// The same for the segment in which the channel continues. What the reader was given stays known.
+    /// Makes the value for the segment in which the channel continues. It keeps the counts of the messages that the reader got.
     fn followed_to(mut self: Box<Self>, segment: &Segment) -> Option<Box<Self>> {
         let is_same = segment.board_spec() == Some(self.snapshot.view().geometry().spec);
         if !is_same || self.conflation.is_none() {
@@ -105,7 +105,7 @@ impl Joining {
 }
 
 impl Subscriber {
-    /// Whether the next event comes from the journal or the board, and not from the place at which the reader of the ring stands.
+    /// Whether the next event comes from the journal or the board, and not from the place of the ring's reader.
     #[inline(always)]
     pub(super) fn is_elsewhere(&self) -> bool {
         matches!(self.doubt, Doubt::Past | Doubt::Board)
@@ -119,12 +119,12 @@ impl Subscriber {
         self.joining.as_ref().is_some_and(|joining| joining.conflation.is_some())
     }
 
-    /// The place in the ring at which this subscriber goes on after the board.
+    /// The place in the ring from which this subscriber continues after the board.
     pub(super) fn place_after_board(&self) -> Option<Place> {
         self.joining.as_ref().map(|joining| joining.place)
     }
 
-    /// Begins with the board: with its messages if `is_told`, else only with its counts.
+    /// Begins with the board. If `is_told`, hands out its messages. Otherwise only takes its counts.
     pub(super) fn begin_with_board(&mut self, is_told: bool) -> Result<(), ChannelError> {
         let name = self.header().channel.clone();
         let start = Instant::now();
@@ -135,7 +135,7 @@ impl Subscriber {
             let joined = match (joined, verdict) {
                 (Ok(joined), Verdict::Open) => joined,
                 (Err(source), Verdict::Open) => return Err(ChannelError::Join { name, source }),
-                // What was read may be void. The channel continues in the next segment, and so does this reader.
+                // The copied messages may be void. The channel continues in the next segment, and so does this reader.
                 _ if start.elapsed() >= PATIENCE => {
                     return Err(ChannelError::Join { name, source: JoinError::TooFast });
                 }
@@ -171,12 +171,12 @@ impl Subscriber {
         self.segment.board()
     }
 
-    /// How often the channel has continued in another segment since this subscriber was opened.
+    /// Number of times that the channel has continued in another segment since this subscriber was opened.
     pub(crate) fn moves_made(&self) -> u64 {
         self.moves
     }
 
-    /// Continues in the next segment if the channel has moved there, for a caller that receives nothing.
+    /// Continues in the next segment if the channel has moved there. It is for a caller that receives no messages.
     pub(crate) fn follow_without_receiving(&mut self) -> Result<(), RecvError> {
         self.check_process()?;
         while self.hosted.as_mut().is_some_and(|hosted| hosted.look_ahead() && hosted.may_go_on()) {
@@ -186,34 +186,34 @@ impl Subscriber {
         if is_over && self.hosted.is_none() { Err(RecvError::Superseded) } else { Ok(()) }
     }
 
-    /// Joins the board's copy of a caller to the ring. Void messages of a strict channel are not told from valid ones while the channel moves.
+    /// Joins the caller's copy of the board to the ring. While a strict channel moves, the copy may contain void messages.
     pub(crate) fn join_into(&mut self, snapshot: &mut Snapshot) -> Result<(), RecvError> {
         snapshot.join(&mut self.reader, self.buffer.payload_mut())?;
         Ok(())
     }
 
-    /// A reader of the ring at a sequence; `None` if it is gone, or not there yet.
+    /// A reader of the ring at message `sequence`; `None` if this message was overwritten or is not published yet.
     pub(crate) fn reader_at(&self, sequence: u64) -> Option<Reader> {
         Some(self.segment.reader(self.reader.locator().seek(sequence).ok()?))
     }
 
-    /// This subscriber's own buffer for a payload.
+    /// This subscriber's own payload buffer.
     pub(crate) fn own_payload(&self) -> &[u8] {
         self.buffer.payload()
     }
 
-    /// As [`own_payload`](Self::own_payload).
+    /// This subscriber's own payload buffer, to be written.
     pub(crate) fn own_payload_mut(&mut self) -> &mut [u8] {
         self.buffer.payload_mut()
     }
 
-    /// Goes on with the board of the segment in which the channel continues.
+    /// Continues with the board of the segment in which the channel continues.
     pub(super) fn follow_board(&mut self, segment: &Segment) {
         let Some(joining) = self.joining.take() else { return };
         self.joining = joining.followed_to(segment);
     }
 
-    /// From now on, events come from the board.
+    /// Makes the following events come from the board.
     fn hand_out_from(&mut self, step: Step) {
         let Some(joining) = &mut self.joining else { return };
         (joining.step, joining.next) = (step, 0);
@@ -221,14 +221,14 @@ impl Subscriber {
         self.reader.jump(Place::nowhere(joining.place.sequence));
     }
 
-    /// Leaves what is still to be handed out, for a caller that goes elsewhere.
+    /// Drops the messages that are not handed out yet, because the caller moves the reader.
     pub(super) fn leave_board(&mut self) {
         if self.doubt == Doubt::Board {
             (self.doubt, self.is_checked) = (Doubt::None, self.must_check());
         }
     }
 
-    /// The next event of the board. Copies a message to `out`, or to this subscriber's own buffer.
+    /// Returns the next event from the board. Copies a message to `out`, or to this subscriber's own buffer.
     #[cold]
     #[inline(never)]
     fn poll_board(&mut self, out: Option<&mut [u8]>) -> Result<Option<Outcome>, RecvError> {
@@ -280,7 +280,8 @@ impl Subscriber {
         }
     }
 
-    /// All of the board was handed out. Tells what it could not bridge, and then that the reader is in the ring again.
+    /// Called when all messages of the board were handed out. Returns `Lapped` for missed messages that the board did not replace, and
+    /// `Live` when the reader is in the ring again.
     fn leave_for_the_ring(&mut self) -> Outcome {
         let place = self.joining.as_ref().map_or(self.reader.place(), |joining| joining.place);
         let sequence = place.sequence;
@@ -298,7 +299,7 @@ impl Subscriber {
         Outcome::Other(Event::Live { sequence })
     }
 
-    /// Notes a message that was received. A conflating reader that is far behind joins the board before its next event.
+    /// Records a received message. If a conflating reader is far behind, makes it join the board before its next event.
     pub(super) fn track(&mut self, copied: Copied, payload: &[u8]) {
         let Some(joining) = &mut self.joining else { return };
         let Some(conflation) = &mut joining.conflation else { return };
@@ -313,14 +314,14 @@ impl Subscriber {
         }
     }
 
-    /// As [`track`](Self::track), for a message in this subscriber's own buffer.
+    /// Does the same as [`track`](Self::track) for a message in this subscriber's own buffer.
     pub(super) fn track_own(&mut self, copied: Copied) {
         let buffer = std::mem::take(&mut self.buffer);
         self.track(copied, &buffer.payload()[..copied.length]);
         self.buffer = buffer;
     }
 
-    /// Whether messages must be noted, each with its key.
+    /// Returns the message in `poll` if the caller must record it with [`track`](Self::track).
     #[inline(always)]
     pub(super) fn tracks(&self, poll: &Poll) -> Option<Copied> {
         match poll {
@@ -329,7 +330,7 @@ impl Subscriber {
         }
     }
 
-    /// A reader that was far behind joins, or goes on in the ring where it was.
+    /// Makes a reader that was far behind join the board. If that fails, the reader continues in the ring at its place.
     fn conflate_or_go_on(&mut self) {
         let Some(place) = self.joining.as_ref().map(|joining| joining.place) else { return };
         self.leave_board();
@@ -339,8 +340,8 @@ impl Subscriber {
         }
     }
 
-    /// Joins the board, and hands out the newest message of each key that has one at or above `due`, which is the sequence due. Returns false
-    /// if that is not possible. The reader's place is then undefined.
+    /// Joins the board, and hands out the newest message of each key that has one at or above the sequence `due`, which is the next one.
+    /// Returns false if that is not possible. The reader's place is then undefined.
     pub(super) fn conflate(&mut self, due: u64) -> bool {
         let verdict = self.verdict_on_read();
         let Some(joining) = &mut self.joining else { return false };
@@ -349,7 +350,7 @@ impl Subscriber {
         };
         let Ok(joined) = snapshot.join(&mut self.reader, self.buffer.payload_mut()) else { return false };
         let place = joined.place;
-        // What was read must have been valid before and after, as each message of the ring must be.
+        // The copied messages must have been valid before and after the copy, as each message of the ring must be.
         let is_valid = verdict == Verdict::Open
             && self.hosted.as_ref().is_none_or(|hosted| hosted.verdict_on_read() == Verdict::Open);
         if place.sequence < due || !is_valid {

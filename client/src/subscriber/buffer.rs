@@ -1,4 +1,4 @@
-//! The memory that a subscriber copies messages to.
+//! The memory to which a subscriber copies messages.
 
 use crate::publisher::TOUCHED_BYTES;
 use shmcast_layout::layout::geometry::{RECORD_HEADER, record_bytes};
@@ -6,8 +6,8 @@ use shmcast_layout::layout::header::Header;
 use shmcast_layout::ring::reader::RUN;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-/// The memory that records are copied into. Payloads begin 16 bytes after the start of a line, so that messages of
-/// fixed layout can be read in place.
+/// The memory to which records are copied. Payloads begin 16 bytes after the start of a cache line, so that programs
+/// can read messages of fixed layout in place.
 #[derive(Debug, Default)]
 pub(super) struct Buffer(Box<[Line]>);
 
@@ -16,7 +16,8 @@ pub(super) struct Buffer(Box<[Line]>);
 struct Line([u8; 64]);
 
 impl Buffer {
-    /// Number of bytes for the largest record, whose lines are copied whole, or for a run of small records.
+    /// Number of bytes for the largest record, or for a run of small records if that is more. Records are copied as
+    /// whole cache lines.
     pub(super) fn room_for(header: &Header) -> usize {
         record_bytes(header.geometry.max_message).max(RUN) as usize
     }
@@ -25,7 +26,8 @@ impl Buffer {
     pub(super) fn with_room(bytes: usize) -> Self {
         let lines = bytes / size_of::<Line>();
         let mut lines = <[Line]>::new_box_zeroed_with_elems(lines).expect("room for one message");
-        // Zeroed pages are faulted in only at their first use. This touches those that messages of common sizes need.
+        // The kernel provides zeroed pages only at their first use. This touches the pages that messages of common
+        // sizes need.
         lines.iter_mut().take(TOUCHED_BYTES / size_of::<Line>()).for_each(|line| line.0[0] = 0xff);
         Self(lines)
     }

@@ -1,10 +1,10 @@
 //! Keeps a reader away from the cache lines that the publisher is about to write, if that makes the channel faster.
 //!
 //! A reader that has caught up polls the line of the next record. Each poll takes this line away from the publisher, so both ends wait for
-//! the line at each message. A reader that is faster than such a publisher cannot leave this state by itself. If the reader pauses until the
-//! publisher is [`AHEAD`] messages ahead, both ends get through two to three times as many messages.
+//! the line at each message. A reader that is faster than such a publisher cannot leave this state by itself. If the reader pauses until
+//! the publisher is [`AHEAD`] messages ahead, both ends get through two to three times as many messages.
 //!
-//! A pause makes messages late. So the reader pauses only if it has measured that pauses bring something:
+//! A pause makes messages late. So the reader pauses only if it has measured that the channel is faster with pauses:
 //!
 //! ```text
 //!          the publisher is close      after MEASURED messages
@@ -15,61 +15,62 @@
 //!         (from each state)
 //! ```
 //!
-//! The publisher is *close* if each message arrives after at most [`CLOSE`] empty polls. A trial needs a stream in which a message takes at
-//! most [`FAST_PS`], so that readers which yield between polls, or share a CPU with others, do not pause for a slow publisher.
+//! The publisher is *close* if each message arrives after at most [`CLOSE`] empty polls. The reader makes a trial only if a message takes
+//! at most [`FAST_PS`]. So readers that yield between polls, or share a CPU with others, do not pause for a slow publisher.
 //!
-//! A publisher that keeps a pace of its own is as fast with pauses as without them. Such a stream meets pauses only in trials: one message
-//! in 128 at first, one in 8,192 later.
+//! A publisher that does not wait for its readers is as fast with pauses as without them. In such a stream the reader pauses only in
+//! trials: for one message in 128 at first, and for one in 8,192 later.
 
 use super::Subscriber;
 use crate::wait::Wait;
 
-/// Empty polls at one place after which the publisher is not close. They take about half a microsecond.
+/// Number of empty polls at one place after which the publisher is not close. They take about half a microsecond.
 const CLOSE: u32 = 256;
-/// Messages of a measurement without pauses.
+/// Number of messages in a measurement without pauses.
 const MEASURED: u64 = 128;
-/// Messages of a measurement with pauses.
+/// Number of messages in a measurement with pauses.
 const TRIED: u64 = 512;
-/// Messages between a trial and the next measurement. The number doubles after each trial that brings nothing, up to [`AGAIN_AT_MOST`].
+/// Number of messages between a trial and the next measurement. It doubles after each trial in which pauses are not faster, up to
+/// [`AGAIN_AT_MOST`].
 const AGAIN: u64 = 1 << 16;
 const AGAIN_AT_MOST: u64 = 1 << 22;
-/// A pause ends when the publisher is this many messages ahead. The publisher writes its count every 64 messages.
+/// Number of messages that the publisher must be ahead before a pause ends. The publisher writes its count every 64 messages.
 const AHEAD: u64 = 64;
-/// Streams in which a message takes longer than this are not tried with pauses.
+/// Limit for trials: if a message takes longer than this, the reader tries no pauses.
 const FAST_PS: u64 = 500_000;
 /// The longest pause.
 const PAUSE_NS: u64 = 4096;
 
-/// The reader's answer to a publisher that is close.
+/// The reader's reaction to a publisher that is close.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// The publisher was not close at the last place.
     Calm,
-    /// No pauses, to measure.
+    /// The reader makes no pauses, and measures.
     Measuring,
-    /// Pauses, to measure. Without them, a message took this many ps.
+    /// The reader pauses, and measures. Without pauses, a message took `before_ps` picoseconds.
     Trying { before_ps: u64 },
-    /// Pauses, because they bring something.
+    /// The reader pauses, because the channel is faster with pauses.
     Pausing,
-    /// No pauses, because they brought nothing.
+    /// The reader makes no pauses, because the channel was not faster with them.
     Resting,
 }
 
-/// A count of empty polls, and the conclusions from it.
+/// Counts empty polls, and decides whether to pause.
 #[derive(Debug)]
 pub(super) struct Contention {
     /// The position of the last empty poll.
     position: u64,
-    /// Empty polls there.
+    /// Number of empty polls at this position.
     polls: u32,
-    /// Whether the publisher was close at the place before.
+    /// Whether the publisher was close at the previous position.
     is_close: bool,
     state: State,
-    /// The sequence up to which the state lasts while the publisher is close.
+    /// The sequence at which the state ends, while the publisher is close.
     until: u64,
-    /// The sequence and the time at which measuring began.
+    /// The sequence and the time at which the measurement began.
     began: (u64, u64),
-    /// The messages between the last trial, which brought nothing, and the next.
+    /// Number of messages until the next measurement, after a trial in which pauses were not faster.
     again: u64,
 }
 
@@ -86,7 +87,7 @@ impl Contention {
         }
     }
 
-    /// Notes an empty poll at `position`. Returns whether something is to be done about it.
+    /// Counts an empty poll at `position`. Returns whether [`step`](Self::step) must be called.
     #[inline(always)]
     fn is_close_at(&mut self, position: u64) -> bool {
         if self.position == position {
@@ -99,7 +100,8 @@ impl Contention {
         self.is_close || self.state != State::Calm
     }
 
-    /// Called when the reader has caught up with message `next`. Moves to the next state if it is time. Returns whether to pause.
+    /// Called when the reader has caught up with message `next`. Moves to the next state if the present one is over. Returns whether to
+    /// pause.
     fn step(&mut self, next: u64, now_ns: impl Fn() -> u64) -> bool {
         if self.state == State::Resting && !self.is_over(next) {
             return false;
@@ -114,7 +116,7 @@ impl Contention {
         matches!(self.state, State::Trying { .. } | State::Pausing)
     }
 
-    /// Whether the state has lasted long enough. So it has if the sequences began anew, which leaves `until` far ahead.
+    /// Whether the state has lasted long enough. This is also true if the sequences began at 1 again, because `until` is then far ahead.
     fn is_over(&self, next: u64) -> bool {
         self.until.wrapping_sub(next).wrapping_sub(1) >= AGAIN_AT_MOST
     }
@@ -140,7 +142,7 @@ impl Contention {
 }
 
 impl Subscriber {
-    /// Called after an empty poll. If polls keep the publisher from writing, waits a little so that it gets ahead.
+    /// Called after an empty poll. If polls keep the publisher from writing, this waits a little so that the publisher gets ahead.
     #[inline(always)]
     pub(super) fn avoid_contention(&mut self) {
         if self.contention.is_close_at(self.reader.place().position) {
@@ -170,7 +172,7 @@ impl Subscriber {
 mod tests {
     use super::*;
 
-    /// A reader that catches up with the publisher again and again, in a time without a clock.
+    /// A reader that catches up with the publisher again and again. The time is simulated.
     struct Play {
         contention: Contention,
         sequence: u64,
@@ -183,7 +185,8 @@ mod tests {
             Self { contention: Contention::none(), sequence: 1, now_ns: 5, paused: 0 }
         }
 
-        /// Polls in vain, then receives one message, or 64 after a pause. A message takes `alone_ns`, or `after_pause_ns` after a pause.
+        /// Polls without a result, then receives one message, or 64 after a pause. A message takes `alone_ns`, or `after_pause_ns` after a
+        /// pause.
         fn turn(&mut self, polls: u32, alone_ns: u64, after_pause_ns: u64) {
             let now_ns = self.now_ns;
             let mut pauses = false;

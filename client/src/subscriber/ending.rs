@@ -1,20 +1,20 @@
-//! Distinguishes the end of the channel at this moment from the end of an earlier publisher.
+//! Distinguishes the present end of the channel from the end of an earlier publisher.
 
 use super::{Doubt, Subscriber};
 use shmcast_layout::layout::header::{State, WRITER_PID};
 use std::sync::atomic::{Ordering, fence};
 
 impl Subscriber {
-    /// Whether the channel ends here at this moment: nobody publishes on it, and neither the ring nor the journal has anything after what
-    /// this subscriber has received.
+    /// Whether the channel has ended at this moment. No publisher is active, and neither the ring nor the journal has anything after the
+    /// events that this subscriber has received.
     ///
     /// [`Event::End`](crate::Event::End) says that *a* publisher closed the channel. A subscriber that reads from the journal gets one such
     /// event for each publisher that has closed. Call this at each of them, and continue to receive while it returns false.
     ///
-    /// The answer holds only for this moment: a later publisher may open the channel again. After a publisher that died without closing,
-    /// the answer stays false.
+    /// The result is valid only for this moment, because a later publisher may open the channel again. After a publisher that died without
+    /// closing, the result stays false.
     ///
-    /// Cost: a few loads; while the journal is read, also a short search in the ring. It makes no system call.
+    /// Cost: a few loads. While the journal is read, also a short search in the ring. It makes no system call.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -40,23 +40,23 @@ impl Subscriber {
         fence(Ordering::Acquire);
         let is_over = match state {
             Some(State::Closed) => true,
-            // The publisher sets the state after the end that was just read.
+            // The publisher sets the state after the end record that was just read.
             Some(State::Active) => self.reader.has_ended(),
-            // This ring continues the channel, and nobody has opened it yet. If this subscriber moved to it from an earlier ring, the ring
-            // was made for a publisher which is about to open it.
+            // This ring continues the channel, and no publisher has opened it yet. If this subscriber moved to it from an earlier ring, the
+            // ring was made for a publisher that is about to open it.
             Some(State::Recovering) | None => self.moves == 0 && self.segment.header_word(WRITER_PID) == 0,
             Some(State::Superseded) => false,
         };
         is_over && !self.has_anything_behind()
     }
 
-    /// Whether a later segment is here or is going to arrive.
+    /// Whether there is a later segment, or one is about to arrive.
     fn is_leaving_or_withheld(&self) -> bool {
         let is_open = self.verdict_on_read() == shmcast_layout::layout::charter::Verdict::Open;
         !is_open || self.hosted.as_ref().is_some_and(|hosted| hosted.has_next())
     }
 
-    /// Whether there is more after the last record received. While the journal is read, this looks into the ring.
+    /// Whether there is anything after the last received record. While the journal is read, this searches the ring.
     fn has_anything_behind(&self) -> bool {
         match self.doubt {
             Doubt::Board => true,

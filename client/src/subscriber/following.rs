@@ -1,4 +1,5 @@
-//! Laps, takeovers and changes of segment: where a subscriber continues after each, and which messages are void.
+//! Laps, takeovers and changes of the segment. This module finds the place where a subscriber continues after each, and withholds void
+//! messages.
 
 use super::past::Entered;
 use super::{Buffer, Doubt, Outcome, Resume, Subscriber};
@@ -16,14 +17,13 @@ use shmcast_layout::segment::{Access, Segment};
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-/// How long a reader rests while it waits for a journal, or for the daemon that lends it.
+/// Time for which a reader pauses while it waits for a journal, or for the daemon that lends it.
 const WAIT_FOR_FILES: Duration = Duration::from_micros(200);
 
 impl Subscriber {
-    /// Returns the event of a new epoch which is in the segment's state, and whose record this reader has jumped over.
+    /// Returns the event of a new epoch if the reader has skipped its record. The segment's state has this epoch.
     pub(super) fn epoch_in_force(&mut self) -> Option<Outcome> {
-        // While a new publisher is recovering, its record is still to come. One that has closed is not reported any
-        // more.
+        // While a new publisher is recovering, its record is still to come. A publisher that has closed is not reported any more.
         let (epoch, State::Active) = self.reader.state()? else { return None };
         if epoch <= self.epoch {
             return None;
@@ -34,14 +34,14 @@ impl Subscriber {
         self.tell_epoch(epoch)
     }
 
-    /// Called when nothing is left to receive after a lap. If the record of a takeover was overwritten, the event is returned now.
+    /// Called when nothing is left to receive after a lap. If the record of a takeover was overwritten, returns the takeover's event now.
     #[cold]
     pub(super) fn hidden_epoch(&mut self) -> Option<Outcome> {
         let state = self.reader.state();
         if self.has_more() || self.is_withheld() {
             return None;
         }
-        // From here on, records are read as usual.
+        // From here on, the reader reads records as usual.
         self.doubt = Doubt::None;
         let (epoch, State::Active) = state? else { return None };
         if epoch <= self.epoch.max(self.began_in) {
@@ -51,8 +51,8 @@ impl Subscriber {
         Some(Outcome::Other(Event::NewEpoch { epoch }))
     }
 
-    /// Treats this epoch as the last one that was reported, so that each later publisher is reported, even one that had taken over before
-    /// this subscriber was opened. For a reader that continues where an earlier reader ended.
+    /// Treats `epoch` as the last reported epoch. So each later publisher is reported, even one that had taken over before this subscriber
+    /// was opened. It is for a reader that continues where an earlier reader ended.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -70,29 +70,30 @@ impl Subscriber {
         (self.epoch, self.began_in) = (epoch, epoch);
     }
 
-    /// Whether there is something to receive that was committed before the state that the caller has read was set.
+    /// Whether there is a record to receive. The caller has loaded the segment's state before. Each record that was committed before this
+    /// state was stored is found.
     pub(super) fn has_more(&self) -> bool {
         fence(Ordering::Acquire);
         self.reader.locator().is_ready(self.position())
     }
 
-    /// Notes the epoch. Returns the event only if the epoch of an earlier publisher was known.
+    /// Stores the epoch. Returns the event only if the epoch of an earlier publisher was known.
     fn tell_epoch(&mut self, epoch: u64) -> Option<Outcome> {
         let told = std::mem::replace(&mut self.epoch, epoch);
         (told > 0).then_some(Outcome::Other(Event::NewEpoch { epoch }))
     }
 
-    /// If the reader began at a sequence that is gone, returns the lap with its loss.
+    /// Called when the reader began at a sequence that was overwritten. Returns the lap with its loss.
     #[cold]
     pub(super) fn begin(&mut self) -> Result<Option<Outcome>, RecvError> {
         let Some(sequence) = self.behind else { return Ok(None) };
-        // The poll was made at a place that is not this reader's, so its result is ignored.
+        // The poll was made at another place than this reader's, so its result is ignored.
         self.reader.jump(Place::nowhere(sequence));
         self.skip()
     }
 
-    /// Continues after a lap, or at a sequence before everything in the ring: in the journal, if there is one that has more. In this case
-    /// there is no event yet, and the caller polls again, since only the caller knows where a message is to be copied.
+    /// Continues after a lap, or at a sequence before everything in the ring. If there is a journal with the missing messages, continues
+    /// there. Then there is no event yet, and the caller polls again, because only the caller knows the buffer for the message.
     #[cold]
     pub(super) fn skip(&mut self) -> Result<Option<Outcome>, RecvError> {
         if self.is_conflating() {
@@ -106,7 +107,7 @@ impl Subscriber {
         let entered = if is_wanted { self.enter_past(self.next_sequence()) } else { Entered::Not };
         match entered {
             Entered::Past => return Ok(None),
-            // The next poll asks again. This reader pauses here because a reader that waits for a bell is rung at once.
+            // The next poll tries again. This reader pauses here, because the bell of a parked reader would wake it at once.
             Entered::NotYet => {
                 std::thread::sleep(WAIT_FOR_FILES);
                 return Ok(None);
@@ -119,13 +120,13 @@ impl Subscriber {
         self.skip_in_ring()
     }
 
-    /// Continues after a loss.
+    /// Continues in the ring after a loss.
     #[cold]
     pub(super) fn skip_in_ring(&mut self) -> Result<Option<Outcome>, RecvError> {
         let before = self.reader.place();
         let resumed = self.reader.resume(self.resume);
-        // Messages of a publisher that was cut off must not count as missed. If nothing valid is left here, the valid loss is counted in
-        // the segment where the channel continues.
+        // Messages of a publisher that was cut off must not count as missed. If no valid message is left here, the next segment counts the
+        // loss of valid messages.
         let nothing_left = match self.verdict_on_read() {
             Verdict::Open => false,
             Verdict::Closing => true,
@@ -141,7 +142,7 @@ impl Subscriber {
         Ok(Some(Outcome::Other(Event::Lapped(Lapped { missed, resumed_at: self.next_sequence() }))))
     }
 
-    /// Whether the reader's jump just now may have passed over the event of a new epoch.
+    /// Whether the reader may just have jumped over the event of a new epoch.
     pub(super) fn doubt_after_jump(&self) -> Doubt {
         // The state is read after the jump. The state of any record that the jump skipped was set before that record
         // was committed.
@@ -151,23 +152,23 @@ impl Subscriber {
         if is_in_doubt { Doubt::Epoch } else { Doubt::None }
     }
 
-    /// The charter's verdict on a message that was read before this call. A channel that is a file is always open.
+    /// The charter's verdict on a message that the caller read before this call. A channel that is a file is always open.
     #[inline]
     pub(super) fn verdict_on_read(&self) -> Verdict {
         self.hosted.as_ref().map_or(Verdict::Open, |hosted| hosted.verdict_on_read())
     }
 
-    /// Whether nothing of a strict channel may be returned, since its publisher was cut off or is about to be.
+    /// Whether no message of a strict channel may be returned, because its publisher was cut off or is about to be cut off.
     pub(super) fn is_withheld(&self) -> bool {
         self.is_strict() && self.verdict_on_read() != Verdict::Open
     }
 
-    /// Whether this generation is over.
+    /// Whether this generation has ended.
     pub(super) fn is_over(&self) -> bool {
         matches!(self.verdict_on_read(), Verdict::Cut { .. })
     }
 
-    /// Whether the record that was just read from a strict channel must not be returned, or not yet.
+    /// Whether the record that was just read from a strict channel must not be returned now, or not at all.
     #[inline]
     pub(super) fn withholds(&self, poll: &Poll) -> bool {
         if fault!("void_messages_are_handed_out") {
@@ -176,10 +177,10 @@ impl Subscriber {
         is_kept_back(self.verdict_on_read(), poll, || self.next_sequence())
     }
 
-    /// Called when nothing valid is left here. Continues in the next segment if the daemon has sent it.
+    /// Called when no valid message is left here. Continues in the next segment if the daemon has sent it.
     ///
-    /// The daemon sends the next segment after the charter has said that this generation is over. So the segment must have been here
-    /// *before* the poll that found nothing. The first call only takes the segment, and the caller polls once more.
+    /// The daemon sends the next segment after the charter says that this generation has ended. So the segment must have arrived *before*
+    /// the poll that found nothing. The first call only takes the segment, and the caller polls once more.
     #[inline]
     pub(super) fn try_next_segment(&mut self) -> Result<Option<Outcome>, RecvError> {
         let Some(hosted) = &mut self.hosted else { return Ok(None) };
@@ -190,13 +191,13 @@ impl Subscriber {
     /// Continues in a later segment if message `sequence` is there. Returns whether it did.
     ///
     /// # Errors
-    /// If the sequence belongs to a later segment and cannot be received there. The reader stays where it is.
+    /// If the sequence belongs to a later segment and cannot be received there. The reader keeps its place.
     pub(super) fn seek_ahead(&mut self, sequence: u64) -> Result<bool, LocateError> {
         let Some(hosted) = &mut self.hosted else { return Ok(false) };
         let Some(found) = hosted.find_ahead(sequence) else { return Ok(false) };
         let (before, place) = found?;
         hosted.next.drain(..before);
-        // The segment is mapped, and its charter is ours, so this cannot fail.
+        // This cannot fail, because the segment is mapped and its charter is the present one.
         let _ = self.go_on();
         self.reader.jump(place);
         Ok(true)
@@ -204,16 +205,16 @@ impl Subscriber {
 
     #[cold]
     pub(super) fn go_on(&mut self) -> Result<Option<Outcome>, RecvError> {
-        // A loss from an earlier move that has not been reported yet is reported in the next segment.
+        // If a loss from an earlier move has not been reported yet, the next segment reports it.
         let expected = self.behind.unwrap_or_else(|| self.next_sequence());
         let Some(hosted) = &mut self.hosted else { return Ok(None) };
         let Some(next) = hosted.next.front_mut() else { return Ok(None) };
         if next.charter.is_none() && next.generation.generation <= hosted.generation.generation {
-            // The segment was sent by a daemon that did not have the newest segment yet.
+            // A daemon sent this segment before it had the newest segment.
             hosted.next.pop_front();
             return Ok(None);
         }
-        // The following steps can fail. Until they are done, this reader stays as it is.
+        // The following steps can fail. Until they are done, this reader does not change.
         let charter =
             next.charter.as_ref().map(Charter::open).transpose().map_err(|_| RecvError::Unmapped)?;
         let (segment, steps) = match next.ready.take() {
@@ -254,7 +255,7 @@ impl Subscriber {
         Ok(None)
     }
 
-    /// Reads `segment` from its beginning on.
+    /// Reads `segment` from its start on.
     fn begin_in(&mut self, segment: Segment, first: u64) {
         let header = segment.header();
         let room = Buffer::room_for(header);
@@ -272,8 +273,8 @@ impl Subscriber {
     }
 }
 
-/// Whether a record that was just read must not be returned, or not yet. `verdict` was loaded after the record was read, and `next` is the
-/// sequence after it.
+/// Whether a record that was just read must not be returned now, or not at all. `verdict` was loaded after the record was read. `next`
+/// returns the sequence after the record.
 #[inline]
 pub(super) fn is_kept_back(verdict: Verdict, poll: &Poll, next: impl FnOnce() -> u64) -> bool {
     match (verdict, poll) {
@@ -292,10 +293,10 @@ pub(super) fn is_kept_back(verdict: Verdict, poll: &Poll, next: impl FnOnce() ->
     }
 }
 
-/// The sequence that a reader expects in the next generation, where it expected `expected` before.
+/// The sequence that a reader expects in the next generation. `expected` is the sequence that it expected before.
 pub(super) fn expected_in(generation: Generation, is_restart: bool, expected: u64) -> u64 {
     match is_restart {
-        // A reader that joined after void messages expects a higher sequence than there is.
+        // A reader that joined after void messages expects a higher sequence than the generation's first.
         false => expected.min(generation.first),
         // A stream may begin after a journal, and not with sequence 1.
         true if generation.restarted == generation.generation => generation.first,
@@ -303,7 +304,7 @@ pub(super) fn expected_in(generation: Generation, is_restart: bool, expected: u6
     }
 }
 
-/// Finds the place of message `sequence`. Returns `None` if it is no longer there.
+/// Finds the place of message `sequence`. Returns `None` if the message was overwritten.
 pub(super) fn seek(segment: &Segment, sequence: u64) -> Result<Option<Place>, LocateError> {
     match segment.locator().seek(sequence) {
         Err(LocateError::TooOld { .. }) => Ok(None),

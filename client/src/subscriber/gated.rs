@@ -1,4 +1,4 @@
-//! A subscriber that holds a gate, and tells its publisher what it has finished with.
+//! A subscriber that holds a gate. It stores in the gate's page how far it has read.
 
 use super::{Doubt, Subscriber};
 use crate::gate::GateName;
@@ -18,9 +18,9 @@ impl Subscriber {
         self.gate.as_ref().map(|gate| gate.name())
     }
 
-    /// Tells the gate's page the place of the next record. Everything before it was copied, or will never be. While the subscriber hands
-    /// out the board, this is the place at which it will go on. While it reads the journal, it has no place in the ring, and the page stays
-    /// as it is.
+    /// Stores the place of the next record in the gate's page. Everything before this place was copied, or never will be. While the
+    /// subscriber hands out the board, it stores the place from which it will continue. While it reads the journal, it has no place in the
+    /// ring, and the page does not change.
     #[inline]
     pub(super) fn note_passed(&self) {
         let Some(gate) = &self.gate else { return };
@@ -34,7 +34,7 @@ impl Subscriber {
         }
     }
 
-    /// Whether messages must be taken one by one: each is checked, and not for the gate alone.
+    /// Whether messages must be taken one by one, because each needs a check besides the one for the gate.
     #[inline]
     pub(super) fn checks_each(&self) -> bool {
         let is_only_gated = || {

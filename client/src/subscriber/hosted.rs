@@ -1,7 +1,7 @@
-//! The generations of a daemon's channel, as one of its readers sees them.
+//! The generations of a daemon's channel, for one of its readers.
 //!
-//! A channel of a daemon lives in one segment after another. The charter says which of them are over, and from which
-//! sequence on; only the daemon writes it. A reader is in one of three states:
+//! A channel of a daemon lives in one segment after another. The charter says which segments have ended, and at which sequence. Only the
+//! daemon writes it. A reader is in one of three states:
 //! ```text
 //!                 the charter withholds or cuts what comes next
 //!    READING  ------------------------------------------------->  WAITING   hands out nothing, keeps its deadlines
@@ -13,7 +13,7 @@
 //!          tells Restarted, or Lapped for what lies between;
 //!          a failure leaves it in FOLLOWING, to be tried again
 //! ```
-//! Only the charter distinguishes READING from WAITING, and it is read each time. In FOLLOWING, `next` is not empty.
+//! Only the charter distinguishes READING from WAITING, so the reader checks it each time. In FOLLOWING, `next` is not empty.
 
 use super::origin::Origin;
 use crate::attach::keeper::{Attachment, MOST_WAITING, Successor};
@@ -29,7 +29,7 @@ use std::collections::VecDeque;
 pub(super) struct Hosted {
     pub(super) attachment: Attachment,
     pub(super) charter: Charter,
-    /// Where the journal is, if the channel gets one later.
+    /// The source of the journal, if the channel gets a journal later.
     pub(super) journal: Option<Origin>,
     /// The generation that the subscriber reads.
     pub(super) generation: Generation,
@@ -38,14 +38,13 @@ pub(super) struct Hosted {
 }
 
 impl Hosted {
-    /// The verdict on a message that was read before this call.
+    /// The verdict on a message that the caller read before this call.
     #[inline]
     pub(super) fn verdict_on_read(&self) -> Verdict {
         self.charter.verdict_on_read(self.generation.generation)
     }
 
-    /// Takes a segment that the daemon has sent. Returns whether there is a segment to continue in. Costs one load while the daemon has
-    /// sent nothing.
+    /// Takes a segment that the daemon has sent. Returns whether there is a next segment. Costs one load while the daemon has sent nothing.
     #[inline]
     pub(super) fn look_ahead(&mut self) -> bool {
         if self.next.is_empty() {
@@ -54,25 +53,26 @@ impl Hosted {
         !self.next.is_empty()
     }
 
-    /// Whether a later segment is here, mapped or not.
+    /// Whether a later segment has arrived, mapped or not.
     pub(super) fn has_next(&self) -> bool {
         !self.next.is_empty() || self.attachment.has_moved()
     }
 
-    /// Whether the next segment is here and this one is over. If the next segment has a new charter, the present charter no longer counts.
+    /// Whether the next segment has arrived and this one has ended. If the next segment has a new charter, the present charter no longer
+    /// counts.
     pub(super) fn may_go_on(&self) -> bool {
         let is_over = || matches!(self.verdict_on_read(), Verdict::Cut { .. });
         self.next.front().is_some_and(|next| next.charter.is_some() || is_over())
     }
 
-    /// Whether sequences begin again in the next segment, so that they mean other messages there.
+    /// Whether sequences begin at 1 again in the next segment, so that they belong to other messages there.
     pub(super) fn is_restarted_next(&self) -> bool {
         let before = self.generation.generation;
         self.next.front().is_some_and(|next| next.charter.is_some() || next.generation.restarted > before)
     }
 
-    /// Looks for message `sequence` in the segments in which the channel continues. Returns `None` if it belongs to the current segment.
-    /// Otherwise returns its place, and the number of segments before the one that it is in.
+    /// Searches for message `sequence` in the segments in which the channel continues. Returns `None` if it belongs to the current segment.
+    /// Otherwise returns its place, and the number of segments before its segment.
     ///
     /// The reader does not move, so it keeps its place if the search fails.
     pub(super) fn find_ahead(&mut self, sequence: u64) -> Option<Result<(usize, Place), LocateError>> {
@@ -85,7 +85,7 @@ impl Hosted {
             self.next.push_back(next);
         }
         let mut last = self.generation.generation;
-        // After a restart, sequences mean other messages.
+        // After a restart, sequences belong to other messages.
         let goes_on = |next: &&mut Successor| {
             let before = std::mem::replace(&mut last, next.generation.generation);
             let is_later = next.generation.generation > before;
@@ -99,7 +99,7 @@ impl Hosted {
             next.ready = Segment::open(&next.segment, Access::Read).ok().map(|segment| (segment, Vec::new()));
         }
         let Some((segment, _)) = &next.ready else {
-            // Mapping is tried again later. Until then the sequence counts as not published yet.
+            // The next call tries to map it again. Until then the sequence counts as not published yet.
             return Some(Err(LocateError::NotYet { sequence, next: next.generation.first }));
         };
         Some(segment.locator().seek(sequence).map(|place| (at, place)))

@@ -1,11 +1,11 @@
-//! The journal of a channel, read apart from its ring.
+//! Reads the journal of a channel separately from its ring.
 
 use super::origin::Origin;
 use super::{Doubt, Subscriber};
 use crate::journal::{JournalError, Reader};
 use shmcast_layout::layout::stream::StreamId;
 
-/// The journal of a channel, to be read independently of the ring, on another thread. [`Subscriber::take_journal`] returns it.
+/// The journal of a channel. It can be read independently of the ring, on another thread. [`Subscriber::take_journal`] returns it.
 #[derive(Debug)]
 pub struct ChannelJournal {
     origin: Origin,
@@ -13,9 +13,10 @@ pub struct ChannelJournal {
 }
 
 impl Subscriber {
-    /// Takes the channel's journal, for a program that reads it beside the ring, such as one that answers requests for old messages. From
-    /// now on this subscriber reads only the ring, as with [`History::Never`](crate::History::Never). Returns `None` if the channel has no
-    /// journal, as [`SubscriberBuilder::history`](crate::SubscriberBuilder::history) says, or if this subscriber is reading it.
+    /// Takes the channel's journal. It is for a program that reads the journal beside the ring, such as one that answers requests for old
+    /// messages. From now on this subscriber reads only the ring, as with [`History::Never`](crate::History::Never). Returns `None` if the
+    /// channel has no journal, as [`SubscriberBuilder::history`](crate::SubscriberBuilder::history) says, or if this subscriber is reading
+    /// the journal.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -36,7 +37,7 @@ impl ChannelJournal {
     /// Opens a reader whose first entry is at `sequence`, or later, as [`Journal::read_from`](crate::journal::Journal::read_from) does.
     /// Returns `None` if the journal belongs to another stream, if it has no file yet, or if an untrusted user owns its directory.
     ///
-    /// Cost: reads from the disk, or asks the daemon and waits half a second for its answer at most.
+    /// Cost: reads from the disk, or sends a request to the daemon and waits for its answer for at most half a second.
     ///
     /// # Errors
     /// [`JournalError`] if there is no journal, or if it cannot be read.

@@ -1,4 +1,4 @@
-//! The facts that a subscriber knows about itself and its channel. Reading them does not touch the stream.
+//! The facts that a subscriber knows about itself and its channel. Getting them does not consume events.
 
 use super::{Doubt, Subscriber};
 use crate::clock::Clock;
@@ -21,8 +21,8 @@ impl Subscriber {
         self.reader.place().sequence
     }
 
-    /// The first message that the channel's present ring can have. It is 1 for a channel that began with this ring. A ring that continues a
-    /// channel begins where the previous ring ended.
+    /// The first sequence that the channel's present ring can have. It is 1 for a channel that began with this ring. A ring that continues
+    /// a channel begins where the previous ring ended.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -35,7 +35,8 @@ impl Subscriber {
         self.segment.first_sequence()
     }
 
-    /// The number of bytes of the stream before the next record; 0 while the journal is read, or is to be read first.
+    /// The number of bytes of the stream before the next record. It is 0 while the subscriber reads the journal or the board, or is about
+    /// to.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -69,8 +70,8 @@ impl Subscriber {
         self.reader.lag()
     }
 
-    /// The publisher's epoch, as far as the stream has reported it. After a start or a seek into the middle of the stream it is 0, until
-    /// the stream reports it. A reader that was lapped beyond the event of a new epoch gets the event once there is nothing else to
+    /// The publisher's epoch, as the stream last reported it. After a start or a seek into the middle of the stream it is 0, until the
+    /// stream reports an epoch. If a lap skipped the event of a new epoch, the reader gets this event when there is nothing else to
     /// receive.
     ///
     /// ```
@@ -84,8 +85,8 @@ impl Subscriber {
         self.epoch
     }
 
-    /// The publisher's epoch and state as the segment has them now. After a publisher has died, the state is still
-    /// [`State::Active`]; [`Directory::channel`](crate::Directory::channel) asks the kernel.
+    /// The publisher's epoch and state in the segment now. After a publisher has died, the state is still [`State::Active`].
+    /// [`Directory::channel`](crate::Directory::channel) checks the kernel's lock.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -100,8 +101,8 @@ impl Subscriber {
         self.reader.state()
     }
 
-    /// The remote session that this channel carries, as its publisher last noted it; `None` if the channel carries none. While the
-    /// publisher changes it, the result may mix both sessions. The stream reports where it changes.
+    /// The remote session that this channel carries; `None` if it carries none. The publisher stores it in the segment. While the publisher
+    /// changes it, the result may mix both sessions. An event in the stream reports each change.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -115,8 +116,8 @@ impl Subscriber {
         self.segment.session()
     }
 
-    /// The clock of the last message, for the ages of messages: that of the ring that it came from. While the journal is read, that is
-    /// the ring of the journal's file, whose times mean nothing after a reboot.
+    /// The clock of the last message, for the ages of messages. It is the clock of the ring that had the message. While the journal is
+    /// read, this is the ring of the journal's file, whose times have no meaning after a reboot.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -159,9 +160,9 @@ impl Subscriber {
         &self.steps
     }
 
-    /// The reason why tools cannot see this subscriber, although it asked for a [`page`](crate::SubscriberBuilder::page): the file system
-    /// was full or read-only, or this user may not write there. `None` if the subscriber has its page, or asked for none. Messages are
-    /// received either way, but `rm` removes the channel although such a reader uses it.
+    /// The reason why tools cannot see this subscriber, although its builder has a [`page`](crate::SubscriberBuilder::page): the file
+    /// system was full or read-only, or this user may not write there. `None` if the subscriber has its page, or should have none. The
+    /// subscriber receives messages in any case, but `rm` removes the channel while such a reader uses it.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -176,7 +177,7 @@ impl Subscriber {
         self.page_refused.as_ref()
     }
 
-    /// Whether a daemon knows this subscriber at the moment; `None` if the channel is a file. Data flows either way.
+    /// Whether a daemon knows this subscriber now; `None` if the channel is a file. Data flows in any case.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

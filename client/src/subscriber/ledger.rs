@@ -1,7 +1,7 @@
-//! What a conflating reader was given of each key, so that it can say how many messages were left out.
+//! Counts the messages of each key that a conflating reader got. From these counts it computes how many messages were left out.
 //!
 //! A board counts the messages of each key. The reader knows the count when it joined, and adds the messages that it receives from the
-//! ring. The difference at the next join is what was left out. All memory is allocated when the reader opens.
+//! ring. At the next join, the difference is the number of messages that were left out. All memory is allocated when the reader opens.
 
 use crate::message::RecvError;
 use shmcast_layout::board::{Listed, Snapshot};
@@ -16,12 +16,13 @@ struct Row {
     identity: [u64; 2],
     /// The sequence of the first message of the key since it got its slot on the board.
     born: u64,
-    /// Number of its messages from there on that this reader was given, or that were told as left out.
+    /// Number of the key's messages from `born` on that this reader got, or that it reported as left out.
     given: u64,
-    /// The same from `again` on: the first message after the last removal. The board may have forgotten the key there.
+    /// The sequence of the key's first message after its last removal. The board may have forgotten the key in between. `given_again`
+    /// counts as `given` does, from this message on.
     again: u64,
     given_again: u64,
-    /// The sequence of the last of its messages that this reader was given, or that was told as left out.
+    /// The sequence of the key's last message that this reader got, or that it reported as left out.
     last: u64,
     is_removed: bool,
 }
@@ -32,17 +33,17 @@ pub(super) struct Ledger {
     /// The bytes of each row's key.
     keys: Vec<u8>,
     key_bytes: usize,
-    /// From a key's identity to its row, plus 1.
+    /// The index from a key's identity to its row, plus 1.
     index: Box<[u32]>,
     most: usize,
-    /// Of the index's hashes.
+    /// The secret of the index's hash function.
     secret: u64,
-    /// The next row to look at for keys that the board has forgotten.
+    /// The next row in the search for keys that the board has forgotten.
     forgotten: usize,
 }
 
 impl Ledger {
-    /// A ledger for twice as many keys as the snapshot can have.
+    /// Makes a ledger for twice as many keys as the snapshot can have.
     pub(super) fn for_board(snapshot: &Snapshot) -> Self {
         let most = 2 * snapshot.most_keys();
         let key_bytes = snapshot.view().geometry().spec.key().len();
@@ -71,7 +72,7 @@ impl Ledger {
         }
     }
 
-    /// Notes a message that the reader received from the ring. Returns false if there is no room for its key.
+    /// Counts a message that the reader received from the ring. Returns false if there is no room for its key.
     pub(super) fn note(&mut self, geometry: &Geometry, copied: Copied, payload: &[u8]) -> bool {
         let Some(key) = geometry.key_of(payload) else { return true };
         let identity = geometry.identity(key);
@@ -113,7 +114,7 @@ impl Ledger {
         true
     }
 
-    /// Number of messages of this listed one's key that the reader was given or told of, in the count of the board.
+    /// Number of messages of this key that the reader got or reported as left out. It counts from the same message as the board does.
     pub(super) fn given(&self, listed: &Listed) -> u64 {
         let Some(row) = self.place_of(listed.identity).1.map(|row| self.rows[row]) else {
             return 0;
@@ -132,7 +133,8 @@ impl Ledger {
         self.forgotten = 0;
     }
 
-    /// The removal of the next key that the reader knows and that the board has forgotten. The payload has the key, and zeros before it.
+    /// Returns the removal of the next key that the reader knows and that the board has forgotten. The payload is the key, with zeros
+    /// before it.
     pub(super) fn next_forgotten(
         &mut self,
         snapshot: &Snapshot,
@@ -141,7 +143,8 @@ impl Ledger {
         let spec = snapshot.view().geometry().spec;
         let sequence = snapshot.view().forgotten();
         while let Some(row) = self.rows.get(self.forgotten) {
-            // A key that never found room on the board is not there either. It was not removed if no removal was forgotten since its last message.
+            // A key that never had room on the board is not there either. If no removal was forgotten since its last message, the key was
+            // not removed.
             if row.is_removed || sequence <= row.last || snapshot.has(row.identity) {
                 self.forgotten += 1;
                 continue;
@@ -167,7 +170,7 @@ impl Ledger {
         self.index.fill(0);
     }
 
-    /// Identifies all keys anew: each segment has a seed of its own.
+    /// Computes the identities of all keys again, because each segment has a seed of its own.
     pub(super) fn rekey(&mut self, geometry: &Geometry) {
         self.index.fill(0);
         for row in 0..self.rows.len() {
@@ -178,7 +181,7 @@ impl Ledger {
         }
     }
 
-    /// Takes the counts over that a reader knows after a join.
+    /// Takes the counts from a snapshot after a join.
     pub(super) fn take_from(&mut self, snapshot: &Snapshot) {
         self.forget();
         for listed in snapshot.all() {
@@ -186,7 +189,7 @@ impl Ledger {
             let Some(key) = snapshot.key(&listed).filter(|_| there.is_none()) else { continue };
             let Listed { identity, born, count, is_removed, .. } = listed;
             let last = listed.message.sequence;
-            // A key that is removed and comes back begins again, if the board forgets it in between.
+            // If a key is removed, forgotten by the board, and comes back, its count begins again.
             let row = Row { identity, born, given: count, again: born, given_again: count, last, is_removed };
             self.add(at, row, key);
         }

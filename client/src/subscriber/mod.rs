@@ -65,14 +65,14 @@ use tags::Tags;
 pub use turns::{Lent, SelectError, Turns};
 use watch::Watch;
 
-/// Greatest number of messages that are returned before they are counted on the page.
+/// Greatest number of messages that are returned before the reader page counts them.
 const BATCH: usize = 64;
 
 /// Receives a channel's messages, in order, each one once.
 ///
-/// A subscriber reads through a map through which the kernel lets nobody write. Neither the publisher nor other readers can notice it.
-/// Receiving makes no system call unless the wait strategy does, takes no lock and allocates nothing, except while it reads the journal
-/// (see [`SubscriberBuilder::history`]).
+/// A subscriber reads through a read-only map, so neither the publisher nor other readers can notice it. Receiving takes no lock and
+/// allocates nothing, and makes no system call unless the wait strategy does. While it reads the journal, it may do all three (see
+/// [`SubscriberBuilder::history`]).
 ///
 /// After a `fork` the subscriber belongs to the parent. The child's copy receives nothing, and returns [`RecvError::Forked`]. Dropping the
 /// copy changes nothing that tools see.
@@ -91,8 +91,8 @@ const BATCH: usize = 64;
 /// assert_eq!(subscriber.try_recv()?, None);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-// The fields are in the order in which they are used, for the reason that `Reader` gives: a message uses the second line, the third line,
-// which begins with the end of the reader, and the page.
+// The fields are in the order in which a message uses them, for the reason that `Reader` gives. A message uses the second line, the third
+// line, which begins with the end of the reader, and the page.
 #[repr(C, align(64))]
 pub struct Subscriber {
     reader: Reader,
@@ -100,11 +100,12 @@ pub struct Subscriber {
     /// The attachment to the daemon, if a daemon owns the channel.
     hosted: Option<Box<Hosted>>,
     wait: Wait,
-    /// Whether each message must be checked before it is returned: because the channel is strict, because `tags` may leave it out,
-    /// because the journal is read, or because a gate's page must be told. A copy of what those fields say, in the line that each message uses.
+    /// Whether each message must be checked before it is returned. There are four reasons: the channel is strict, `tags` may leave it out,
+    /// the journal is read, or a gate's page must be updated. This is a copy of those fields' contents, in the line that each message uses.
     is_checked: bool,
     doubt: Doubt,
-    /// Whether the last batch ended close to the publisher. Set only with [`Wait::Burst`], which may then let the publisher get ahead.
+    /// Whether the last batch ended close to the publisher. It is set only with [`Wait::Burst`], which may then let the publisher get
+    /// ahead.
     came_close: bool,
     record_latency: bool,
     /// The count of forks of the process that opened the subscriber.
@@ -119,24 +120,24 @@ pub struct Subscriber {
     /// The sequence after the last message that existed when [`Wait::Burst`] last let the publisher get ahead.
     burst_target: u64,
     resume: Resume,
-    /// The publisher's epoch in the last event about it.
+    /// The epoch that the last event about the publisher reported.
     epoch: u64,
     /// The epoch at the time of the last start or seek. It causes no event, even after a lap.
     began_in: u64,
-    /// The sequence to begin with, if it is older than everything that is left of a segment that continues another. The ring has no record
-    /// of that loss.
+    /// The sequence at which the reader should begin, if the ring no longer has it and has no record of this loss. The segment continues an
+    /// earlier one.
     behind: Option<u64>,
     segment: Segment,
     steps: Vec<Step>,
-    /// How often the channel has continued in another segment since this subscriber was opened.
+    /// Number of times that the channel has continued in another segment since this subscriber was opened.
     moves: u64,
-    /// The reason why there is no page although one was asked for.
+    /// The reason why there is no page although the builder requested one.
     page_refused: Option<io::Error>,
     /// The reader's end of parking, for a subscriber that was opened with [`Wait::Park`].
     parking: Option<Parking>,
     /// The tags of the messages that are returned; all tags if `None`.
     tags: Option<Tags>,
-    /// How the subscriber notices that the publisher died, if the caller asked for this event.
+    /// Detects the death of the publisher, if the builder requested this event.
     watch: Option<Box<Watch>>,
     named: Option<Box<named::Named>>,
     /// The gate that this subscriber holds.
@@ -149,17 +150,17 @@ pub struct Subscriber {
 
 const _: () = assert!(offset_of!(Subscriber, page) == 3 * 64, "what a message needs fills the third line");
 
-/// An event that must be returned before all others.
+/// The reason why another event may come before the next one in the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Doubt {
     None,
-    /// A lap may have hidden that another publisher took over.
+    /// A lap may have hidden the takeover of another publisher.
     Epoch,
-    /// The reader expects messages that are older than everything that is left. `behind` is the first of them.
+    /// The reader expects messages that are older than everything in the ring. `behind` is the first of them.
     Behind,
     /// The reader reads the journal; see module `past`.
     Past,
-    /// The reader is given messages of the board; see module `board`.
+    /// The reader gets messages of the board; see module `board`.
     Board,
 }
 
@@ -178,11 +179,11 @@ impl Subscriber {
 
     /// Waits for the next event and returns it. Messages are copied into a buffer that this subscriber owns.
     ///
-    /// Blocks, by the wait strategy, as long as nothing arrives. The end of a stream is an event, and so is a new publisher. The death of a
+    /// Blocks, by the wait strategy, until something arrives. The end of a stream is an event, and so is a new publisher. The death of a
     /// publisher is an event only with [`watch_publisher`](SubscriberBuilder::watch_publisher).
     ///
     /// # Errors
-    /// [`RecvError`]; only the [`TooSmall`](RecvError::TooSmall) of the `_into` variant is worth another try.
+    /// [`RecvError`]. Only [`TooSmall`](RecvError::TooSmall) of the `_into` variant is worth another try.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -203,12 +204,13 @@ impl Subscriber {
         Ok(event.expect("waiting without a deadline ends with an event"))
     }
 
-    /// As [`recv`](Self::recv), in an event loop: other tasks run until something arrives. Open the subscriber with [`Wait::Park`], so that
-    /// the daemon's waker rings. With any other strategy, and on channels that are files, this call looks every millisecond.
+    /// Does the same as [`recv`](Self::recv), in an event loop: other tasks run until something arrives. Open the subscriber with
+    /// [`Wait::Park`], so that the daemon's waker wakes it. With any other strategy, and on channels that are files, this call polls every
+    /// millisecond.
     ///
     /// Cancel-safe: a future that is dropped before it is ready has received nothing. A subscriber that always has more lets other tasks
-    /// run now and then. Cost if an event is there: as [`try_recv`](Self::try_recv), without a system call. Before a sleep, some system
-    /// calls.
+    /// run now and then. Cost if there is an event: the same as for [`try_recv`](Self::try_recv), without a system call. Before a sleep,
+    /// some system calls.
     ///
     /// # Errors
     /// [`RecvError`].
@@ -239,7 +241,7 @@ impl Subscriber {
         Ok(self.lend(outcome))
     }
 
-    /// As [`recv`](Self::recv), but returns `None` if nothing arrived before `deadline`.
+    /// Does the same as [`recv`](Self::recv), but returns `None` if nothing arrived before `deadline`.
     ///
     /// # Errors
     /// [`RecvError`].
@@ -267,12 +269,12 @@ impl Subscriber {
 
     /// Returns the next event if there is one. Never waits for one.
     ///
-    /// A call that finds no message looks once in 64 times for what no message tells: the end of the channel, a successor, or a lap by as many
-    /// bytes as the ring has. A program that calls seldom calls [`recv_deadline`](Self::recv_deadline) with a deadline that is over, which looks
-    /// each time.
+    /// If a call finds no message, only one such call in 64 checks for the end of the channel, a successor, or a lap by as many bytes as
+    /// the ring has. A program that calls seldom should call [`recv_deadline`](Self::recv_deadline) with a deadline in the past, which
+    /// checks each time.
     ///
-    /// Cost if there is none: one load of a line in this core's cache. If the channel runs at full rate and the reader has measured that
-    /// both ends get through more messages so, this call lets the publisher get ahead first, for at most 4 us. [`Wait`] describes this.
+    /// Cost if there is no event: one load of a line in this core's cache. If the channel runs at full rate, and the reader has measured
+    /// that the channel is faster with pauses, this call first lets the publisher get ahead, for at most 4 us. [`Wait`] describes this.
     ///
     /// # Errors
     /// [`RecvError`].
@@ -291,7 +293,7 @@ impl Subscriber {
         self.receive::<false>(None)
     }
 
-    /// As [`try_recv`](Self::try_recv), with the payload copied to the start of `buffer`: the only copy between the
+    /// Does the same as [`try_recv`](Self::try_recv), and copies the payload to the start of `buffer`. This is the only copy between the
     /// ring and the caller.
     ///
     /// # Errors
@@ -329,16 +331,17 @@ impl Subscriber {
         Ok(outcome.map(|outcome| outcome.into_event(buffer)))
     }
 
-    /// Passes up to `most` events that are there already to `each`, and returns how many there were. Never waits for one, but may let
-    /// the publisher get ahead, as [`Wait`] describes.
+    /// Passes up to `most` available events to `each`, and returns their number. Never waits for one, but may let the publisher get ahead,
+    /// as [`Wait`] describes.
     ///
-    /// A batch ends where the channel continues in another ring: its messages have the [`header`](Self::header) and the
-    /// [`clock`](Self::clock) that the subscriber had before the call. So a batch may be short, or empty, although there is more.
+    /// A batch ends where the channel continues in another ring. So its messages have the [`header`](Self::header) and the
+    /// [`clock`](Self::clock) that the subscriber had before the call. For this reason a batch may be short or empty although there are
+    /// more events.
     ///
-    /// `each` returns nothing, or a [`ControlFlow`] that may stop it. The event at which it stopped has been received and counts; the next
+    /// `each` returns nothing, or a [`ControlFlow`] that may stop it. The event at which it stopped has been received and counts. The next
     /// call continues after it.
     ///
-    /// After a panic in `each` that was caught, messages that were passed before it may be repeated.
+    /// If `each` panics and the caller catches the panic, messages that were passed before the panic may be repeated.
     ///
     /// # Errors
     /// [`RecvError`]. The events before it have been passed to `each`.
@@ -399,8 +402,8 @@ impl Subscriber {
         Ok(handed)
     }
 
-    /// Passes messages on until there is something else; none if each message must be checked first. Returns how many there were, and
-    /// whether `each` stopped.
+    /// Passes messages to `each` until there is another event. Passes none if each message must be checked first. Returns the number of
+    /// messages, and whether `each` stopped.
     #[inline(always)]
     fn recv_messages<F: Flow>(&mut self, most: usize, mut each: impl FnMut(Event<'_>) -> F) -> (usize, bool) {
         if self.checks_each() {
@@ -426,11 +429,11 @@ impl Subscriber {
         (taken, is_over)
     }
 
-    /// Polls for the next event, once or, if it `WAITS`, until there is one or the deadline has passed.
+    /// Polls for the next event: once, or, if it `WAITS`, until there is one or the deadline has passed.
     ///
-    /// All of this is one inline loop with one poll, and the two common results are returned in place. So a message reaches the caller in
-    /// registers and is never put together in memory. And if many readers share a core, each time slice uses few pages of code, each of
-    /// which causes a TLB miss.
+    /// All of this is one inline loop with one poll, which returns the two common results directly. So a message reaches the caller in
+    /// registers, and is never assembled in memory. If many readers share a core, each time slice uses few pages of code, and each page
+    /// causes a TLB miss.
     #[inline(always)]
     fn receive<const WAITS: bool>(
         &mut self,
@@ -463,7 +466,8 @@ impl Subscriber {
         }
     }
 
-    /// Whether only a record can be news: no daemon can move the channel elsewhere, and no lap may have hidden a takeover.
+    /// Whether only a record can be the next event: no daemon can move the channel to another segment, and no lap may have hidden a
+    /// takeover.
     #[inline(always)]
     fn is_all_in_the_ring(&self) -> bool {
         self.hosted.is_none() && self.doubt == Doubt::None

@@ -1,5 +1,5 @@
-//! Notices that the file of the segment was removed, for example by a cleaner. In this case new readers do not find the channel, and the
-//! next publisher makes another one.
+//! Detects that the file of the segment was removed, for example by a cleaner. Then new readers do not find the channel, and the next
+//! publisher makes another channel.
 
 use super::{Outcome, Subscriber};
 use crate::directory::ChannelFiles;
@@ -7,29 +7,30 @@ use crate::message::RecvError;
 use shmcast_layout::fault;
 use std::time::Duration;
 
-/// Pause between two looks. One look costs a system call.
+/// Pause between two checks. A check costs one system call.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The name of a segment. The segment's file itself is not kept open, since its owner could map it for writing through a descriptor of it.
+/// The name of a segment. The segment's file itself is not kept open, because its owner could map it for writing through a descriptor of
+/// it.
 #[derive(Debug)]
 pub(super) struct Named {
     files: ChannelFiles,
     /// Device and inode of the segment.
     segment: (u64, u64),
-    /// Time of the last look, in ticks of the channel's clock.
+    /// Time of the last check, in ticks of the channel's clock.
     looked: Option<u64>,
     is_removed: bool,
 }
 
 impl Named {
-    /// Watches the name of the segment, which has this device and inode.
+    /// Watches the name of the segment with this device and inode.
     pub(super) fn new(files: ChannelFiles, segment: (u64, u64)) -> Self {
         Self { files, segment, looked: None, is_removed: false }
     }
 }
 
 impl Subscriber {
-    /// Called when there is nothing else to report. Fails if the segment no longer has its name.
+    /// Called when there is no other event. Fails if the segment no longer has its name.
     pub(super) fn look_for_name(&mut self) -> Result<Option<Outcome>, RecvError> {
         let Some(named) = self.named.as_deref_mut() else { return Ok(None) };
         let now = self.clock.now();

@@ -1,4 +1,4 @@
-//! Where a subscriber finds messages that the ring no longer has.
+//! The source of messages that the ring no longer has.
 
 use crate::attach::connect::Client;
 use crate::journal::{Files, Journal, JournalError, PATIENCE_FOR_DAEMON, Reader};
@@ -12,30 +12,30 @@ use std::time::{Duration, Instant};
 /// `ticks`.
 pub(super) const JOURNALS_VARIABLE: &str = "SHMCAST_JOURNALS";
 
-/// How long the recorder may stand still before the caller gets an error.
+/// Time without progress of the recorder after which the caller gets an error.
 pub(super) const STALL: Duration = Duration::from_secs(2);
-/// Pause before the subscriber looks again for a journal that it did not find.
+/// Pause before the next search for a journal that was not found.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How long a recorder may take to begin the journal of a new stream.
+/// Longest time that a recorder may take to begin the journal of a new stream.
 const NAMED_WITHIN: Duration = Duration::from_millis(500);
-/// Pause before the next look for such a journal.
+/// Pause before the next search for such a journal.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Where a subscriber finds messages that the ring no longer has; see [`SubscriberBuilder::history`](crate::SubscriberBuilder::history).
+/// The source of messages that the ring no longer has; see [`SubscriberBuilder::history`](crate::SubscriberBuilder::history).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum History {
-    /// The journal that the channel's daemon keeps. For a channel that is a file: the directory of its name in `$SHMCAST_JOURNALS`, if that
-    /// variable is set, and if root, this user or the channel's owner owns the directory.
+    /// The journal that the channel's daemon keeps. For a channel that is a file, it is the directory of the channel's name in
+    /// `$SHMCAST_JOURNALS`, if that variable is set, and if root, this user or the channel's owner owns the directory.
     #[default]
     Auto,
-    /// Nowhere: what was overwritten is lost.
+    /// No source: overwritten messages are lost.
     Never,
     /// The journal in this directory.
     Dir(PathBuf),
 }
 
-/// Where the journal is, and the reader of it.
+/// The source of the journal, and its reader.
 #[derive(Debug)]
 pub(super) struct Past {
     origin: Origin,
@@ -43,19 +43,19 @@ pub(super) struct Past {
     /// The caller's wait strategy, which is restored later.
     pub(super) wait: Wait,
     pub(super) waits_since: Option<Instant>,
-    /// Whether the journal was read to its end after its recorder had gone.
+    /// Whether the reader has read the journal to its end after the recorder had ended.
     pub(super) is_final: bool,
-    /// The subscriber does not look for the journal again before this time.
+    /// The time before which the subscriber does not search for the journal again.
     again_at: Option<Instant>,
-    /// The time since when no daemon answers.
+    /// The time of the first unanswered request to the daemon, while the daemon does not answer.
     absent_since: Option<Instant>,
-    /// The sequence for which the subscriber looks for the journal, and the time since when it looks.
+    /// The sequence for which the subscriber searches for the journal, and the time at which this search began.
     sought: Option<(u64, Instant)>,
     pub(super) told: Told,
 }
 
-/// The control records that were reported at the sequence due, so that none is reported again from the other source. The memory for them is
-/// allocated once, since live readers use it as well.
+/// The control records that were reported at the sequence due. Because of them, no record is reported again from the other source. The
+/// memory is allocated once, because live readers use it as well.
 #[derive(Debug)]
 pub(super) struct Told {
     due: u64,
@@ -78,19 +78,19 @@ impl Told {
         self.from_there.clear();
     }
 
-    /// Notes that the reader changes to the other source.
+    /// Called when the reader changes to the other source.
     pub(super) fn go_over(&mut self) {
         self.from_there.append(&mut self.from_here);
     }
 
-    /// Whether a control record, which was just read, has not been reported yet.
+    /// Whether the control record that was just read has not been reported yet. Remembers it as reported.
     pub(super) fn note(&mut self, due: u64, control: ControlRecord) -> bool {
         if self.due != due {
             self.clear();
             self.due = due;
         }
         if let Some(at) = self.from_there.iter().position(|told| *told == control) {
-            // The record has been reported. It is remembered, since the reader may go back to the other source.
+            // The record was reported before. It stays remembered, because the reader may change back to the other source.
             self.from_there.remove(at);
             self.from_here.push(control);
             return false;
@@ -104,18 +104,18 @@ impl Told {
 
 #[derive(Debug, Clone)]
 pub(super) enum Origin {
-    /// A directory, and the users of whom one must own it; `None` if this user named the directory.
+    /// A directory, and the users that may own it. The list is `None` if this user gave the directory.
     Directory(PathBuf, Option<Vec<u32>>),
     Daemon(Client, String),
 }
 
-/// The reason why the subscriber found no journal to read.
+/// The reason why the subscriber found no journal.
 pub(super) enum Missing {
     /// The journal may be available soon: its recorder may be about to begin it, or its daemon may be about to answer.
     NotYet,
     /// There is no journal of this stream.
     None,
-    /// It is not known whether there is a journal.
+    /// Whether there is a journal is unknown.
     Unknown(JournalError),
 }
 
@@ -126,7 +126,7 @@ impl From<JournalError> for Missing {
 }
 
 impl Origin {
-    /// Returns the files of a stream; `None` if nobody whom this process trusts owns their folder.
+    /// Returns the files of a stream; `None` if no trusted user owns their folder.
     pub(super) fn files(&self, stream: StreamId) -> Result<Option<Files>, JournalError> {
         let files = match self {
             Self::Daemon(client, channel) => Files::of_daemon(client, channel),
@@ -146,12 +146,12 @@ impl Origin {
 }
 
 impl Origin {
-    /// Whether the user named the directory.
+    /// Whether this user gave the directory.
     const fn is_named(&self) -> bool {
         matches!(self, Self::Directory(_, None))
     }
 
-    /// Refuses a directory that the user named and that cannot be read. It need not contain a file yet.
+    /// Refuses a directory that this user gave and that cannot be read. The directory need not contain a file yet.
     pub(super) fn check(&self) -> Result<(), JournalError> {
         match self {
             Self::Directory(path, None) => {
@@ -181,13 +181,13 @@ impl Past {
         self.origin
     }
 
-    /// Called when the channel restarts: the journal so far belongs to another stream.
+    /// Called when the channel restarts, because the journal so far belongs to another stream.
     pub(super) fn forget(&mut self) {
         (self.reader, self.again_at, self.sought) = (None, None, None);
         self.told.clear();
     }
 
-    /// Makes the subscriber not look for the journal for a while.
+    /// Delays the next search for the journal.
     pub(super) fn rest(&mut self) {
         (self.again_at, self.sought) = (Some(Instant::now() + AGAIN), None);
     }
@@ -197,7 +197,7 @@ impl Past {
         self.absent_since.is_some_and(|since| since.elapsed() < PATIENCE_FOR_DAEMON)
     }
 
-    /// Opens the journal of this stream, and waits for it. Returns an error if it is not known whether there is one.
+    /// Opens the journal of this stream, and waits for it. Returns an error if it is unknown whether there is one.
     pub(super) fn open_and_wait(
         &mut self,
         stream: StreamId,
@@ -209,15 +209,15 @@ impl Past {
                 Ok(reader) => return Ok(Some(reader)),
                 Err(Missing::NotYet) => std::thread::sleep(LOOK_AGAIN),
                 Err(Missing::None) => return Ok(None),
-                // A daemon that is busy is asked again.
+                // The next round asks a busy daemon again.
                 Err(Missing::Unknown(e)) if e.is_absence() && self.is_waited_for() => {}
                 Err(Missing::Unknown(e)) => return Err(e),
             }
         }
     }
 
-    /// Opens the journal if it is that of this stream. If a daemon has just died, or if a stream has just begun, whose journal its recorder
-    /// begins within some milliseconds, the result is [`Missing::NotYet`], and the caller asks again later.
+    /// Opens the journal of this stream. The result is [`Missing::NotYet`] if a daemon has just died, or if a stream has just begun. The
+    /// recorder of a new stream begins the journal within some milliseconds. After this result the caller calls the function again later.
     pub(super) fn open(
         &mut self,
         stream: StreamId,
@@ -244,7 +244,8 @@ impl Past {
             Missing::Unknown(_) => STALL,
             Missing::None => Duration::ZERO,
         };
-        // The look itself may have taken long, such as in a process that was stopped. So a late look does not decide; the next one does.
+        // The search itself may have taken long, such as in a process that was stopped. So a late search does not decide, and the next one
+        // does.
         if now - begun < patience {
             (self.sought, self.again_at) = (Some((due, begun)), Some(Instant::now() + LOOK_AGAIN));
             return Err(Missing::NotYet);
@@ -258,7 +259,7 @@ impl Past {
         })
     }
 
-    /// Looks for the journal once.
+    /// Searches for the journal once.
     fn look(
         &self,
         stream: StreamId,
@@ -266,7 +267,7 @@ impl Past {
         open: impl Fn(Files) -> Result<Reader, JournalError>,
     ) -> Result<Reader, Missing> {
         let files = match self.origin.files(stream) {
-            // The default directory may be missing. A directory that the user named must exist.
+            // The default directory may be missing. A directory that this user gave must exist.
             Err(e) if e.is_not_found() && !self.origin.is_named() => return Err(Missing::None),
             files => files?,
         };

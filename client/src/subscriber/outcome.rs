@@ -1,12 +1,12 @@
-//! The event that a call ends with, before the event borrows the buffer.
+//! The event that is a call's result, before it borrows the buffer.
 
 use crate::message::{Event, Message};
 use shmcast_layout::ring::reader::Copied;
 
-/// An event without its payload. The caller gets the payload when the buffer is lent out.
+/// An event without its payload. The event gets its payload when it borrows the buffer.
 pub(super) enum Outcome {
     Message(Copied),
-    /// A message of the board, and the number of older ones of its key that were left out.
+    /// A message of the board, and the number of older messages of its key that were left out.
     Board(Copied, u64),
     Other(Event<'static>),
 }
@@ -24,7 +24,7 @@ impl Outcome {
     }
 }
 
-/// A message whose payload begins the buffer.
+/// Makes a message whose payload is at the start of the buffer.
 #[inline(always)]
 pub(super) fn message(copied: Copied, buffer: &[u8]) -> Message<'_> {
     let Copied { length, sequence, tag, key, time } = copied;

@@ -1,4 +1,4 @@
-//! The page that a subscriber shows to tools. The page is made, locked and named so that it exists exactly as long as its reader lives.
+//! The page that a subscriber shows to tools. The page has its name exactly as long as its reader lives.
 
 use crate::clock::Clock;
 use crate::directory::{ChannelFiles, Folder, unique};
@@ -16,7 +16,7 @@ use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 
-/// This subscriber's page, shown to tools under a name for as long as it lives.
+/// This subscriber's page. Tools see it under a name for as long as the subscriber lives.
 #[derive(Debug)]
 pub(super) struct Page {
     pub(super) page: ReaderPage,
@@ -30,8 +30,8 @@ pub(super) struct Page {
 pub(super) struct Shown {
     pages: Folder,
     name: String,
-    /// The lock that proves that this reader lives. It is on a file of its own, not on the file that is mapped, since a child shares the
-    /// maps of its parent.
+    /// The lock that proves that this reader lives. It belongs to another open file than the map, because a forked child shares the maps of
+    /// its parent.
     lock: Held,
 }
 
@@ -39,7 +39,7 @@ impl Drop for Shown {
     fn drop(&mut self) {
         // A forked child's copy must not remove the page of its parent.
         if !self.lock.is_a_childs() {
-            // If the page cannot be removed, the next program that lists the readers removes it, since its lock is gone.
+            // If the page cannot be removed, the next program that lists the readers removes it, because its lock is gone.
             let _ = self.pages.unlink(&self.name);
         }
     }
@@ -47,7 +47,7 @@ impl Drop for Shown {
 
 /// The reason why a subscriber has no page.
 pub(super) enum NoPage {
-    /// The file system has no room, or this user may not write there. Messages can still be received.
+    /// The file system has no room, or this user may not write there. The subscriber can still receive messages.
     Refused(io::Error),
     Failed(ChannelError),
 }
@@ -71,7 +71,8 @@ fn is_refusal(e: &io::Error) -> bool {
     matches!(e.kind(), FileTooLarge | PermissionDenied | QuotaExceeded | ReadOnlyFilesystem | StorageFull)
 }
 
-/// Makes a page under a hidden name, locks it, and only then gives it its name, since a page without a lock counts as dead.
+/// Makes a page under a hidden name, and locks it. Only then it renames the page to its final name, because a page without a lock counts as
+/// dead.
 pub(super) fn show_page(
     files: &ChannelFiles,
     role: Role,
@@ -88,8 +89,8 @@ pub(super) fn show_page(
     let show = || {
         let locked = pages.file(&hidden, OFlags::RDWR).map_err(os("open the reader page"))?;
         lock::try_lock(&locked).map_err(os("lock the reader page"))?;
-        // This sets the mode in spite of the umask. If the channel's owner could not read the page, it would not prevent the removal of the
-        // channel.
+        // This sets the mode regardless of the umask. If the channel's owner could not read the page, it would not prevent the removal of
+        // the channel.
         file.set_permissions(Permissions::from_mode(0o644)).map_err(os("set the mode of"))?;
         let page = ReaderPage::create(&file, pid, role, header.uuid, place)
             .map_err(|source| ChannelError::Segment { path: path.clone(), source })?;
@@ -102,7 +103,7 @@ pub(super) fn show_page(
     Ok(Page { page, shown: Some(Box::new(Shown { pages, name, lock })) })
 }
 
-/// Counts the latency of a message of `time` that has just been received, if the message has a time.
+/// Counts the latency of a message that was just received, if the message has a time. `time` is the message's time.
 #[inline(never)]
 pub(super) fn note_latency(page: &ReaderPage, clock: &Clock, time: u64) {
     let now = clock.now();

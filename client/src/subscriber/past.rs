@@ -8,14 +8,14 @@
 //!          or it is there, and the journal has no more
 //! ```
 //! The whole state is the sequence that is due. Each lower sequence was delivered once, or reported as missing by one event. Both sources
-//! are addressed by sequence, and both have the same stream. So nothing needs to overlap, and the reader may change its source at any
+//! are addressed by sequence, and both have the same stream. So the two need not overlap, and the reader may change its source at any
 //! message.
 //!
-//! While a recorder lives, only the recorder decides what is lost: a reader waits for it. When the recorder is gone, sequences that neither
-//! source has are a lap.
+//! While a recorder lives, only the recorder decides which messages are lost, and a reader waits for it. When the recorder is gone,
+//! sequences that neither source has are reported as a lap.
 //!
-//! While the journal is read, the reader of the ring stands at a place that no ring has, so that its polls find no message. `Doubt::Past`
-//! leads every other result here. So a live message costs nothing more.
+//! While the journal is read, the reader of the ring is at a place that no ring has, so its polls find no message. `Doubt::Past` leads
+//! every other result to this module. So a live message costs nothing more.
 
 use super::hosted::Hosted;
 use super::origin::{Missing, Past, STALL};
@@ -31,10 +31,10 @@ use shmcast_layout::ring::locate::{LocateError, Place};
 use shmcast_layout::ring::reader::{Copied, Poll};
 use std::time::{Duration, Instant};
 
-/// How a reader of the journal waits when there is nothing to read. The disk is not faster.
+/// The wait strategy of a reader of the journal when there is nothing to read. A journal gets no new data sooner.
 const WAIT: Wait = Wait::Sleep(Duration::from_micros(200));
 
-/// The result of a try to read from the journal.
+/// The result of an attempt to continue in the journal.
 pub(super) enum Entered {
     Past,
     /// The journal may be available soon.
@@ -66,7 +66,7 @@ impl Subscriber {
         }
     }
 
-    /// Looks for the journal of a channel that had no journal when the reader attached.
+    /// Finds the journal of a channel that got its journal after the reader attached.
     fn find_journal(&mut self) {
         if let Some(hosted) = &mut self.hosted
             && self.past.is_none()
@@ -77,7 +77,7 @@ impl Subscriber {
         }
     }
 
-    /// Continues in the journal at `sequence`, if the journal has that very sequence. Waits for the journal.
+    /// Continues in the journal at `sequence`, if the journal has exactly this sequence. Waits for the journal.
     pub(super) fn seek_past(&mut self, sequence: u64) -> bool {
         let stream = self.header().stream;
         self.find_journal();
@@ -88,7 +88,7 @@ impl Subscriber {
             return false;
         }
         reader.unread();
-        // A loss that only the frames around it reveal has no record to which the reader could go back.
+        // If only the surrounding frames show a loss, there is no record to which the reader could go back.
         if reader.due() != sequence && reader.seek(sequence).is_err() {
             return false;
         }
@@ -108,7 +108,7 @@ impl Subscriber {
         self.reader.jump(Place::nowhere(sequence));
     }
 
-    /// Returns to the ring. The caller gives the reader of the ring a place.
+    /// Returns to the ring. The caller then sets the place of the ring's reader.
     pub(super) fn leave_past(&mut self) {
         if self.doubt != Doubt::Past {
             return;
@@ -135,7 +135,7 @@ impl Subscriber {
             };
             let due = self.reader.place().sequence;
             if reader.due() > due {
-                // Retention removed what lies between.
+                // Retention removed the messages in between.
                 let (missed, resumed_at) = (reader.due() - due, reader.due());
                 return self.lose_to_retention(missed, resumed_at);
             }
@@ -183,13 +183,13 @@ impl Subscriber {
         if may_pass && self.may_wait_for_past() { Ok(None) } else { self.give_up_past() }
     }
 
-    /// Whether to wait for a journal that cannot be read just now: descriptors, or memory, may be short for a moment.
+    /// Whether to wait for a journal that cannot be read now, because descriptors or memory may be short for a moment.
     fn may_wait_for_past(&mut self) -> bool {
         let Some(past) = &mut self.past else { return false };
         past.waits_since.get_or_insert_with(Instant::now).elapsed() < STALL
     }
 
-    /// The header of the journal's file that the last event came from; `None` if the event came from the ring.
+    /// The header of the journal's file that had the last event; `None` if the event came from the ring.
     pub(crate) fn in_past(&self) -> Option<&FileHeader> {
         if self.doubt == Doubt::Past { self.past_reader()?.header() } else { None }
     }
@@ -227,14 +227,15 @@ impl Subscriber {
         }
     }
 
-    /// Notes the control record that is about to be reported. Returns false if it was reported at this sequence from the other source: ring
-    /// and journal both have it.
+    /// Remembers a control record that is about to be reported. Returns false if the record was already reported at this sequence from the
+    /// other source, because both the ring and the journal have it.
     pub(super) fn note_told(&mut self, control: ControlRecord) -> bool {
         let due = self.reader.place().sequence;
         self.past.as_mut().is_none_or(|past| past.told.note(due, control))
     }
 
-    /// Returns to the ring if it has the sequence due. With `with_room`, only if the reader would not be lapped again at once.
+    /// Returns to the ring if the ring has the sequence due. With `with_room`, does so only if the reader would not be lapped again at
+    /// once.
     fn try_live(&mut self, with_room: bool) -> Result<Option<Outcome>, RecvError> {
         let due = self.reader.place().sequence;
         match self.seek_ahead(due) {
@@ -243,21 +244,22 @@ impl Subscriber {
                 return Ok(self.go_on_in_ring(due, place));
             }
             Ok(false) => {}
-            // The sequence belongs to a later segment, which does not have it. The end of this segment is not its place.
+            // The sequence belongs to a later segment, which does not have it. So the end of this segment is not the place of this
+            // sequence.
             Err(_) if fault!("the_end_of_a_segment_is_live") => {}
             Err(_) => return Ok(None),
         }
         let Ok(place) = self.reader.locator().seek(due) else { return Ok(None) };
         let enough = if with_room { self.header().geometry.capacity / 4 } else { 0 };
-        // A gap in the ring may cover the sequence. Its record is the next one, and begins at an earlier sequence.
+        // A gap in the ring may cover the sequence. Then the next record is the gap, which begins at an earlier sequence.
         if !self.is_of_this_segment(due) || place.sequence != due || self.reader.spare(place) < enough {
             return Ok(None);
         }
         Ok(self.go_on_in_ring(due, place))
     }
 
-    /// Whether a message belongs to the segment that is read here. A void message may have the same sequence as a valid one in a later
-    /// segment. And the end of a segment that is over is the place of a message that will never be written there.
+    /// Whether a message belongs to the current segment. A void message may have the same sequence as a valid message in a later segment.
+    /// When a segment has ended, no message will ever be written at its end.
     fn is_of_this_segment(&self, sequence: u64) -> bool {
         match self.verdict_on_read() {
             Verdict::Open => true,
@@ -278,8 +280,8 @@ impl Subscriber {
         Outcome::Other(Event::Live { sequence: self.next_sequence() })
     }
 
-    /// Handles the end of what the journal has now. The inner `None` means that there is nothing to read; the outer one, that the journal
-    /// must be polled again.
+    /// Called at the present end of the journal. The inner `None` means that there is nothing to read. The outer `None` means that the
+    /// caller must poll the journal again.
     fn at_the_end_of_the_past(&mut self) -> Result<Option<Option<Outcome>>, RecvError> {
         if let Some(live) = self.try_live(false)? {
             return Ok(Some(Some(live)));
@@ -291,7 +293,7 @@ impl Subscriber {
         let due = self.reader.place().sequence;
         let ahead = self.find_ahead(due);
         match ahead.unwrap_or_else(|| self.reader.locator().seek(due)) {
-            // The message is there now, or the next poll finds the sequence in a gap of the ring, which begins at an earlier sequence.
+            // The message has arrived, or a gap of the ring covers the sequence. Then the gap begins at an earlier sequence.
             Ok(place) if place.sequence == due || ahead.is_some() => return Ok(Some(None)),
             Ok(place) => return Ok(Some(self.go_on_in_a_gap(due, place))),
             Err(LocateError::NotYet { .. }) => return Ok(Some(None)),
@@ -317,7 +319,7 @@ impl Subscriber {
         Ok(Some(None))
     }
 
-    /// Whether the channel restarts in the next segment, and this segment is here.
+    /// Whether the channel restarts in the next segment, and this next segment has arrived.
     fn is_restarted(&mut self) -> bool {
         let is_next = |hosted: &mut Box<Hosted>| {
             hosted.look_ahead() && hosted.may_go_on() && hosted.is_restarted_next()
@@ -325,12 +327,13 @@ impl Subscriber {
         self.hosted.as_mut().is_some_and(is_next)
     }
 
-    /// Continues at a place of the ring that was found for the sequence due: at the message itself, or after a gap that includes it.
+    /// Continues at `place`, which the ring has for the sequence due. It continues at the message itself, or after a gap that includes the
+    /// sequence.
     fn go_on_in_ring(&mut self, due: u64, place: Place) -> Option<Outcome> {
         if place.sequence != due {
             return self.go_on_in_a_gap(due, place);
         }
-        // Records before the message may report more: another epoch, or a session.
+        // There may be records to report before the message: another epoch, or a session.
         let behind = if fault!("records_at_the_seam_are_passed_over") {
             None
         } else {
@@ -347,7 +350,7 @@ impl Subscriber {
         Some(self.go_live())
     }
 
-    /// Called if the sequence due lies within a gap of the ring. Continues after the gap, and reports the rest of it as missing.
+    /// Called if a gap of the ring covers the sequence due. Continues after the gap, and reports its remaining sequences as missing.
     fn go_on_in_a_gap(&mut self, due: u64, place: Place) -> Option<Outcome> {
         self.reader.jump(place);
         let Poll::Control(ControlRecord::Gap { to, .. }) = self.reader.poll(self.buffer.payload_mut()) else {
@@ -361,12 +364,12 @@ impl Subscriber {
         Some(Outcome::Other(Event::Gap { from: due, to }))
     }
 
-    /// Called if the journal cannot continue. What the ring does not have is lost to this reader.
+    /// Called if the reader cannot continue in the journal. Messages that the ring does not have are lost to this reader.
     fn give_up_past(&mut self) -> Result<Option<Outcome>, RecvError> {
         let due = self.reader.place().sequence;
         match self.find_ahead(due) {
             None => {}
-            // The next poll finds the message there.
+            // The next segments have the message, and the next poll finds it.
             Some(Ok(_)) => return self.try_live(false),
             Some(Err(LocateError::TooOld { oldest, .. })) => return Ok(self.skip_ahead(due, oldest)),
             Some(Err(LocateError::Corrupt(corrupt))) => return Err(corrupt.into()),
@@ -377,7 +380,7 @@ impl Subscriber {
             return self.go_on();
         }
         if !self.is_of_this_segment(due) {
-            // The next segment is going to arrive, and a later poll continues in it.
+            // The next segment is about to arrive, and a later poll continues in it.
             return Ok(None);
         }
         self.leave_past();
@@ -400,8 +403,8 @@ impl Subscriber {
         Some(found.map(|(_, place)| place))
     }
 
-    /// Continues in a later segment, whose `oldest` message is newer than the one that is due. Returns `None` if the publisher was faster:
-    /// the next poll tries again.
+    /// Continues in a later segment, whose `oldest` message is newer than the one that is due. Returns `None` if the publisher was faster.
+    /// Then the next poll tries again.
     fn skip_ahead(&mut self, due: u64, oldest: u64) -> Option<Outcome> {
         if !matches!(self.seek_ahead(oldest), Ok(true)) {
             return None;
@@ -416,7 +419,7 @@ impl Subscriber {
         Some(Outcome::Other(Event::Lapped(Lapped { missed, resumed_at })))
     }
 
-    /// Called if the sequence due is older than everything that the journal keeps.
+    /// Called if the sequence due is older than everything in the journal.
     fn lose_to_retention(&mut self, missed: u64, resumed_at: u64) -> Result<Option<Outcome>, RecvError> {
         // The ring may have older messages than the journal.
         let due = self.reader.place().sequence;

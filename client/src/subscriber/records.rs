@@ -1,4 +1,4 @@
-//! Many messages in one call, as whole records. Programs in other languages walk through them without a call for each.
+//! Many messages in one call, as whole records. Programs in other languages read them without a call for each message.
 
 use super::{Buffer, Doubt, Outcome, Subscriber, note_latency};
 use crate::message::{Event, Message, RecvError};
@@ -11,11 +11,11 @@ use std::time::Instant;
 
 const HEADER: usize = RECORD_HEADER as usize;
 
-/// Messages that were copied out of a ring together, and the event after them. [`Subscriber::recv_records`] fills it.
+/// Messages that were copied out of a ring together, and the event after them. [`Subscriber::recv_records`] fills this value.
 ///
-/// Each message is a record as it lies in the ring: a commit word, a meta word, the payload, and bytes without meaning up to a multiple of
-/// 64. `SPEC.md` of the crate `shmcast-layout` defines the bits. There are no other bytes between two records, so messages of one size form
-/// an array with a stride.
+/// Each message is a record as in the ring: a commit word, a meta word, the payload, and bytes without meaning up to a multiple of 64
+/// bytes. `SPEC.md` of the crate `shmcast-layout` defines the bits. There are no other bytes between two records, so messages of one size
+/// form an array with a constant stride.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -34,21 +34,21 @@ const HEADER: usize = RECORD_HEADER as usize;
 #[derive(Debug)]
 pub struct Records {
     buffer: Buffer,
-    /// Bytes of records at which a batch is full, unless a single message is larger.
+    /// Size in bytes at which a batch is full. A single message may be larger.
     limit: usize,
     /// Bytes of the records.
     bytes: usize,
     messages: usize,
     /// The sequence of the first message.
     first: u64,
-    /// As [`Message::conflated`]: a message of the board is alone.
+    /// The same as [`Message::conflated`]. A message of the board is the only one in its batch.
     conflated: Option<u64>,
     event: Option<Event<'static>>,
 }
 
 impl Records {
-    /// Makes room for this many bytes of records, or for one message that is larger. [`Subscriber::recv_records`] makes more room when such
-    /// a message arrives. 16 KiB fit into a core's first cache, and are the fastest for small messages that are processed at once.
+    /// Allocates memory for this many bytes of records. [`Subscriber::recv_records`] allocates more when a single message is larger. 16 KiB
+    /// fit into a core's first cache, and are the fastest for small messages that are processed at once.
     ///
     /// ```
     /// assert!(shmcast::Records::with_room(64 << 10).is_empty());
@@ -93,7 +93,7 @@ impl Records {
         self.event
     }
 
-    /// The sequence of the first message; 0 if there is none. That of a later message follows from the low 32 bits in its record.
+    /// The sequence of the first message; 0 if there is none. The sequence of a later message follows from the low 32 bits in its record.
     ///
     /// ```
     /// assert_eq!(shmcast::Records::with_room(4096).first_sequence(), 0);
@@ -102,7 +102,7 @@ impl Records {
         self.first
     }
 
-    /// The records, which begin on a multiple of 64.
+    /// The bytes of the records. They begin at a multiple of 64.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -159,13 +159,13 @@ impl Records {
         self.bytes += bytes;
     }
 
-    /// Counts a message whose payload was copied to its place after the others.
+    /// Counts a message whose payload was copied to its position after the other records.
     fn push(&mut self, copied: &Copied) {
         put_header(self.room(), copied);
         self.add(1, record_bytes(copied.length as u64) as usize, copied.sequence);
     }
 
-    /// Puts a message whose payload begins `payload` into empty records.
+    /// Copies a message into empty records. Its payload is at the start of `payload`.
     fn copy(&mut self, copied: &Copied, payload: &[u8]) {
         self.buffer.make_room(copied.length);
         self.buffer.payload_mut()[..copied.length].copy_from_slice(&payload[..copied.length]);
@@ -174,12 +174,12 @@ impl Records {
 }
 
 impl Subscriber {
-    /// Replaces the content of `records` by up to `most` messages that are there already, and the first other event after them. Returns how
-    /// many there were, including the event. Never waits, but with [`Wait::Burst`] may first let the publisher get ahead.
+    /// Replaces the content of `records` by up to `most` available messages, and the first other event after them. Returns the number of
+    /// messages, plus 1 if there is an event. Never waits, but with [`Wait::Burst`] may first let the publisher get ahead.
     ///
     /// A batch ends where the channel continues in another ring, as for [`recv_batch`](Self::recv_batch).
     ///
-    /// Allocates only when a message arrives that does not fit into `records`, once for the channel's largest message. Cost: as
+    /// Allocates only when a message does not fit into `records`, once for the channel's largest message. Cost: the same as for
     /// [`recv_batch`](Self::recv_batch), without processing each message.
     ///
     /// # Errors
@@ -205,11 +205,11 @@ impl Subscriber {
         self.fill(most, records)
     }
 
-    /// As [`recv_records`](Self::recv_records), but waits for the first message or event, by the wait strategy. Returns 0 if nothing
-    /// arrived before `deadline`.
+    /// Does the same as [`recv_records`](Self::recv_records), but waits for the first message or event, by the wait strategy. Returns 0 if
+    /// nothing arrived before `deadline`.
     ///
     /// # Errors
-    /// [`RecvError`], as of [`recv_records`](Self::recv_records).
+    /// [`RecvError`], as for [`recv_records`](Self::recv_records).
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -280,7 +280,7 @@ impl Subscriber {
                     self.came_close = matches!(self.wait, Wait::Burst);
                     return Ok(records.messages);
                 }
-                // A message that does not fit after the others is the first of the next batch.
+                // If a message does not fit after the others, it is the first of the next batch.
                 Err(RecvError::TooSmall { needed, .. }) if records.messages == 0 => {
                     let room = Buffer::room_for(self.header()).max(record_bytes(needed as u64) as usize);
                     records.buffer = Buffer::with_room(room);
@@ -293,7 +293,7 @@ impl Subscriber {
         Ok(records.messages)
     }
 
-    /// Takes messages as long as there is nothing else; none if each message must be checked first.
+    /// Takes messages until there is another event. Takes none if each message must be checked first.
     fn take_records(&mut self, most: usize, records: &mut Records) {
         if self.checks_each() || self.doubt == Doubt::Behind || self.check_process().is_err() {
             return;

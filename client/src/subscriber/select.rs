@@ -1,6 +1,6 @@
 //! Receiving from several channels in one thread or task.
 //!
-//! A select owns its subscribers. `turns` polls them in turn, and waits for all of them at once.
+//! A select owns its subscribers. The module `turns` polls them one after another, and waits for all of them together.
 
 use super::Subscriber;
 #[cfg(any(feature = "pod", feature = "serde"))]
@@ -15,21 +15,18 @@ use std::time::Instant;
 ///
 /// **Order.** Events of one subscriber come in their order. There is no order between subscribers.
 ///
-/// **Fairness.** Subscribers take turns: after an event of one, all others are asked before it is asked
-/// again. So a subscriber that has an event waits for at most one event of each other subscriber, however
-/// many these have.
+/// **Fairness.** Subscribers take turns: after an event of one subscriber, the select polls all others before it polls this one again. So a
+/// subscriber that has an event waits for at most one event of each other subscriber, however many events these have.
 ///
-/// **Waiting** is by the strategy given to [`new`](Self::new). The strategies of the subscribers do not
-/// count, with one exception: a subscriber can be woken only if it was opened with [`Wait::Park`]. As long as
-/// one of them was not, or its daemon is away, [`Wait::Park`] and `recv_async` look every millisecond.
-/// [`Wait::Burst`] is [`Wait::Spin`] here.
+/// **Waiting.** The strategy given to [`new`](Self::new) applies. The strategies of the subscribers do not count, with one exception: a
+/// subscriber can be woken only if it was opened with [`Wait::Park`]. If one of them was not, or its daemon is away, [`Wait::Park`] and
+/// `recv_async` poll every millisecond. [`Wait::Burst`] is [`Wait::Spin`] here.
 ///
-/// **Types.** [`add_typed`](Self::add_typed) takes subscribers of one type, also of several types in one select, and beside others
+/// **Types.** [`add_typed`](Self::add_typed) adds subscribers of one type. A select may have subscribers of several types, and untyped ones
 /// (features `pod` and `serde`).
 ///
-/// **Cost.** A look at each subscriber that has nothing: one load of a line in this core's cache, as for
-/// [`Subscriber::try_recv`]. Before a sleep, one system call a subscriber. No allocation after the last
-/// [`add`](Self::add).
+/// **Cost.** Polling a subscriber that has nothing costs one load of a line in this core's cache, as for [`Subscriber::try_recv`]. A sleep
+/// costs one system call for each subscriber before it. There is no allocation after the last [`add`](Self::add).
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -54,7 +51,7 @@ pub struct Select {
     turns: Turns,
 }
 
-/// An event, with the index and the state of the subscriber that received it.
+/// An event, with the index and a reference of the subscriber that received it.
 #[cfg(any(feature = "pod", feature = "serde"))]
 pub(crate) type Source<'a> = (usize, Event<'a>, &'a Subscriber);
 
@@ -238,14 +235,14 @@ impl Select {
         Ok(found.map(|found| self.source(found)))
     }
 
-    /// As [`find`](Self::find), without a wait.
+    /// Does the same as [`find`](Self::find) without a wait.
     #[cfg(any(feature = "pod", feature = "serde"))]
     pub(crate) fn find_now(&mut self) -> Result<Option<Source<'_>>, SelectError> {
         let found = self.turns.poll(&mut self.subscribers[..])?;
         Ok(found.map(|found| self.source(found)))
     }
 
-    /// As [`find`](Self::find) without a deadline, while other tasks run.
+    /// Does the same as [`find`](Self::find) without a deadline, while other tasks run.
     #[cfg(all(feature = "tokio", any(feature = "pod", feature = "serde")))]
     pub(crate) async fn find_async(&mut self) -> Result<Source<'_>, SelectError> {
         let found = self.turns.find_async(&mut self.subscribers).await?;

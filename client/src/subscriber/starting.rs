@@ -1,4 +1,4 @@
-//! The first message of a reader that begins with the oldest message, or at a time: in the ring, or in the older journal.
+//! Finds the first message of a reader that begins with the oldest message, or at a time. It is in the ring, or in the older journal.
 
 use super::{Doubt, Subscriber};
 use crate::error::ChannelError;
@@ -8,47 +8,50 @@ use shmcast_layout::ring::locate::{LocateError, Place};
 use shmcast_layout::ring::reader::Poll;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Where a subscriber begins.
+/// The message with which a subscriber begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Start {
     /// With the next message published.
     #[default]
     Latest,
-    /// With the oldest message that the channel's journal has. Without a journal, with the oldest message that is still safe in the ring.
+    /// With the oldest message in the channel's journal. Without a journal, with the oldest message in the ring that is not overwritten at
+    /// once.
     Oldest,
     /// With this message. If it has been overwritten and the channel's journal does not have it, the first event is
     /// [`Event::Lapped`](crate::Event::Lapped) with the exact loss.
     Sequence(u64),
-    /// With the first message that was published at this time of the wall clock or later, as far back as the channel's journal and the ring
-    /// reach: the first in the order of the stream. If the clock was set back, messages with earlier times may follow, but none of that
-    /// time or later is left out. The journal has the wall clock of each moment; a ring has only the messages' ages, which are counted back
-    /// from the present wall clock. The earlier of both places counts. If a publisher stamps no times, all of its messages are read.
+    /// With the first message in the order of the stream that was published at this time of the wall clock or later. The search goes as far
+    /// back as the channel's journal and the ring.
+    ///
+    /// If the clock was set back, messages with earlier times may follow, but no message of that time or later is left out. The journal has
+    /// the wall clock of each moment. A ring has only the messages' ages, which are subtracted from the present wall clock. If the two give
+    /// different places, the earlier one counts. If a publisher stamps no times, all of its messages are read.
     Time(SystemTime),
     /// With the last key message in the ring or the channel's journal, such as a snapshot that later messages change. If it has been
     /// overwritten, and the journal does not have it, the first event is [`Event::Lapped`](crate::Event::Lapped) with the exact loss. If
     /// there has been no key message, as [`Oldest`](Self::Oldest). Cost: if the ring has had no key message yet, the reader searches the
-    /// journal backwards, by one read for each sealed file.
+    /// journal backwards, with one read for each sealed file.
     Key,
-    /// With the channel's board: the newest message of each key, in the order of their sequences, then
-    /// [`Event::Live`](crate::Event::Live), then every later message. A key that is published meanwhile comes once; no message is missing
-    /// and none comes twice, however fast the publisher is. The reader's own memory for this is allocated by `open`.
+    /// With the channel's board: the newest message of each key, in the order of their sequences, then [`Event::Live`](crate::Event::Live),
+    /// then every later message. No message is missing or comes twice, however fast the publisher is. `open` allocates the reader's memory
+    /// for this.
     ///
-    /// Keys that were removed are left out. If the newest message of a key is too large for the board,
-    /// [`Event::Lapped`](crate::Event::Lapped) before `Live` counts it as missed. A channel without a board is an error. Cost: about a
-    /// millisecond for 10,000 keys of 256 bytes.
+    /// Keys that were removed are left out. If the newest message of a key is too large for the board, an
+    /// [`Event::Lapped`](crate::Event::Lapped) before `Live` counts the message as missed. A channel without a board is an error. Cost:
+    /// about a millisecond for 10,000 keys of 256 bytes.
     Board,
 }
 
 impl Subscriber {
-    /// Begins at the first sequence that the journal has, if that is older than everything in the ring.
+    /// Begins at the first sequence in the journal, if that is older than everything in the ring.
     pub(super) fn begin_with_oldest(&mut self) -> Result<(), ChannelError> {
-        // Nothing is kept from before sequence 1.
+        // There are no messages before sequence 1.
         let due = self.next_sequence();
         self.begin_in_past(due, |files| Reader::open(files, 1))
     }
 
-    /// Begins where a reader of the journal is opened, if that is before `oldest`, the first sequence in the ring.
+    /// Begins at the place where `open` opens a reader of the journal, if that is before `oldest`, the first sequence in the ring.
     fn begin_in_past(
         &mut self,
         oldest: u64,
@@ -73,13 +76,14 @@ impl Subscriber {
         })
     }
 
-    /// Returns the first message of this time or later in the journal, if the journal has one.
+    /// Returns the sequence of the first message of this time or later in the journal, if the journal has one.
     fn time_in_journal(&mut self, time_ns: u64) -> Result<Option<u64>, ChannelError> {
         let reader = self.open_journal(|files| Reader::open_at_time(files, time_ns))?;
         Ok(reader.filter(|reader| !reader.is_between_frames()).map(|reader| reader.due()))
     }
 
-    /// Begins at a time: in the journal, if the journal reaches back to it and the ring does not, or if the clock was set back since.
+    /// Begins at the first message of this time or later. The journal says which message this is if the ring does not reach back so far, or
+    /// if the clock was set back since.
     pub(super) fn begin_at_time(&mut self, time: SystemTime) -> Result<(), ChannelError> {
         let time_ns = since_1970_ns(time);
         let oldest = self.next_sequence();
@@ -98,8 +102,8 @@ impl Subscriber {
         }
     }
 
-    /// Begins at the last key message in the journal, which is older than everything in the ring; without one, begins with the oldest
-    /// message.
+    /// Begins at the last key message in the journal, if it is older than everything in the ring. If there is no key message, begins with
+    /// the oldest message.
     pub(super) fn begin_with_key(&mut self) -> Result<(), ChannelError> {
         let due = self.next_sequence();
         self.begin_in_past(due, Reader::open_at_last_key)
@@ -110,7 +114,8 @@ impl Subscriber {
         (self.behind, self.doubt) = (Some(sequence), Doubt::Behind);
     }
 
-    /// Finds the sequence in the ring of the first message of this time or later. Returns that of the oldest message if that is not older.
+    /// Finds the sequence of the first message of this time or later in the ring. If the oldest message is of this time or later, returns
+    /// the oldest sequence.
     fn find_time(&mut self, time_ns: u64) -> Result<u64, LocateError> {
         let age = since_1970_ns(SystemTime::now()).saturating_sub(time_ns);
         let (mut low, mut high) = (self.next_sequence(), self.reader.locator().tail()?.sequence);
@@ -152,12 +157,12 @@ fn since_1970_ns(time: SystemTime) -> u64 {
 }
 
 impl Subscriber {
-    /// Continues at message `sequence`, forwards or backwards. O(1) in the ring; for older messages, files of the journal are opened.
-    /// Messages that are skipped do not count as missed.
+    /// Continues at message `sequence`, forwards or backwards. It takes O(1) in the ring. For older messages, it opens files of the
+    /// journal. Skipped messages do not count as missed.
     ///
     /// # Errors
-    /// [`LocateError::TooOld`] and [`LocateError::NotYet`] say what is available instead; [`LocateError::Forked`] in a forked child. The
-    /// subscriber keeps its place.
+    /// [`LocateError::TooOld`] and [`LocateError::NotYet`] say which sequences are available instead. [`LocateError::Forked`] in a forked
+    /// child. The subscriber keeps its place.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -169,7 +174,7 @@ impl Subscriber {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn seek(&mut self, sequence: u64) -> Result<(), LocateError> {
-        // A gate's page is shared with the parent, whose place it says.
+        // A gate's page is shared with the parent, and has the parent's place.
         self.check_process().map_err(|_| LocateError::Forked)?;
         if !self.seek_ahead(sequence)? {
             match self.reader.locator().seek(sequence) {

@@ -1,4 +1,4 @@
-//! Events as a stream, for programs that combine it with other streams.
+//! Events as a stream, for programs that combine them with other streams.
 
 use super::Subscriber;
 use crate::message::{Event, RecvError};
@@ -37,12 +37,12 @@ impl<I> fmt::Debug for EventStream<'_, I> {
 }
 
 impl Subscriber {
-    /// The events from here on as a stream. Each event owns its bytes. The stream waits as
-    /// [`recv_async`](Self::recv_async) does, and like it panics outside of a tokio runtime.
+    /// Returns the events from here on as a stream. Each event owns its bytes. The stream waits as [`recv_async`](Self::recv_async) does,
+    /// and panics outside of a tokio runtime as it does.
     ///
     /// Cancel-safe: a future that is dropped while it waits for the next item has received nothing. After the stream is dropped, the
-    /// subscriber returns the next event. The stream never ends by itself: after an end, the next publisher may follow. After an error, the
-    /// caller decides whether to continue. Cost: one allocation for each message more than `recv_async`.
+    /// subscriber returns the next event. The stream never ends by itself, because the next publisher may follow after an end. After an
+    /// error, the caller decides whether to continue. Cost: one more allocation for each message than `recv_async`.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -71,7 +71,7 @@ impl Subscriber {
         events(self)
     }
 
-    /// As [`stream`](Self::stream), but the stream owns the subscriber, so that a task can own the stream.
+    /// Does the same as [`stream`](Self::stream), but the stream owns the subscriber, so that a task can own the stream.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {

@@ -8,7 +8,7 @@ pub(super) struct Tags(Box<[u64; WORDS]>);
 
 const WORDS: usize = (u16::MAX as usize + 1) / u64::BITS as usize;
 
-/// The word of a tag's bit, and the bit in it.
+/// The index of the word that has a tag's bit, and the bit in this word.
 fn bit(tag: u16) -> (usize, u64) {
     (tag as usize / u64::BITS as usize, 1 << (u32::from(tag) % u64::BITS))
 }

@@ -1,4 +1,4 @@
-//! Polls that are not time-critical, and the decision which event the caller gets for what a poll found.
+//! Polls that are not time-critical. This module decides which event the caller gets for the result of a poll.
 
 use super::{Doubt, Outcome, Subscriber, note_latency};
 use crate::message::{Event, RecvError};
@@ -11,7 +11,7 @@ use shmcast_layout::ring::reader::{Copied, Poll};
 use shmcast_layout::sys::fork;
 
 impl Subscriber {
-    /// Refuses to work in a forked child: what its parent shows to tools and to the daemon does not belong to the child.
+    /// Refuses to work in a forked child, because the reader page and the attachment belong to the parent.
     #[inline(always)]
     pub(super) fn check_process(&self) -> Result<(), RecvError> {
         if self.forks == fork::count() { Ok(()) } else { Err(RecvError::Forked) }
@@ -28,14 +28,15 @@ impl Subscriber {
         }
     }
 
-    /// Lends the buffer to the event that a call ends with.
+    /// Makes the event that is a call's result, which borrows the buffer.
     #[inline]
     pub(super) fn lend(&self, outcome: Outcome) -> Event<'_> {
         outcome.into_event(self.buffer.payload())
     }
 
-    /// As [`receive`](Self::receive) without a wait, where speed does not matter. Skips records that are no news, but does not move to
-    /// another ring: what a caller knows of this ring, such as its clock, holds for all that it takes in a row.
+    /// Does the same as [`receive`](Self::receive) without a wait, where speed does not matter. It skips records that cause no event, but
+    /// does not move to another ring. So the facts that a caller knows about this ring, such as its clock, apply to all events that it
+    /// takes in a row.
     #[inline(never)]
     pub(super) fn poll(&mut self) -> Result<Option<Outcome>, RecvError> {
         self.check_process()?;
@@ -62,7 +63,7 @@ impl Subscriber {
         }
     }
 
-    /// As [`poll`](Self::poll), with a message's payload copied to the start of `buffer`.
+    /// Does the same as [`poll`](Self::poll), with a message's payload copied to the start of `buffer`.
     #[inline(never)]
     pub(super) fn poll_into(&mut self, buffer: &mut [u8]) -> Result<Option<Outcome>, RecvError> {
         self.check_process()?;
@@ -71,7 +72,7 @@ impl Subscriber {
         self.go_on_into(before, poll, buffer)
     }
 
-    /// As [`poll_into`](Self::poll_into), after a first poll at the place `before`.
+    /// Does the same as [`poll_into`](Self::poll_into), after a first poll at the place `before`.
     #[inline(never)]
     pub(super) fn go_on_into(
         &mut self,
@@ -80,7 +81,7 @@ impl Subscriber {
         buffer: &mut [u8],
     ) -> Result<Option<Outcome>, RecvError> {
         if self.is_elsewhere() {
-            // The ring was polled at a place that is not this reader's.
+            // The ring was polled at another place than this reader's.
             self.reader.jump(before);
             return self.poll_elsewhere(Some(buffer));
         }
@@ -99,18 +100,19 @@ impl Subscriber {
         }
     }
 
-    /// As [`tell`](Self::tell), for a glance that found nothing.
+    /// Does the same as [`tell`](Self::tell) for a glance that found nothing.
     #[inline(never)]
     pub(super) fn tell_nothing(&mut self) -> Result<Option<Outcome>, RecvError> {
         let told = if self.is_elsewhere() { None } else { self.tell(Poll::Empty, 0)? };
         if told.is_none() && self.is_elsewhere() { self.poll() } else { Ok(told) }
     }
 
-    /// As [`admit`](Self::admit), for a message that was just read. If the message is not returned, continues as [`poll`](Self::poll) does.
+    /// Does the same as [`admit`](Self::admit) for a message that was just read. If the message is not returned, continues as
+    /// [`poll`](Self::poll) does.
     #[inline(never)]
     pub(super) fn admit_message(&mut self, copied: Copied) -> Result<Option<Outcome>, RecvError> {
         if self.is_elsewhere() {
-            // This message was read at a place that is not this reader's.
+            // This message was read at another place than this reader's.
             self.reader.jump(Place::nowhere(copied.sequence));
             return self.poll();
         }
@@ -125,8 +127,8 @@ impl Subscriber {
         }
     }
 
-    /// Notes the key of a message, if this reader conflates and the message was accepted. Its payload is in `buffer`, or in this
-    /// subscriber's own.
+    /// Records the key of a message, if this reader conflates and the message was accepted. Its payload is in `buffer`, or in this
+    /// subscriber's own buffer.
     #[inline(always)]
     fn track_if_taken(&mut self, poll: Poll, before: Place, buffer: Option<&[u8]>) {
         let Some(copied) = self.tracks(&poll) else { return };
@@ -139,7 +141,8 @@ impl Subscriber {
         }
     }
 
-    /// Accepts what a poll found, unless the charter withholds it. In that case the reader goes back to the place `before` the poll.
+    /// Accepts the result of a poll, unless the charter withholds it. If it is withheld, the reader goes back to the place `before` the
+    /// poll.
     #[inline]
     pub(super) fn admit(
         &mut self,
@@ -152,7 +155,7 @@ impl Subscriber {
             return self.try_next_segment();
         }
         self.note_passed();
-        // The poll skipped a record that is no news. There may be more after it, so nothing is over yet.
+        // The poll skipped a record that causes no event. There may be more after the record, so this is not the end.
         let is_passed_over = poll == Poll::Empty && self.reader.place() != before;
         if is_passed_over && self.doubt != Doubt::Behind {
             return Ok(None);
@@ -211,10 +214,10 @@ impl Subscriber {
             },
             Poll::Lapped => return self.skip(),
             Poll::TooSmall { needed } => return Err(RecvError::TooSmall { needed, available }),
-            // This is a claim of a program that can write to the segment. If there is a charter, only the charter decides.
+            // A program that can write to the segment may have stored this. If there is a charter, only the charter decides.
             Poll::Superseded if self.hosted.is_some() => return self.try_next_segment(),
             Poll::Superseded => return Err(RecvError::Superseded),
-            // The loss after it is counted in the segment where the channel continues.
+            // The next segment counts the loss after it.
             Poll::Corrupt(_) if self.is_over() => return self.try_next_segment(),
             Poll::Corrupt(corrupt) => return Err(corrupt.into()),
         };
@@ -227,7 +230,7 @@ impl Subscriber {
         }
     }
 
-    /// Whether each publisher of the channel has a generation of its own, so that messages may be void.
+    /// Whether the channel is strict: each publisher has a generation of its own, so messages may be void.
     pub(super) fn is_strict(&self) -> bool {
         self.hosted.as_ref().is_some_and(|hosted| hosted.generation.strict)
     }

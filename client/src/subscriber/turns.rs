@@ -1,7 +1,7 @@
-//! Receiving from several subscribers that are lent for each call.
+//! Receives from several subscribers, which the caller lends for each call.
 //!
-//! The subscribers are polled in turn, and one wait is for all of them. A wait that sleeps works as that of one subscriber (`waiting`), with
-//! one difference: all subscribers first announce where they sleep, and then all are polled once more.
+//! The subscribers are polled one after another, and a wait waits for all of them. A wait that sleeps works as for one subscriber
+//! (`waiting`), with one difference: all subscribers first announce the position at which they sleep, and then all are polled once more.
 
 use super::waiting::time_left;
 use super::{Outcome, Subscriber};
@@ -13,8 +13,7 @@ use std::io;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// The reason why one subscriber of a [`Select`](crate::Select) can receive nothing more. The next call continues with the
-/// others.
+/// The error of one subscriber of a [`Select`](crate::Select), which can receive nothing more. The next call continues with the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("subscriber {index} of the select: {source}")]
 pub struct SelectError {
@@ -24,11 +23,11 @@ pub struct SelectError {
     pub source: RecvError,
 }
 
-/// Receives from several subscribers that stay with their owner, who lends them for each call. A [`Select`](crate::Select) owns its
-/// subscribers, and is otherwise the same: order, fairness, waiting, errors and cost are explained there.
+/// Receives from several subscribers that stay with their owner. The owner lends them for each call. A [`Select`](crate::Select) owns its
+/// subscribers, and is otherwise the same. See there for order, fairness, waiting, errors and cost.
 ///
-/// Lend the subscribers that were [added](Self::add), in the same order. Another one in the place of one of them is received from, but
-/// nothing wakes it: [`Wait::Park`] looks every millisecond then.
+/// Lend the subscribers that were [added](Self::add), in the same order. If another subscriber is lent in place of one of them, this
+/// receives from it, but nothing wakes it. Then [`Wait::Park`] polls every millisecond.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -51,15 +50,15 @@ pub struct SelectError {
 #[derive(Debug)]
 pub struct Turns {
     wait: Wait,
-    /// The subscriber that is polled first: the one after the subscriber that was polled last.
+    /// The index of the subscriber that is polled first. It follows the subscriber that was polled last.
     next: usize,
     /// The bells of the subscribers that park; `None` if none does.
     bells: Option<Bells>,
-    /// For each subscriber that was added, the identity of its bell; `None` for one that does not park.
+    /// For each added subscriber, the number of its bell; `None` for a subscriber that does not park.
     added: Vec<Option<u64>>,
 }
 
-/// Subscribers that are lent to [`Turns`] for a call. It is implemented for arrays and slices of anything that is or borrows a
+/// Subscribers that a caller lends to [`Turns`] for a call. It is implemented for arrays and slices whose elements are or borrow a
 /// [`Subscriber`].
 ///
 /// ```
@@ -86,7 +85,7 @@ pub struct Turns {
 pub trait Lent {
     /// The number of subscribers.
     fn count(&self) -> usize;
-    /// The subscriber of this index, which is less than the count.
+    /// The subscriber with this index. The index must be less than the count.
     fn subscriber(&self, index: usize) -> &Subscriber;
     /// The same subscriber, to receive from.
     fn subscriber_mut(&mut self, index: usize) -> &mut Subscriber;
@@ -134,7 +133,7 @@ enum Rest {
 }
 
 impl Turns {
-    /// Makes one without subscribers, which waits by this strategy.
+    /// Makes a value without subscribers, which waits by the strategy `wait`.
     ///
     /// ```
     /// let turns = shmcast::Turns::new(shmcast::Wait::Park);
@@ -306,7 +305,7 @@ impl Turns {
         }
     }
 
-    /// Polls each subscriber until one has an event. Begins after the subscriber that was polled last.
+    /// Polls the subscribers one after another until one has an event. Begins after the subscriber that was polled last.
     #[inline]
     pub(super) fn poll<S: Lent + ?Sized>(
         &mut self,
@@ -325,9 +324,8 @@ impl Turns {
         Ok(None)
     }
 
-    /// Decides how to wait for the next event. Called after a poll that found nothing. With [`Rest::Nap`],
-    /// every subscriber that can be woken has announced where it sleeps, has found nothing there since, and
-    /// has rung for the waker.
+    /// Decides how to wait for the next event. Called after a poll that found nothing. Before it returns [`Rest::Nap`], every subscriber
+    /// that can be woken has announced the position at which it sleeps, has been polled once more, and has rung for the waker.
     #[cold]
     fn rest<S: Lent + ?Sized>(&mut self, subscribers: &mut S) -> Result<Rest, SelectError> {
         if let Some(found) = look(subscribers)? {
@@ -388,7 +386,7 @@ fn lend<S: Lent + ?Sized>(subscribers: &S, (index, outcome): Found) -> (usize, E
     (index, subscribers.subscriber(index).lend(outcome))
 }
 
-/// Makes, for each subscriber, the checks that an empty poll does not make.
+/// Makes the checks that an empty poll does not make, for each subscriber.
 #[cold]
 fn look<S: Lent + ?Sized>(subscribers: &mut S) -> Result<Option<Found>, SelectError> {
     for index in 0..subscribers.count() {
@@ -401,7 +399,7 @@ fn look<S: Lent + ?Sized>(subscribers: &mut S) -> Result<Option<Found>, SelectEr
     Ok(None)
 }
 
-/// A nap of all subscribers. It ends when this value is dropped, even if the wait is given up.
+/// A nap of all subscribers. It ends when this value is dropped, even if the wait is cancelled.
 struct Nap<'a, S: Lent + ?Sized>(&'a Turns, &'a S);
 
 impl<S: Lent + ?Sized> Drop for Nap<'_, S> {

@@ -1,5 +1,5 @@
-//! How a subscriber waits while there is nothing to receive. It polls, yields, sleeps or parks, and now and then makes the checks that
-//! polls do not make.
+//! The wait of a subscriber that has nothing to receive. The subscriber polls, yields, sleeps or parks, and from time to time makes the
+//! checks that polls do not make.
 
 use super::{Outcome, Subscriber};
 use crate::attach::park::ALONE;
@@ -11,24 +11,24 @@ use std::time::{Duration, Instant};
 
 /// The next step after a poll that has found nothing.
 pub(super) enum Rest {
-    /// There is an event after all.
+    /// There is an event.
     Found(Outcome),
     /// Poll again.
     None,
-    /// Sleep a little, since nobody will ring.
+    /// Sleep a little, because no waker will ring.
     Pause,
     /// Sleep until the bell rings.
     Nap,
 }
 
-/// Returns the time until a deadline; the longest duration without one.
+/// Returns the time until a deadline. Without a deadline, returns the longest duration.
 pub(super) fn time_left(deadline: Option<Instant>) -> Duration {
     deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()))
 }
 
 impl Subscriber {
-    /// As [`recv`](Self::recv), with the payload copied to the start of `buffer`: the only copy between the ring and the
-    /// caller.
+    /// Does the same as [`recv`](Self::recv), and copies the payload to the start of `buffer`. This is the only copy between the ring and
+    /// the caller.
     ///
     /// # Errors
     /// [`RecvError::TooSmall`] when the message is larger than the buffer. It remains the next message.
@@ -48,10 +48,10 @@ impl Subscriber {
         Ok(event.expect("waiting without a deadline ends with an event"))
     }
 
-    /// As [`recv_into`](Self::recv_into), but returns `None` if nothing arrived before `deadline`.
+    /// Does the same as [`recv_into`](Self::recv_into), but returns `None` if nothing arrived before `deadline`.
     ///
     /// # Errors
-    /// As of [`recv_into`](Self::recv_into).
+    /// The same as for [`recv_into`](Self::recv_into).
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -87,8 +87,8 @@ impl Subscriber {
         Ok(outcome.map(|outcome| outcome.into_event(buffer)))
     }
 
-    /// Called after a poll that found nothing. Waits a little, by the user's strategy. Ends the wait with an event that polls do not see,
-    /// or without one after the deadline. A message is copied to `out`, or to this subscriber's buffer.
+    /// Called after a poll that found nothing. Waits a little, by the user's strategy. The wait ends with an event that polls do not find,
+    /// or with `None` after the deadline. A message is copied to `out`, or to this subscriber's buffer.
     #[inline(always)]
     pub(super) fn idle(
         &mut self,
@@ -146,14 +146,14 @@ impl Subscriber {
         self.burst_target = next.saturating_add(self.reader.lag());
     }
 
-    /// Whether to let the publisher get ahead before more messages are taken. The publisher must be close, and the reader must have taken
-    /// all messages that were there when the publisher last got ahead. So no message waits for more than one pause.
+    /// Whether to let the publisher get ahead before the reader takes more messages. The publisher must be close, and the reader must have
+    /// taken all messages that existed when the publisher last got ahead. So no message waits for more than one pause.
     #[inline]
     pub(super) fn is_close_in_a_burst(&self) -> bool {
         self.reader.lag() < BURST_CLOSE && self.next_sequence() >= self.burst_target
     }
 
-    /// As [`idle`](Self::idle) until the wait is over, for a reader that parks.
+    /// Waits as [`idle`](Self::idle) does until the wait has ended, for a reader that parks.
     #[cold]
     fn sleep_for(
         &mut self,
@@ -177,7 +177,7 @@ impl Subscriber {
         }
     }
 
-    /// As [`sleep_for`](Self::sleep_for) without a deadline, while other tasks run.
+    /// Does the same as [`sleep_for`](Self::sleep_for) without a deadline, while other tasks run.
     #[cfg(feature = "tokio")]
     pub(super) async fn wait_async(&mut self) -> Result<Outcome, RecvError> {
         tokio::task::coop::consume_budget().await;
@@ -202,8 +202,8 @@ impl Subscriber {
         }
     }
 
-    /// Called after a poll that found nothing. Decides how to wait. Returns [`Rest::Nap`] only after the reader has written where it
-    /// sleeps, has then found nothing there, and has rung for the waker.
+    /// Called after a poll that found nothing. Decides how to wait. Before it returns [`Rest::Nap`], the reader has announced the position
+    /// at which it sleeps, has polled once more, and has rung for the waker.
     #[cold]
     pub(super) fn rest(&mut self, out: Option<&mut [u8]>) -> Result<Rest, RecvError> {
         if let Some(outcome) = self.look()? {
@@ -226,7 +226,7 @@ impl Subscriber {
         Ok(found?.map_or(Rest::None, Rest::Found))
     }
 
-    /// Announces that this reader will sleep until something arrives. Returns whether somebody will wake it. The caller must poll once more
+    /// Announces that this reader will sleep until something arrives. Returns whether a waker will wake it. The caller must poll once more
     /// after this.
     pub(super) fn lie_down(&mut self) -> bool {
         let (position, is_watched) = (self.position(), self.is_registered() == Some(true));

@@ -1,7 +1,7 @@
-//! Noticing that the publisher died.
+//! Detects that the publisher died.
 //!
-//! The writer lock is the evidence: the kernel releases it when its holder ends, however that happens. A reader of a channel that is a file
-//! asks the kernel itself. A reader of a daemon's channel cannot, since only the publisher and the daemon may open that lock; there the
+//! The writer lock shows the death: the kernel releases it when its holder ends, however that happens. A reader of a channel that is a file
+//! checks the lock itself. A reader of a daemon's channel cannot, because only the publisher and the daemon may open that lock. So the
 //! daemon reports the death. Either source is checked only after a poll that found nothing.
 
 use super::{Doubt, Outcome, Subscriber};
@@ -12,15 +12,15 @@ use shmcast_layout::ring::reader::Poll;
 use std::fs::File;
 use std::time::Duration;
 
-/// Pause between two looks at the lock of a file. One look costs a system call.
+/// Pause between two checks of the lock of a file. A check costs one system call.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The state of a subscriber that asked to be informed of its publisher's death.
+/// The state of a subscriber that requested the event of its publisher's death.
 #[derive(Debug)]
 pub(super) struct Watch {
     /// The lock, if the channel is a file.
     lock: Option<File>,
-    /// Time of the last look at the lock, in ticks of the channel's clock.
+    /// Time of the last check of the lock, in ticks of the channel's clock.
     looked: Option<u64>,
     /// Generation and epoch of the last publisher whose death was reported.
     told: Option<(u64, u64)>,
@@ -32,20 +32,19 @@ impl Watch {
         Self { lock: Some(lock), looked: None, told: None }
     }
 
-    /// Watches by the reports of the daemon that owns the channel.
+    /// Uses the reports of the daemon that owns the channel.
     pub(super) fn of_the_daemon() -> Self {
         Self { lock: None, looked: None, told: None }
     }
 
-    /// Forgets the deaths that were reported. Called when the channel restarts, as generations and epochs may begin again too.
+    /// Forgets the reported deaths. Called when the channel restarts, because generations and epochs may begin again too.
     pub(super) fn forget(&mut self) {
         self.told = None;
     }
 }
 
 impl Subscriber {
-    /// Returns the event that the publisher died, if it has died, the event was asked for, and it has not been reported yet. Called after a
-    /// poll that found nothing.
+    /// Returns the event of the publisher's death once, if the caller requested this event. Called after a poll that found nothing.
     #[inline]
     pub(super) fn publisher_gone(&mut self) -> Option<Outcome> {
         if self.watch.is_none() { None } else { self.look_for_death() }
@@ -75,10 +74,10 @@ impl Subscriber {
             (None, Some(hosted)) if hosted.attachment.has_died(generation, epoch) => {}
             (None, _) => return None,
         }
-        // Everything that the publisher published is returned first, and so is every other event.
+        // All messages of the publisher, and all other events, are returned first.
         let is_all_received = self.doubt == Doubt::None && self.reader.look() == Some(Poll::Empty);
         if !is_all_received || self.is_withheld() {
-            // The next empty poll asks again.
+            // The next empty poll checks again.
             self.watch.as_mut()?.looked = None;
             return None;
         }

@@ -1,11 +1,12 @@
 //! Messages with a type.
 //!
-//! There are two ways, each with its own feature. **Plain old data** ([`Pod`], feature `pod`): a type of fixed layout is published as its
-//! own bytes. **Serde** ([`Serde`], feature `serde`): any serde type, in the postcard format, is written directly into the claim.
+//! There are two codecs, each with a feature of its own. **Plain old data** ([`Pod`], feature `pod`): a value of a type with fixed layout
+//! is published as its own bytes. **Serde** ([`Serde`], feature `serde`): a value of any serde type is written in the postcard format,
+//! directly into the claim.
 //!
-//! Both can be used for single messages, by calls of the untyped ends such as [`Publisher::publish_pod`](crate::Publisher) and
-//! [`Message::decode`](crate::Message). Or a channel is for one type only. Its ends are a [`typed::Publisher`](Publisher) and
-//! [`typed::Subscriber`](Subscriber)s, and its [`Schema`] is compared when they attach.
+//! Both codecs work for single messages, with calls of the untyped ends such as [`Publisher::publish_pod`](crate::Publisher) and
+//! [`Message::decode`](crate::Message). A channel can also have one type only. Then its ends are a [`typed::Publisher`](Publisher) and
+//! [`typed::Subscriber`](Subscriber)s, which compare the type's [`Schema`] with the channel's when they attach.
 //!
 //! ```
 //! # #[cfg(feature = "pod")] {
@@ -51,11 +52,11 @@ pub use schema::{Codec, Schema};
 pub use select::{Member, Selected};
 pub use subscriber::{Event, Iter, RecvError, Subscriber};
 
-/// The reason why a payload is not a value of the type asked for.
+/// The reason why a payload is not a value of the requested type.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// There are bytes after the value: the message has another type.
+    /// There are bytes after the value, so the message has another type.
     #[cfg(feature = "serde")]
     #[error("message {sequence} has {left} B behind the value: publisher and reader disagree on the schema")]
     Trailing {
@@ -76,7 +77,7 @@ pub enum DecodeError {
         /// Bytes of the type.
         wanted: usize,
     },
-    /// The payload is not aligned for the type, because the buffer into which it was received is not.
+    /// The payload is not aligned for the type, because the caller's buffer is not.
     #[error(
         "message {sequence} is not aligned for its type: receive into the subscriber's own buffer, where messages start on \
          16 bytes, or into one that is aligned for it"
@@ -109,7 +110,7 @@ pub enum EncodeError {
         /// The channel's largest message, in bytes.
         max_message: usize,
     },
-    /// The value fits, but the publisher cannot publish it, such as after [`PublishError::CutOff`](crate::PublishError::CutOff).
+    /// The value fits, but the publisher cannot publish it, for example after [`PublishError::CutOff`](crate::PublishError::CutOff).
     #[error(transparent)]
     NotPublished(crate::PublishError),
     /// The value's own serializer failed.
@@ -125,7 +126,7 @@ mod pod {
     use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
     impl Publisher {
-        /// Publishes a value of fixed layout as its own bytes. Costs as much as [`publish`](Self::publish).
+        /// Publishes a value of fixed layout as its own bytes. Costs the same as [`publish`](Self::publish).
         ///
         /// # Errors
         /// [`PublishError`].
@@ -149,7 +150,7 @@ mod pod {
             self.publish_pod_with(value, Mark::default())
         }
 
-        /// As [`publish_pod`](Self::publish_pod), with a tag or as a key message.
+        /// Does the same as [`publish_pod`](Self::publish_pod), with a tag or as a key message.
         ///
         /// # Errors
         /// [`PublishError`].
@@ -225,7 +226,7 @@ mod with_serde {
             self.publish_serde_with(value, Mark::default())
         }
 
-        /// As [`publish_serde`](Self::publish_serde), with a tag or as a key message.
+        /// Does the same as [`publish_serde`](Self::publish_serde), with a tag or as a key message.
         ///
         /// # Errors
         /// [`EncodeError`]. After an error nothing was published.

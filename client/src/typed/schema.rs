@@ -1,4 +1,4 @@
-//! The types that a channel may be for, and how their values become messages.
+//! The types that a channel may have, and the codecs between their values and messages.
 
 #[cfg(feature = "serde")]
 use super::EncodeError;
@@ -11,10 +11,10 @@ use serde::{Serialize, de::DeserializeOwned};
 #[cfg(feature = "pod")]
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// A type that a channel's messages may have, by number and name.
+/// A type that a channel's messages may have, with a number and a name.
 ///
-/// Both are written into the channel when it is made, and both are compared when a publisher or subscriber opens it. Neither is derived
-/// from the type. Change them whenever the meaning of the type's bytes changes, such as when a field is added.
+/// The publisher that makes a channel writes both into it. Each publisher or subscriber that opens the channel compares both. Neither is
+/// computed from the type. Change them whenever the meaning of the type's bytes changes, such as when a field is added.
 pub trait Schema {
     /// The number of the schema, by which programs distinguish schemas. It must not be 0.
     const ID: u64;
@@ -23,9 +23,9 @@ pub trait Schema {
     const NAME: &'static str;
 }
 
-/// A way to turn values of a type into messages and back: [`Pod`] or [`Serde`].
+/// A codec that turns values of a type into messages and back: [`Pod`] or [`Serde`].
 pub trait Codec<T>: sealed::Sealed {
-    /// Why a value was not published.
+    /// The error of a value that was not published.
     type PublishError: std::error::Error + Send + Sync + 'static;
 
     #[doc(hidden)]
@@ -85,14 +85,14 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for Serde {
     }
 }
 
-/// The schema in the header of a channel for this type.
+/// The schema of this type, in the form of a channel's header.
 pub(super) fn schema<T: Schema>() -> SchemaId {
     const { assert!(T::ID != 0, "a schema's number must not be 0, which stands for none") };
     SchemaId { id: T::ID, name: T::NAME.to_owned() }
 }
 
-/// Withholds messages of another type. A channel that continues in another segment may be for another
-/// type, and so may a file of its journal. `checked` is the last ring whose schema matched.
+/// Withholds messages of another type. The next segment of a channel may have another type, and so may a file of its journal. `checked` is
+/// the last ring whose schema matched.
 #[inline]
 pub(super) fn check<T: Schema>(
     subscriber: &crate::Subscriber,

@@ -1,4 +1,4 @@
-//! Receiving from several channels, each of a type of its own.
+//! Receives from several channels, each of which has its own type.
 
 use super::schema::{Codec, Schema, check};
 use super::subscriber::{Event, RecvError, Subscriber};
@@ -8,7 +8,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::time::Instant;
 
-/// A typed subscriber that a [`Select`] holds: [`Select::add_typed`] returns it. It takes this subscriber's events as values of the type.
+/// A typed subscriber in a [`Select`]. [`Select::add_typed`] returns it. It decodes this subscriber's events to values of the type.
 ///
 /// ```
 /// # #[cfg(feature = "pod")] {
@@ -53,7 +53,7 @@ pub struct Member<T, C> {
 }
 
 impl<T, C> Member<T, C> {
-    /// The index of the subscriber in its select, as [`Select::add`] returns that of another.
+    /// The index of the subscriber in its select, counted together with the subscribers of [`Select::add`].
     ///
     /// ```
     /// # #[cfg(feature = "pod")] {
@@ -81,7 +81,7 @@ impl<T, C> fmt::Debug for Member<T, C> {
     }
 }
 
-/// An event that a [`Select`] has received. It counts as received, whether it is looked at or not.
+/// An event that a [`Select`] has received. It counts as received, even if the program ignores it.
 #[must_use = "the event has been received, and nobody else gets it"]
 pub struct Selected<'a> {
     index: usize,
@@ -126,10 +126,10 @@ impl<'a> Selected<'a> {
         self.event
     }
 
-    /// The event with its payload as a value of the member's type, if this member received it; `None` if another one did. Each call decodes.
+    /// The event with its payload as a value of the member's type; `None` if another subscriber received the event. Each call decodes.
     ///
     /// # Errors
-    /// [`RecvError::Decode`] and [`RecvError::Schema`], as of a typed [`Subscriber`].
+    /// [`RecvError::Decode`] and [`RecvError::Schema`], as for a typed [`Subscriber`].
     ///
     /// See [`Member`] for an example.
     ///
@@ -171,11 +171,11 @@ impl fmt::Debug for Selected<'_> {
 }
 
 impl Select {
-    /// Adds a subscriber of a type. Its events come by [`recv_typed`](Self::recv_typed) and the calls like it, in turn with those of all
-    /// others. [`recv`](Self::recv) returns them as bytes.
+    /// Adds a typed subscriber. [`recv_typed`](Self::recv_typed) and the similar calls return its events, in turn with those of all others.
+    /// [`recv`](Self::recv) returns them as bytes.
     ///
     /// # Errors
-    /// As of [`add`](Self::add).
+    /// The same as for [`add`](Self::add).
     ///
     /// See [`Member`] for an example.
     ///
@@ -201,8 +201,8 @@ impl Select {
         Ok(Member { index: self.add(untyped)?, checked, types: PhantomData })
     }
 
-    /// Waits as [`recv`](Self::recv) does. The event that it returns is turned into a value by [`Selected::of`]. Costs as much as `recv`,
-    /// and the decoding.
+    /// Waits as [`recv`](Self::recv) does. [`Selected::of`] turns the returned event into a value. Costs the same as `recv`, plus the
+    /// decoding.
     ///
     /// # Errors
     /// Those of `recv`.
@@ -276,7 +276,7 @@ impl Select {
     /// Those of `recv`.
     ///
     /// # Panics
-    /// As of `recv_async`.
+    /// The same as for `recv_async`.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -26,20 +26,20 @@ pub enum RecvError {
     /// Nothing more can be received.
     #[error(transparent)]
     Recv(#[from] crate::RecvError),
-    /// The message is no value of the type, although the channel is for that type. The message counts as
-    /// received: the next call returns the event after it.
+    /// The message is not a value of the type, although the channel has that type. The message counts as received, so the next call returns
+    /// the event after it.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// The message is of another type. Either the daemon was configured to another schema, and the channel continues with it; or the
-    /// channel's journal has messages from before such a change. The message counts as received. Later messages from the journal may have
-    /// the asked type again. Events that are no messages are still returned.
+    /// The message has another type. There are two reasons: the daemon was configured to another schema, and the channel continues with it;
+    /// or the channel's journal has messages from before such a change. The message counts as received. Later messages from the journal may
+    /// have the requested type again. Events that are no messages are still returned.
     #[error(
         "the channel goes on with {found} here, and {wanted} was asked for: subscribe again with that type, or begin behind these messages"
     )]
     Schema {
         /// The schema of the message.
         found: SchemaId,
-        /// The schema asked for.
+        /// The requested schema.
         wanted: SchemaId,
     },
 }
@@ -156,9 +156,9 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
         self.check(event).map(Some)
     }
 
-    /// Passes up to `most` events that are there already to `each`, and returns how many there were, as
-    /// [`Subscriber::recv_batch`](crate::Subscriber::recv_batch) does. Never waits. Each value is decoded and its channel's schema
-    /// compared, so an event costs as much as with [`try_recv`](Self::try_recv).
+    /// Passes up to `most` available events to `each`, and returns their number, as
+    /// [`Subscriber::recv_batch`](crate::Subscriber::recv_batch) does. Never waits. It decodes each value and compares its channel's
+    /// schema, so an event costs as much as with [`try_recv`](Self::try_recv).
     ///
     /// `each` returns nothing, or a [`ControlFlow`](std::ops::ControlFlow) that may stop it. The event at which it stopped
     /// has been received and counts.
@@ -300,7 +300,7 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
         crate::EventStream::new(events)
     }
 
-    /// As [`stream`](Self::stream), but the stream owns the subscriber, so that a task can own the stream.
+    /// Does the same as [`stream`](Self::stream), but the stream owns the subscriber, so that a task can own the stream.
     ///
     /// ```
     /// # #[cfg(feature = "pod")] {
@@ -380,7 +380,7 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
         self.untyped
     }
 
-    /// The same without its type, and the ring whose schema matched.
+    /// Returns the untyped subscriber, and the ring whose schema matched.
     pub(super) fn into_parts(self) -> (crate::Subscriber, [u64; 2]) {
         (self.untyped, self.checked)
     }
@@ -414,7 +414,7 @@ pub struct Iter<'a, T, C> {
 impl<T: Schema, C: Codec<T>> Iterator for Iter<'_, T, C> {
     type Item = Result<Event<T>, RecvError>;
 
-    /// Waits as [`Subscriber::recv`] does. Never returns `None`: after an end, the next publisher may follow.
+    /// Waits as [`Subscriber::recv`] does. Never returns `None`, because the next publisher may follow after an end.
     fn next(&mut self) -> Option<Self::Item> {
         Some(self.subscriber.recv())
     }
@@ -424,7 +424,7 @@ impl SubscriberBuilder {
     /// Opens a channel of values of fixed layout, as [`open`](Self::open) does.
     ///
     /// # Errors
-    /// Those of `open`, and [`ChannelError::Schema`] for a channel of another schema than the type's.
+    /// Those of `open`, and [`ChannelError::Schema`] if the channel's schema differs from the type's.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -451,7 +451,7 @@ impl SubscriberBuilder {
     /// Opens a channel of values of a serde type, as [`open`](Self::open) does.
     ///
     /// # Errors
-    /// Those of `open`, and [`ChannelError::Schema`] for a channel of another schema than the type's.
+    /// Those of `open`, and [`ChannelError::Schema`] if the channel's schema differs from the type's.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -1,8 +1,9 @@
-//! Carrying a board over to the segment in which its channel continues.
+//! Copies a board into the segment in which its channel continues.
 //!
-//! A daemon ends a segment while its publisher may still be at work. The new board must have what is valid of the old one: the messages below
-//! the cut. So the slots are copied before the cut is decided, and what the ring has between the copy and the cut is merged afterwards. A
-//! slot that is copied after the cut may hold a void message, and no longer the valid one before it.
+//! A daemon ends a segment while the segment's publisher may still write to it. The new board must have the valid messages of the old one,
+//! which are the messages below the cut. [`Carry::begin`] copies the slots before the daemon decides the cut. [`Carry::finish`] then merges
+//! the messages that the ring received between the copy and the cut. A slot that is copied after the cut may hold a void message, which has
+//! replaced the valid one.
 
 use super::failures::JoinError;
 use super::join::Snapshot;
@@ -13,16 +14,16 @@ use crate::layout::board::{Meta, SINCE};
 use crate::ring::locate::LocateError;
 use crate::ring::reader::Reader;
 
-/// Most copies that are made after the cut, if the ring was overwritten too soon.
+/// Largest number of attempts to merge the ring into a copy. Each attempt after the first needs a new copy.
 const TRIES: u32 = 64;
 
 /// A copy of a board, for the next segment.
 #[derive(Debug)]
 pub struct Carry {
     snapshot: Snapshot,
-    /// The message up to which the copy has everything; `None` if no copy could be made yet.
+    /// The sequence up to which the copy has every message. `None` if no copy could be made yet.
     through: Option<u64>,
-    /// The sequence from which on the board has the newest message of each key.
+    /// The board has the newest message of every key that had one from this sequence on.
     since: u64,
 }
 
@@ -35,8 +36,8 @@ impl Carry {
         Self { snapshot, through, since }
     }
 
-    /// Merges the valid messages of the ring: those below the cut. `reader` is a reader of the same segment, and `buffer` has room for its
-    /// largest message.
+    /// Merges the ring's valid messages into the copy: the messages whose sequences are less than `below`. `reader` reads the same segment,
+    /// and `buffer` has room for its largest message.
     pub fn finish(&mut self, reader: &mut Reader, below: u64, buffer: &mut [u8]) {
         let mut through = self.through;
         for _ in 0..TRIES {
@@ -44,7 +45,7 @@ impl Carry {
                 && let Ok(end) = self.merge(reader, through, below, buffer)
             {
                 if end < below {
-                    // The cut lies above what was there, and valid messages may still come to the old segment.
+                    // The cut lies above the last message that was there. Valid messages may still come to the old segment.
                     self.since = below;
                 }
                 return;
@@ -52,7 +53,7 @@ impl Carry {
             through = self.snapshot.copy();
             self.snapshot.hide_from(below);
         }
-        // The ring is overwritten faster than this. The next segment's board begins empty, and says so.
+        // The ring is overwritten faster than the board can be copied. The next segment's board begins empty, and its SINCE is the cut.
         self.snapshot.clear();
         self.since = below;
     }
@@ -75,15 +76,15 @@ impl Carry {
         self.snapshot.merge_up_to(reader, below, buffer)
     }
 
-    /// Puts the copy on a new board, which no other process has seen and which begins with the message after the cut. If the keys of the two
-    /// boards are other bytes, the new one begins empty.
+    /// Writes the copy to a new board, which no other process has seen. The next message of the new board has the sequence `below`. If the
+    /// two boards take their keys from different bytes of the payload, the new board begins empty.
     pub fn put_on(&self, cells: BoardCells, below: u64) {
         let spec = cells.geometry.spec;
         let mut writer = BoardWriter::new(cells.clone(), 0);
         let is_same = spec.key() == self.snapshot.view().geometry().spec.key();
         let mut all: Vec<_> =
             self.snapshot.all().filter(|listed| is_same && listed.message.sequence < below).collect();
-        // What was removed comes last, for boards with less room, and in the order of the removals.
+        // Removals come last, because a board with less room may not take all of them. They keep their order.
         all.sort_unstable_by_key(|listed| (listed.is_removed, listed.message.sequence));
         for listed in all {
             let Some(key) = self.snapshot.key(&listed) else { continue };

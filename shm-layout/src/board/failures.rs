@@ -1,9 +1,10 @@
-//! Why a board could not be joined to its ring.
+//! The reasons why a reader could not join a board to its ring.
 
 use crate::error::Corrupt;
 use thiserror::Error;
 
-/// Passes over the board before a reader gives up. Each pass copies what changed since the one before, so a second or third pass is short.
+/// Number of passes over the board before a reader gives up. Each pass copies only the slots that changed since the pass before, so later
+/// passes are short.
 pub(super) const PASSES: u32 = if cfg!(loom) { 2 } else { 200 };
 
 /// The reason why a reader could not join.
@@ -13,12 +14,12 @@ pub enum JoinError {
     /// The ring is overwritten faster than the board can be read.
     #[error("the ring holds less than what is published while the board is read: make it larger")]
     TooFast,
-    /// The board has been left behind by a publisher that keeps none.
+    /// The board is out of date: its publisher writes to the ring and not to the board.
     #[error(
         "the board ends at sequence {through}, and the ring begins after that: its publisher does not keep it; use the same release"
     )]
     Left {
-        /// The last message that is on it.
+        /// The sequence of the last message on the board.
         through: u64,
     },
     /// Another program wrote to the ring.
@@ -29,14 +30,14 @@ pub enum JoinError {
     Damaged,
 }
 
-/// Why joins failed so far.
+/// Counts the failed passes of a join by their reasons.
 #[derive(Default)]
 pub(super) struct Failures {
-    /// The board named messages that the ring did not have.
+    /// Number of passes in which the board named messages that the ring did not have.
     pub(super) ahead: u32,
-    /// The message after this one was gone from the ring.
+    /// The last message on the board in the last pass that failed because the ring no longer had the message after it.
     through: Option<u64>,
-    /// How often the board had not moved on when that was found.
+    /// Number of such passes in which the board had received no message since the one before.
     still: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Joining the board to the ring: one message a key, and the place in the ring from which every later message follows.
+//! Joins a board to its ring. The result has the newest message of each key, and the place from which the ring has every later message.
 
 use super::Head;
 use super::failures::{Failures, JoinError, PASSES};
@@ -10,11 +10,11 @@ use crate::ring::locate::{LocateError, Place};
 use crate::ring::reader::{Copied, Poll, Reader};
 use std::hash::{BuildHasher as _, RandomState};
 
-/// How often one slot is tried in one pass.
+/// Number of attempts to copy one slot in one pass.
 const SLOT_TRIES: u32 = if cfg!(loom) { 1 } else { 64 };
-/// The version of a copy that was merged with a message of the ring: no slot has it.
+/// The version of a row that was merged with a message of the ring. No slot has this version, so the next join copies the slot again.
 const TO_COPY: u64 = u64::MAX;
-/// Least number of keys beyond those of the board that are noted while the ring is merged.
+/// Smallest number of rows for keys that the ring has and the board does not have yet.
 const MORE_KEYS: u64 = if cfg!(loom) { 2 } else { 1024 };
 
 /// The result of a join.
@@ -22,7 +22,7 @@ const MORE_KEYS: u64 = if cfg!(loom) { 2 } else { 1024 };
 pub struct Joined {
     /// The place from which the reader continues in the ring: right after the newest message that was merged.
     pub place: Place,
-    /// The epoch in the last record of one that was merged; 0 without one.
+    /// The epoch in the last epoch record that was merged; 0 if there was none.
     pub epoch: u64,
     /// The number of passes that it took.
     pub passes: u32,
@@ -37,7 +37,7 @@ pub struct Listed {
     pub row: usize,
     /// Number of messages of its key up to and including this one, since the key got its slot.
     pub count: u64,
-    /// The sequence of the first of them.
+    /// The sequence of the key's first message since the key got its slot.
     pub born: u64,
     /// Whether the message removed its key.
     pub is_removed: bool,
@@ -47,23 +47,23 @@ pub struct Listed {
     pub identity: [u64; 2],
 }
 
-/// What the messages that were listed last stand for.
+/// Counts of the messages that [`Snapshot::list_since`] listed last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Bridged {
     /// Their number.
     pub listed: usize,
-    /// The number of messages that they are or replace.
+    /// Number of listed messages, plus the older messages that they replace.
     pub messages: u64,
 }
 
-/// A row: the copy of a slot, or a key that the ring had and the board did not have yet.
+/// A row is the copy of a slot, or a key that the ring has and the board does not have yet.
 #[derive(Debug, Clone, Copy, Default)]
 struct Row {
-    /// The version of the slot when it was copied. A slot that has another now is copied again.
+    /// The version of the slot when it was copied. The next join copies the slot again if its version has changed.
     version: u64,
     head: Head,
     count: u64,
-    /// Number of older messages of the key for which the listed message stands.
+    /// Number of older messages of the key that the listed message replaces.
     left_out: u64,
 }
 
@@ -86,16 +86,16 @@ pub struct Snapshot {
     high: usize,
     /// Number of rows after those of the slots that are in use.
     more: usize,
-    /// From a key's identity to its row, plus 1: open addressing.
+    /// The index from a key's identity to the number of its row, plus 1. It uses open addressing.
     index: Box<[u32]>,
-    /// Of the index's hashes.
+    /// The secret of the index's hash function.
     secret: u64,
-    /// Sequence and row of each message to hand out, in the order of sequences.
+    /// Sequence and row of each listed message, in the order of sequences.
     order: Vec<(u64, u32)>,
 }
 
 impl Snapshot {
-    /// Memory for copies of this board: about 110 bytes a key, and the values.
+    /// Allocates the memory for copies of this board: about 110 bytes a key, and the values.
     pub fn new(view: View) -> Self {
         let spec = view.geometry().spec;
         let slots = spec.keys as usize;
@@ -127,8 +127,8 @@ impl Snapshot {
             .map_or(&[], |value| &value[..listed.message.length.min(self.stride)])
     }
 
-    /// Copies the board, and merges the ring's messages into the copies up to the newest that there is. Copies only slots that changed since
-    /// the last join. `reader` is a reader of the same segment's ring, and `buffer` has room for its largest message.
+    /// Copies the slots that changed since the last join. Then merges the ring's messages into the copies, up to the newest message.
+    /// `reader` reads the ring of the same segment, and `buffer` has room for its largest message.
     ///
     /// Makes no system call, and allocates nothing. The number of passes is bounded.
     ///
@@ -173,14 +173,15 @@ impl Snapshot {
         Err(failures.reason())
     }
 
-    /// Copies the slots that changed since the last copy. Returns the sequence up to which every message is in the copies, or a newer one of
-    /// its key; `None` if a slot could not be copied.
+    /// Copies the slots that changed since the last copy. Returns a sequence: for each message up to it, the copies have this message or a
+    /// newer one of its key. Returns `None` if a slot could not be copied.
     pub(super) fn copy(&mut self) -> Option<u64> {
         let through = self.view.through();
         self.copy_changed().then_some(through)
     }
 
-    /// Merges the ring's messages below `end` from the reader's place on, as far as there are any. Returns the sequence after the last one.
+    /// Merges the ring's messages from the reader's place to the tail, but only messages below `end`. Returns the sequence after the last
+    /// merged message.
     pub(super) fn merge_up_to(
         &mut self,
         reader: &mut Reader,
@@ -202,7 +203,8 @@ impl Snapshot {
         }
     }
 
-    /// Makes the messages at or above `end` unknown: they are void, and the board no longer has the valid ones before them.
+    /// Marks the values of messages at or above `end` as unknown. These messages are void, and the board no longer has the valid messages
+    /// before them.
     pub(super) fn hide_from(&mut self, end: u64) {
         for row in self.rows[..self.high].iter_mut().filter(|row| row.head.sequence >= end) {
             row.version = TO_COPY;
@@ -217,7 +219,7 @@ impl Snapshot {
         (self.high, self.more) = (0, 0);
     }
 
-    /// Copies each slot whose version is another than that of its copy. Returns false if a slot could not be copied.
+    /// Copies each slot whose version differs from the version of its copy. Returns false if a slot could not be copied.
     fn copy_changed(&mut self) -> bool {
         self.more = 0;
         self.high = self.slots.min(self.view.high() as usize);
@@ -234,8 +236,8 @@ impl Snapshot {
         true
     }
 
-    /// Reads the ring up to and without sequence `end`, and replaces the copies of the keys that it finds. Returns the last epoch found;
-    /// `None` if the publisher was faster, or there are more new keys than rows for them.
+    /// Reads the ring's messages below sequence `end`, and replaces the copies of their keys. Returns the last epoch that it found. Returns
+    /// `None` if the publisher overwrote the messages meanwhile, or if there are more new keys than rows for them.
     fn merge(&mut self, reader: &mut Reader, end: u64, buffer: &mut [u8]) -> Result<Option<u64>, Corrupt> {
         let mut epoch = 0;
         while reader.place().sequence < end {
@@ -257,7 +259,7 @@ impl Snapshot {
         Ok(Some(epoch))
     }
 
-    /// Makes the private index of all copies. Returns the highest sequence among them.
+    /// Builds the private index of all copies. Returns the highest sequence among them.
     fn index_rows(&mut self) -> u64 {
         self.index.fill(0);
         let mut newest = 0;
@@ -268,7 +270,7 @@ impl Snapshot {
             }
             newest = newest.max(head.sequence);
             let (at, there) = self.place_of(head.identity);
-            // A key that was removed and came back in another slot: the copies are of different times, and the older one does not count.
+            // A key was removed and came back in another slot: the two copies are of different times, and the newer copy is the right one.
             let older = match there {
                 Some(there) if self.rows[there].head.sequence < head.sequence => Some(there),
                 Some(_) => Some(row),
@@ -284,8 +286,8 @@ impl Snapshot {
         newest
     }
 
-    /// The place of a key in the private index, and the row that is there. There is always a free place, because there are twice as many
-    /// places as rows.
+    /// The entry of a key in the private index, and the row that the entry names. The search always ends, because the index has at least
+    /// twice as many entries as there are rows.
     fn place_of(&self, identity: [u64; 2]) -> (usize, Option<usize>) {
         let mask = self.index.len() - 1;
         let mut at = secret_hash(self.secret, identity) as usize & mask;
@@ -342,7 +344,8 @@ impl Snapshot {
         true
     }
 
-    /// Leaves out slots in which a store had begun, and whose key had no message in the ring: they were about to get another key.
+    /// Clears the rows of slots in which a store had begun, if the ring had no message of their key. The publisher was about to give these
+    /// slots to other keys.
     fn drop_unresolved(&mut self) {
         for row in &mut self.rows[..self.high] {
             if row.version & 1 == 1 && row.version != TO_COPY {
@@ -351,9 +354,9 @@ impl Snapshot {
         }
     }
 
-    /// Puts the messages of at least this sequence in their order, which [`listed`](Self::listed) then returns by number. Those that are not
-    /// whole, and with `only_live` those that removed their key, are left out. Returns their number, and the number of keys that were left
-    /// out because their newest message is not whole.
+    /// Lists the messages with sequence `from` or later, in the order of their sequences. [`listed`](Self::listed) then returns them by
+    /// number. Leaves out messages that are not whole and, with `only_live`, messages that removed their key. Returns the number of listed
+    /// messages, and the number of keys that were left out because their newest message is not whole.
     pub fn list(&mut self, from: u64, only_live: bool) -> (usize, u64) {
         self.order.clear();
         let mut not_whole = 0;
@@ -372,7 +375,8 @@ impl Snapshot {
         (self.order.len(), not_whole)
     }
 
-    /// As [`list`](Self::list) of all keys that were not removed, also of those whose newest message is not whole.
+    /// Lists the newest message of each key that was not removed, even if the message is not whole. [`listed`](Self::listed) then returns
+    /// the messages by number. Returns their number.
     pub fn list_all_live(&mut self) -> usize {
         self.order.clear();
         for row in (0..self.high).chain(self.slots..self.slots + self.more) {
@@ -385,8 +389,8 @@ impl Snapshot {
         self.order.len()
     }
 
-    /// As [`list`](Self::list) with removals, and counts for each message how many older ones it stands for. `given` says how many messages of
-    /// a key the reader knows.
+    /// Lists messages as [`list`](Self::list) does, removals included. Counts for each listed message the older messages that it replaces.
+    /// `given` returns the number of the key's messages that the reader already knows.
     pub fn list_since(&mut self, from: u64, given: impl Fn(&Listed) -> u64) -> Bridged {
         let (listed, _) = self.list(from, false);
         let mut bridged = Bridged { listed, messages: 0 };
@@ -404,7 +408,7 @@ impl Snapshot {
         self.order.get(number).map(|(_, row)| self.row(*row as usize))
     }
 
-    /// Number of older messages for which message number `number` of the last [`list_since`](Self::list_since) stands.
+    /// Number of older messages that message number `number` of the last [`list_since`](Self::list_since) replaces.
     pub fn left_out(&self, number: usize) -> u64 {
         self.order.get(number).map_or(0, |(_, row)| self.rows[*row as usize].left_out)
     }
@@ -423,7 +427,7 @@ impl Snapshot {
         Listed { message, row, count, born, is_removed, is_whole, identity }
     }
 
-    /// The copies of all keys, also of those that were removed and of those whose message is not whole.
+    /// Iterates over the copies of all keys. They include removed keys, and keys whose message is not whole.
     pub fn all(&self) -> impl Iterator<Item = Listed> + '_ {
         let rows = (0..self.high).chain(self.slots..self.slots + self.more);
         rows.filter(|row| self.rows[*row].has_key()).map(|row| self.row(row))
@@ -445,8 +449,8 @@ impl Snapshot {
     }
 }
 
-/// Copies one slot. If a publisher is in the middle of a store, the copy has no value: the ring has the message. Returns `None` if the slot
-/// changes all the time.
+/// Copies one slot. If a publisher is in the middle of a store, the copy has no value, because the reader finds the message in the ring.
+/// Returns `None` if the slot changed during every attempt.
 fn copy_slot(view: &View, slot: u32, value: &mut [u8]) -> Option<Row> {
     for _ in 0..SLOT_TRIES {
         let (head, last, count) = match view.look(slot, value) {

@@ -1,4 +1,5 @@
-//! The index from keys to slots: open addressing, and no tombstones. An entry that is taken out is closed up by those behind it.
+//! The index from keys to slots. It uses open addressing without tombstones: when an entry is removed, later entries move up to close the
+//! gap.
 
 use super::sync_points::moved;
 use super::{BoardCells, Head};
@@ -6,7 +7,7 @@ use crate::layout::board::{Entry, HEAD_KEY, Meta};
 use crate::sync::Ordering;
 
 impl BoardCells {
-    /// Number of the entry at `step` from where the search for a fingerprint begins, modulo the number of entries.
+    /// Number of the entry that a search for the fingerprint reads at `step`. The caller takes it modulo the number of entries.
     #[inline(always)]
     fn entry_at(&self, fingerprint: u32, step: u64) -> u64 {
         u64::from(fingerprint).wrapping_add(step)
@@ -17,8 +18,8 @@ impl BoardCells {
         Entry::from_word(self.index.wrapped(number).load(Ordering::Relaxed))
     }
 
-    /// The slots that the index has for a fingerprint, in the order of the search. Ends at the first entry that is free, and after one turn
-    /// at the latest.
+    /// The slots that the index has for a fingerprint, in the order of the search. The search ends at the first free entry, or after it has
+    /// read every entry once.
     #[inline(always)]
     pub(super) fn candidates(&self, fingerprint: u32) -> impl Iterator<Item = u32> + '_ {
         let entries =
@@ -26,7 +27,7 @@ impl BoardCells {
         entries.filter(move |entry| entry.fingerprint == fingerprint).map(|entry| entry.slot)
     }
 
-    /// The writer's own search: nobody else changes the index.
+    /// Searches for the slot of a key. Only the writer calls this, and only the writer changes the index.
     #[inline(always)]
     pub(super) fn find(&self, identity: [u64; 2]) -> Option<u32> {
         let is_it = |slot: &u32| {
@@ -38,7 +39,8 @@ impl BoardCells {
         self.candidates(self.geometry.fingerprint(identity)).find(is_it)
     }
 
-    /// Adds an entry in the first free place. There is one, because there are twice as many places as slots.
+    /// Stores an entry for `slot` in the first free entry of the search. There is always a free entry, because there are twice as many
+    /// entries as slots.
     pub(super) fn add(&self, identity: [u64; 2], slot: u32) {
         let fingerprint = self.geometry.fingerprint(identity);
         let places = (0..self.geometry.entries).map(|step| self.entry_at(fingerprint, step));
@@ -53,7 +55,7 @@ impl BoardCells {
         }
     }
 
-    /// Takes the entry of a slot out, and closes the gap.
+    /// Removes the entry of a slot, and moves later entries up to close the gap.
     pub(super) fn take_out(&self, identity: [u64; 2], slot: u32) {
         let fingerprint = self.geometry.fingerprint(identity);
         let place = (0..self.geometry.entries)
@@ -78,7 +80,7 @@ impl BoardCells {
         moved::end(&self.header);
     }
 
-    /// Makes the whole index anew from the slots' heads: after a publisher died, it may have been half changed.
+    /// Builds the whole index again from the heads of the slots. A publisher that died may have left the index half changed.
     pub(super) fn rebuild(&self, high: u32) {
         moved::begin(&self.header);
         for number in 0..self.geometry.entries {

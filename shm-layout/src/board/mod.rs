@@ -1,50 +1,52 @@
 //! The board: the last message of each key, beside the ring that carries all of them.
 //!
 //! # The idea
-//! The publisher commits a message to the ring, then stores it into its key's slot, then says so in one word, THROUGH. A reader joins
-//! the board to the ring: it loads THROUGH as `t`, copies the slots, and reads the ring from `t + 1` on. The publisher waits for nobody
-//! and reads nothing that a reader wrote.
+//! The publisher commits a message to the ring. It then stores the message into the slot of the message's key. Last, it stores the
+//! message's sequence in one word, THROUGH. A reader joins the board to the ring: it loads THROUGH as `t`, copies the slots, and reads the
+//! ring from `t + 1` on. The publisher never waits for a reader, and reads nothing that a reader wrote.
 //!
 //! # The pairs
 //! Each release has one acquire. `sync_points.rs` holds both ends.
 //!
 //! | SYNC POINT | writer | reader | gives |
 //! |---|---|---|---|
-//! | store | version odd, `fence(Release)`, the slot's words | the slot's words, `fence(Acquire)`, version | a copy with a word of a later store is refused |
-//! | stored | the slot's words, `version.store(Release)`, also of the odd version | version, `fence(Acquire)`, the slot's words | all words of the store that the version names; the message in the ring, also of a store that has only begun |
-//! | named | what counts a key's messages, `key.store(Release)` | key, `fence(Acquire)`, the count | of a slot in the middle of a store: the count of the key that its words name |
-//! | through | the slot's version, `THROUGH.store(Release)` | THROUGH, `fence(Acquire)`, the slots | every message up to there, or a newer one of its key |
-//! | moved | index version odd, `fence(Release)`, entries | entries, `fence(Acquire)`, index version | a search that missed an entry on its way is repeated |
+//! | store | version odd, `fence(Release)`, the slot's words | the slot's words, `fence(Acquire)`, version | a reader refuses a copy with a word of a later store |
+//! | stored | the slot's words, `version.store(Release)`, also of the odd version | version, `fence(Acquire)`, the slot's words | a reader sees all words of the store that the version names, and the ring has its message, even if the store has only begun |
+//! | named | the count of a key's messages, `key.store(Release)` | key, `fence(Acquire)`, the count | in the middle of a store, the count belongs to the key that the slot names |
+//! | through | the slot's version, `THROUGH.store(Release)` | THROUGH, `fence(Acquire)`, the slots | a reader sees every message up to there, or a newer one of its key |
+//! | moved | index version odd, `fence(Release)`, entries | entries, `fence(Acquire)`, index version | a reader repeats a search that may have missed a moving entry |
 //!
 //! # Why nothing is missing and nothing comes twice
-//! *Definitions.* `t` is what the reader loaded from THROUGH before it copied the slots. `M` is the highest sequence among the copies, or
-//! `t` if that is higher. `T >= M` is where it stops to merge the ring's messages `t + 1 ..= T` into the copies. It hands out one message
-//! for each key, then the ring from `T + 1` on.
+//! *Definitions.* `t` is the value that the reader loaded from THROUGH before it copied the slots. `M` is the highest sequence among the
+//! copies, or `t` if that is higher. `T >= M` is the sequence up to which the reader merges the ring's messages, `t + 1 ..= T`, into the
+//! copies. The reader hands out one message for each key, then the ring from `T + 1` on.
 //!
-//! *Claim.* For each key, what is handed out is the newest message at or below `T`, if the board had room for the key; then every message
-//! above `T`, once.
+//! *Claim.* For each key that has room on the board, the reader hands out the newest message at or below `T`. Then it hands out every
+//! message above `T`, once.
 //!
 //! *Proof.*
 //! 1. Let `m <= t` be the newest message of a key at or below `t`. By *through* the reader sees a store of `m`'s slot, or a later one of
 //!    the same key, or that the key was removed later. By *store* and *stored* the copy is one whole store.
-//! 2. The slot may be in the middle of a store when the reader looks. The message that is being stored was committed to the ring, and is
-//!    not yet counted in THROUGH: its sequence is above `t`. If the publisher was stopped there, the reader leaves the slot out after some
-//!    looks. It then finds the message in the ring above `t`. The tail that it reads afterwards includes it.
-//! 3. Every copy has a sequence of at most `M <= T`, and the ring's messages above `t` and up to `T` replace older copies of their keys.
-//!    So what is handed out is the newest at or below `T`.
-//! 4. The ring's messages above `T` are newer than every copy, so none comes twice. They are read in the ring itself, which tells every
+//! 2. The slot may be in the middle of a store when the reader copies it. The message that is being stored was committed to the ring, and
+//!    is not yet counted in THROUGH: its sequence is above `t`. If the publisher was stopped there, the reader gives up on the slot after
+//!    some attempts. It then finds the message in the ring above `t`, because it reads the tail afterwards, and the tail includes the
+//!    message.
+//! 3. Every copy has a sequence of at most `M <= T`, and the ring's messages above `t` and up to `T` replace older copies of their keys. So
+//!    the reader hands out the newest message at or below `T`.
+//! 4. The ring's messages above `T` are newer than every copy, so none comes twice. The reader reads them in the ring, which reports every
 //!    loss. ∎
 //!
-//! If the ring has overwritten `t + 1` by then, the reader begins again with the slots that changed meanwhile. It takes less time for each
-//! pass, because fewer slots changed.
+//! If the ring has overwritten `t + 1` by then, the reader begins again with the slots that changed meanwhile. Each pass takes less time,
+//! because fewer slots changed.
 //!
 //! # After a crash
-//! A publisher may die between commit and THROUGH. The next one holds the kernel's lock. Before its first message it stores the ring's
-//! messages from THROUGH + 1 to the tail. A message that is in its slot already is recognized by its sequence. A slot whose version is odd
-//! belongs to the first of these messages. If the slot already names that message's key, it is stored once more, which makes it whole. If
-//! not, another key was about to get the slot; then it is cleared.
+//! A publisher may die between commit and THROUGH. The next publisher holds the kernel's lock. Before its first message it stores the
+//! ring's messages from THROUGH + 1 to the tail on the board. It skips a message whose slot already has this sequence or a later one. A
+//! slot whose version is odd belongs to the first of these messages. If the slot already names that message's key, the next publisher
+//! stores the message once more, which makes the slot whole. If not, the dead publisher was about to give the slot to another key, and the
+//! next one clears it.
 //!
-//! Each mutant (`fault.rs`) breaks one of these orderings alone. The model in `ring/loom_model/board.rs` must notice each of them.
+//! Each mutant (`fault.rs`) breaks one of these orderings alone. The model in `ring/loom_model/board.rs` must detect each of them.
 
 mod carry;
 mod failures;
@@ -99,7 +101,7 @@ impl BoardCells {
         self.values.get(at..at + words)
     }
 
-    /// Bytes of a message that its value has.
+    /// Number of bytes of a message that its slot stores.
     #[inline(always)]
     fn stored_bytes(&self, meta: Meta) -> usize {
         let spec = &self.geometry.spec;
@@ -110,7 +112,7 @@ impl BoardCells {
         meta.length().min(most as usize)
     }
 
-    /// Begins a new board, which no other process has seen, with the channel's message `first`.
+    /// Initializes a new board whose first message will be `first`. No other process has seen this board.
     pub fn begin_at(&self, first: u64) {
         self.set(SINCE, first);
         self.set(THROUGH, first.saturating_sub(1));
@@ -127,14 +129,14 @@ impl BoardCells {
     }
 }
 
-/// A slot's head. Every field is a claim.
+/// The head of a slot. Another process may have written it: check each field before use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Head {
     /// The word of the slot's version: it never repeats.
     pub version: u64,
     /// The sequence of the key's newest message.
     pub sequence: u64,
-    /// Number of messages in this slot before the first one of this key.
+    /// Number of messages that this slot stored before the first message of this key.
     base: u64,
     /// Length, flags and tag.
     pub meta: Meta,

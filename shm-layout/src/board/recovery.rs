@@ -1,4 +1,5 @@
-//! Taking a board over: what a publisher left that died in the middle of a store, and messages that are in the ring and not yet here.
+//! Takes a board over from an earlier publisher. Repairs the slot that a dead publisher left half stored, and stores the ring's messages
+//! that the board lacks.
 
 use super::sync_points::{store, stored};
 use super::writer::{BoardWriter, Posted};
@@ -11,20 +12,20 @@ use crate::ring::locate::{LocateError, Place};
 use crate::ring::reader::{Poll, Reader};
 use crate::sync::Ordering;
 
-/// What a takeover did.
+/// The result of a takeover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Replayed {
-    /// Number of the ring's messages that were posted.
+    /// Number of the ring's messages that were stored on the board.
     pub messages: u64,
-    /// Whether messages that the board did not have were gone from the ring. Values from before them count as unknown.
+    /// Whether the ring no longer had some of the messages that the board lacked. Values from before them then count as unknown.
     pub has_hole: bool,
 }
 
 impl BoardWriter {
-    /// Takes a board over. The caller holds the channel's writer lock, has taken the ring over, and has published nothing yet. `reader` is a
-    /// reader of the ring, and `buffer` has room for its largest message.
+    /// Takes a board over. The caller holds the channel's writer lock, has taken the ring over, and has published nothing yet. `reader`
+    /// reads the ring, and `buffer` has room for its largest message.
     ///
-    /// Cost: a look at each slot, and the index anew.
+    /// Cost: reads the head of each slot, and builds the index again.
     ///
     /// # Errors
     /// [`LocateError::Corrupt`] when another program wrote to the ring.
@@ -72,8 +73,8 @@ impl BoardWriter {
         Ok((writer, replayed))
     }
 
-    /// Looks at each slot, makes the index anew, and lists the vacant slots in the order of their removal. Returns the slot in which a dead
-    /// publisher was at work, if there is one.
+    /// Reads the head of each slot, builds the index again, and lists the vacant slots in the order of their removal. Returns the slot that
+    /// a dead publisher left in the middle of a store, if there is one.
     fn survey(&mut self) -> Option<u32> {
         let heads = (0..self.high).filter_map(|slot| Some((slot, Head::load(self.cells.head(slot)?))));
         let heads: Vec<(u32, Head)> = heads.collect();
@@ -90,7 +91,7 @@ impl BoardWriter {
         heads.iter().find(|(_, head)| head.is_busy()).map(|(slot, _)| *slot)
     }
 
-    /// Posts a message of the ring, unless the dead publisher had stored it.
+    /// Stores a message of the ring on the board, unless the dead publisher had already stored it.
     fn replay(&mut self, message: Posted<'_>, busy: &mut Option<u32>) {
         let Some(key) = self.cells.geometry.key_of(message.payload) else { return self.put(message) };
         let identity = self.cells.geometry.identity(key);
@@ -101,8 +102,9 @@ impl BoardWriter {
         }
     }
 
-    /// Decides about the slot in which the dead publisher was at work. It belongs to `first`, the key of the first message that is not
-    /// counted in THROUGH, or was about to get that key. In the second case, and without such a message, it is cleared.
+    /// Decides about the slot that the dead publisher left in the middle of a store. `first` is the key of the first message that is not
+    /// counted in THROUGH. If the slot names this key, the store of that message makes the slot whole. Otherwise the dead publisher was
+    /// about to give the slot to another key, or there is no such message: then this function clears the slot.
     fn settle(&mut self, busy: &mut Option<u32>, first: Option<[u64; 2]>) {
         let Some(slot) = busy.take() else { return };
         let Some(head) = self.cells.head(slot) else { return };
@@ -122,7 +124,7 @@ impl BoardWriter {
         self.vacant.put_first(slot);
     }
 
-    /// Called if messages before `oldest` were published without this board. The newest message of each key is unknown.
+    /// Marks the newest message of each key as unknown. Call it if messages before `oldest` were published without this board.
     fn forget_all_before(&mut self, oldest: Place) {
         for slot in 0..self.high {
             let Some(head) = self.cells.head(slot) else { continue };
@@ -138,7 +140,7 @@ impl BoardWriter {
             stored::end(&head[HEAD_VERSION], even);
         }
         self.cells.set(SINCE, oldest.sequence);
-        // A reader that looks meanwhile must not believe that this is all up to the old count.
+        // A reader that joins meanwhile must not believe that the board has all messages up to the old count.
         super::sync_points::through::publish(&self.cells.header, oldest.sequence.saturating_sub(1));
     }
 }

@@ -1,5 +1,5 @@
-//! The synchronization points of the board: each release, the acquire that answers it, and the mutant that takes one of them away. The
-//! module's paper says what each pair gives.
+//! The synchronization points of the board. Each pair has a release, the acquire that answers it, and mutants that remove one of them. The
+//! documentation of the module `board` says what each pair guarantees.
 
 use crate::fault::mutant;
 use crate::layout::board::{HEAD_KEY, HEAD_WORDS, INDEX_VERSION, THROUGH};
@@ -11,8 +11,8 @@ fn release(is_weakened: bool) -> Ordering {
     if is_weakened { Ordering::Relaxed } else { Ordering::Release }
 }
 
-/// The writer makes a slot's version odd before it stores anything else there. A reader that has loaded a word of such a store does not
-/// find the version that it found before.
+/// The writer makes a slot's version odd before it stores any other word of the slot. A reader that has loaded a word of this store then
+/// finds that the version has changed.
 pub(super) mod store {
     use super::*;
 
@@ -29,7 +29,7 @@ pub(super) mod store {
         odd.wrapping_add(1)
     }
 
-    /// Whether no store began since the version was loaded, after all loads of the slot's words.
+    /// Whether no store has begun since the version `seen` was loaded. Call it after all loads of the slot's words.
     #[inline(always)]
     pub(in crate::board) fn is_unchanged(version: &AtomicU64, seen: u64) -> bool {
         if !mutant!("board_no_recheck_fence") {
@@ -39,7 +39,7 @@ pub(super) mod store {
     }
 }
 
-/// The writer makes the version even after all words of a store. A reader that sees the version sees these words.
+/// The writer makes the version even after it has stored all words. A reader that loads this version then loads these words.
 pub(super) mod stored {
     use super::*;
 
@@ -49,7 +49,7 @@ pub(super) mod stored {
         version.store(even, release(mutant!("board_relaxed_stored"))); // SYNC POINT: stored
     }
 
-    /// The version, before all loads of the slot's words.
+    /// Loads the version, before all loads of the slot's words.
     #[inline(always)]
     pub(in crate::board) fn see(version: &AtomicU64) -> u64 {
         let seen = version.load(Ordering::Relaxed);
@@ -60,8 +60,8 @@ pub(super) mod stored {
     }
 }
 
-/// The writer stores the words of a key after what counts its messages, in the middle of the store by which the key gets the slot. A reader
-/// that sees the words of the key sees its count.
+/// While a store gives a slot to a key, the writer stores the words of the key after the number from which the key's messages are counted.
+/// A reader that loads the words of the key then loads the count of this key.
 pub(super) mod named {
     use super::*;
 
@@ -73,7 +73,7 @@ pub(super) mod named {
         }
     }
 
-    /// The words of the key, before all later loads of the slot's words.
+    /// Loads the words of the key, before all later loads of the slot's words.
     #[inline(always)]
     pub(in crate::board) fn see(head: &[AtomicU64; HEAD_WORDS]) -> [u64; 2] {
         let identity = [HEAD_KEY, HEAD_KEY + 1].map(|word| head[word].load(Ordering::Relaxed));
@@ -88,13 +88,13 @@ pub(super) mod named {
 pub(super) mod through {
     use super::*;
 
-    /// Says that all messages up to `sequence` are on the board.
+    /// Announces that all messages up to `sequence` are on the board.
     #[inline(always)]
     pub(in crate::board) fn publish(header: &Cells, sequence: u64) {
         header[THROUGH].store(sequence, release(mutant!("board_relaxed_through"))); // SYNC POINT: through
     }
 
-    /// The sequence up to which all messages are on the board, before all loads of slots.
+    /// Loads the sequence up to which all messages are on the board, before all loads of slots.
     #[inline(always)]
     pub(in crate::board) fn see(header: &Cells) -> u64 {
         let sequence = header[THROUGH].load(Ordering::Relaxed);
@@ -105,7 +105,7 @@ pub(super) mod through {
     }
 }
 
-/// The writer makes the version of the index odd before it moves entries that are there.
+/// The writer makes the version of the index odd before it moves entries that exist.
 pub(super) mod moved {
     use super::*;
 
@@ -116,20 +116,20 @@ pub(super) mod moved {
         fence(Ordering::Release); // SYNC POINT: moved
     }
 
-    /// All entries stand in their places again.
+    /// Announces that no entry moves any more.
     pub(in crate::board) fn end(header: &Cells) {
         let even = (header[INDEX_VERSION].load(Ordering::Relaxed) | 1).wrapping_add(1);
         header[INDEX_VERSION].store(even, Ordering::Release); // SYNC POINT: moved
     }
 
-    /// The version of the index, before all loads of entries; `None` while entries move.
+    /// Loads the version of the index, before all loads of entries. Returns `None` while entries move.
     pub(in crate::board) fn see(header: &Cells) -> Option<u64> {
         let version = header[INDEX_VERSION].load(Ordering::Relaxed);
         fence(Ordering::Acquire); // SYNC POINT: moved
         (version & 1 == 0).then_some(version)
     }
 
-    /// Whether no entry has moved since, after all loads of entries.
+    /// Whether no entry has moved since the version `seen` was loaded. Call it after all loads of entries.
     pub(in crate::board) fn is_unchanged(header: &Cells, seen: u64) -> bool {
         fence(Ordering::Acquire); // SYNC POINT: moved
         header[INDEX_VERSION].load(Ordering::Relaxed) == seen

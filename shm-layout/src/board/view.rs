@@ -1,5 +1,5 @@
-//! The reading end of a board: one slot, or one key. Everything that is read is a claim: lengths and numbers of slots are bounded before
-//! use, and every loop is.
+//! The reading end of a board, for one slot or one key. Another process writes the board. So the reader limits each length and each slot
+//! number before it uses them, and limits each loop.
 
 use super::sync_points::{moved, named, store, stored, through};
 use super::{BoardCells, Head};
@@ -9,22 +9,22 @@ use crate::layout::board::{
 use crate::ring::copy::Copier;
 use crate::sync::Ordering;
 
-/// How often a slot is looked at that is in the middle of a store. A store takes some nanoseconds. A publisher that is stopped there would
-/// keep a reader for ever.
+/// Number of attempts to read a slot that is in the middle of a store. A store takes some nanoseconds. Without this limit, a publisher that
+/// stopped in a store would hold up a reader for ever.
 const LOOKS: u32 = if cfg!(loom) { 2 } else { 256 };
-/// Most slots that are looked at because the index names them, in one search.
+/// Largest number of slots that one search reads because the index names them.
 const CANDIDATES: usize = 4096;
-/// How often a value is copied that changes meanwhile.
+/// Number of attempts to copy a value that changes during the copy.
 const COPIES: u32 = if cfg!(loom) { 2 } else { 16 };
 
-/// A map of a board through which nothing is written.
+/// A view of a board. It never writes to the board.
 #[derive(Debug, Clone)]
 pub struct View {
     cells: BoardCells,
     copier: Copier,
 }
 
-/// What a look at a slot found.
+/// The result of reading a slot.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Look {
     /// The slot's message is in the buffer.
@@ -51,7 +51,7 @@ pub enum Lookup {
     Busy,
 }
 
-/// What a board tells about itself. Every figure is a claim.
+/// The counts in a board's header. Another process may have written them: check each before use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// The sequence up to which every message is on the board.
@@ -73,7 +73,7 @@ impl View {
         Self { cells, copier: Copier::of_this_processor() }
     }
 
-    /// A view of the board with these parts, whose lengths match its geometry.
+    /// Makes a view of the board with these parts. Their lengths match its geometry.
     pub fn of(cells: BoardCells) -> Self {
         Self::new(cells)
     }
@@ -83,12 +83,12 @@ impl View {
         &self.cells.geometry
     }
 
-    /// The sequence up to which every message is on the board, before all later looks.
+    /// Loads the sequence up to which every message is on the board, before all later reads of slots.
     pub fn through(&self) -> u64 {
         through::see(&self.cells.header)
     }
 
-    /// What the board tells about itself now.
+    /// The counts in the board's header now.
     pub fn counters(&self) -> Counters {
         let count = |word| self.cells.count(word);
         Counters {
@@ -111,19 +111,19 @@ impl View {
         self.cells.count(HIGH).min(self.cells.geometry.spec.keys) as u32
     }
 
-    /// A slot's version, in no order with other loads.
+    /// Loads a slot's version, without any order to other loads.
     #[inline(always)]
     pub(super) fn version(&self, slot: u32) -> u64 {
         self.cells.head(slot).map_or(0, |head| head[HEAD_VERSION].load(Ordering::Relaxed))
     }
 
-    /// The sequence up to which all messages are on the board, if the slot still has this version afterwards.
+    /// Loads the sequence up to which all messages are on the board. Returns `None` if the slot no longer has this version after the load.
     pub(super) fn through_before(&self, slot: u32, version: u64) -> Option<u64> {
         let through = self.through();
         (self.version(slot) == version).then_some(through)
     }
 
-    /// Copies a slot, and its value to the start of `out`, which has room for the largest.
+    /// Copies the head of a slot, and the slot's value to the start of `out`, which has room for the largest value.
     #[inline(always)]
     pub(super) fn look(&self, slot: u32, out: &mut [u8]) -> Look {
         let (Some(head), Some(value)) = (self.cells.head(slot), self.cells.value(slot)) else {
@@ -153,18 +153,19 @@ impl View {
                 return Look::Changing(seen);
             }
         }
-        // Another key may be about to get the slot. Its words are stored after the count from which its messages are counted.
+        // The publisher may be about to give the slot to another key. It stores the words of that key after the number from which the key's
+        // messages are counted.
         busy.identity = named::see(head);
         Look::Busy(Head { version: busy.version | 1, identity: busy.identity, ..Head::load(head) })
     }
 
-    /// Bytes that a copied slot has in its buffer.
+    /// Number of bytes of a copied value in its buffer.
     #[inline(always)]
     pub(super) fn stored_bytes(&self, meta: Meta) -> usize {
         self.cells.stored_bytes(meta)
     }
 
-    /// Searches for a key. Copies its value to the start of `out`, which has room for the largest. Wait-free: the number of looks is
+    /// Searches for a key. Copies its value to the start of `out`, which has room for the largest value. Wait-free: the number of reads is
     /// bounded, whatever the board holds.
     ///
     /// Cost: an entry of the index, the slot's head, and the lines of its value.
@@ -174,7 +175,8 @@ impl View {
         }
         let identity = self.cells.geometry.identity(key);
         let fingerprint = self.cells.geometry.fingerprint(identity);
-        // A sound index has hardly ever more than one slot for a fingerprint. One that names many is left for the slots themselves.
+        // A sound index has hardly ever more than one slot for a fingerprint. If the index names too many, the slots are searched without
+        // it.
         let mut candidates = CANDIDATES;
         for _ in 0..LOOKS {
             let version = moved::see(&self.cells.header);
@@ -191,12 +193,13 @@ impl View {
                 return Lookup::None;
             }
         }
-        // The index is being changed, or its publisher died over that. The slots say for themselves whose they are.
+        // The index is being changed, or its publisher died while it changed the index. The head of each slot names the slot's key.
         let found = (0..self.high()).find_map(|slot| self.found(slot, identity, out));
         found.unwrap_or(Lookup::None)
     }
 
-    /// Number of messages of a key whose slot is in the middle of a store, with that message. It is a claim as all others.
+    /// Number of messages of a key whose slot is in the middle of a store, including the message that is being stored. The board's
+    /// publisher wrote this count: check it before use.
     pub fn count_of(&self, key: &[u8]) -> Option<u64> {
         let identity = self.cells.geometry.identity(key);
         let heads = self.cells.candidates(self.cells.geometry.fingerprint(identity));

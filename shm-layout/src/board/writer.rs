@@ -13,7 +13,7 @@ use crate::sync::{AtomicU64, Ordering};
 /// A time has 48 bits, as in a record.
 const TIME: u64 = (1 << 48) - 1;
 
-/// A message as it is posted.
+/// A message to be stored on the board.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Posted<'a> {
     pub(super) sequence: u64,
@@ -30,7 +30,8 @@ pub struct BoardWriter {
     copier: Copier,
     /// Number of slots that have been used.
     pub(super) high: u32,
-    /// The slots whose key was removed, and those that have none. The next new key gets the first of them once every slot was used.
+    /// The slots whose key was removed, and the slots that lost their key in a takeover. A new key gets the first of these once every slot
+    /// was used, or earlier if the first slot has no key.
     pub(super) vacant: Vacant,
 }
 
@@ -67,19 +68,19 @@ impl BoardWriter {
         }
     }
 
-    /// Says that messages up to `last` will never come.
+    /// Raises THROUGH to `last`, because messages up to `last` will never come.
     pub fn skip_to(&mut self, last: u64) {
         if last > self.cells.count(THROUGH) {
             through::publish(&self.cells.header, last);
         }
     }
 
-    /// What the board is for.
+    /// The sizes of the board and the layout of its keys.
     pub fn geometry(&self) -> &crate::layout::board::Geometry {
         &self.cells.geometry
     }
 
-    /// A view of the board, as readers have one.
+    /// A view of the board, like the view of a reader.
     pub fn view(&self) -> super::View {
         super::View::new(self.cells.clone())
     }
@@ -98,7 +99,7 @@ impl BoardWriter {
         }
     }
 
-    /// A message that does more than to change a value: it is too large, or its key was removed just now or comes back.
+    /// Updates the vacant slots and the counts after a message that is too large, removes its key, or brings a removed key back.
     #[cold]
     fn turned(&mut self, slot: u32, was: Meta, meta: Meta) {
         match (was.has(Meta::REMOVED), meta.has(Meta::REMOVED)) {
@@ -122,7 +123,7 @@ impl BoardWriter {
         }
     }
 
-    /// The first message of a key.
+    /// Stores the first message of a key.
     #[cold]
     fn insert(&mut self, identity: [u64; 2], message: Posted<'_>) {
         if self.cells.geometry.spec.is_removal(message.payload.len(), message.tag) {
@@ -133,7 +134,7 @@ impl BoardWriter {
         let (Some(head), Some(value)) = (cells.head(slot), cells.value(slot)) else { return };
         let meta = meta(cells, message);
         let even = store::begin(&head[0]);
-        // If this writer dies in between, its successor knows by the key's words whether those before them were stored.
+        // If this writer dies in between, its successor finds the new key's words only if the words before them were stored.
         head[HEAD_BASE].store((even / 2).wrapping_sub(1), Ordering::Relaxed);
         head[HEAD_BORN].store(message.sequence, Ordering::Relaxed);
         named::publish(head, identity);
@@ -150,7 +151,7 @@ impl BoardWriter {
         }
     }
 
-    /// A slot for a new key, which no entry of the index names.
+    /// Takes a slot for a new key. No entry of the index names this slot.
     fn free_slot(&mut self) -> Option<u32> {
         let cells = &self.cells;
         let is_empty =
@@ -177,7 +178,7 @@ impl BoardWriter {
         self.cells.set(LIVE, self.cells.count(LIVE).wrapping_add(by));
     }
 
-    /// Stores an entry of another board, with its count. For a board that no reader has seen.
+    /// Stores an entry of another board, with its count. No reader may have seen this board yet.
     pub(super) fn import(&mut self, head: &Head, value: &[u8]) {
         let Self { cells, copier, .. } = self;
         if u64::from(self.high) >= cells.geometry.spec.keys {
@@ -208,12 +209,12 @@ impl BoardWriter {
         }
     }
 
-    /// Says that removals up to this sequence may be missing.
+    /// Announces that removals up to this sequence may be missing.
     pub(super) fn forget_up_to(&self, sequence: u64) {
         self.cells.set(FORGOTTEN, self.cells.count(FORGOTTEN).max(sequence));
     }
 
-    /// Says from where on and up to where the board has all messages.
+    /// Sets SINCE and THROUGH: the first and the last sequence of the messages that the board has.
     pub(super) fn span(&self, since: u64, last: u64) {
         self.cells.set(SINCE, since);
         through::publish(&self.cells.header, last);
@@ -230,7 +231,7 @@ fn meta(cells: &BoardCells, message: Posted<'_>) -> Meta {
         .with(Meta::TOO_LARGE, payload.len() as u64 > spec.value)
 }
 
-/// The words that each store changes.
+/// Stores the words that every message changes.
 #[inline(always)]
 fn fill(
     cells: &BoardCells,
@@ -246,11 +247,11 @@ fn fill(
     copier.store(value, &message.payload[..cells.stored_bytes(meta)]);
 }
 
-/// The slots without a living key, in the order in which they are given to new keys. Each operation takes constant time, and no memory is
-/// allocated after the start.
+/// A list of the slots without a living key, in the order in which new keys get them. Each operation takes constant time, and allocates no
+/// memory.
 #[derive(Debug)]
 pub(super) struct Vacant {
-    /// For each slot the one before it and the one after it. The last element is the list's own end, on both sides.
+    /// For each slot, the slot before it and the slot after it in the list. The last element represents both ends of the list.
     links: Box<[(u32, u32)]>,
 }
 

@@ -1,4 +1,4 @@
-//! What the daemon says about gates, and what tools show of them.
+//! The terms of gates that the daemon sends, and the reports of gates that tools show.
 
 use super::{LatencyStatus, Process};
 use serde::{Deserialize, Serialize};
@@ -8,11 +8,12 @@ use serde::{Deserialize, Serialize};
 pub struct GateTerms {
     /// Its name.
     pub gate: String,
-    /// How far its reader may be behind before the publisher waits, in bytes of the ring.
+    /// The reader's largest lag in bytes of the ring. If a message would make the lag larger, the publisher
+    /// waits.
     pub lag_bytes: u64,
-    /// How long one message waits at most, in nanoseconds.
+    /// The limit of one message's wait, in nanoseconds.
     pub wait_ns: u64,
-    /// What comes after the wait: the message is refused if true, and the gate is dropped if false.
+    /// Whether the publisher refuses the message after the wait. If false, it drops the gate and publishes.
     pub refuse: bool,
 }
 
@@ -24,11 +25,11 @@ pub struct GateReport {
     pub terms: GateTerms,
     /// `absent`, `joining`, `in-force` or `dropped`.
     pub state: String,
-    /// The process that reads behind it, by its own claim; `None` if there is none.
+    /// The process that reads with this gate, as it claims; `None` if there is none.
     pub reader: Option<Process>,
-    /// How far the reader is behind now, in bytes of the ring, by its own claim.
+    /// The reader's lag now, in bytes of the ring, as the reader claims.
     pub behind_bytes: Option<u64>,
-    /// How many messages the reader is behind, by its own claim.
+    /// The reader's lag now, in messages, as the reader claims.
     pub behind_messages: Option<u64>,
     /// Messages that waited for it.
     pub held: u64,
@@ -36,14 +37,14 @@ pub struct GateReport {
     pub longest_ns: u64,
     /// The sum of all waits, in nanoseconds.
     pub total_ns: u64,
-    /// Waits, up to twice as long as they were; `None` before the first.
+    /// Percentiles of the waits, each at most twice the true wait; `None` before the first wait.
     pub waits_ns: Option<LatencyStatus>,
     /// Times that it was dropped.
     pub dropped: u64,
     /// Messages that it refused after a wait.
     pub refused: u64,
-    /// Messages that it refused to calls that never wait.
+    /// Messages that it refused because the call was one that never waits.
     pub turned_away: u64,
-    /// Positions that its reader claimed and the ring had not reached.
+    /// Number of positions that its reader claimed although the ring had not reached them.
     pub impossible: u64,
 }

@@ -1,24 +1,24 @@
 //! The messages of the control socket: requests of programs, replies of the daemon, and reports of channels.
 //!
 //! One packet holds one JSON object of at most [`MAX_PACKET`](crate::sys::handoff::MAX_PACKET) bytes, with the descriptors beside it. A
-//! connection begins with [`Request::Hello`]. Each connection is one attachment. The attachment lasts as long as the program holds the
+//! connection begins with [`Request::Hello`]. Each connection is one attachment: the attachment lasts as long as the program holds the
 //! connection, and ends with it, for whatever reason. Unknown requests and fields are errors, so that neither side guesses.
 //!
 //! `CONTROL.md`, which lies beside `SPEC.md`, describes the conversation for other languages: each request with its reply and the
 //! descriptors on both sides, and the packets that the daemon sends without a request.
 //!
-//! A bell is one end of a stream socket pair that the reader made; the reader keeps the other end. A byte in it means "look",
-//! and nothing else: the reader is about to sleep, or the daemon has seen something to read. Each reader has a pair of its
-//! own, so that no process can take, stop or forge the rings of another.
+//! A bell is one end of a stream socket pair. The reader makes the pair, keeps the other end, and sends the bell to the daemon. A byte from
+//! the reader says that it is about to sleep. A byte from the daemon says that there may be something to read. Each reader has a pair of
+//! its own, so that no process can take, stop or forge the bytes of another.
 //!
-//! A subscriber may get `moved`, with the new segment and its lock, at any time after it was subscribed. If it asked by `watch`, it may get
-//! `publisher-gone`; the segment's state decides about that, and the packet means nothing once the state has changed. A publisher gets
-//! `cut-off` when its channel was taken from it. The daemon sends `moved` and `cut-off` after the charter says so, and the charter decides
-//! ([`layout::charter`](crate::layout::charter)).
+//! After a program has subscribed, the daemon may send `moved` at any time, with the new segment and its lock. A reader that set `watch`
+//! may also get `publisher-gone`. This packet means nothing once the segment's state has changed, because the state decides. A publisher
+//! gets `cut-off` when its channel was taken from it. The daemon sends `moved` and `cut-off` after the charter says so, and the charter
+//! decides ([`layout::charter`](crate::layout::charter)).
 //!
-//! The lock of a segment is a sealed file that holds the segment's uuid. The publisher keeps the file locked. Readers carry a descriptor of
-//! it that cannot lock it. After a daemon has died, the next daemon learns from the first program that attaches again whether the publisher
-//! lives, even if the publisher is stopped and cannot answer itself.
+//! The lock of a segment is a sealed file that holds the segment's uuid. The publisher keeps the file locked. Readers hold a descriptor of
+//! the file that cannot lock it. After a daemon has died, a program attaches again to the next daemon and sends this descriptor. From it
+//! the next daemon learns whether the publisher lives, even if the publisher is stopped and cannot answer itself.
 
 mod gate;
 mod status;
@@ -43,9 +43,9 @@ pub enum Request {
     Publish {
         /// The channel.
         channel: String,
-        /// This program publishes already, and the daemon is new. The descriptors are those that the program holds.
+        /// This program publishes already, and attaches again to a new daemon. It sends the descriptors that it holds.
         resume: bool,
-        /// The channel's sequences are to begin at 1 again.
+        /// Whether the channel's sequences begin at 1 again.
         anew: bool,
     },
     /// Lend the pages of the channel's gates to the publisher on this connection.
@@ -61,9 +61,9 @@ pub enum Request {
     Subscribe {
         /// The channel.
         channel: String,
-        /// This program reads already, and the daemon is new. The descriptors are those that the program holds.
+        /// This program reads already, and attaches again to a new daemon. It sends the descriptors that it holds.
         resume: bool,
-        /// The reader sleeps between messages and wants to be woken through the bell sent with this.
+        /// The reader sleeps between messages. The daemon wakes it through the bell that is sent with this request.
         park: bool,
         /// The daemon neither counts this reader nor shows it to tools, because it reads on behalf of others.
         #[serde(default)]
@@ -81,7 +81,7 @@ pub enum Request {
     },
     /// Report all bridges whose channels the asking user may read.
     Bridges {},
-    /// Let a bridge that stands by take over from its peer.
+    /// Make a standby bridge take over from its peer.
     BridgeTakeOver {
         /// The bridge's name.
         bridge: String,
@@ -109,8 +109,8 @@ pub enum Request {
     History {
         /// The channel.
         channel: String,
-        /// The stream, in 32 hexadecimal digits. If the journal does not have it, the daemon lends a file of the newest stream, whose
-        /// header says so. Without this field: the newest stream.
+        /// The stream, in 32 hexadecimal digits. If the journal does not have this stream, the daemon lends a file of the newest stream.
+        /// The file's header names its stream. Without this field: the newest stream.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         stream: Option<String>,
         /// The message with this sequence.
@@ -119,7 +119,7 @@ pub enum Request {
         /// The first message of this time or later, in nanoseconds since 1970. Not together with a sequence.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         time_ns: Option<u64>,
-        /// The salt of the file that was read to its end: the daemon lends a later file, if there is one.
+        /// The salt of a file that the reader has read to its end. The daemon lends a later file, if there is one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         read: Option<u64>,
     },
@@ -146,8 +146,7 @@ pub enum Response {
         /// Grows with each start of the daemon.
         instance: u64,
     },
-    /// The daemon is still making the memory of its channels. Greet again at once; the daemon answers that greeting when the memory is
-    /// made.
+    /// The daemon is still making the memory of its channels. Send `hello` again at once: the daemon answers it when the memory is made.
     Starting {},
     /// Attached as publisher.
     Publishing {
@@ -157,7 +156,8 @@ pub enum Response {
         #[serde(default, skip_serializing_if = "is_zero")]
         gates: u32,
     },
-    /// A gate. For the publisher, its page is sent with this; for its reader, the page twice: to be locked, and to be mapped.
+    /// A gate. The publisher gets the gate's page with this. The gate's reader gets the page twice: the first is to be locked, the second
+    /// to be mapped.
     Gate(GateTerms),
     /// Attached as reader.
     Subscribed(Generation),
@@ -183,7 +183,7 @@ pub enum Response {
     Promoted(Promotion),
     /// The channel continues in the segment that is sent with this.
     Moved(Generation),
-    /// The channel's publisher died without closing it. Only for readers that asked for this.
+    /// The channel's publisher died without closing it. Only for readers that requested this.
     PublisherGone {
         /// The generation into which it published.
         generation: u64,
@@ -198,7 +198,7 @@ pub enum Response {
     Event(Event),
 }
 
-/// A channel that was received from another host, and belongs to this host from now on.
+/// A channel that came from another host and now belongs to this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Promotion {
     /// The session under which it is sent from now on.
@@ -209,8 +209,8 @@ pub struct Promotion {
     pub to: u64,
 }
 
-/// One of the segments in which a channel lives, one after another. The daemon sends this description to readers, because publishers can
-/// write to the segment itself.
+/// A generation of a channel: one of the segments in which the channel lives, one after another. Readers need this description from the
+/// daemon, because publishers can write to the segment itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Generation {
     /// Its number, from 1.
@@ -226,14 +226,15 @@ pub struct Generation {
     pub journal: bool,
 }
 
-/// A file of a channel's journal, as the daemon lends it to a reader. The reader checks everything: only the bytes of the file decide.
+/// A file of a channel's journal that the daemon lends to a reader. The reader checks these fields against the bytes of the file, and the
+/// bytes decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
     /// The number of the file.
     pub file: u64,
-    /// The sequence due at the file's first frame. If it is above the sequence asked for, nothing older is kept.
+    /// The sequence due at the file's first frame. If it is above the requested sequence, the journal keeps nothing older.
     pub first: u64,
-    /// The offset of a frame from which to read: the frame that has what was asked for, or an earlier one.
+    /// The offset of the frame from which to read. This frame has the requested message, or lies before the frame that has it.
     pub offset: u64,
     /// Whether a recorder appends to the journal at present.
     pub recording: bool,
@@ -298,10 +299,10 @@ pub struct Process {
 pub struct ChannelStatus {
     /// Its name.
     pub channel: String,
-    /// `new`, `active`, `recovering`, `closed`, `orphaned` (its publisher died), `superseded`, `damaged`, or `private` (files
-    /// that this user may not look into).
+    /// `new`, `active`, `recovering`, `closed`, `orphaned` (its publisher died), `superseded`, `damaged`, or `private` (files that this
+    /// user may not read).
     pub state: String,
-    /// Its publisher; `None` if there is none, or none that can be seen.
+    /// Its publisher; `None` if there is none, or if this process cannot see it.
     pub publisher: Option<Process>,
     /// Number of publishers so far.
     pub epoch: u64,
@@ -311,7 +312,7 @@ pub struct ChannelStatus {
     pub max_message_bytes: u64,
     /// Identity of the segment, in hexadecimal.
     pub uuid: String,
-    /// Identity of the stream, in hexadecimal: the same as long as the channel's sequences do not begin again.
+    /// Identity of the stream, in hexadecimal. It changes when the channel's sequences begin again.
     #[serde(default)]
     pub stream: String,
     /// The time at which the segment was made, in nanoseconds since 1970.
@@ -347,7 +348,7 @@ pub struct ChannelStatus {
     /// Its board, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub board: Option<BoardStatus>,
-    /// Its gates, as its last publisher with gates told them.
+    /// Its gates, as the last publisher with gates reported them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gates: Vec<GateReport>,
     /// Its live readers.
@@ -360,8 +361,8 @@ pub struct ChannelStatus {
 pub struct JournalStatus {
     /// Its directory.
     pub directory: String,
-    /// `starting`, `recording`, `refused` (the disk accepts nothing, and is tried again) or `failed` (the recorder ended, and is
-    /// restarted).
+    /// `starting`, `recording`, `refused` (the disk refuses writes, and the recorder tries again) or `failed` (the recorder ended, and the
+    /// daemon restarts it).
     pub state: String,
     /// The reason why the channel is not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -372,7 +373,7 @@ pub struct JournalStatus {
     pub drained: u64,
     /// Last sequence in a file.
     pub written: u64,
-    /// Everything up to this sequence is safe from a power cut, or reported as lost.
+    /// The sequence up to which each message is safe from a power cut, or reported as lost.
     pub durable: u64,
     /// Messages recorded.
     pub messages: u64,
@@ -386,7 +387,7 @@ pub struct JournalStatus {
     pub waiting_bytes: u64,
     /// Number of the newest file.
     pub file: u64,
-    /// `direct`, past the page cache, or `buffered`, through it; empty before anything is recorded, and from a daemon that does not say.
+    /// `direct` (past the page cache) or `buffered` (through it). Empty before anything is recorded, and if the daemon does not report it.
     #[serde(default)]
     pub io: String,
     /// Bytes of all files.

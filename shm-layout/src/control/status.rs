@@ -3,7 +3,7 @@
 use super::Process;
 use serde::{Deserialize, Serialize};
 
-/// The board of a channel, as tools show it. All counts are the publishers' claims.
+/// The board of a channel, as tools show it. The publishers wrote all counts, so they may be wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BoardStatus {
     /// Number of keys on it.
@@ -26,7 +26,7 @@ pub struct BoardStatus {
     pub no_key: u64,
 }
 
-/// A reader as tools show it. All fields but the process are the reader's own claims.
+/// A reader as tools show it. The reader itself wrote all fields but the process, so they may be wrong.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReaderStatus {
     /// Its process.

@@ -6,16 +6,16 @@ use super::{FRAME_HEADER_BYTES, MAX_BODY, aligned};
 use crate::layout::geometry::RECORD_HEADER;
 use crate::layout::record::{Commit, Flags, Meta};
 
-/// A frame that has no place in a file yet.
+/// A closed frame without its offset and number in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FrameDraft {
     /// Its kind.
     pub kind: FrameKind,
-    /// How its body is stored.
+    /// The codec of its body.
     pub codec: Codec,
     /// Hints about its records.
     pub flags: FrameFlags,
-    /// The sequence due at its first record.
+    /// The sequence that its first record has, or would have if it is a message.
     pub sequence: u64,
     /// The sequence due after its last record.
     pub next: u64,
@@ -31,7 +31,7 @@ pub struct FrameDraft {
     pub body_crc: u32,
     /// The sequences of its key messages.
     pub keys: Vec<u64>,
-    /// Its control records without clock records: the sequence due at each, and its kind.
+    /// Its control records except clock records: for each, the sequence due there, and its kind.
     pub controls: Vec<(u64, u64)>,
 }
 
@@ -43,7 +43,7 @@ pub struct FrameBuilder {
 }
 
 impl FrameBuilder {
-    /// Makes an empty frame at whose start `sequence` is due. Reuses the memory of `buffer` and drops its contents.
+    /// Makes an empty frame whose first message will have the sequence `sequence`. Reuses the memory of `buffer` and drops its contents.
     pub fn new(mut buffer: Vec<u8>, sequence: u64, time_ns: u64) -> Self {
         buffer.clear();
         buffer.resize(FRAME_HEADER_BYTES, 0);
@@ -80,7 +80,7 @@ impl FrameBuilder {
         self.is_empty() || (size <= target && size - FRAME_HEADER_BYTES <= MAX_BODY)
     }
 
-    /// Adds the message that is due.
+    /// Adds the next message: its sequence is [`due`](Self::due).
     #[inline]
     pub fn message(&mut self, payload: &[u8], tag: u16, key: bool, time: u64) {
         let sequence = self.draft.next;
@@ -95,7 +95,7 @@ impl FrameBuilder {
         self.draft.next += 1;
     }
 
-    /// Adds a control record. A gap or a loss changes the sequence that is due, and must begin with the present one.
+    /// Adds a control record. A gap or a loss begins with the sequence that is due, and moves it past the missing sequences.
     pub fn control(&mut self, control: JournalControl, time: u64) {
         let sequence = self.draft.next;
         debug_assert!(control.skipped().is_none_or(|(from, _)| from == sequence));
@@ -124,8 +124,8 @@ impl FrameBuilder {
         self.bytes.extend_from_slice(&ZEROS[..payload.len().wrapping_neg() % 8]);
     }
 
-    /// Closes the frame and computes its checksum. Returns it with its bytes, which have room for the header before the body and zeros
-    /// after it.
+    /// Closes the frame and computes its checksum. Returns the draft, and the bytes: room for the header, then the body, then zeros up to
+    /// the next frame.
     pub fn close(mut self) -> (FrameDraft, Vec<u8>) {
         let body = &self.bytes[FRAME_HEADER_BYTES..];
         self.draft.length = body.len() as u32;

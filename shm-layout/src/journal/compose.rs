@@ -1,4 +1,4 @@
-//! Composes one file, frame by frame: numbers, chain, index, footer, trailer.
+//! Composes one file, frame by frame, with its frame numbers, checksum chain, index, footer and trailer.
 
 use super::build::FrameDraft;
 use super::control::{Cause, Loss};
@@ -10,7 +10,7 @@ use super::trailer::Trailer;
 use super::{ENTRY_EVERY, FILE_HEADER_BYTES, INDEX_EVERY, MAX_ENTRIES, PAGE, TRAILER_BYTES};
 use std::collections::VecDeque;
 
-/// The state of a file that is being written. The composer itself writes nothing: each call returns the bytes that belong at
+/// The state of a file that is being written. The composer itself writes nothing: each call returns bytes that the caller writes at
 /// [`offset`](Self::offset), and moves the offset past them.
 ///
 /// A tool that writes a file calls [`begin`](Self::begin). For each frame it calls [`place`](Self::place), and also [`index`](Self::index)
@@ -33,7 +33,7 @@ pub struct Composer {
     /// Entries since the last index frame.
     fresh: Vec<IndexEntry>,
     entries: Vec<IndexEntry>,
-    /// Of all entries, `entries` keeps only every `stride`th.
+    /// `entries` keeps one of `stride` entries, so that their number stays limited.
     stride: u64,
     counted: u64,
     /// Offset of the last entry that was counted.
@@ -55,7 +55,7 @@ impl Composer {
         Ok((Self::resume(header, FileHeader::crc_of(&page)), page))
     }
 
-    /// Begins after the first page of an existing file: `chain` is [`FileHeader::crc_of`] that page.
+    /// Begins after the first page of an existing file. `chain` is the result of [`FileHeader::crc_of`] for that page.
     pub fn resume(header: &FileHeader, chain: u32) -> Self {
         Self {
             salt: header.salt,
@@ -108,7 +108,7 @@ impl Composer {
         self.number
     }
 
-    /// Assigns a place and a header to the data frame `draft`. `durable` is the sequence up to which everything is durable by now.
+    /// Assigns an offset and a header to the data frame `draft`. `durable` is the sequence up to which everything is durable by now.
     pub fn place(&mut self, draft: &FrameDraft, durable: u64) -> FrameHeader {
         debug_assert_eq!(draft.sequence, self.due, "frames of one file follow each other");
         let header = FrameHeader {
@@ -129,7 +129,7 @@ impl Composer {
         header
     }
 
-    /// Takes in a frame that the file already has at [`offset`](Self::offset), with what its records say in `draft`. If recovery has found
+    /// Adds a frame that the file already has at [`offset`](Self::offset). `draft` has the information from its records. If recovery found
     /// a hole before the frame, it calls [`skip`](Self::skip) first.
     pub fn found(&mut self, header: &FrameHeader, draft: &FrameDraft) {
         let offset = self.offset;
@@ -164,7 +164,7 @@ impl Composer {
         self.chain = header.crc();
     }
 
-    /// Continues at `offset`, after a hole in which the sequences of `missing` stood.
+    /// Continues at `offset`, after a hole. `missing` has the sequences of the messages that were in the hole.
     pub fn skip(&mut self, offset: u64, missing: Option<Loss>) {
         self.offset = offset;
         if let Some(loss) = missing {
@@ -175,7 +175,7 @@ impl Composer {
         }
     }
 
-    /// Decides for each hole whether its content had been durable, given that everything up to sequence `durable` had been.
+    /// Decides for each hole whether its content was durable before it was lost. Everything up to sequence `durable` was.
     pub fn judge_holes(&mut self, durable: u64) {
         for hole in &mut self.holes {
             hole.cause = if durable >= hole.from { Cause::Damaged } else { Cause::Torn };
@@ -206,23 +206,24 @@ impl Composer {
         self.counted += 1;
     }
 
-    /// Whether [`index`](Self::index) is to be called before the next data frame.
+    /// Whether the caller must call [`index`](Self::index) before the next data frame.
     pub const fn index_is_due(&self) -> bool {
         self.since_index >= INDEX_EVERY
     }
 
-    /// Makes an index frame with the places of the frames since the last index frame.
+    /// Makes an index frame with the offsets of the frames since the last index frame.
     pub fn index(&mut self, durable: u64) -> Vec<u8> {
         let index = Index { previous: self.last_index, entries: std::mem::take(&mut self.fresh) };
         self.bookkeeping(FrameKind::Index, &index.encode(), durable)
     }
 
-    /// Makes footer, zeros and trailer, which end the file.
+    /// Makes the end of the file: footer, zeros and trailer.
     pub fn seal(&mut self, durable: u64) -> Vec<u8> {
         self.end(durable, false)
     }
 
-    /// As [`seal`](Self::seal), for recovery, which does not have the recorder's footer.
+    /// Does the same as [`seal`](Self::seal), and marks the footer as made by recovery, because the recorder's footer is lost or was never
+    /// written.
     pub fn seal_mended(&mut self, durable: u64) -> Vec<u8> {
         self.end(durable, true)
     }
@@ -260,7 +261,7 @@ impl Composer {
         bytes
     }
 
-    /// Makes a whole frame that holds no records.
+    /// Makes a complete frame without records: an index or a footer.
     fn bookkeeping(&mut self, kind: FrameKind, body: &[u8], durable: u64) -> Vec<u8> {
         let header = FrameHeader {
             salt: self.salt,

@@ -7,8 +7,8 @@ use crate::layout::record::{ControlRecord, NO_TIME};
 
 const PART: &str = "control record";
 
-/// Converts a record's `time` to the wall clock, in nanoseconds since 1970; `None` without a time. `clock` is a pair of wall clock and
-/// ring's ticks at the same moment, before or after that time. `clock_hz` is the number of ticks per second.
+/// Converts a record's `time` to the wall clock, in nanoseconds since 1970; `None` without a time. `clock` has the wall clock and the
+/// ring's clock, in ticks, at one moment before or after that time. `clock_hz` is the number of ticks per second.
 ///
 /// ```
 /// use shmcast_layout::journal::wall_ns;
@@ -34,7 +34,7 @@ pub enum Cause {
     Torn,
     /// The messages were durable, and the disk lost them.
     Damaged,
-    /// The sequences are left out for ever, so that none is used twice.
+    /// No message has these sequences, and none ever will, so that no sequence is used twice.
     Reserve,
     /// A tool cut them out.
     Cut,
@@ -99,11 +99,11 @@ pub struct Loss {
 pub enum JournalControl {
     /// A control record of the ring: kinds 1 to 63.
     Ring(ControlRecord),
-    /// From here on, the messages come from this ring. A reader changes from a journal to a ring only if the journal names the ring.
+    /// From here on, the messages come from this ring. A reader continues from a journal in a ring only if the journal names the ring.
     Source {
         /// The ring's uuid.
         ring: [u64; 2],
-        /// The channel's generation; 0 if nobody counts generations.
+        /// The channel's generation; 0 if the channel has no daemon that counts generations.
         generation: u64,
         /// The publisher's epoch at that time.
         epoch: u64,
@@ -118,7 +118,8 @@ pub enum JournalControl {
         wall_ns: u64,
         /// The ring's clock, in its ticks.
         ticks: u64,
-        /// By how much the wall clock was set forward or back since the previous clock record, in nanoseconds; 0 if it was not.
+        /// The change of the wall clock, in nanoseconds, by a clock setting since the previous clock record; negative if it was set back, 0
+        /// if it was not set.
         step_ns: i64,
     },
     /// No publisher passes this sequence before a later reserve record is durable.
@@ -126,7 +127,7 @@ pub enum JournalControl {
         /// The sequence.
         sequence: u64,
     },
-    /// The channel was closed and its lock was free: nothing was published after this.
+    /// The recorder found the channel closed and its lock free: nothing was published after this.
     Clean {
         /// The sequence of the next message.
         next: u64,
@@ -148,7 +149,7 @@ pub enum JournalControl {
 }
 
 impl JournalControl {
-    /// Most bytes of a control record's payload that this version writes.
+    /// Largest payload of a control record that this version writes, in bytes.
     pub const MAX_BYTES: usize = 48;
 
     /// The kind of [`Source`](Self::Source) as stored.
@@ -195,7 +196,7 @@ impl JournalControl {
     /// Decodes a payload.
     ///
     /// # Errors
-    /// [`FormatError`] for a payload that is too short for its kind, and for one whose sequences are in the wrong order.
+    /// [`FormatError`] if the payload is too short for its kind, or has its sequences in the wrong order.
     pub fn decode(payload: &[u8]) -> Result<Self, FormatError> {
         let count = payload.len() / 8;
         let word = |at: usize| if at < count { u64_at(payload, at * 8) } else { 0 };
@@ -231,7 +232,7 @@ impl JournalControl {
         })
     }
 
-    /// The first missing sequence, and the sequence that is due after the record, for a gap and for a loss.
+    /// For a gap or a loss: the first missing sequence, and the sequence after the last missing one.
     pub const fn skipped(self) -> Option<(u64, u64)> {
         match self {
             Self::Ring(ControlRecord::Gap { from, to }) | Self::Loss(Loss { from, to, .. }) => {

@@ -40,7 +40,7 @@ pub enum FormatError {
         /// Checksum of the bytes found.
         computed: u32,
     },
-    /// A frame belongs to another file, such as one that lay in a reused block of the disk.
+    /// A frame belongs to another file. An older file may have left it in a reused block of the disk.
     #[error("a frame of another file: salt {found:#018x}, this file's is {salt:#018x}")]
     Salt {
         /// Salt found.

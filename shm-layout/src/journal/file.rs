@@ -19,7 +19,7 @@ const CHECKSUM: usize = FILE_HEADER_BYTES - 4;
 pub struct RingIdentity {
     /// Its uuid, as in the segment's header.
     pub uuid: [u64; 2],
-    /// The channel's generation; 0 if nobody counts generations.
+    /// The channel's generation; 0 if the channel has no daemon that counts generations.
     pub generation: u64,
     /// The clock that stamps messages.
     pub clock: ClockKind,
@@ -38,7 +38,7 @@ pub struct FileHeader {
     pub salt: u64,
     /// The sequence due at the first frame.
     pub sequence: u64,
-    /// The last epoch that was stated by then; 0 if none was. Behind a loss the publisher may be a later one.
+    /// The last epoch that the journal had stated by then; 0 if it had stated none. After a loss, the publisher may have a later epoch.
     pub epoch: u64,
     /// Wall clock when the file was made, in nanoseconds since 1970.
     pub wall_ns: u64,
@@ -50,9 +50,10 @@ pub struct FileHeader {
     pub previous_salt: u64,
     /// Chain value of the last frame of the previous file; 0 if `previous_salt` is.
     pub previous_chain: u32,
-    /// Greatest number of bytes of a data frame in the file, header and padding included: a reader needs a buffer of this size for records.
+    /// Size in bytes of the largest data frame that the file may have, with header and padding. A reader needs a buffer of this size for
+    /// records.
     pub largest_frame: u32,
-    /// The reserve at that time: no publisher passes this sequence before a later reserve is durable; 0 for none.
+    /// The reserve at that time; 0 for none. No publisher passes this sequence before a later reserve is durable.
     pub reserve: u64,
     /// The application's own number for the message schema.
     pub schema_id: u64,
@@ -60,7 +61,7 @@ pub struct FileHeader {
     pub channel: String,
     /// The application's own name for the message schema; may be empty.
     pub schema: String,
-    /// `key=value` lines of the operator's own.
+    /// The operator's labels, as `key=value` lines.
     pub labels: String,
 }
 
@@ -68,7 +69,7 @@ impl FileHeader {
     /// Encodes the page.
     ///
     /// # Errors
-    /// [`FormatError::Field`] when names and labels exceed 3584 bytes together, their three length words included.
+    /// [`FormatError::Field`] when names and labels together, with their three length words, exceed 3584 bytes.
     pub fn encode(&self) -> Result<Box<[u8]>, FormatError> {
         let mut page = vec![0; FILE_HEADER_BYTES].into_boxed_slice();
         page[..8].copy_from_slice(&FILE_MAGIC);
@@ -110,7 +111,7 @@ impl FileHeader {
     /// Decodes the page at the start of `bytes`.
     ///
     /// # Errors
-    /// [`FormatError`] that names the first fault.
+    /// A [`FormatError`] that names the first fault.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let Some(page) = bytes.get(..FILE_HEADER_BYTES) else {
             return Err(FormatError::Truncated { part: PART, found: bytes.len(), needed: FILE_HEADER_BYTES });
@@ -179,11 +180,11 @@ impl FileHeader {
         Ok(())
     }
 
-    /// Returns the checksum in `page`, the first page of a file, which the first frame's [`chain`](super::FrameHeader::chain) repeats. It
-    /// also covers the fields of a later minor version, which a decoded header does not have.
+    /// Returns the checksum in `page`, the first page of a file. The [`chain`](super::FrameHeader::chain) of the first frame repeats it.
+    /// The checksum also covers fields that a later minor version added and that a decoded header lacks.
     ///
     /// # Panics
-    /// If `page` is shorter than [`FILE_HEADER_BYTES`]. A page that [`decode`](Self::decode) accepted is not.
+    /// If `page` is shorter than [`FILE_HEADER_BYTES`]. A page that [`decode`](Self::decode) accepted is long enough.
     pub fn crc_of(page: &[u8]) -> u32 {
         u32_at(page, CHECKSUM)
     }
@@ -210,13 +211,13 @@ fn text(page: &[u8], at: &mut usize) -> Result<String, FormatError> {
     String::from_utf8(page[start..start + length].to_vec()).map_err(|_| bad)
 }
 
-/// The name of file `number`, at whose first frame `sequence` is due.
+/// The name of file `number`, whose first frame has the sequence `sequence`.
 pub fn file_name(number: u64, sequence: u64) -> String {
     format!("{number:010}-{sequence:020}.smj")
 }
 
-/// Whether a header with another version number belongs to this version all the same, with a damaged number. Such a flipped bit is no later
-/// format.
+/// Whether the header is one of this version whose version number was damaged. The checksum shows it: a flipped bit must not look like a
+/// later format.
 fn is_of_this_version(page: &[u8]) -> bool {
     let mut page = page.to_vec();
     page[8..10].copy_from_slice(&VERSION.0.to_le_bytes());
@@ -226,13 +227,13 @@ fn is_of_this_version(page: &[u8]) -> bool {
 /// The name of the next file while a recorder prepares it.
 pub const SPARE: &str = "spare.tmp";
 
-/// Returns the file number in a name of the form of [`file_name`], with any number of digits, and also with the suffix `.suspect`. The
-/// number in the file's header decides.
+/// Returns the file number in a name of the form of [`file_name`]. The number may have any number of digits, and the name may have the
+/// suffix `.suspect`. If the file's header has another number, the header is right.
 pub fn parse_file_name(name: &str) -> Option<u64> {
     parts_of_name(name)?.0.parse().ok()
 }
 
-/// Returns the sequence in such a name. It is that of the file's header, unless somebody has renamed the file.
+/// Returns the sequence in a name of the form of [`file_name`]. The file's header has the same sequence, unless somebody renamed the file.
 pub fn sequence_in_name(name: &str) -> Option<u64> {
     parts_of_name(name)?.1.parse().ok()
 }

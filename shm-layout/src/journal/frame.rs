@@ -19,7 +19,7 @@ pub enum FrameKind {
     Pad,
 }
 
-/// How a body is stored. A compressed body begins with the length of the raw body, in 4 bytes.
+/// The storage format of a body. A compressed body begins with the length of the raw body, in 4 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Codec {
     /// Uncompressed.
@@ -64,9 +64,10 @@ pub struct FrameHeader {
     pub sequence: u64,
     /// Messages in it.
     pub messages: u32,
-    /// The [`crc`](Self::crc) of the previous frame; for the first frame, that of the file's header.
+    /// The [`crc`](Self::crc) of the previous frame. In the first frame it is the checksum of the file's header.
     pub chain: u32,
-    /// Index time: wall clock of its first record, in nanoseconds since 1970. It is never less than that of the previous frame.
+    /// Index time: the wall clock of its first record, in nanoseconds since 1970. It is never less than the index time of the previous
+    /// frame.
     pub time_ns: u64,
     /// The sequence up to which everything was durable when this frame was closed; 0 for nothing.
     pub durable: u64,
@@ -74,7 +75,7 @@ pub struct FrameHeader {
     pub number: u32,
     /// Its kind.
     pub kind: FrameKind,
-    /// How its body is stored.
+    /// The codec of its body.
     pub codec: Codec,
     /// Hints about its records.
     pub flags: FrameFlags,
@@ -111,10 +112,10 @@ impl FrameHeader {
         bytes
     }
 
-    /// Decodes the header at the start of `bytes`, of a file whose frames carry `salt`.
+    /// Decodes the frame header at the start of `bytes`. The frames of this file have the salt `salt`.
     ///
     /// # Errors
-    /// [`FormatError`] that names the first fault. [`FormatError::Salt`] means that the header is whole, but belongs to another file.
+    /// A [`FormatError`] that names the first fault. [`FormatError::Salt`] means that the header is whole, but belongs to another file.
     pub fn decode(bytes: &[u8], salt: u64) -> Result<Self, FormatError> {
         if bytes.len() < FRAME_HEADER_BYTES {
             return Err(FormatError::Truncated {
@@ -173,7 +174,7 @@ impl FrameHeader {
         Ok(header)
     }
 
-    /// The header's own checksum, which the next frame's [`chain`](Self::chain) repeats.
+    /// The header's own checksum. The [`chain`](Self::chain) of the next frame repeats it.
     pub fn crc(&self) -> u32 {
         u32_at(&self.encode(), 4)
     }
@@ -183,7 +184,7 @@ impl FrameHeader {
         aligned(FRAME_HEADER_BYTES + self.length as usize)
     }
 
-    /// Compares the checksum of `body`, the bytes after the header as stored.
+    /// Compares the checksum of `body`, which are the stored bytes after the header.
     ///
     /// # Errors
     /// [`FormatError::Truncated`] or [`FormatError::Checksum`].

@@ -1,4 +1,4 @@
-//! Bodies of index and footer frames, which say where frames lie.
+//! Bodies of index and footer frames. They hold the offsets of other frames in the file.
 
 use super::control::{Cause, Loss};
 use super::error::{FormatError, field};
@@ -7,7 +7,7 @@ use super::{FILE_HEADER_BYTES, FRAME_ALIGN, MAX_ENTRIES, put_u32, u32_at, u64_at
 const INDEX_HEAD: usize = 16;
 const FOOTER_HEAD: usize = 48;
 
-/// A data frame's place.
+/// The offset of a data frame, with the frame's first sequence and time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IndexEntry {
     /// The sequence due at its start.
@@ -60,7 +60,7 @@ impl Index {
     /// Decodes a body.
     ///
     /// # Errors
-    /// [`FormatError`] for counts that do not fit, and for places or sequences out of order.
+    /// [`FormatError`] if a count does not fit, or if offsets, sequences or times are out of order.
     pub fn decode(body: &[u8]) -> Result<Self, FormatError> {
         const PART: &str = "index frame";
         if body.len() < INDEX_HEAD {
@@ -82,11 +82,12 @@ pub struct Footer {
     pub payload_bytes: u64,
     /// Byte offset of the last index frame; 0 for none.
     pub last_index: u64,
-    /// Some key messages are not in `keys`: the earliest ones.
+    /// Whether `keys` lacks some key messages. It lacks the earliest ones.
     pub keys_left_out: bool,
-    /// Some control records are not in `controls`: the earliest ones.
+    /// Whether `controls` lacks some control records. It lacks the earliest ones.
     pub controls_left_out: bool,
-    /// Recovery wrote this footer, since the recorder's is lost or was never written. The next file may chain to the recorder's footer.
+    /// Whether recovery wrote this footer, because the recorder's footer is lost or was never written. The next file may chain to the
+    /// recorder's footer.
     pub is_mended: bool,
     /// Data frames of the whole file, thinned evenly to at most [`MAX_ENTRIES`].
     pub entries: Vec<IndexEntry>,
@@ -94,7 +95,7 @@ pub struct Footer {
     pub keys: Vec<KeyEntry>,
     /// Control records without clock records.
     pub controls: Vec<ControlEntry>,
-    /// Sequences missing between two frames of this file, as recovery found.
+    /// The missing sequences that recovery found between two frames of this file.
     pub holes: Vec<Loss>,
 }
 
@@ -127,7 +128,7 @@ impl Footer {
     /// Decodes a body.
     ///
     /// # Errors
-    /// [`FormatError`] for counts that do not fit, and for places or sequences out of order.
+    /// [`FormatError`] if a count does not fit, or if offsets, sequences or times are out of order.
     pub fn decode(body: &[u8]) -> Result<Self, FormatError> {
         const PART: &str = "footer";
         if body.len() < FOOTER_HEAD {

@@ -8,7 +8,7 @@
 //! | records of a data frame | [`FrameBuilder`] | [`Records`] |
 //! | the frames of one file in order, index, footer, trailer | [`Composer`] | [`FrameHeader`], [`Index`], [`Footer`], [`Trailer`] |
 //!
-//! Everything that is decoded here is another process's claim, and a disk may have changed it. Each length and offset is checked before it
+//! Another process wrote the bytes that this module decodes, and a disk may have changed them. Each length and offset is checked before it
 //! is used, and each error says what is wrong.
 
 mod build;
@@ -43,11 +43,11 @@ pub const FRAME_MAGIC: [u8; 4] = *b"SMJF";
 pub const TRAILER_MAGIC: [u8; 8] = *b"SHMCJEND";
 /// Format version: major and minor. A reader accepts every minor version of its major version.
 pub const VERSION: (u16, u16) = (2, 0);
-/// Bytes of a file's header; the first frame stands after it.
+/// Bytes of a file's header. The first frame follows it.
 pub const FILE_HEADER_BYTES: usize = 4096;
 /// Bytes of a frame's header.
 pub const FRAME_HEADER_BYTES: usize = 64;
-/// Bytes of the trailer, which are the last of a sealed file.
+/// Bytes of the trailer. They are the last bytes of a sealed file.
 pub const TRAILER_BYTES: usize = 64;
 /// Frames start at multiples of this.
 pub const FRAME_ALIGN: usize = 64;
@@ -63,12 +63,12 @@ pub const INDEX_EVERY: u64 = 4 << 20;
 pub const ENTRY_EVERY: u64 = 64 << 10;
 /// Greatest number of entries of an index, and of each of the footer's four lists.
 pub const MAX_ENTRIES: usize = 16_384;
-/// Distance of a reserve from the sequence that is due. The reserve is renewed when half of this is used.
+/// Distance of a new reserve from the next sequence. The recorder renews the reserve when half of this distance is used.
 pub const RESERVE: u64 = 1 << 32;
-/// Largest size of a file that a recorder makes: 64 GiB. A trailer can name the place of a footer up to 256 GiB.
+/// Largest size of a file that a recorder makes: 64 GiB. The trailer's field for the footer's offset reaches up to 256 GiB.
 pub const MAX_FILE: u64 = 64 << 30;
 
-/// Rounds `length` up to where the next frame may start.
+/// Rounds `length` up to the offset where the next frame may start.
 pub const fn aligned(length: usize) -> usize {
     length.next_multiple_of(FRAME_ALIGN)
 }

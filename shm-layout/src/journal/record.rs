@@ -13,9 +13,9 @@ const HEADER: usize = RECORD_HEADER as usize;
 /// A record of a data frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Its sequence; for a control record, the sequence due at it.
+    /// Its sequence. A control record has the sequence of the next message.
     pub sequence: u64,
-    /// Time of its publication: the low 48 bits of the ring's clock; 0 if it has none.
+    /// Time of its publication: the low 48 bits of the ring's clock; 0 if the record has no time.
     pub time: u64,
     /// Its kind and its content.
     pub body: RecordBody<'a>,
@@ -47,13 +47,13 @@ pub struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// Begins at the start of the raw body of the frame with `header`. The caller has compared the body's checksum.
+    /// Begins at the start of the raw body of the frame with `header`. The caller has already verified the body's checksum.
     pub const fn new(header: &FrameHeader, body: &'a [u8]) -> Self {
         Self { rest: body, due: header.sequence, messages: header.messages, failed: false }
     }
 
-    /// Continues within a body. `rest` is what follows the records that were read; `due` and `messages` are what [`due`](Self::due) and
-    /// [`messages_left`](Self::messages_left) returned there.
+    /// Continues within a body. `rest` has the bytes after the records that were read. `due` and `messages` are the results of
+    /// [`due`](Self::due) and [`messages_left`](Self::messages_left) at that point.
     pub const fn resume(rest: &'a [u8], due: u64, messages: u32) -> Self {
         Self { rest, due, messages, failed: false }
     }

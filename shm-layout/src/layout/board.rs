@@ -1,4 +1,4 @@
-//! A board: the last message of each key, in the same file as the ring, behind it.
+//! A board: the last message of each key. The board follows the ring in the same file.
 //!
 //! ```text
 //! offset of the board = data offset + capacity of the segment
@@ -8,7 +8,7 @@
 //!          .. + 64 * keys       heads: one line a slot
 //!          .. + stride * keys   values: the payload of the slot's message
 //! ```
-//! The creator decides the sizes once. From then on they are another process's claim, and [`Geometry::from_words`] checks them.
+//! The creator decides the sizes once. Other processes then find them in the header, and [`Geometry::from_words`] checks them.
 
 use super::geometry::{GRANULE, HEADER_BYTES, MAX_MESSAGE, WORD};
 use crate::error::OpenError;
@@ -28,10 +28,10 @@ pub const MAX_VALUES: u64 = 16 << 30;
 
 /// Words of the header page.
 pub const HEADER_WORDS: usize = (HEADER_BYTES / WORD) as usize;
-/// Words that the creator writes, and the checksum over them in the last.
+/// Number of words that the creator writes. The last of them is the checksum over the others.
 const FIXED_WORDS: usize = 16;
 const CHECKSUM: usize = FIXED_WORDS - 1;
-/// Set in the word of the tag that removes a key, if there is one.
+/// The bit in the word of `remove_tag`. It is set if there is a tag that removes a key.
 const HAS_TAG: u64 = 1 << 16;
 
 /// The sequence up to which every message is on the board.
@@ -50,16 +50,16 @@ pub const TOO_LARGE: usize = 36;
 pub const NO_KEY: usize = 37;
 /// The highest sequence of a removal that the board no longer knows, because another key got the slot.
 pub const FORGOTTEN: usize = 38;
-/// Odd while entries of the index change their places.
+/// Version of the index. It is odd while entries of the index move.
 pub const INDEX_VERSION: usize = 39;
 
 /// Words of a slot's head.
 pub const HEAD_WORDS: usize = (GRANULE / WORD) as usize;
-/// Twice the number of messages stored in this slot, plus 1 while one is being stored.
+/// Twice the number of messages stored in this slot, plus 1 while a message is being stored.
 pub const HEAD_VERSION: usize = 0;
 /// The sequence of the message.
 pub const HEAD_SEQUENCE: usize = 1;
-/// Number of messages that had been stored here before the first one of the present key.
+/// Number of messages that this slot had stored before the first message of its present key.
 pub const HEAD_BASE: usize = 2;
 /// Length, flags and tag; see [`Meta`].
 pub const HEAD_META: usize = 3;
@@ -77,10 +77,10 @@ pub enum BoardError {
     /// The number of keys.
     #[error("a board has 1 to {MAX_KEYS} keys, not {keys}")]
     Keys {
-        /// The number asked for.
+        /// The requested number.
         keys: u64,
     },
-    /// The bytes of the key.
+    /// The bytes of the payload that are the key are out of range.
     #[error("a key has 1 to {MAX_KEY_BYTES} bytes of the payload's first {MAX_MESSAGE}, not {start}..{end}")]
     Key {
         /// First byte.
@@ -88,17 +88,17 @@ pub enum BoardError {
         /// The byte after the last.
         end: u64,
     },
-    /// The size of a value, which begins with the payload's first byte and so includes the key.
+    /// The size of a value is out of range. A value begins with the payload's first byte and must include the key.
     #[error(
         "a value has {least} to {MAX_MESSAGE} B, not {value}: it is the payload up to there, key included"
     )]
     Value {
-        /// The size asked for.
+        /// The requested size.
         value: u64,
         /// The end of the key.
         least: u64,
     },
-    /// All values together.
+    /// All values together take too much memory.
     #[error("{keys} values of {value} B take more than {MAX_VALUES} B: ask for fewer or smaller ones")]
     Memory {
         /// Number of keys.
@@ -108,7 +108,7 @@ pub enum BoardError {
     },
 }
 
-/// What a board holds: decided when the channel is made.
+/// The sizes and keys of a board, decided when the channel is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Spec {
     /// Number of keys for which there is room.
@@ -117,7 +117,7 @@ pub struct Spec {
     pub value: u64,
     /// First byte of the key in the payload.
     pub key_start: u64,
-    /// The byte after the last of the key.
+    /// The byte after the last byte of the key.
     pub key_end: u64,
     /// A message with this tag removes its key.
     pub remove_tag: Option<u16>,
@@ -132,7 +132,7 @@ impl Spec {
     /// Refuses sizes that no board may have.
     ///
     /// # Errors
-    /// [`BoardError`] naming the first that is out of range.
+    /// [`BoardError`] that names the first size out of range.
     pub fn check(&self) -> Result<(), BoardError> {
         let Self { keys, value, key_start: start, key_end: end, .. } = *self;
         if !(1..=MAX_KEYS).contains(&keys) {
@@ -150,7 +150,7 @@ impl Spec {
         Ok(())
     }
 
-    /// Whether a message removes its key: it has nothing behind the key, or the tag that says so.
+    /// Whether a message removes its key. It does if its payload ends with the key, or if it has the tag [`remove_tag`](Self::remove_tag).
     #[inline]
     pub fn is_removal(&self, length: usize, tag: u16) -> bool {
         length as u64 == self.key_end || self.remove_tag == Some(tag)
@@ -160,11 +160,11 @@ impl Spec {
 /// The sizes of a board, and the offsets of its parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
-    /// What it was made for.
+    /// The sizes and keys for which the board was made.
     pub spec: Spec,
     /// Entries of the index: a power of two, at least twice the number of keys.
     pub entries: u64,
-    /// Random, so that nobody who only sends messages can choose keys that collide.
+    /// Random number in the hash of keys. A program that only sends messages does not know it, so it cannot choose keys that collide.
     pub seed: u64,
 }
 
@@ -223,10 +223,10 @@ impl Geometry {
         words
     }
 
-    /// Checks the words that are claimed to be the beginning of a header.
+    /// Checks the first words of a header that another process wrote, and decodes them.
     ///
     /// # Errors
-    /// [`OpenError`] with the first thing that no creator writes.
+    /// [`OpenError`] that names the first value that no creator writes.
     pub fn from_words(words: &[u64]) -> Result<Self, OpenError> {
         let damaged = |what| OpenError::Field { what };
         let words: &[u64; FIXED_WORDS] = words.first_chunk().ok_or(damaged("the board's header"))?;
@@ -255,8 +255,8 @@ impl Geometry {
         payload.get(self.spec.key())
     }
 
-    /// The two words that identify a key: its bytes, filled up with zeros, or for a key of more than 16 bytes two numbers that are
-    /// computed from them. All keys of a board have the same length.
+    /// Two words that identify a key. For a key of at most 16 bytes they are its bytes, padded with zeros. For a longer key they are two
+    /// hashes of its bytes. All keys of a board have the same length.
     #[inline(always)]
     pub fn identity(&self, key: &[u8]) -> [u64; 2] {
         if key.len() <= 8 {
@@ -269,15 +269,15 @@ impl Geometry {
         [hash(self.seed, key), hash(!self.seed, key)]
     }
 
-    /// The fingerprint of a key in the index. The search for the key begins at this entry, modulo the number of entries.
+    /// The fingerprint of a key in the index. The search for the key begins at the entry with this number, modulo the number of entries.
     #[inline(always)]
     pub const fn fingerprint(&self, [first, second]: [u64; 2]) -> u32 {
         (mix(mix(self.seed, first), second) >> 32) as u32
     }
 }
 
-/// A hash of an identity for a table of a reader's own. Whoever writes the segment knows its seed, and could choose keys that meet in one
-/// place; `secret` is the reader's alone.
+/// A hash of an identity for a reader's private table. `secret` is known to the reader alone. A process that writes the segment knows the
+/// segment's seed, and could otherwise choose keys that collide.
 #[inline(always)]
 pub const fn secret_hash(secret: u64, [first, second]: [u64; 2]) -> u64 {
     mix(mix(secret, first), second)
@@ -297,7 +297,7 @@ fn load_word(bytes: &[u8]) -> u64 {
     }
 }
 
-/// Both halves of a product, as one word.
+/// Multiplies two words, and combines both halves of the product into one word.
 #[inline(always)]
 const fn mix(before: u64, word: u64) -> u64 {
     let product = (before ^ word) as u128 * 0x9e37_79b9_7f4a_7c15;
@@ -319,9 +319,9 @@ impl Meta {
     pub const KEY: Self = Self(1 << 32);
     /// The message removed its key.
     pub const REMOVED: Self = Self(1 << 33);
-    /// The message is larger than a value may be. The value has its bytes up to the end of the key.
+    /// The message is larger than a value may be. The value has the message's bytes up to the end of the key.
     pub const TOO_LARGE: Self = Self(1 << 34);
-    /// The newest message of the key is not known: a publisher that kept no board was at work.
+    /// The newest message of the key is unknown, because a publisher without the board published messages.
     pub const UNKNOWN: Self = Self(1 << 35);
     /// The slot has no key.
     pub const EMPTY: Self = Self(1 << 36);
@@ -368,7 +368,7 @@ impl Meta {
         Self(word)
     }
 
-    /// Whether the slot's message is there to be read, in full.
+    /// Whether the slot has its whole message.
     #[inline(always)]
     pub const fn is_whole(self) -> bool {
         self.0 & (Self::TOO_LARGE.0 | Self::UNKNOWN.0 | Self::EMPTY.0) == 0
@@ -385,7 +385,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The word of the index. It is not 0, which stands for no entry.
+    /// Encodes the entry as a word. The result is never 0, because 0 marks a free entry.
     #[inline(always)]
     pub const fn word(self) -> u64 {
         (self.fingerprint as u64) << 32 | (self.slot as u64 + 1)
@@ -462,7 +462,7 @@ mod tests {
         assert_eq!(Entry::from_word(0), None);
     }
 
-    /// Another language computes the same; `SPEC.md` quotes these numbers.
+    /// Programs in other languages must compute the same numbers. `SPEC.md` quotes them.
     #[test]
     fn a_key_is_identified_by_these_words() {
         let geometry = Geometry::new(Spec { keys: 4, key_end: 24, ..SPEC }, 0x0123_4567_89ab_cdef).unwrap();

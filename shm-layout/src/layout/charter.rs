@@ -1,7 +1,7 @@
-//! The charter: one small file for each channel. The daemon alone writes it, and it says which messages are valid.
+//! The charter: one small file for each channel. Only the daemon writes it. It says which messages are valid.
 //!
-//! A channel of a daemon lives in one segment after another. Each segment is a **generation**, counted from 1. Publishers can
-//! write to segments, so no segment can say which generations are over. The charter says it, one slot a generation:
+//! A channel of a daemon lives in one segment after another. Each segment is a **generation**, counted from 1. Publishers can write to
+//! segments, so a segment cannot say reliably which generations have ended. The charter does, with one slot a generation:
 //! ```text
 //! word 0  magic (stored last)        slot g mod 32, at word 512 + 16 * (g mod 32):
 //!      1  version                      word 0  verdict: kind 2 | ended 1 | low bits of g 13 | cut 48
@@ -19,7 +19,7 @@
 //!                                          12  when the memory's sequences began, in nanoseconds since 1970
 //!                                          13  stream id (two words)
 //! ```
-//! Programs read verdicts, and whether there is a journal. The rest is for the daemon that comes after this one.
+//! Programs read the verdicts, and whether there is a journal. The other words are for the next daemon.
 
 use super::geometry::WORD;
 
@@ -27,9 +27,9 @@ use super::geometry::WORD;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SHMCHRT1");
 /// Layout version of the charter.
 pub const VERSION: u64 = 2;
-/// First of the two words of the boot in which the charter was made. Inodes of memory mean nothing in another boot.
+/// First of the two words that identify the boot in which the charter was made. Inodes of memory have no meaning in another boot.
 pub const BOOT: usize = 2;
-/// Word of a generation whose predecessors are all over. The current generation is this or a later one.
+/// Word of a generation whose predecessors have all ended. The current generation is this one or a later one.
 pub const SETTLED: usize = 4;
 /// Word of the length of the channel's name in bytes; the name follows.
 pub const NAME: usize = 5;
@@ -40,9 +40,9 @@ pub const JOURNAL: usize = 31;
 
 /// First word of the slots.
 pub const SLOTS: usize = if cfg!(loom) { 32 } else { 512 };
-/// Number of slots: as many generations can be told apart.
+/// Number of slots. A generation's slot is used again this many generations later.
 pub const SLOT_COUNT: u64 = if cfg!(loom) { 2 } else { 32 };
-/// Words of a slot: two cache lines, because adjacent-line prefetch makes that the unit of sharing.
+/// Words of a slot: two cache lines. Adjacent-line prefetch loads lines in pairs, so two slots never share a pair.
 pub const SLOT_WORDS: usize = 16;
 /// Words of the charter.
 pub const WORDS: usize = SLOTS + SLOT_COUNT as usize * SLOT_WORDS;
@@ -59,21 +59,21 @@ pub const NO_CUT: u64 = (1 << CUT_BITS) - 1;
 /// The verdict on one generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Messages that its publisher commits are valid.
+    /// The generation's publisher may publish, and its messages are valid.
     Open,
-    /// The daemon is about to decide. A reader hands out nothing until it has.
+    /// The daemon is about to decide. Readers hand out nothing until it has decided.
     Closing,
-    /// Messages below the sequence `below` are valid and all others void; the channel goes on in a later generation.
+    /// Messages below the sequence `below` are valid, and all other messages are void. The channel continues in a later generation.
     Cut {
         /// The first void sequence.
         below: u64,
-        /// Whether the end of the stream stands right at the cut.
+        /// Whether the stream ended at the cut.
         ended: bool,
     },
 }
 
 impl Verdict {
-    /// The verdict on `generation` as its slot holds it.
+    /// Encodes the verdict on `generation` as the word of its slot.
     pub const fn pack(self, generation: u64) -> u64 {
         let tag = (generation & ((1 << TAG_BITS) - 1)) << CUT_BITS;
         tag | match self {
@@ -86,8 +86,8 @@ impl Verdict {
         }
     }
 
-    /// The verdict of a word that was found in the slot of `generation`. If the word belongs to a later generation, this one is
-    /// long over, and all of it counts as void. A word that no daemon writes voids the generation too.
+    /// Decodes a word that was found in the slot of `generation`. If the word belongs to a later generation, this generation ended long
+    /// ago, and all its messages count as void. They are void too if no daemon writes such a word.
     #[inline]
     pub const fn unpack(generation: u64, word: u64) -> Self {
         let is_ours = (word >> CUT_BITS ^ generation) & ((1 << TAG_BITS) - 1) == 0;
@@ -100,7 +100,7 @@ impl Verdict {
     }
 }
 
-/// The first word of a generation's slot, which holds the verdict.
+/// The index of the first word of a generation's slot. This word holds the verdict.
 #[inline]
 pub const fn slot(generation: u64) -> usize {
     SLOTS + (generation % SLOT_COUNT) as usize * SLOT_WORDS

@@ -1,4 +1,4 @@
-//! The pages of gates: readers that a publisher waits for, within a limit.
+//! The pages of gates. A gate is a reader that the publisher waits for, within a limit.
 //!
 //! Each gate has a **gate page**, a file that the channel's owner makes and one reader at a time locks and writes:
 //! ```text
@@ -7,9 +7,9 @@
 //!      2  length of the name            18  sequence that the reader expects next
 //!      3  name of the gate              19  process id
 //! ```
-//! A position counts only with the right check. The check is a product of the position and the identity of the segment, so a
-//! position in another segment does not count, and neither does a mixture of two positions: a publisher reads the page by
-//! a system call, and no standard says that such a copy takes whole words.
+//! A position is valid only with the right check. The check is a product of the position and the identity of the segment. So a position in
+//! another segment is invalid, and so is a mixture of two positions. Mixtures are possible, because a publisher reads the page by a system
+//! call, and no standard says that such a call copies whole words.
 //!
 //! The publisher writes its **figures** about all gates of a channel into one more file, for tools:
 //! ```text
@@ -24,7 +24,7 @@
 //!                                      10  tail at the last look    20  refused tries
 //!                                      11  holder's process id      32..  histogram of waits
 //! ```
-//! Every word is a claim of its writer.
+//! Every word is a claim of the process that wrote it: check it before use.
 
 use super::geometry::WORD;
 
@@ -75,33 +75,33 @@ pub const BUCKETS: usize = 32;
 
 const _: () = assert!(FIGURES_BYTES == 8192, "two pages");
 
-/// The bucket of a wait: bucket `n` has the waits from 2^n to 2^(n+1) - 1 ns, bucket 0 also that of 0 ns. The last bucket has no
-/// end.
+/// The bucket of a wait. Bucket `n` counts the waits from 2^n to 2^(n+1) - 1 ns. Bucket 0 also counts waits of 0 ns. The last bucket has no
+/// upper end.
 pub const fn bucket(wait_ns: u64) -> usize {
     let bucket = if wait_ns == 0 { 0 } else { wait_ns.ilog2() as usize };
     if bucket < BUCKETS { bucket } else { BUCKETS - 1 }
 }
 
-/// The largest wait in nanoseconds that falls into a bucket.
+/// The largest wait in nanoseconds that bucket `bucket` counts.
 pub const fn bucket_limit_ns(bucket: usize) -> u64 {
     (1 << (bucket + 1)) - 1
 }
 
 /// The check of a position in the segment with this identity.
 ///
-/// A word that mixes bytes of two positions has the right check only if its check mixes the two checks to exactly this product.
+/// A mixture of the bytes of two positions is accepted only if the bytes of their checks mix to exactly this product.
 #[inline(always)]
 pub const fn check(position: u64, [high, low]: [u64; 2]) -> u64 {
     (position ^ low).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ high
 }
 
-/// The position that two words claim for the segment with this identity; `None` if the check is wrong.
+/// Returns the position if `found` is its check in the segment with this identity, and `None` otherwise.
 #[inline]
 pub const fn claim(position: u64, found: u64, segment: [u64; 2]) -> Option<u64> {
     if check(position, segment) == found { Some(position) } else { None }
 }
 
-/// The words of a name, and its length before them.
+/// Encodes a name as words. The first word is the name's length.
 ///
 /// # Panics
 /// When the name is longer than [`NAME_BYTES`].
@@ -116,7 +116,7 @@ pub fn name_words(name: &str) -> [u64; 1 + NAME_WORDS] {
     words
 }
 
-/// The name that these words hold, its length first; `None` if they hold none.
+/// Decodes a name from words, of which the first is the name's length. Returns `None` if they hold no name.
 pub fn name_of(words: &[u64]) -> Option<String> {
     let length = usize::try_from(*words.first()?).ok().filter(|length| *length <= NAME_BYTES)?;
     let bytes: Vec<u8> = words.get(1..=NAME_WORDS)?.iter().flat_map(|word| word.to_le_bytes()).collect();

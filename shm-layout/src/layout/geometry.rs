@@ -1,13 +1,13 @@
 //! Sizes and offsets of a segment, and their rules.
 //!
-//! The creator decides the geometry once and writes it into the header. From then on it is another process's claim:
-//! [`Geometry::check`] must accept it before any offset that is derived from it is used.
+//! The creator decides the geometry once and writes it into the header. Another process must not trust the header: it calls
+//! [`Geometry::check`] before it uses any offset that is computed from the header.
 
 use thiserror::Error;
 
 /// Bytes of one granule: one cache line. Every record starts on a granule boundary.
 pub const GRANULE: u64 = 64;
-/// Bytes of one shared word. All shared memory is read and written in these.
+/// Bytes of one shared word. All shared memory is read and written in whole words.
 pub const WORD: u64 = 8;
 /// Bytes before the payload of a record: the commit word and the meta word.
 pub const RECORD_HEADER: u64 = 16;
@@ -21,30 +21,31 @@ pub const MAX_CAPACITY: u64 = 16 << 30;
 pub const MAX_MESSAGE: u64 = 16 << 20;
 /// Bytes of a huge page on x86-64 and, with 4 KiB pages, on aarch64.
 pub const HUGE_PAGE: u64 = 2 << 20;
-/// Positions stay below this, so that sums of positions and sizes cannot overflow. At 1 GB a second a ring gets there in 146
-/// years. A larger claim is damage.
+/// Limit of positions: each position is less. So sums of positions and sizes cannot overflow. A ring with 1 GB a second reaches the limit
+/// in 146 years. A larger position is damage.
 pub const MAX_COUNT: u64 = 1 << 62;
-/// Sequences stay below this; the sequence of the next message may reach it. So 48 bits hold a sequence wherever one is packed
-/// into a word. A channel that publishes a million messages a second gets there in 8 years. A larger claim is damage.
+/// Limit of sequences: each message's sequence is less, and the sequence of the next message may be equal. So a sequence fits in 48 bits. A
+/// channel that publishes a million messages a second reaches the limit in 8 years. A larger sequence is damage.
 pub const MAX_SEQUENCE: u64 = (1 << 48) - 1;
 /// Distance ahead of the tail up to which the writer zeroes commit words after it has committed a record, in bytes.
 ///
-/// It is far enough that the cache misses of these stores are over before the writer needs the granule, and that readers'
-/// prefetchers do not take it back. It is near enough that the lines are still in the writer's cache when it gets there.
+/// The distance is large enough that the cache misses of these stores are over before the writer needs the granule, and that readers'
+/// prefetchers do not take the granule back. It is small enough that the lines are still in the writer's cache when the writer gets there.
 #[cfg(not(loom))]
 pub const AHEAD: u64 = 32 * GRANULE;
 /// One granule: the smallest distance, which keeps the model small.
 #[cfg(loom)]
 pub const AHEAD: u64 = GRANULE;
 
-/// The sizes a segment was made with.
+/// The sizes and offsets of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
     /// Bytes of the data ring; a power of two, [`MIN_CAPACITY`] to [`MAX_CAPACITY`].
     pub capacity: u64,
     /// Bytes by which the frontier advances; a power of two, at most an eighth of the capacity.
     pub chunk: u64,
-    /// Entries of the sequence index; a power of two. There is one for each granule, so that every message in the ring is found.
+    /// Entries of the sequence index; a power of two. There is one entry for each granule, so that the index finds every message in the
+    /// ring.
     pub index_entries: u64,
     /// Largest payload in bytes; at most an eighth of the capacity.
     pub max_message: u64,
@@ -56,7 +57,7 @@ impl Geometry {
     /// Sizes for a ring of `capacity` bytes. `max_message` defaults to the largest that the ring allows.
     ///
     /// # Errors
-    /// [`GeometryError`] when the capacity is no power of two in range, or `max_message` exceeds an eighth of it.
+    /// [`GeometryError`] when the capacity is not a power of two, or is out of range, or when `max_message` exceeds the limit.
     pub fn new(capacity: u64, max_message: Option<u64>) -> Result<Self, GeometryError> {
         if !capacity.is_power_of_two() || !(MIN_CAPACITY..=MAX_CAPACITY).contains(&capacity) {
             return Err(GeometryError::Capacity { capacity });
@@ -84,23 +85,23 @@ impl Geometry {
         }
     }
 
-    /// The largest payload a ring of `capacity` bytes may carry: an eighth of it, at most [`MAX_MESSAGE`].
+    /// The largest payload that a ring of `capacity` bytes allows: an eighth of the capacity, at most [`MAX_MESSAGE`].
     pub const fn message_limit(capacity: u64) -> u64 {
         if capacity / 8 < MAX_MESSAGE { capacity / 8 } else { MAX_MESSAGE }
     }
 
-    /// Bytes of the whole segment: header page, index and data. A segment of at least one huge page is rounded up to whole ones,
-    /// because kernels align only such maps to huge pages.
+    /// Bytes of the whole segment: header page, index and data. The size of a segment of at least one huge page is rounded up to whole huge
+    /// pages, because kernels align only such maps to huge pages.
     pub const fn segment_bytes(&self) -> u64 {
         self.bytes_with(0)
     }
 
-    /// The offset right behind the ring, where a segment's board begins if it has one.
+    /// The offset after the ring. If the segment has a board, the board begins there.
     pub const fn end(&self) -> u64 {
         self.data_offset + self.capacity
     }
 
-    /// Bytes of a whole segment that has a board of this many bytes behind its ring.
+    /// Bytes of a whole segment with a board of `board` bytes after its ring.
     pub const fn bytes_with(&self, board: u64) -> u64 {
         let bytes = self.end() + board;
         if bytes < HUGE_PAGE { bytes } else { bytes.next_multiple_of(HUGE_PAGE) }
@@ -110,7 +111,7 @@ impl Geometry {
     /// or leave the map.
     ///
     /// # Errors
-    /// [`GeometryError`] naming the first field that is out of its range.
+    /// [`GeometryError`] that names the first field out of its range.
     pub fn check(&self) -> Result<(), GeometryError> {
         let Self { capacity, chunk, index_entries, max_message, data_offset } = *self;
         if !capacity.is_power_of_two() || !(MIN_CAPACITY..=MAX_CAPACITY).contains(&capacity) {
@@ -144,15 +145,15 @@ pub const fn record_bytes(payload: u64) -> u64 {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum GeometryError {
-    /// Not a power of two in range.
+    /// The capacity is not a power of two, or is out of range.
     #[error(
         "capacity {capacity} B: must be a power of two from {MIN_CAPACITY} B (64 KiB) to {MAX_CAPACITY} B (16 GiB)"
     )]
     Capacity {
-        /// The capacity asked for or found.
+        /// The capacity that was requested or found.
         capacity: u64,
     },
-    /// Not a power of two from a granule to an eighth of the ring.
+    /// The chunk is not a power of two from a granule to an eighth of the ring.
     #[error("frontier chunk of {chunk} B does not fit a ring of {capacity} B")]
     Chunk {
         /// The chunk found.
@@ -160,7 +161,7 @@ pub enum GeometryError {
         /// The ring it should fit.
         capacity: u64,
     },
-    /// Not one entry a granule.
+    /// The index does not have one entry for each granule.
     #[error("{index_entries} index entries do not fit a ring of {capacity} B (one for each 64 B)")]
     Index {
         /// The entries found.
@@ -168,19 +169,19 @@ pub enum GeometryError {
         /// The ring they should fit.
         capacity: u64,
     },
-    /// More than the ring can carry.
+    /// The largest message is larger than the ring allows.
     #[error(
         "messages of {max_message} B do not fit a ring of {capacity} B (at most {limit} B): raise the capacity"
     )]
     MaxMessage {
-        /// The size asked for or found.
+        /// The size that was requested or found.
         max_message: u64,
         /// The largest that fits.
         limit: u64,
         /// The ring it should fit.
         capacity: u64,
     },
-    /// Not right after the index.
+    /// The data does not begin right after the index.
     #[error("data offset {data_offset} is not where this layout puts it")]
     DataOffset {
         /// The offset found.

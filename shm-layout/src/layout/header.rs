@@ -1,4 +1,4 @@
-//! The header page: the words that the creator fixed for ever, and the lines that change.
+//! The header page: words that the creator writes once, and lines that change later.
 //!
 //! ```text
 //! word  0  magic (stored last)      word 16  FRONTIER                       (128-byte pair)
@@ -18,7 +18,7 @@
 //!      14  schema id
 //!      15  crc32c of words 1..15 and 64..512
 //! ```
-//! The changing lines are pairs of cache lines, because adjacent-line prefetch makes 128 bytes the unit of sharing.
+//! The changing lines are pairs of cache lines, because adjacent-line prefetch loads 128 bytes together.
 
 use super::geometry::{GRANULE, Geometry, HEADER_BYTES, WORD};
 use super::stream::StreamId;
@@ -26,7 +26,7 @@ use crate::error::OpenError;
 
 /// First word of every finished segment: "SHMCAST1" in memory order.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SHMCAST1");
-/// Layout version of a segment without a board; a reader accepts every minor of its major.
+/// Layout version of a segment without a board. A reader accepts every minor version of its major version.
 pub const VERSION: (u16, u16) = (2, 0);
 /// Least minor version in which [`BOARD`] has a meaning. A segment with a board has this version.
 pub const MINOR_WITH_BOARD: u16 = 1;
@@ -48,18 +48,18 @@ pub const LAZY_KEY: usize = 50;
 /// Word index of the count of payload bytes published.
 pub const LAZY_BYTES: usize = 51;
 
-/// Word index of the first sequence that this ring can hold; 0 stands for 1. A segment that continues the channel of another
-/// begins where that one ended. The word is written before any other process sees the segment.
+/// Word index of the first sequence that this ring can hold; 0 means 1. A segment that continues the channel of an earlier segment begins
+/// at the sequence where the earlier one ended. The word is written before any other process sees the segment.
 pub const FIRST_SEQUENCE: usize = 56;
-/// Word index of the first eight bytes of the remote session that this ring carries. A bridge that comes back reads it; readers
-/// learn of sessions from the stream.
+/// Word index of the first eight bytes of the remote session that this ring carries. A bridge reads it after a restart; readers learn of
+/// sessions from control records.
 pub const SESSION: usize = 58;
-/// Word index of the rest of the session: bit 63 says that there is one, and the low 16 bits are its last two bytes.
+/// Word index of the end of the session. Bit 63 is set if there is a session, and the low 16 bits are its last two bytes.
 pub const SESSION_REST: usize = 59;
 /// Word index of the board's offset in bytes: the end of the ring, or 0 for a segment without a board. The word is written before any
 /// other process sees the segment. Before minor version [`MINOR_WITH_BOARD`] the word is reserved.
 pub const BOARD: usize = 60;
-/// The bit of [`SESSION_REST`] that says that there is a session.
+/// The bit of [`SESSION_REST`] that is set if there is a session.
 pub const HAS_SESSION: u64 = 1 << 63;
 
 const CHECKSUM: usize = 15;
@@ -70,18 +70,18 @@ pub const TEXT_BYTES: usize = (HEADER_WORDS - TEXT) * WORD as usize;
 /// The stage of a segment's life: the low byte of the state word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// A publisher holds it, or died while it held it.
+    /// A publisher holds the segment, or died while it held it.
     Active,
     /// A new publisher repairs the ring of a dead one.
     Recovering,
-    /// The last publisher closed it cleanly.
+    /// The last publisher closed the segment cleanly.
     Closed,
-    /// Another segment has taken this one's place. Nothing is published here any more.
+    /// Another segment has replaced this one. Publishers write nothing more to it.
     Superseded,
 }
 
 impl State {
-    /// Packs epoch and state into one word, so that no reader sees half of a change.
+    /// Packs epoch and state into one word, so that a reader never sees the epoch of one change and the state of another.
     pub const fn pack(self, epoch: u64) -> u64 {
         epoch << 8
             | match self {
@@ -92,7 +92,7 @@ impl State {
             }
     }
 
-    /// Takes a state word apart; `None` for a state this version does not know.
+    /// Unpacks a state word. Returns `None` for a state that this version does not know.
     pub const fn unpack(word: u64) -> Option<(u64, Self)> {
         let state = match word & 0xff {
             1 => Self::Active,
@@ -121,10 +121,10 @@ pub struct Header {
     pub geometry: Geometry,
     /// Random identity of this segment.
     pub uuid: [u64; 2],
-    /// The stream that it carries.
+    /// The stream whose messages the segment has.
     pub stream: StreamId,
-    /// The time at which the sequences of the channel's memory began, in nanoseconds since 1970: the segment, or an earlier one whose
-    /// sequences go on here, was made then.
+    /// The time at which the sequences of the channel's memory began, in nanoseconds since 1970. At that time this segment was made, or an
+    /// earlier one whose sequences continue in it.
     pub created_ns: u64,
     /// The clock that stamps messages.
     pub clock: ClockKind,
@@ -136,20 +136,20 @@ pub struct Header {
     pub channel: String,
     /// The application's own name for the message schema; may be empty.
     pub schema: String,
-    /// `key=value` lines of the operator's own.
+    /// The operator's labels, as `key=value` lines.
     pub labels: String,
 }
 
 impl Header {
-    /// The words of a header page whose magic is zero. The creator stores the magic last, when everything else is in place.
+    /// Encodes a header page whose magic is zero. The creator stores the magic last, after all other words.
     ///
     /// # Errors
-    /// [`OpenError::Field`] when names and labels exceed [`TEXT_BYTES`] together.
+    /// [`OpenError::Field`] when names and labels together exceed [`TEXT_BYTES`].
     pub fn to_words(&self) -> Result<Box<[u64]>, OpenError> {
         self.to_words_of(VERSION.1)
     }
 
-    /// As [`to_words`](Self::to_words), of another minor version.
+    /// Does the same as [`to_words`](Self::to_words), for another minor version.
     pub(crate) fn to_words_of(&self, minor: u16) -> Result<Box<[u64]>, OpenError> {
         let mut words = vec![0u64; HEADER_WORDS].into_boxed_slice();
         let g = &self.geometry;
@@ -190,10 +190,10 @@ impl Header {
         Ok(words)
     }
 
-    /// Reads a copy of a header page. Every field is checked before it is believed.
+    /// Decodes a copy of a header page. Checks each field before it uses the field.
     ///
     /// # Errors
-    /// [`OpenError`] naming the first thing that is wrong; `words` shorter than a page is `Truncated`.
+    /// [`OpenError`] that names the first field that is wrong. It is `Truncated` if `words` is shorter than a page.
     pub fn from_words(words: &[u64]) -> Result<Self, OpenError> {
         if words.len() < HEADER_WORDS {
             return Err(OpenError::Truncated { found: words.len() as u64 * WORD, needed: HEADER_BYTES });
@@ -244,7 +244,7 @@ impl Header {
     }
 }
 
-/// The offset of the board that a checked copy of a header page claims; 0 if there is none.
+/// The offset of the board in a checked copy of a header page; 0 if there is no board. The offset itself is not checked.
 pub(crate) fn board_offset(words: &[u64]) -> u64 {
     let minor = words[1] as u16;
     if minor < MINOR_WITH_BOARD { 0 } else { words[BOARD] }

@@ -1,4 +1,4 @@
-//! The bytes: the place and the meaning of each word of a segment. This module touches no memory and makes no system call.
+//! The bytes of shared files: the position and the meaning of each word. This module touches no memory and makes no system call.
 
 pub mod board;
 pub mod charter;

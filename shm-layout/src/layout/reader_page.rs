@@ -1,4 +1,4 @@
-//! The reader page: facts that one subscriber tells the tools about itself, in a small file of its own.
+//! The reader page: a small file in which one subscriber tells tools facts about itself.
 //!
 //! ```text
 //! word 0  magic (stored last)     word  8  position          word 16  polls' clock at the last look, ticks
@@ -8,8 +8,8 @@
 //!      4  segment uuid (two words)     12  messages missed
 //!      6  role                        13  messages left out, because newer ones of their keys came from the board
 //! ```
-//! That subscriber alone writes it, with relaxed stores. The publisher never reads it. Its readers treat each word as a claim: a
-//! false one can mislead an operator and no program.
+//! Only that subscriber writes the page, with relaxed stores. The publisher never reads it. Tools do not trust its words: a false one can
+//! mislead an operator, and no program.
 
 use super::geometry::WORD;
 
@@ -23,7 +23,7 @@ pub const PID: usize = 2;
 pub const STARTED_AT: usize = 3;
 /// First of the two words of the identity of the segment it reads.
 pub const SEGMENT: usize = 4;
-/// Word of what it reads for: a [`Role`].
+/// Word of the purpose for which it reads: a [`Role`].
 pub const ROLE: usize = 6;
 /// Word of the position of the next record it expects.
 pub const POSITION: usize = 8;
@@ -35,12 +35,12 @@ pub const RECEIVED: usize = 10;
 pub const LAPPED: usize = 11;
 /// Word of the count of messages missed.
 pub const MISSED: usize = 12;
-/// Word of the count of messages that a conflating reader left out, and replaced by newer ones of their keys.
+/// Word of the count of messages that a conflating reader left out because it got newer ones of their keys.
 pub const CONFLATED: usize = 13;
 /// Word of the clock, in ticks, when it last looked at the ring.
 pub const HEARTBEAT: usize = 16;
-/// Word in which a parked subscriber says that it sleeps: the position it waits for, which is a multiple of 64, plus an
-/// odd number below 64 that changes with each sleep; 0 while it is awake.
+/// Word that says whether a parked subscriber sleeps; 0 while it is awake. While it sleeps, the word is the position that it waits for,
+/// plus an odd number below 64. The position is a multiple of 64, and the odd number changes with each sleep.
 pub const ASLEEP: usize = 17;
 /// First word of the latency histogram.
 pub const HISTOGRAM: usize = 32;
@@ -52,7 +52,7 @@ pub const WORDS: usize = HISTOGRAM + BUCKETS;
 /// Bytes of the page.
 pub const BYTES: u64 = WORDS as u64 * WORD;
 
-/// What a subscriber reads for.
+/// The purpose for which a subscriber reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Role {
     /// A program that uses the messages.
@@ -67,7 +67,7 @@ pub enum Role {
 impl Role {
     const ALL: [Self; 3] = [Self::Reader, Self::Recorder, Self::Bridge];
 
-    /// The role that a word names. A word that names none is a reader's.
+    /// The role with this number. Any other word means [`Role::Reader`].
     pub fn of_word(word: u64) -> Self {
         Self::ALL.into_iter().find(|role| *role as u64 == word).unwrap_or_default()
     }
@@ -84,8 +84,8 @@ impl Role {
 
 const SUB_BITS: u32 = 4;
 
-/// The bucket of a latency in nanoseconds: exact below 32, then 16 buckets an octave, so 6.25 % wide; the last bucket
-/// begins at 4 s and has no end.
+/// The bucket of a latency in nanoseconds. Latencies below 32 have a bucket each. From there on an octave has 16 buckets, so a bucket is at
+/// most 6.25 % wide. The last bucket begins at 4 s and has no upper end.
 pub const fn bucket(latency_ns: u64) -> usize {
     if latency_ns < 1 << (SUB_BITS + 1) {
         return latency_ns as usize;
@@ -96,7 +96,7 @@ pub const fn bucket(latency_ns: u64) -> usize {
     if bucket < BUCKETS { bucket } else { BUCKETS - 1 }
 }
 
-/// The largest latency in nanoseconds that falls into a bucket.
+/// The largest latency in nanoseconds that bucket `bucket` counts.
 pub const fn bucket_limit_ns(bucket: usize) -> u64 {
     if bucket < 1 << (SUB_BITS + 1) {
         return bucket as u64;

@@ -6,16 +6,15 @@
 //!          63          48 47                                            0
 //! w1 META   | user tag   | publish time, low 48 bits of the clock's ticks |
 //! ```
-//! Length takes 25 bits because the largest payload is exactly 2^24 bytes. Time takes 48 bits, so that a time is exact for a day
-//! and more (2^48 ticks at 3 GHz are 26 hours) even if a channel is slow. A 32-bit difference would wrap after 1.4 s of
-//! silence.
+//! Length takes 25 bits because the largest payload is exactly 2^24 bytes. Time takes 48 bits, so that a reader can compute an age of more
+//! than a day even if a channel is slow: 2^48 ticks at 3 GHz are 26 hours. A time of 32 bits would wrap after 1.4 s without a message.
 
 use super::geometry::{GRANULE, MAX_SEQUENCE, RECORD_HEADER, record_bytes};
 
-/// Bits of the publish time kept in a record.
+/// Number of bits of the publish time that a record has.
 pub const TIME_BITS: u32 = 48;
-/// The time of a record whose publisher gave it none. A clock shows it for one tick in 26 hours at most; a record of that
-/// tick counts as one without time.
+/// The time of a record without a time. A clock has this value for one tick in 26 hours at most. A record of that tick counts as a record
+/// without a time.
 pub const NO_TIME: u64 = 0;
 const TIME_MASK: u64 = (1 << TIME_BITS) - 1;
 const LENGTH_BITS: u32 = 25;
@@ -28,11 +27,11 @@ pub struct Flags(u8);
 impl Flags {
     /// Set in every committed record, so that no commit word is zero.
     pub const VALID: Self = Self(1);
-    /// Filler up to the end of the ring; carries no sequence of its own.
+    /// Filler up to the end of the ring. It has no sequence of its own.
     pub const PAD: Self = Self(1 << 1);
-    /// A message from which a reader that lost its place may start anew, such as a snapshot.
+    /// A message, such as a snapshot, from which a reader may start without the messages before it.
     pub const KEY: Self = Self(1 << 2);
-    /// A [`ControlRecord`]; carries no sequence of its own.
+    /// A [`ControlRecord`]. It has no sequence of its own.
     pub const CONTROL: Self = Self(1 << 3);
 
     /// Both sets of bits.
@@ -46,13 +45,13 @@ impl Flags {
     }
 }
 
-/// A commit word, taken apart.
+/// A commit word, with methods for its fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Commit(u64);
 
 impl Commit {
-    /// The word for a record of `length` payload bytes with `sequence` (pads and control records carry the sequence
-    /// of the next message).
+    /// Makes the word for a record of `length` payload bytes with `sequence`. Pads and control records have the sequence of the next
+    /// message.
     #[inline]
     pub const fn new(sequence: u64, flags: Flags, length: u64) -> Self {
         debug_assert!(length <= LENGTH_MASK);
@@ -95,7 +94,7 @@ impl Commit {
         record_bytes(self.length())
     }
 
-    /// Whether this is a message, and the one with `sequence`. One comparison covers all bits but the length.
+    /// Whether this is the message with `sequence`. One comparison covers all bits but the key flag and the length.
     #[inline]
     pub const fn is_message(self, sequence: u64) -> bool {
         let kind = Flags::VALID.and(Flags::PAD).and(Flags::CONTROL);
@@ -103,20 +102,20 @@ impl Commit {
         (self.0 ^ Self::new(sequence, Flags::VALID, 0).0) & decides == 0
     }
 
-    /// Whether this differs from `expected` in its key mark at most.
+    /// Whether this word equals `expected`, except for the key flag.
     #[inline]
     pub const fn is_like(self, expected: Self) -> bool {
         (self.0 ^ expected.0) & !((Flags::KEY.0 as u64) << LENGTH_BITS) == 0
     }
 
-    /// The word of the next message, if that has the same length and flags.
+    /// The commit word of the next message, if that message has the same length and flags.
     #[inline]
     pub const fn next_alike(self) -> Self {
         Self(self.0.wrapping_add(1 << 32))
     }
 
-    /// Whether this can be the record that stands `to_end` bytes before the end of the ring and comes next in sequence. Any other
-    /// word in that place means that the reader was lapped, or that the ring is corrupt.
+    /// Whether this can be the commit word of the next record, which begins `to_end` bytes before the end of the ring. If it cannot be, the
+    /// reader was lapped, or the ring is corrupt.
     #[inline]
     pub const fn is_plausible(self, next_sequence: u64, to_end: u64, max_message: u64) -> bool {
         let is_pad = self.flags().has(Flags::PAD);
@@ -128,12 +127,12 @@ impl Commit {
     }
 }
 
-/// A meta word, taken apart.
+/// A meta word, with methods for its fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Meta(u64);
 
 impl Meta {
-    /// The word for a user tag and a publish time in clock ticks, of which the low 48 bits are kept.
+    /// Makes the word for a user tag and a publish time in clock ticks. The word keeps the low 48 bits of the time.
     #[inline]
     pub const fn new(tag: u16, time: u64) -> Self {
         Self((tag as u64) << TIME_BITS | (time & TIME_MASK))
@@ -151,7 +150,7 @@ impl Meta {
         self.0
     }
 
-    /// The publisher's own mark.
+    /// The tag that the publisher chose.
     #[inline]
     pub const fn tag(self) -> u16 {
         (self.0 >> TIME_BITS) as u16
@@ -164,24 +163,24 @@ impl Meta {
     }
 }
 
-/// Ticks from a record's 48-bit time to `now`. A publisher's clock slightly ahead of the reader's gives 0.
+/// Ticks from a record's 48-bit time to `now`. Returns 0 if the publisher's clock is slightly ahead of the reader's.
 #[inline]
 pub const fn ticks_since(now: u64, time: u64) -> u64 {
     let delta = now.wrapping_sub(time) & TIME_MASK;
     if delta > TIME_MASK / 2 { 0 } else { delta }
 }
 
-/// A notice of the stream to its readers, in order with the messages.
+/// A record about the stream itself. Readers get it in order with the messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ControlRecord {
-    /// A new incarnation of the publisher. All records that follow were published under this epoch.
+    /// A new publisher began. All records that follow were published under this epoch.
     Epoch {
-        /// The new epoch; grows with each incarnation.
+        /// The new epoch. It grows with each publisher.
         epoch: u64,
     },
     /// The publisher closed the channel cleanly. Records follow only if another publisher opens it.
     End,
-    /// These messages were never received here, and sequences go on after them.
+    /// Messages that never arrived at this host. The next message has the sequence after `to`.
     Gap {
         /// First missing sequence.
         from: u64,
@@ -217,7 +216,7 @@ impl ControlRecord {
         }
     }
 
-    /// Takes payload words apart. `None` for a gap whose ends are in the wrong order or that leaves no sequence after it.
+    /// Decodes payload words. Returns `None` for a gap whose ends are in the wrong order, or whose last sequence is too large.
     pub const fn from_words(words: [u64; 3]) -> Option<Self> {
         match words {
             [1, epoch, _] => Some(Self::Epoch { epoch }),
@@ -229,19 +228,19 @@ impl ControlRecord {
         }
     }
 
-    /// The sequence that is due after this record, when `sequence` was due at it.
+    /// The sequence due after this record. `sequence` is the sequence due before it.
     pub const fn next_sequence(self, sequence: u64) -> u64 {
         if let Self::Gap { to, .. } = self { to + 1 } else { sequence }
     }
 }
 
-/// The ten bytes of a remote session's identity as words: the first eight, and the last two in the low 16 bits.
+/// Encodes the ten bytes of a remote session's identity as two words: the first eight bytes, and the last two in the low 16 bits.
 pub const fn session_words(identity: [u8; 10]) -> [u64; 2] {
     let [a, b, c, d, e, f, g, h, i, j] = identity;
     [u64::from_le_bytes([a, b, c, d, e, f, g, h]), u16::from_le_bytes([i, j]) as u64]
 }
 
-/// The identity that [`session_words`] took apart. Only the low 16 bits of the second word belong to it.
+/// Decodes the identity that [`session_words`] encoded. Only the low 16 bits of the second word belong to it.
 pub const fn session_identity([high, low]: [u64; 2]) -> [u8; 10] {
     let [a, b, c, d, e, f, g, h] = high.to_le_bytes();
     let [i, j, ..] = low.to_le_bytes();

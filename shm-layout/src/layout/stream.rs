@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-/// The identity of a stream, which is all messages of a channel since its sequences last began at 1. A channel gets a new stream at that
-/// moment, and at no other time. The stream remains the same through new publishers, generations of a strict channel, restarts of the
-/// daemon and, with a journal, reboots.
+/// The identity of a stream. A stream is all messages of a channel since its sequences last began at 1. A channel gets a new stream at that
+/// moment, and at no other time. The stream remains the same when a new publisher or a new generation of a strict channel begins, when the
+/// daemon restarts and, with a journal, when the host reboots.
 ///
-/// Two places have the same stream if and only if their ids are equal: [`is`](Self::is) is the one comparison.
+/// Two channels have the same stream if and only if [`is`](Self::is) says so for their ids.
 ///
 /// ```
 /// use shmcast_layout::layout::stream::StreamId;

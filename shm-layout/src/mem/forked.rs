@@ -1,10 +1,10 @@
-//! A forked child, for tests. It shares what its parent has opened, and has a copy of everything that its parent holds.
+//! A forked child process, for tests. It shares the files that its parent has opened, and has a copy of its parent's memory.
 
 use nix::libc;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// A forked child, which must be waited for.
+/// A forked child process. The parent must wait for it.
 #[derive(Debug)]
 #[must_use = "a child that is not waited for stays a zombie"]
 pub struct Forked(libc::pid_t);

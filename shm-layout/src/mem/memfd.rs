@@ -1,4 +1,4 @@
-//! Memory without a name: files that live as long as a process holds them, and that no process can shrink under a map.
+//! Anonymous files in memory. Such a file lives as long as a process holds it, and no process can shrink a sealed one under a map.
 
 use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, SealFlags};
 use std::fs::File;
@@ -7,8 +7,8 @@ use std::os::fd::AsRawFd;
 
 /// Makes an empty anonymous file that only its owner may open again. `/proc/PID/maps` shows `name`.
 ///
-/// A new memfd has mode 0777. A process that is handed a read-only descriptor could then open the file again for writing. Mode
-/// 0600 allows that only to the owner's uid and to root.
+/// A new memfd has mode 0777, so a process with a read-only descriptor could open the file again for writing. Mode 0600 allows that only to
+/// the owner's uid and to root.
 ///
 /// # Errors
 /// The error of `memfd_create` or `fchmod`.
@@ -34,7 +34,7 @@ pub fn seal_future_writes(file: &File) -> io::Result<()> {
     Ok(rustix::fs::fcntl_add_seals(file, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?)
 }
 
-/// Fixes size, content and the seals themselves, for ever. A process that has the file open for writing may still lock it.
+/// Fixes the size, the content and the seals themselves for ever. A process that has the file open for writing may still lock it.
 ///
 /// # Errors
 /// The error of `fcntl`.
@@ -43,7 +43,7 @@ pub fn seal_content(file: &File) -> io::Result<()> {
     Ok(rustix::fs::fcntl_add_seals(file, all)?)
 }
 
-/// Whether the file was sealed by [`seal_content`]. Such a file holds what its maker wrote.
+/// Whether the file was sealed by [`seal_content`]. The content of such a file is what its creator wrote.
 ///
 /// # Errors
 /// The error of `fcntl`.
@@ -51,7 +51,7 @@ pub fn is_content_sealed(file: &File) -> io::Result<bool> {
     Ok(rustix::fs::fcntl_get_seals(file)?.contains(SealFlags::WRITE | SealFlags::SEAL))
 }
 
-/// Whether the file was made by [`create`], by this process's own user, and has a sealed size. A daemon uses this to check a file that a
+/// Whether this process's own user made the file with [`create`], and the file's size is sealed. A daemon uses this to check a file that a
 /// program hands back.
 ///
 /// # Errors
@@ -73,7 +73,7 @@ pub fn is_own(file: &File) -> io::Result<bool> {
     Ok(is_regular && stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_mode & 0o7777 == 0o600)
 }
 
-/// Opens the file again, only for reading: the result shares no offset, lock or access mode with the original.
+/// Opens the file again, for reading only. The result shares no offset, lock or access mode with the original.
 ///
 /// # Errors
 /// The error of `open`: `EACCES` for all but the owner and root.
@@ -89,8 +89,8 @@ pub fn reopen_read_write(file: &File) -> io::Result<File> {
     reopen(file, OFlags::RDWR)
 }
 
-/// Opens a descriptor that names the file and can do nothing with it: neither read nor write, map nor lock. A process that may open the
-/// file can use it to make a descriptor of its own.
+/// Opens a descriptor that only names the file. It cannot read, write, map or lock the file. A process that may open the file can use this
+/// descriptor to open another one.
 ///
 /// # Errors
 /// The error of `open`.

@@ -1,4 +1,4 @@
-//! Memory from the operating system: maps of files, prepared before the first message.
+//! Memory from the operating system: maps of files. They are prepared before the first message.
 //!
 //! This module knows nothing of rings. It lends a map as [`Cells`], never as a slice of bytes.
 
@@ -27,12 +27,12 @@ pub use reserve::reserve;
 pub struct Map {
     map: Arc<MmapRaw>,
     writable: bool,
-    /// Whether the file had less memory than is mapped. Touching the rest allocates it.
+    /// Whether the file had less allocated memory than the map has bytes. Touching the other pages allocates them.
     has_holes: bool,
 }
 
 impl Map {
-    /// Maps `bytes` of `file` for reading only; the kernel refuses every store through it.
+    /// Maps `bytes` of `file` for reading only. A store through this map kills the process.
     ///
     /// # Errors
     /// The error of `mmap`, or `InvalidInput` for a length that is no multiple of eight.
@@ -63,7 +63,7 @@ impl Map {
         Ok(Self { map: Arc::new(map), writable: true, has_holes: false })
     }
 
-    /// Lends the words from byte `offset` on. Storing through cells of a read-only map kills the process.
+    /// Returns `words` words of the map, from byte `offset` on. A store through cells of a read-only map kills the process.
     ///
     /// # Panics
     /// When the range leaves the map or is not aligned: the caller checks sizes before it maps.
@@ -83,8 +83,8 @@ impl Map {
     }
 }
 
-/// Makes a map that starts on a huge page if the kernel has room for one, because only the pages of such a map can be collapsed. Kernels
-/// choose such addresses by themselves only if huge pages are switched on for the file system.
+/// Makes a map that starts on a huge-page boundary, if the kernel has room for it. The kernel can collapse only the pages of such a map
+/// into huge pages. Kernels choose such addresses by themselves only if huge pages are switched on for the file system.
 fn aligned(length: usize, make: impl Fn() -> io::Result<MmapRaw>) -> io::Result<MmapRaw> {
     let make = || {
         let map = make()?;

@@ -1,5 +1,5 @@
-//! Prepares a map: memory of the right node, huge pages, no faults at first touch, no swapping. The kernel may refuse each step. Each
-//! refusal is reported with its reason, and the other steps are still done.
+//! Prepares a map, so that its memory is of the right node, in huge pages, present before the first touch, and never swapped out. The
+//! kernel may refuse each step. Each refusal is reported with its reason, and the other steps are still done.
 
 use super::Map;
 use crate::fault;
@@ -10,8 +10,8 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Longest time for collapsing into huge pages. Each 2 MiB takes some 5 ms. Before each call collapses anything, the kernel waits for work
-/// of its own on every core. This wait is much longer if real-time threads leave the kernel no time, or if memory is fragmented.
+/// Longest time for collapsing pages into huge pages. Each 2 MiB takes some 5 ms. Before each call collapses anything, the kernel waits for
+/// work of its own on every core. This wait is much longer if real-time threads leave the kernel no time, or if memory is fragmented.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The steps that prepare a map.
@@ -19,8 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub struct Preparation {
     /// Take memory from this NUMA node as long as the node has some. For files in memory this applies to every process that maps them.
     pub numa_node: Option<u32>,
-    /// Collapse pages into huge pages. This stops after one second, when the 2 MiB in work are done. It is by far the slowest step, at some
-    /// 2.5 ms per MiB. Leave it out if opening must be quick beside real-time threads.
+    /// Collapse pages into huge pages. This is by far the slowest step, at some 2.5 ms per MiB. It begins no further huge page after one
+    /// second. Leave it out if opening must be quick beside real-time threads.
     pub huge_pages: bool,
     /// Touch every page now, and not at the first message.
     pub prefault: bool,
@@ -29,7 +29,7 @@ pub struct Preparation {
 }
 
 impl Preparation {
-    /// No step at all: pages arrive as they are touched.
+    /// No step at all. The kernel provides each page when the page is first touched.
     pub const NONE: Self = Self { numa_node: None, huge_pages: false, prefault: false, lock: false };
     /// Every step except the NUMA node, which the kernel chooses.
     pub const FULL: Self = Self { numa_node: None, huge_pages: true, prefault: true, lock: true };
@@ -61,12 +61,12 @@ impl fmt::Display for Step {
     }
 }
 
-/// Number of bytes that one system call of [`Pieces`] touches, which takes some 40 us. Meanwhile the kernel lets no other thread of the
+/// Number of bytes that one system call of [`Pieces`] touches. The call takes some 40 us. Meanwhile the kernel lets no other thread of the
 /// process map or unmap memory.
 const PIECE: usize = 64 << 10;
 
-/// The pages of a map, to be touched piece by piece. Each item touches the next [`PIECE_BYTES`](Self::PIECE_BYTES) in the calling thread,
-/// and is the result of that. For new memory an item takes about 40 us.
+/// An iterator that touches the pages of a map piece by piece. Each call of `next` touches [`PIECE_BYTES`](Self::PIECE_BYTES) in the
+/// calling thread, and returns the result. For new memory a call takes about 40 us.
 #[derive(Debug)]
 pub struct Pieces {
     map: Map,
@@ -74,10 +74,10 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// Bytes that an item touches; the last one may have fewer.
+    /// Number of bytes that one call touches. The last piece may be shorter.
     pub const PIECE_BYTES: u64 = PIECE as u64;
 
-    /// Iterates over all pages of `map`, which must be writable: if the file has no page yet, one is made.
+    /// Iterates over all pages of `map`. The map must be writable, because touching allocates the pages that the file lacks.
     ///
     /// # Panics
     /// When the map is for reading only.
@@ -130,7 +130,7 @@ pub fn is_real_time() -> bool {
     matches!(policy, libc::SCHED_FIFO | libc::SCHED_RR | libc::SCHED_DEADLINE)
 }
 
-/// Prepares `map`. Returns one [`Step`] for each step asked for.
+/// Prepares `map`. Returns one [`Step`] for each requested step.
 pub fn prepare(map: &Map, wanted: Preparation) -> Vec<Step> {
     let mut steps = Vec::new();
     // The node is set before anything is touched, because pages that exist stay where they are.
@@ -169,8 +169,8 @@ fn prefer(map: &Map, node: u32) -> io::Result<()> {
     *word = 1 << (node % 64);
     // The count is one too high, because the kernel subtracts one (mbind(2), under BUGS).
     let count = NODES + 1;
-    // SAFETY: the range is the whole of a map that we hold, and `nodes` has the bits that `count` tells of. A policy
-    // changes where pages that do not exist yet will come from, and nothing about those that do.
+    // SAFETY: the range is the whole of a map that we hold, and `nodes` has as many bits as the kernel reads. A policy changes where pages
+    // that do not exist yet will come from, and nothing about those that do.
     let refused = unsafe {
         let (first, bytes) = (map.map.as_mut_ptr(), map.map.len());
         libc::syscall(libc::SYS_mbind, first, bytes, libc::MPOL_PREFERRED, nodes.as_ptr(), count, 0)
@@ -195,8 +195,8 @@ fn collapse(map: &Map) -> io::Result<()> {
     })
 }
 
-/// Collapses piece by piece, because a single call for all pieces could not be stopped. The first refusal is reported. The pieces after
-/// it are tried all the same, unless this kernel does not do it at all.
+/// Collapses one huge page after another, because a single call for all of them could not be stopped. Reports the first refusal, and still
+/// tries the other pages. Stops at once if this kernel cannot collapse pages.
 fn collapse_each(
     pieces: impl ExactSizeIterator<Item = usize>,
     deadline: Instant,
@@ -224,7 +224,7 @@ mod tests {
     use crate::mem::memfd;
     use std::fs;
 
-    /// A map of memory with a name of its own, and what the kernel says of it in `/proc/self/numa_maps`.
+    /// Returns the steps for a map that prefers `node`, and the line of this map in `/proc/self/numa_maps`.
     fn preferring(node: u32) -> (Vec<Step>, String) {
         let name = format!("prefers-{node}-{}", std::process::id());
         let file = memfd::create(&name).unwrap();
@@ -283,13 +283,14 @@ mod tests {
         nix::fcntl::posix_fallocate(&file, 0, (64 << 20) - 4096).unwrap();
         prepare(&Map::read_only(&file, 64 << 20).unwrap(), Preparation::FULL);
         assert_eq!(memory(&file), (64 << 20) - 4096);
-        // A file that has what it says is prepared, whether it was written or only reserved.
+        // A file whose whole memory exists is prepared, whether the memory was written or only reserved.
         nix::fcntl::posix_fallocate(&file, 0, 64 << 20).unwrap();
         let steps = prepare(&Map::read_only(&file, 64 << 20).unwrap(), Preparation::FULL);
         assert!(steps[0].result.is_ok(), "{steps:?}");
     }
 
-    /// Kilobytes of a map with this name in memory, and locked there, as the kernel counts them.
+    /// Number of kilobytes of the map with this name that are in memory, and number of those that are locked there, according to the
+    /// kernel.
     fn resident_and_locked(name: &str) -> [u64; 2] {
         let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
         let own = smaps.split_once(name).expect("the map is there").1;

@@ -1,12 +1,12 @@
-//! Reserves a file's memory, so that a full file system is an error now and no fault later.
+//! Reserves a file's memory. A full file system is then an error of this call, and not a fault later.
 
 use nix::errno::Errno;
 use nix::fcntl::posix_fallocate;
 use std::fs::File;
 use std::io;
 
-/// Number of bytes reserved by one system call. A signal makes some kernels abandon the whole call, so a program with a timer could never
-/// reserve gigabytes at once.
+/// Number of bytes that one system call reserves. A signal makes some kernels abandon the whole call, so a program with a timer could never
+/// reserve gigabytes in one call.
 const PIECE: u64 = 2 << 20;
 
 /// Reserves the first `bytes` of `file`, which becomes at least that long.

@@ -1,5 +1,5 @@
-//! The tail of a ring, or a bound of it, for a daemon that ends the ring while its publisher may still be at work, or may have
-//! damaged it.
+//! Finds the tail of a ring, or an upper bound of the tail. A daemon uses it to end a ring whose publisher may still publish, or may have
+//! damaged the ring.
 
 use crate::error::Corrupt;
 use crate::layout::geometry::{GRANULE, MAX_COUNT, MAX_SEQUENCE};
@@ -7,23 +7,23 @@ use crate::layout::record::Flags;
 use crate::ring::locate::{Found, Locator, Miss, Place, TAIL_STEPS};
 use crate::ring::sync_points::{lazy, window};
 
-/// Most searches of [`Locator::tail_bound`] for the exact tail.
+/// Largest number of searches for the exact tail in [`Locator::tail_bound`].
 const BOUND_ATTEMPTS: usize = 16;
 
-/// The tail of a ring, as far as it can be known while its publisher may go on.
+/// The tail of a ring, or an upper bound of it while the publisher may still publish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TailBound {
-    /// The place where the next message will stand.
+    /// The place of the next message.
     Exact(Place),
     /// The publisher is too fast for the search. The next sequence was at most this one when the search began.
     AtMost {
-        /// A sequence above those of all messages and gaps that had been committed when the search began.
+        /// A sequence above the sequences of all messages and gaps that had been committed when the search began.
         next: u64,
     },
 }
 
 impl TailBound {
-    /// The first sequence that had not been committed when the search began, or one above it.
+    /// The first sequence that had not been committed when the search began, or a later sequence.
     pub fn next_sequence(self) -> u64 {
         match self {
             Self::Exact(place) => place.sequence,
@@ -33,21 +33,20 @@ impl TailBound {
 }
 
 impl Locator {
-    /// The tail, or an upper bound of it: for a daemon that ends a segment whose publisher may still be at work.
+    /// Finds the tail, or an upper bound of it. A daemon uses it to end a segment whose publisher may still publish.
     ///
-    /// - Every message and gap that had been committed when this was called has a sequence below
-    ///   [`TailBound::next_sequence`]. So has every message that a reader handed out before the call, if both sides order that
-    ///   by a fence (`SeqCst`).
+    /// - Every message and gap that had been committed when this was called has a sequence below [`TailBound::next_sequence`]. This also
+    ///   holds for every message that a reader handed out before the call, if a fence (`SeqCst`) on both sides orders the two.
     /// - A bound that is not exact lies at most 64 sequences above the tail at the end of the call.
-    /// - The work is at most 16 searches of 256 records each, a few milliseconds. It waits for nothing, and no bytes of the
-    ///   segment make it panic.
+    /// - The work is at most 16 searches of 256 records each, a few milliseconds. It waits for nothing, and no bytes of the segment make it
+    ///   panic.
     ///
-    /// The high half of a sequence is in the lazy line and in gap records alone. A publisher that means harm can therefore claim
-    /// any sequence, as it could by publishing a gap.
+    /// Only the lazy line and gap records have the high half of a sequence. So a malicious publisher can claim any sequence, as it could by
+    /// publishing a gap.
     ///
     /// # Errors
-    /// [`Corrupt`] when lazy line, index and records contradict each other. A correct publisher never causes it, however fast it
-    /// is.
+    /// [`Corrupt`] when lazy line, index and records contradict each other. A correct publisher never causes this error, however fast it
+    /// publishes.
     pub fn tail_bound(&self) -> Result<TailBound, Corrupt> {
         let before = self.progress();
         for _ in 0..BOUND_ATTEMPTS {
@@ -57,8 +56,8 @@ impl Locator {
                 Err(Miss::Overrun) => std::hint::spin_loop(),
             }
         }
-        // Every record that was committed before the call is counted by now, or is one of the messages since the last count:
-        // the publisher has gone on meanwhile, and it counts a gap before it goes on.
+        // Every record that was committed before the call is in the count by now, or is one of the messages since the last count. The
+        // reason: the publisher has published more meanwhile, and it counts a gap before it publishes more.
         let now = self.progress();
         let (published, frontier) = now;
         let count = self.start().sequence - 1..MAX_SEQUENCE;
@@ -68,13 +67,13 @@ impl Locator {
         Ok(TailBound::AtMost { next: (published + 1 + lazy::EVERY).min(MAX_SEQUENCE) })
     }
 
-    /// The lazy count and the frontier. One of them changes whenever a publisher is fast enough to escape a search.
+    /// The lazy count and the frontier. A publisher that is fast enough to escape a search changes at least one of them.
     fn progress(&self) -> (u64, u64) {
         let frontier = window::frontier_before_loads(&self.cells.header);
         (lazy::peek(&self.cells.header), frontier)
     }
 
-    /// The tail, if another word than the lazy line confirms it.
+    /// Finds the tail, and confirms it by a word other than the lazy line.
     fn proved_tail(&self) -> Result<Place, Miss> {
         let hint = self.hint()?;
         let (place, found) = self.walk(hint, u64::MAX, TAIL_STEPS)?;
@@ -85,7 +84,7 @@ impl Locator {
         Ok(place)
     }
 
-    /// Accepts an empty place where the lazy line says that a sequence is due, if another word confirms it.
+    /// Accepts an empty place with the next sequence of the lazy line, if another word confirms the place.
     pub(crate) fn confirm(&self, place: Place) -> Result<(), Miss> {
         if self.is_explained(place)? {
             return Ok(());
@@ -100,8 +99,8 @@ impl Locator {
         }
     }
 
-    /// Whether the ring confirms that an empty place is that of its sequence. It does so if the place is the ring's first, if a
-    /// control record or a small pad stands right before it, or if the message or gap before leads to it.
+    /// Whether the ring confirms that an empty place belongs to its sequence. It does in three cases: the place is the ring's first; a
+    /// control record or a small pad ends at the place; or the message or gap before it leads to the place.
     fn is_explained(&self, place: Place) -> Result<bool, Miss> {
         if place == self.start() {
             return Ok(true);

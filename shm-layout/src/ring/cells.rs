@@ -1,7 +1,7 @@
-//! Shared words: a slice of atomics that another process may be writing. It stays mapped as long as it is held.
+//! Shared words: a slice of atomics that another process may be writing. The slice keeps its memory mapped.
 //!
-//! All access to shared memory goes through here. No `&[u8]` and no `&T` is ever formed over it. Readers use relaxed loads of at
-//! most eight bytes, the operations that the standard library documents as allowed on read-only pages.
+//! All access to shared memory goes through this module. It never makes a `&[u8]` or `&T` of shared memory. Readers use relaxed loads of at
+//! most eight bytes, because the standard library allows these on read-only pages.
 
 use crate::layout::geometry::WORD;
 use crate::layout::header::{HEADER_WORDS, SESSION_REST};
@@ -12,17 +12,17 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Words that a [`Page`] has at least. The model has no more than it needs.
+/// Least number of words of a [`Page`]. The model has no more words than it needs.
 const PAGE_WORDS: usize = if cfg!(loom) { SESSION_REST + 1 } else { HEADER_WORDS };
 
-/// A run of shared 8-byte words, at least one, and a share in the owner that keeps them mapped.
+/// A slice of at least one shared 8-byte word. It holds a reference to the owner that keeps the words mapped.
 #[derive(Clone)]
 pub struct Cells {
     words: NonNull<AtomicU64>,
-    /// The index of the last word, which is also the mask for indexes that wrap.
+    /// The index of the last word. It is also the mask for indexes that wrap.
     last: usize,
-    /// Cold field. It unmaps the memory when the last holder is dropped. It is one pointer and not two, because publishers and
-    /// readers have cells among the few lines that they need for each message.
+    /// Cold field. It unmaps the memory when the last holder is dropped. It is one pointer instead of two, because cells lie in the few
+    /// cache lines that publishers and readers need for each message.
     _owner: Arc<Box<dyn Any + Send + Sync>>,
 }
 
@@ -32,7 +32,7 @@ unsafe impl Send for Cells {}
 unsafe impl Sync for Cells {}
 
 impl Cells {
-    /// Lends `len` words at `words`.
+    /// Makes cells of the `len` words at `words`.
     ///
     /// # Safety
     /// `words` is aligned to eight bytes, and `len` words from it stay mapped readable for as long as `owner` lives.
@@ -51,7 +51,7 @@ impl Cells {
         Self { words, last, _owner: Arc::new(Box::new(owner)) }
     }
 
-    /// Zeroed words of this process's own, for models and tests.
+    /// Makes zeroed words in this process's own memory, for models and tests.
     #[cfg(any(test, loom))]
     pub(crate) fn zeroed(len: usize) -> Self {
         let owner: Vec<AtomicU64> = (0..len).map(|_| AtomicU64::new(0)).collect();
@@ -60,7 +60,7 @@ impl Cells {
         Self { words, last, _owner: Arc::new(Box::new(owner)) }
     }
 
-    /// Word number `number`, modulo the number of words, which is a power of two.
+    /// The word with index `number`, modulo the number of words. The number of words must be a power of two.
     #[inline(always)]
     pub fn wrapped(&self, number: u64) -> &AtomicU64 {
         // SAFETY: the mask makes any number at most the index of the last word.
@@ -69,20 +69,20 @@ impl Cells {
         unsafe { word.as_ref() }
     }
 
-    /// The word at `position`, in bytes since the ring began, if these words are the ring's.
+    /// The word of a ring at `position`, in bytes since the ring began. These cells must be the data of the ring.
     #[inline(always)]
     pub fn word_at(&self, position: u64) -> &AtomicU64 {
         self.wrapped(position / WORD)
     }
 
-    /// The words of the `bytes` from `position` on; none if they cross the end of the ring. `bytes` is a multiple of eight.
+    /// The words of the `bytes` from `position` on. Returns `None` if they cross the end of the ring. `bytes` is a multiple of eight.
     #[inline(always)]
     pub fn run_at(&self, position: u64, bytes: u64) -> Option<&[AtomicU64]> {
         let at = (position / WORD) as usize & self.last;
         self.get(at..at + (bytes / WORD) as usize)
     }
 
-    /// Stores zero in the words at `from`, `from + step` and so on, up to and without `end`, which is a number of steps away.
+    /// Stores zero in the words at `from`, `from + step` and so on, below `end`. `end - from` is a multiple of `step`.
     #[inline(always)]
     pub fn zero_each(&self, from: u64, end: u64, step: u64) {
         let Some(run) = self.run_at(from, end - from) else {
@@ -129,13 +129,13 @@ impl fmt::Debug for Cells {
 
 /// The words of a page, such as the header of a segment.
 ///
-/// The writer and the readers need a few of these words for each message. Their numbers are constants, so that reaching them
-/// needs no check of bounds.
+/// The writer and the readers need a few of these words for each message. The indexes of these words are constants, so an access needs no
+/// bounds check.
 #[derive(Debug, Clone)]
 pub struct Page(Cells);
 
 impl Page {
-    /// The page that these words are.
+    /// Makes a page of these words.
     ///
     /// # Panics
     /// When there are fewer words than a page has.
@@ -144,7 +144,7 @@ impl Page {
         Self(cells)
     }
 
-    /// Word `NUMBER`.
+    /// The word with index `NUMBER`.
     #[inline(always)]
     pub fn word<const NUMBER: usize>(&self) -> &AtomicU64 {
         const { assert!(NUMBER < PAGE_WORDS) };
@@ -169,7 +169,7 @@ impl Deref for Page {
 pub struct RingCells {
     /// The header page.
     pub header: Page,
-    /// One position a sequence, modulo its length.
+    /// The sequence index: word `s` modulo the length has a position for sequence `s`.
     pub index: Cells,
     /// The granules.
     pub data: Cells,

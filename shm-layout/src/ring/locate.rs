@@ -1,9 +1,9 @@
-//! Finding places in a ring: its tail, its oldest safe record, a given sequence.
+//! Finds places in a ring: its tail, its oldest safe record, or a given sequence.
 //!
-//! Joiners, lapped readers, tools and successors use it; no message passes through it. It relies on the index. The index holds
-//! for each sequence the position from which to look for it: its record, or the pads right before it. For
-//! the next sequence it holds the tail, or the gap right before it. Every word that is read is a claim: a place is returned
-//! only after the record's own sequence and the frontier have confirmed it, and every loop is bounded.
+//! Readers that join or were lapped, tools and a publisher's successor use it. No message passes through it. It relies on the index. For
+//! each sequence, the index has the position of its record, or of the pads right before the record. For the next sequence, it has the
+//! position of the tail, or of the gap right before the tail. Another process writes these words. So a search returns a place only after
+//! the record's own sequence and the frontier have confirmed it, and every loop is bounded.
 
 use crate::error::Corrupt;
 use crate::fault::mutant;
@@ -16,15 +16,15 @@ use crate::sync::Ordering;
 use std::cmp::Ordering::{Equal, Greater, Less};
 use thiserror::Error;
 
-/// Number of times that a search starts again because the writer overran it. After that it returns an overwritten place.
+/// Number of times that a search starts again because the writer overtook it. After that, the search returns an overwritten place.
 #[cfg(not(loom))]
 const ATTEMPTS: usize = 100;
 #[cfg(loom)]
 const ATTEMPTS: usize = 1;
-/// Most records that a walk to the tail passes: some more than there can be between a hint and the tail of its time.
+/// Most records that a walk to the tail passes. There can be somewhat fewer between a hint and the tail at the time of the hint.
 pub(crate) const TAIL_STEPS: u64 = 4 * lazy::EVERY;
 
-/// A lazy line that has moved by less than this has not passed over all numbers of the low half of a sequence.
+/// Limit for the advance of the lazy line during a check. Below it, the low half of a sequence has not taken all its values.
 const LOW_HALF: u64 = 1 << 31;
 
 /// A record boundary and the sequence that is due there.
@@ -40,8 +40,8 @@ impl Place {
     /// The beginning of every ring.
     pub const START: Self = Self { position: 0, sequence: 1 };
 
-    /// A place that no ring has, at which `sequence` is due. A reader there finds no message, whatever the ring holds: it lies
-    /// beyond every frontier.
+    /// A place that no ring has, with `sequence` as its sequence. A reader there finds no message, whatever the ring holds, because the
+    /// position is beyond every frontier.
     pub const fn nowhere(sequence: u64) -> Self {
         Self { position: 1 << 63, sequence }
     }
@@ -54,7 +54,7 @@ pub enum LocateError {
     /// The message has been overwritten.
     #[error("sequence {sequence} is no longer in the ring: the oldest is {oldest}")]
     TooOld {
-        /// The sequence asked for.
+        /// The requested sequence.
         sequence: u64,
         /// The oldest that a reader can still start from.
         oldest: u64,
@@ -62,7 +62,7 @@ pub enum LocateError {
     /// The message has not been published.
     #[error("sequence {sequence} is not published yet: the next is {next}")]
     NotYet {
-        /// The sequence asked for.
+        /// The requested sequence.
         sequence: u64,
         /// The sequence of the next message.
         next: u64,
@@ -70,7 +70,7 @@ pub enum LocateError {
     /// Another program wrote to the segment.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
-    /// The subscriber is the copy that a forked child has of its parent's subscriber. It keeps its place.
+    /// The subscriber is a copy that `fork` made in a child process. It keeps its place.
     #[error("this subscriber belongs to the process that was forked: open one of its own here")]
     Forked,
 }
@@ -78,7 +78,7 @@ pub enum LocateError {
 /// The reason why a search begins again, or cannot succeed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Miss {
-    /// The writer was faster: the record that was looked at may be another one by now.
+    /// The writer was faster: it may have overwritten the record that the search read.
     Overrun,
     /// Another program wrote to the segment.
     Corrupt(Corrupt),
@@ -99,7 +99,7 @@ pub(crate) enum Found {
     Record { commit: Commit, sequence: u64, after: Place },
 }
 
-/// Looks into a ring without moving any reader.
+/// Searches a ring without moving any reader.
 #[derive(Debug, Clone)]
 pub struct Locator {
     pub(super) cells: RingCells,
@@ -112,11 +112,11 @@ impl Locator {
         Self { cells, geometry }
     }
 
-    /// A place after every message that was published before this call. The next message will stand there. While a publisher
-    /// is at work, a message that came during the call may stand there already.
+    /// Finds a place after every message that was published before this call: the place of the next message. If a publisher is active, a
+    /// message that it published during the call may be there already.
     ///
-    /// If the publisher overwrites each such place at once, the result is an overwritten place. A reader that begins there
-    /// learns that it was lapped, and how many messages it missed since.
+    /// If the publisher overwrites each such place at once, the result is an overwritten place. A reader that begins there learns that it
+    /// was lapped, and how many messages it missed since.
     ///
     /// # Errors
     /// [`LocateError::Corrupt`].
@@ -142,7 +142,7 @@ impl Locator {
         Ok(place)
     }
 
-    /// A place that the writer has overwritten, and the sequence that was next not long ago.
+    /// A place that the writer has overwritten, with a sequence that was recently the next.
     fn overwritten(&self) -> Result<Place, LocateError> {
         let frontier = window::frontier_before_loads(&self.cells.header);
         let published = lazy::peek(&self.cells.header);
@@ -154,11 +154,11 @@ impl Locator {
         Ok(behind.map_or(self.start(), |position| Place { position, sequence: published + 1 }))
     }
 
-    /// The oldest place that the writer will not overwrite before its next chunk. The index reaches back as many sequences as it
-    /// has entries. If gaps use up the entries, older messages that are still in the ring are not found.
+    /// Finds the oldest place that the writer will not overwrite before its next chunk. The index reaches back as many sequences as it has
+    /// entries. If gaps use up the entries, the search does not find older messages that are still in the ring.
     ///
-    /// If the publisher overwrites the place before it has been looked at, each further try leaves twice the room. If no place
-    /// lasts, the result is that of [`tail`](Self::tail).
+    /// If the publisher overwrites the place before the search has read it, each further attempt leaves twice the room. If every attempt
+    /// fails, the result is the same as that of [`tail`](Self::tail).
     ///
     /// # Errors
     /// [`LocateError::Corrupt`].
@@ -178,8 +178,8 @@ impl Locator {
         if safe == 0 {
             return self.verify(self.start());
         }
-        // Positions in the index grow with the sequence. An entry that the writer has reused meanwhile names a position
-        // from the newest on, and its old sequence counts as too old.
+        // Positions in the index grow with the sequence. If the writer has reused an entry meanwhile, the entry names one of the newest
+        // positions, and its old sequence counts as too old.
         let (mut low, mut high) =
             (newest.sequence.saturating_sub(self.geometry.index_entries - 1).max(1), newest.sequence);
         let mut oldest = newest;
@@ -196,11 +196,11 @@ impl Locator {
         self.verify(oldest)
     }
 
-    /// The place of message `sequence`, of the gap that covers it, or of the next message to come. It takes O(1). A message that
-    /// gaps have put beyond the index's reach takes a walk, if one leads to it.
+    /// Finds the place of message `sequence`, of the gap that covers it, or of the next message to come. It takes O(1). If gaps have pushed
+    /// the message out of the index, it walks from the oldest place to the message, if it can.
     ///
     /// # Errors
-    /// [`LocateError::TooOld`] with the oldest left, [`LocateError::NotYet`], or [`LocateError::Corrupt`].
+    /// [`LocateError::TooOld`] with the oldest sequence that is left, [`LocateError::NotYet`], or [`LocateError::Corrupt`].
     pub fn seek(&self, sequence: u64) -> Result<Place, LocateError> {
         if let Some(sought) = self.retry(|attempt| self.seek_now(sequence, attempt))? {
             return sought;
@@ -214,8 +214,8 @@ impl Locator {
         }
     }
 
-    /// The place right after the message or gap before `sequence`, so that control records between the two are read. `None` if
-    /// that is no longer there, or if the publisher is faster.
+    /// Finds the place right after the message or gap before `sequence`. A reader that starts there also reads the control records between
+    /// the two. Returns `None` if that message or gap was overwritten, or if the publisher is faster.
     pub fn behind(&self, sequence: u64) -> Option<Place> {
         if sequence == self.start().sequence {
             return self.verify(self.start()).ok().filter(|place| place.sequence == sequence);
@@ -287,14 +287,14 @@ impl Locator {
         }
     }
 
-    /// The index entry of a sequence. It holds for sequences that the lazy line counts and for the next one. The entries of all
-    /// others may be reused; they then name no position before that of the next sequence.
+    /// The position in the index entry of a sequence. It is valid for sequences that the lazy line counts, and for the next one. The writer
+    /// may have reused other entries. These have no position before that of the next sequence.
     pub(super) fn indexed(&self, sequence: u64) -> u64 {
         let entry = (sequence & (self.geometry.index_entries - 1)) as usize;
         index::peek(&self.cells.index, entry) & !(GRANULE - 1)
     }
 
-    /// Accepts a place if the record there has its sequence, or is a gap that covers it or ends right before it.
+    /// Checks a place. Accepts it if the record there has its sequence, or is a gap that covers this sequence or ends right before it.
     fn verify(&self, place: Place) -> Result<Place, Miss> {
         Ok(match self.inspect(place)? {
             Found::Nothing => place,
@@ -307,15 +307,15 @@ impl Locator {
         })
     }
 
-    /// Whether a reader that waits at `position` has a reason to look: a record stands there, or the reader was overtaken. The
-    /// daemon's waker asks this for sleeping readers. In doubt the answer is yes.
+    /// Whether a reader that waits at `position` must wake up, because there is a record or because the reader was lapped. The daemon's
+    /// waker calls this for sleeping readers. In doubt the result is true.
     pub fn is_ready(&self, position: u64) -> bool {
         let commit = commit::peek(self.cells.data.word_at(position & !(GRANULE - 1)));
         let frontier = window::frontier(&self.cells.header);
         commit.word() != 0 || frontier.wrapping_sub(position) > self.geometry.capacity
     }
 
-    /// Goes on from a place to the record that carries or covers `sequence`, or to the tail.
+    /// Walks from a place to the record that has or covers `sequence`, or to the tail.
     pub(crate) fn walk(&self, mut place: Place, sequence: u64, steps: u64) -> Result<(Place, Found), Miss> {
         for _ in 0..=steps {
             match self.inspect(place)? {
@@ -367,7 +367,7 @@ impl Locator {
         Ok(Found::Record { commit, sequence, after: Place { position: end, sequence: next } })
     }
 
-    /// Repeats a search until one was not overrun by the writer. `None` if every attempt was.
+    /// Repeats a search until the writer does not overtake it. Returns `None` if the writer overtook every attempt.
     fn retry<T>(&self, mut search: impl FnMut(usize) -> Result<T, Miss>) -> Result<Option<T>, Corrupt> {
         for attempt in 0..ATTEMPTS {
             match search(attempt) {

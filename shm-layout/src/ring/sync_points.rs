@@ -1,11 +1,10 @@
-//! The synchronization points of the ring: each release, each acquire that answers it, and the mutant that takes one of
-//! them away.
+//! The synchronization points of the ring: each release, each acquire that answers it, and the mutant that removes one of them.
 //!
-//! The module's paper (`ring/mod.rs`) says what each pair gives. `writer/`, `reader/`, `locate.rs` and `bound.rs` call
-//! these functions and contain no fence and no ordering but `Relaxed`. The functions are inlined: on x86-64 each is a plain
-//! load or store, on aarch64 one `dmb` or `stlr` more.
+//! The documentation of the module `ring` says what each pair guarantees. `writer/`, `reader/`, `locate.rs` and `bound.rs` call these
+//! functions. Those files themselves contain no fence, and no ordering but `Relaxed`. The functions are inlined. On x86-64 each is a plain
+//! load or store. On aarch64 each is one `dmb` or `stlr` more.
 //!
-//! A mutant weakens one function, in builds for the model alone (`fault.rs`). The model must notice it (`tests/loom.rs`).
+//! A mutant weakens one function, only in builds for the model (`fault.rs`). The model must detect it (`tests/loom.rs`).
 
 use crate::fault::mutant;
 use crate::layout::header::{FRONTIER, LAZY_PUBLISHED, STATE};
@@ -18,8 +17,8 @@ fn release(is_weakened: bool) -> Ordering {
     if is_weakened { Ordering::Relaxed } else { Ordering::Release }
 }
 
-/// The writer stores a commit word after the payload and after the zero after the record. A reader that sees the commit
-/// word sees both.
+/// The writer stores a commit word after the payload, and after the zero that follows the record. A reader that sees the commit word sees
+/// both.
 pub(super) mod commit {
     use super::*;
 
@@ -29,7 +28,7 @@ pub(super) mod commit {
         word.store(commit.word(), release(mutant!("relaxed_commit"))); // SYNC POINT: commit
     }
 
-    /// The commit word, and with it the record; `None` while nothing is committed there.
+    /// Loads the commit word. The loads after this call then see the record. Returns `None` while there is no committed record.
     #[inline(always)]
     pub(in crate::ring) fn see(word: &AtomicU64) -> Option<Commit> {
         let commit = peek(word);
@@ -42,7 +41,7 @@ pub(super) mod commit {
         Some(commit)
     }
 
-    /// As [`see`], for a walk, which also looks at words that are zero.
+    /// Does the same as [`see`] for a walk, which also needs words that are zero.
     #[inline]
     pub(in crate::ring) fn see_on_walk(word: &AtomicU64) -> Commit {
         let commit = peek(word);
@@ -52,19 +51,19 @@ pub(super) mod commit {
         commit
     }
 
-    /// The commit word alone, which says nothing about the record yet.
+    /// Loads only the commit word. Later loads may not see the record yet.
     #[inline(always)]
     pub(in crate::ring) fn peek(word: &AtomicU64) -> Commit {
         Commit::from_word(word.load(Ordering::Relaxed))
     }
 }
 
-/// The writer announces a frontier before it stores anything below it. A reader that has loaded such bytes sees at least
-/// that frontier afterwards.
+/// The writer announces a frontier before it stores any byte below the frontier. A reader that has loaded such a byte sees at least that
+/// frontier afterwards.
 pub(super) mod window {
     use super::*;
 
-    /// Announces that the writer will store to granules below `frontier`. Stores before this call may come later.
+    /// Announces that the writer will store to granules below `frontier`. Stores before this call may become visible later.
     #[inline]
     pub(in crate::ring) fn announce(header: &Page, frontier: u64) {
         header.word::<FRONTIER>().store(frontier, Ordering::Relaxed);
@@ -73,7 +72,7 @@ pub(super) mod window {
         }
     }
 
-    /// As [`announce`], by a successor that is about to clean what a dead writer left.
+    /// Does the same as [`announce`] for a successor that is about to clean the granules of a dead writer.
     #[inline]
     pub(in crate::ring) fn announce_on_takeover(header: &Page, frontier: u64) {
         if mutant!("takeover_without_frontier") {
@@ -85,7 +84,7 @@ pub(super) mod window {
         }
     }
 
-    /// The frontier after all loads before this call.
+    /// Loads the frontier, after all loads before this call.
     #[inline(always)]
     pub(in crate::ring) fn frontier_after_loads(header: &Page) -> u64 {
         if !mutant!("no_window_fence") {
@@ -94,7 +93,7 @@ pub(super) mod window {
         frontier(header)
     }
 
-    /// As [`frontier_after_loads`], for a walk.
+    /// Does the same as [`frontier_after_loads`] for a walk.
     #[inline]
     pub(in crate::ring) fn frontier_after_walk(header: &Page) -> u64 {
         if !mutant!("no_walk_window_fence") {
@@ -103,7 +102,7 @@ pub(super) mod window {
         frontier(header)
     }
 
-    /// The frontier before all loads that come after this call.
+    /// Loads the frontier, before all loads after this call.
     #[inline]
     pub(in crate::ring) fn frontier_before_loads(header: &Page) -> u64 {
         let frontier = frontier(header);
@@ -111,30 +110,30 @@ pub(super) mod window {
         frontier
     }
 
-    /// A frontier of now, in no order with other loads.
+    /// Loads the frontier, without any order to other loads.
     #[inline(always)]
     pub(in crate::ring) fn frontier(header: &Page) -> u64 {
         header.word::<FRONTIER>().load(Ordering::Relaxed)
     }
 }
 
-/// The writer stores an index entry after the zeros at the place that it names. A joiner that follows the entry sees them.
+/// The writer stores an index entry after the zeros at the entry's position. A joiner that loads at this position sees the zeros.
 pub(super) mod index {
     use super::*;
 
-    /// Says where the record of `sequence` is, or will be.
+    /// Stores the position of the record of `sequence`, which may be still to come.
     #[inline(always)]
     pub(in crate::ring) fn publish(index: &Cells, sequence: u64, position: u64) {
         index.wrapped(sequence).store(position, release(mutant!("relaxed_index"))); // SYNC POINT: index
     }
 
-    /// The position in entry number `entry`, which claims nothing yet about what stands there.
+    /// Loads the position in entry number `entry`. Later loads may not see yet what is at this position.
     #[inline]
     pub(in crate::ring) fn peek(index: &Cells, entry: usize) -> u64 {
         index[entry].load(Ordering::Relaxed)
     }
 
-    /// To be called between a load of an entry and the first load at the place that it names.
+    /// Orders a load of an entry before the first load at the entry's position. Call it between the two.
     #[inline]
     pub(in crate::ring) fn follow() {
         if !mutant!("no_index_fence") {
@@ -143,22 +142,22 @@ pub(super) mod index {
     }
 }
 
-/// The writer counts messages on the lazy line after it has stored the index entries of all of them and of the next. A reader that
-/// sees the count sees these entries and the records.
+/// The writer counts messages in the lazy line after it has stored the index entries of all of them and of the next. A reader that sees the
+/// count sees these entries and the records.
 pub(super) mod lazy {
     use super::*;
 
-    /// Messages between two updates of the lazy line. A joiner walks over at most so many messages, each with at most one pad
-    /// before it. The number is smaller than the number of index entries, so that no entry is reused while the lazy line names it.
+    /// Number of messages between two updates of the lazy line. A joiner walks over at most this many messages, each with at most one pad
+    /// before it. The number is smaller than the number of index entries. So the writer reuses no entry while the lazy line points to it.
     pub(in crate::ring) const EVERY: u64 = if cfg!(loom) { 2 } else { 64 };
 
-    /// Counts all messages up to `published`.
+    /// Stores that all messages up to `published` are published.
     #[inline]
     pub(in crate::ring) fn publish(header: &Page, published: u64) {
         header.word::<LAZY_PUBLISHED>().store(published, release(mutant!("relaxed_lazy"))); // SYNC POINT: lazy
     }
 
-    /// The count, and with it the index entries.
+    /// Loads the count. The loads after this call then see the index entries.
     #[inline]
     pub(in crate::ring) fn see(header: &Page) -> u64 {
         let published = peek(header);
@@ -168,7 +167,7 @@ pub(super) mod lazy {
         published
     }
 
-    /// Loads the count, for a reader that copies many records at once. What it counts is visible then.
+    /// Loads the count, for a reader that copies many records at once. The loads after this call then see the counted records.
     #[inline(always)]
     pub(in crate::ring) fn see_for_run(header: &Page) -> u64 {
         let published = peek(header);
@@ -178,15 +177,15 @@ pub(super) mod lazy {
         published
     }
 
-    /// A count of now, in no order with other loads.
+    /// Loads the count, without any order to other loads.
     #[inline(always)]
     pub(in crate::ring) fn peek(header: &Page) -> u64 {
         header.word::<LAZY_PUBLISHED>().load(Ordering::Relaxed)
     }
 }
 
-/// The writer stores the state that ends a segment after everything that it published. A reader that sees the state sees
-/// all of that.
+/// The writer stores the state that ends a segment after everything that it published. A reader that sees the state sees all records of the
+/// writer.
 pub(super) mod close {
     use super::*;
 
@@ -196,7 +195,7 @@ pub(super) mod close {
         header.word::<STATE>().store(state, release(mutant!("relaxed_close"))); // SYNC POINT: close
     }
 
-    /// The state word, and with it everything that was published before it.
+    /// Loads the state word. The loads after this call then see everything that was published before it.
     #[inline]
     pub(in crate::ring) fn see(header: &Page) -> u64 {
         let state = header.word::<STATE>().load(Ordering::Relaxed);

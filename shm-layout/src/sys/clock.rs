@@ -1,16 +1,16 @@
-//! How far the host's clock may be from the true time, as the program that sets the clock has told the kernel.
+//! The greatest possible error of the host's clock, as the program that sets the clock reported it to the kernel.
 
 use nix::libc;
 use std::io;
 
-/// Returns the greatest possible error of the clock, in nanoseconds; `None` if nobody synchronises the clock.
+/// Returns the greatest possible error of the clock, in nanoseconds; `None` if no program synchronises the clock.
 ///
-/// The figure grows while no program corrects the clock, and is an upper limit: the true error is much smaller in most
-/// cases. One system call.
+/// The figure is an upper limit, and grows while no program corrects the clock. The true error is much smaller in most cases. Cost: one
+/// system call.
 ///
 /// # Errors
-/// If the system does not let this process ask. A service manager's filter of system calls often refuses `adjtimex` with `EPERM`, because
-/// the same call can set the clock.
+/// The error of `adjtimex`. A service manager's filter of system calls often refuses it with `EPERM`, because the same call can set the
+/// clock.
 ///
 /// ```
 /// match shmcast_layout::sys::clock::error_ns() {

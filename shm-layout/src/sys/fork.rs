@@ -1,9 +1,10 @@
-//! Forked children. A child has a copy of each descriptor of its parent, and with it a share of the parent's locks and sockets: the kernel does
-//! not let go of them when the parent ends, while the child lives.
+//! Forked children. A child has a copy of each descriptor of its parent. With the copy it shares the parent's locks and sockets. The kernel
+//! does not release them when the parent ends, as long as the child lives.
 //!
-//! So what tells others that a process lives is put into [`ParentsOnly`]. A handler of `pthread_atfork` closes it in each child, before anything
-//! else runs there. It also counts the forks, so that a child's copy of a handle can tell that it is one. A program that calls `clone` itself, past the C
-//! library, runs no handlers; its child shares everything.
+//! A descriptor that shows other processes that this process lives is therefore put into [`ParentsOnly`]. In each child, a handler of
+//! `pthread_atfork` closes such descriptors before `fork` returns. The handler also counts the forks, so that a child's copy of a handle
+//! can detect that it is a copy. If a program calls `clone` itself, without the C library, no handler runs, and its child shares
+//! everything.
 
 use nix::libc;
 use std::ops::Deref;
@@ -12,14 +13,14 @@ use std::ptr::null_mut;
 use std::sync::Once;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
-/// How often this process was forked off, counted from the program that was started and first asked.
+/// Number of forks from the program that first called [`watch`] to this process.
 static FORKS: AtomicU32 = AtomicU32::new(0);
-/// The list of all slots. It only grows, by as many slots as descriptors were kept here at the same time.
+/// The list of all slots. It only grows. Its length is the largest number of descriptors that were in [`ParentsOnly`] at the same time.
 static SLOTS: AtomicPtr<Slot> = AtomicPtr::new(null_mut());
-/// The descriptor of a slot that is free.
+/// The value of a free slot, in place of a descriptor.
 const FREE: RawFd = -1;
 
-/// A descriptor that is closed in children.
+/// A slot for a descriptor that forked children must close.
 #[derive(Debug)]
 struct Slot {
     descriptor: AtomicI32,
@@ -30,8 +31,8 @@ struct Slot {
 // SAFETY: `next` is written before the slot is shared, and slots are never freed.
 unsafe impl Sync for Slot {}
 
-/// How often this process was forked off. Something made in another process has noted another number. Cost: a load of a word that does not
-/// change in a process.
+/// Number of forks that lead to this process. A handle stores the number of the process that made it. In a child the number is different.
+/// Cost: a load of a word that does not change in a process.
 ///
 /// ```
 /// use shmcast_layout::sys::fork::count;
@@ -42,7 +43,7 @@ pub fn count() -> u32 {
     FORKS.load(Ordering::Relaxed)
 }
 
-/// Lets children of this process know that they are such, and returns the [`count`], to be noted by what belongs to this process. Cost: two loads after
+/// Starts to count the forks of this process, and returns the [`count`]. A handle of this process stores the result. Cost: two loads after
 /// the first call.
 ///
 /// ```
@@ -53,14 +54,14 @@ pub fn watch() -> u32 {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
         // SAFETY: the handler is a function without arguments that does what POSIX allows in a forked child: it makes system calls and uses
-        // atomics. If there is no memory for it, children share what is here, as without it.
+        // atomics. If there is no memory for the handler, children share the descriptors, as without it.
         let _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
     count()
 }
 
-/// Something with a descriptor that forked children do not keep. In a child, the descriptor's number leads to something else, and is the child's
-/// copy to close.
+/// A value with a descriptor that forked children do not keep. In a child, the descriptor's number belongs to another file, which the
+/// child's copy of the value closes when it is dropped.
 ///
 /// ```
 /// use shmcast_layout::sys::fork::ParentsOnly;
@@ -71,13 +72,13 @@ pub fn watch() -> u32 {
 /// ```
 #[derive(Debug)]
 pub struct ParentsOnly<T> {
-    // The fields are dropped in this order: the number of a descriptor that is closed may be another's.
+    // The fields are dropped in this order: after a descriptor is closed, its number may belong to another file.
     _kept: Kept,
     inner: T,
 }
 
 impl<T: AsFd> ParentsOnly<T> {
-    /// Keeps the descriptor away from children that are forked from now on. The descriptor of `inner` must stay the same.
+    /// Makes children that are forked from now on close the descriptor of `inner`. The descriptor must stay the same.
     pub fn new(inner: T) -> Self {
         watch();
         Self { _kept: Kept(keep(inner.as_fd().as_raw_fd())), inner }
@@ -102,7 +103,7 @@ impl Drop for Kept {
     }
 }
 
-/// The slots from the youngest to the oldest.
+/// Iterates over the slots, from the newest to the oldest.
 fn slots() -> impl Iterator<Item = &'static Slot> {
     let mut next = SLOTS.load(Ordering::Acquire).cast_const();
     std::iter::from_fn(move || {
@@ -142,8 +143,8 @@ extern "C" fn in_child() {
     }
 }
 
-/// Closes a descriptor, and reuses its number for an event counter that nobody else has. The child's copy of the handle closes that number
-/// when it is dropped, and must not close another descriptor.
+/// Closes a descriptor, and reuses its number for a new event counter. The child's copy of the handle closes that number when it is
+/// dropped, and must not close another descriptor.
 fn give_up(descriptor: RawFd) {
     // SAFETY: the number is one of a handle that is in use in the parent, so it is the child's own copy of that.
     unsafe { libc::close(descriptor) };

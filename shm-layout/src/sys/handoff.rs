@@ -1,7 +1,7 @@
-//! Packets with descriptors over Unix sockets. Through them a daemon hands out memory, and learns who its peer is.
+//! Packets with descriptors over Unix sockets. With them a daemon hands out memory, and learns the identity of its peer.
 //!
-//! Sockets are SOCK_SEQPACKET: one send is one receive, and a peer that dies is a hang-up. No size that a peer claims causes an allocation,
-//! and descriptors that were not asked for are closed.
+//! The sockets are SOCK_SEQPACKET: one send is one receive, and the death of a peer is a hang-up. No size that a peer claims causes an
+//! allocation. The functions close descriptors that were not requested.
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -20,10 +20,10 @@ pub const MAX_DESCRIPTORS: usize = 4;
 pub const MAX_PACKET: usize = 64 << 10;
 /// Greatest number of descriptors that a service manager keeps for the daemon: `FileDescriptorStoreMax=` of the shipped unit.
 pub const MAX_KEPT: usize = 8192;
-/// Greatest number of descriptors that [`inherited`] accepts: those kept, and the sockets at which the service manager listens.
+/// Greatest number of descriptors that [`inherited`] accepts: the kept ones, and the sockets at which the service manager listens.
 pub const MAX_INHERITED: usize = MAX_KEPT + 64;
 
-/// The process at the other end of a socket, as the kernel recorded it at the time of the connection.
+/// The process at the other end of a socket, as the kernel recorded it when it connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
     /// Process id in our own namespace; 0 if the process is in a namespace that we cannot see.
@@ -41,7 +41,7 @@ pub struct Packet {
     pub length: usize,
     /// Descriptors that were sent with the bytes.
     pub descriptors: Vec<File>,
-    /// Whether the packet was larger than the buffer or had more than [`MAX_DESCRIPTORS`]. If so, only a part of it is here.
+    /// Whether the packet was larger than the buffer, or had more than [`MAX_DESCRIPTORS`]. Then this value has only a part of it.
     pub truncated: bool,
 }
 
@@ -163,7 +163,7 @@ pub struct Inherited {
 }
 
 /// Takes the descriptors that the service manager passed to this process (`LISTEN_FDS`), with their names (`LISTEN_FDNAMES`). Call it once,
-/// early: a second call returns nothing.
+/// and early. A second call returns nothing.
 pub fn inherited() -> Inherited {
     use std::sync::atomic::{AtomicBool, Ordering};
     static TAKEN: AtomicBool = AtomicBool::new(false);

@@ -1,6 +1,7 @@
-//! The host's interfaces: their IPv4 addresses by the `ioctl` of netdevice(7), their IPv6 addresses from `/proc/net/if_inet6`.
+//! The addresses of the host's interfaces. IPv4 addresses come from the `ioctl` of netdevice(7), and IPv6 addresses from
+//! `/proc/net/if_inet6`.
 //!
-//! `getifaddrs` asks by netlink, a family of sockets that a service's unit may forbid. This `ioctl` asks through an ordinary IPv4
+//! `getifaddrs` is not used, because it needs netlink sockets, which a service's unit may forbid. This `ioctl` needs only an ordinary IPv4
 //! socket. No library wraps it safely.
 
 use nix::errno::Errno;
@@ -12,7 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 
-/// Spare room for addresses that appear between the call for their number and the call for the addresses.
+/// Number of spare entries, for addresses that appear between the call for their number and the call for the addresses.
 const SPARE: usize = 8;
 
 /// Returns each address of the host, of IPv4 and of IPv6, with the name of its interface. `socket` is any IPv4 socket.
@@ -56,7 +57,8 @@ pub fn ipv6_addresses() -> io::Result<Vec<(String, Ipv6Addr)>> {
     }
 }
 
-/// Parses a line of `if_inet6`: the address, then the interface's index, the length of the prefix, the scope and flags, and its name.
+/// Parses a line of `if_inet6`: the address, then the interface's index, the length of the prefix, the scope, the flags, and the
+/// interface's name.
 fn ipv6_of(line: &str) -> Option<(String, Ipv6Addr)> {
     let mut words = line.split_ascii_whitespace();
     let address = u128::from_str_radix(words.next()?, 16).ok()?;

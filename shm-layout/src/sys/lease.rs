@@ -1,4 +1,4 @@
-//! Whether anybody has a file open. The kernel answers this when it grants or refuses a lease.
+//! Whether any process has a file open. The kernel tells this by granting or refusing a lease.
 
 use nix::libc;
 use rustix::fs::fstatfs;
@@ -8,19 +8,20 @@ use std::os::fd::AsRawFd;
 
 /// The command that chooses the signal, from linux/fcntl.h. libc defines it only for some machines.
 const F_SETSIG: libc::c_int = 10;
-/// A signal that is ignored by default. The signal of a broken lease would otherwise end this process.
+/// A signal that is ignored by default. The usual signal of a broken lease would end this process.
 const NOBODYS: libc::c_int = libc::SIGURG;
-/// The types of file systems of other hosts, whose programs are unknown here: NFS, CIFS and SMB.
+/// The types of file systems that belong to other hosts: NFS, CIFS and SMB. This kernel does not know the programs of other hosts.
 const REMOTE: [u32; 3] = [0x6969, 0xff53_4d42, 0xfe53_4d42];
 
-/// Whether another open file leads to the file that `file` has open for reading, in any process. A map counts as an open file, and so does
-/// a descriptor in a packet that has not been received. A descriptor that only names the file (`O_PATH`) does not count.
+/// Whether any process has opened the file once more, besides the descriptor `file`, which is open for reading. A map counts as an open
+/// file, and so does a descriptor in a packet that has not been received. A descriptor that only names the file (`O_PATH`) does not count.
 ///
 /// A program that opens the file at the same moment waits for some microseconds. With `O_NONBLOCK` its `open` may fail in that time, with
 /// `EWOULDBLOCK`.
 ///
 /// # Errors
-/// The system's error, if there is no answer: the file system has no leases or belongs to another host, or the file is another user's.
+/// The system's error, if the result is unknown: the file system has no leases or belongs to another host, or the file belongs to another
+/// user.
 ///
 /// ```
 /// use shmcast_layout::sys::lease::is_open_elsewhere;
@@ -94,7 +95,7 @@ mod tests {
         assert!(!is_open_elsewhere(&own).unwrap());
     }
 
-    /// Programs open the file meanwhile, and none of them ends this process or is refused.
+    /// Other programs open the file during the check. None of them is refused, and this process does not end.
     #[test]
     fn a_look_at_a_file_harms_nobody_who_opens_it() {
         let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();

@@ -1,6 +1,12 @@
-//! System calls that the other packages need and no library wraps: many datagrams in one call, multicast groups of one source, descriptors
-//! in a packet, the addresses of network interfaces, what forked children keep, whether a file is open, the clock's error, and the length
-//! of a thread's time slice.
+//! System calls that other packages need and that no library wraps:
+//!
+//! - many datagrams in one call, and multicast groups of one source
+//! - descriptors in a packet
+//! - the addresses of network interfaces
+//! - descriptors that forked children do not keep
+//! - whether a file is open
+//! - the clock's error
+//! - the length of a thread's time slice
 //!
 //! The module knows nothing of rings and segments. It lies in this package because the others contain no `unsafe` code.
 

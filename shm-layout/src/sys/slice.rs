@@ -5,7 +5,7 @@ use nix::libc;
 use std::io;
 use std::mem::size_of;
 
-/// `struct sched_attr` of Linux in its first form, which all versions accept.
+/// `struct sched_attr` of Linux in its first version, which all later kernels accept.
 #[repr(C)]
 #[derive(Debug, Default, Clone, Copy)]
 struct Attributes {
@@ -20,13 +20,14 @@ struct Attributes {
 }
 
 /// Makes the time slice of the calling thread `numerator / denominator` times as long as that of a new thread, which is one to three
-/// milliseconds. Linux accepts 0.1 to 100 ms, and uses the nearest of these for other values. Nice value and share of the CPU stay as they
-/// are. A thread without a default policy (`SCHED_OTHER`, `SCHED_BATCH`) stays as it is, and so does a thread on a kernel that does not
-/// report the time slice. Cost: three system calls.
+/// milliseconds. Linux limits the result to 0.1 to 100 ms. The nice value and the share of the CPU do not change.
 ///
-/// Since Linux 6.18 a thread that yields gives up the rest of its slice, and runs again when the others on its CPU have had as much time.
-/// If two threads have equal slices, one may yield and still continue to run, again and again. A thread with a longer slice always yields
-/// to the other.
+/// Does nothing for a thread without a default policy (`SCHED_OTHER`, `SCHED_BATCH`), and on a kernel that does not report the time slice.
+/// Cost: three system calls.
+///
+/// Since Linux 6.18 a thread that yields gives up the remaining part of its slice. It runs again when the other threads on its CPU have had
+/// as much time. If two threads have equal slices, one may yield and still continue to run, again and again. A thread with a longer slice
+/// always yields to the other.
 ///
 /// # Errors
 /// The error of `sched_getattr` or `sched_setattr`, such as the `EPERM` of a filter of system calls.
@@ -60,7 +61,7 @@ fn attributes() -> io::Result<Attributes> {
 
 fn set(wanted: &Attributes) -> io::Result<()> {
     let (this_thread, no_flags) = (0, 0);
-    // SAFETY: the kernel reads so many bytes of the struct as its first field says, which has them.
+    // SAFETY: the kernel reads as many bytes as the struct's first field says, and the struct has so many.
     let set =
         unsafe { libc::syscall(libc::SYS_sched_setattr, this_thread, std::ptr::from_ref(wanted), no_flags) };
     Ok(Errno::result(set).map(drop)?)

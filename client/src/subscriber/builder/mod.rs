@@ -1,4 +1,4 @@
-//! Attaching: from a channel's name to a subscriber at its place.
+//! The options for subscribing to a channel.
 
 mod opening;
 
@@ -35,9 +35,9 @@ pub struct SubscriberBuilder {
     tags: Option<Tags>,
     watch_publisher: bool,
     history: History,
-    /// Whether a start at the oldest message means the oldest in the ring, even if the journal has older ones.
+    /// Whether [`Start::Oldest`] means the oldest message in the ring, even if the journal has older ones.
     begins_in_ring: bool,
-    /// How far behind the subscriber may be before it takes the newest messages from the board.
+    /// The lag beyond which the subscriber takes the newest messages from the board; `None` without conflation.
     conflation: Option<Behind>,
     gate: Option<String>,
 }
@@ -67,7 +67,7 @@ impl SubscriberBuilder {
         }
     }
 
-    /// Looks for the channel in the directory at `path` rather than in the default one.
+    /// Uses the channel in the directory at `path` instead of the default directory.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -79,7 +79,7 @@ impl SubscriberBuilder {
         self.directory(&Directory::at(path))
     }
 
-    /// Looks for the channel in `directory`.
+    /// Uses the channel in `directory`.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -94,7 +94,7 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Asks a daemon for the channel rather than a directory.
+    /// Uses the channel of a daemon instead of one in a directory.
     ///
     /// ```no_run
     /// # let client = shmcast::Client::connect()?;
@@ -106,7 +106,7 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Where to begin; [`Start::Latest`] by default.
+    /// Sets where to begin; [`Start::Latest`] by default.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -122,7 +122,7 @@ impl SubscriberBuilder {
         self
     }
 
-    /// How [`Subscriber::recv`] waits; [`Wait::Yield`] by default.
+    /// Sets how [`Subscriber::recv`] waits; [`Wait::Yield`] by default.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -136,9 +136,9 @@ impl SubscriberBuilder {
         self
     }
 
-    /// The longest time that a reader with [`Wait::Park`] sleeps before it looks for itself: 0.1 s by default. A daemon that hangs can
-    /// delay the reader by this time. While no messages arrive, the reader wakes once in this time, which is its only cost. The reader
-    /// notices at once if the daemon dies.
+    /// Sets the longest time that a reader with [`Wait::Park`] sleeps before it polls without a wake-up: 0.1 s by default. A daemon that
+    /// hangs can delay the reader by this time. While no messages arrive, the reader wakes once in this time, which is its only cost. The
+    /// reader notices at once if the daemon dies.
     ///
     /// ```no_run
     /// # let client = shmcast::Client::connect()?;
@@ -153,7 +153,7 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Where to continue after a lap; [`Resume::Oldest`] by default.
+    /// Sets where to continue after a lap; [`Resume::Oldest`] by default.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -167,8 +167,8 @@ impl SubscriberBuilder {
         self
     }
 
-    /// How the memory is prepared. By default every page is touched, so that no message causes a page fault. Steps that the kernel refused
-    /// are in [`Subscriber::preparation`].
+    /// Sets how the memory is prepared. By default every page is touched, so that no message causes a page fault.
+    /// [`Subscriber::preparation`] lists steps that the kernel refused.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -182,8 +182,8 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Whether tools can see this subscriber, its lag and its losses; true by default. Costs a few stores for each message to a cache line
-    /// of its own, and a file of 4 KiB. Without it, tools that wait for readers do not count this one, and the channel can be removed even
+    /// Sets whether tools can see this subscriber, its lag and its losses; true by default. Costs a few stores for each message to a cache
+    /// line of its own, and a file of 4 KiB. Without it, tools that wait for readers do not count this one, and the channel can be removed
     /// while this reader uses it.
     ///
     /// If the file system is full or read-only, or this user may not write there, the subscriber works without a page; see
@@ -201,7 +201,7 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Whether each message's latency is counted in the page's histogram; false by default. Costs one reading of the clock for each
+    /// Sets whether each message's latency is counted in the page's histogram; false by default. Costs one reading of the clock for each
     /// message.
     ///
     /// ```
@@ -215,8 +215,8 @@ impl SubscriberBuilder {
         self
     }
 
-    /// The purpose of this subscriber; [`Role::Reader`] by default. Tools show it. Tools that wait for readers wait only for this default
-    /// role: a recorder or a bridge uses no message itself.
+    /// Sets the purpose of this subscriber, which tools show; [`Role::Reader`] by default. Tools that wait for readers wait only for this
+    /// default role, because a recorder or a bridge uses no message itself.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -231,10 +231,11 @@ impl SubscriberBuilder {
         self
     }
 
-    /// How long [`open`](Self::open) waits for the channel to appear. By default it does not wait.
+    /// Sets how long [`open`](Self::open) waits for the channel to appear. By default it does not wait.
     ///
-    /// A channel that appears in this time is read from its oldest message on, even with [`Start::Latest`]: all of its messages were
-    /// published after `open` was called. A channel that exists already is read from [`start`](Self::start) on.
+    /// If a channel appears in this time, the subscriber reads it from its oldest message on, even with [`Start::Latest`], because all of
+    /// its messages were published after `open` was called. If a channel exists already, the subscriber reads it from
+    /// [`start`](Self::start) on.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -271,9 +272,10 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Returns only messages with one of these tags; all messages by default. With an empty list, returns no messages.
+    /// Makes the subscriber return only messages with one of these tags; all messages by default. With an empty list, it returns no
+    /// messages.
     ///
-    /// All other events are the same as without this option: losses count messages of every tag, and so do sequences and the figures that
+    /// All other events are the same as without this option. Losses count messages of every tag, and so do sequences and the figures that
     /// tools show. A message that is left out costs about as much as receiving it would, and wakes a parked reader. Batches cost as much as
     /// single messages.
     ///
@@ -292,11 +294,11 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Whether [`Event::PublisherGone`](crate::Event::PublisherGone) is reported when the publisher dies; false by default.
+    /// Sets whether the subscriber returns [`Event::PublisherGone`](crate::Event::PublisherGone) when the publisher dies; false by default.
     ///
-    /// The kernel's lock is the evidence. For a channel that is a file, this reader itself asks the kernel, at most every hundredth of a
-    /// second and only while nothing arrives. So it must be able to open the channel's lock file, which belongs to the publisher's user. A
-    /// daemon informs the readers of its channels. A daemon that was away informs them when it is back. Messages cost nothing more.
+    /// The kernel's lock shows the death. For a channel that is a file, this reader checks the lock, at most every hundredth of a second
+    /// and only while nothing arrives. So it must be able to open the channel's lock file, which belongs to the publisher's user. A daemon
+    /// informs the readers of its channels. A daemon that was away informs them when it is back. Messages cost nothing more.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -317,23 +319,26 @@ impl SubscriberBuilder {
         self
     }
 
-    /// The source of messages that the ring no longer has: the channel's journal, if there is one ([`History::Auto`], the default).
+    /// Sets the source of messages that the ring no longer has. By default ([`History::Auto`]) it is the channel's journal, if there is
+    /// one.
     ///
-    /// A reader that is lapped, and continues at the oldest message ([`Resume::Oldest`]), reads the missed messages in the journal. So does
-    /// a reader that starts or seeks before everything in the ring. When the reader has caught up, it receives
-    /// [`Event::Live`](crate::Event::Live), and reads the ring again. It may change between the two any number of times. Each sequence is
-    /// delivered once, or reported as missing once. Sequences that the journal itself does not have are
-    /// [`Event::Lost`](crate::Event::Lost), with the cause. If retention removed them, or no recorder is left to report them, they are
-    /// [`Event::Lapped`](crate::Event::Lapped), as without a journal. While the recorder stands still for more than two seconds, receiving
-    /// returns [`RecvError::Stalled`](crate::RecvError::Stalled).
+    /// A reader reads missed messages in the journal in two cases: it is lapped and continues at the oldest message ([`Resume::Oldest`]),
+    /// or it starts or seeks before everything in the ring. When the reader has caught up, it receives [`Event::Live`](crate::Event::Live),
+    /// and reads the ring again. It may change between the two any number of times.
     ///
-    /// Reading the journal may wait for a disk, and for the answers of a slow daemon, half a second for each and three seconds in all. It
-    /// allocates some MiB, and makes system calls. All of this happens only between the lap and `Live`. [`History::Never`] is for readers
-    /// that must avoid it, and for those that want the newest messages.
+    /// Each sequence is delivered once, or reported as missing once:
     ///
-    /// A journal is used only if it keeps the channel's stream. A journal that cannot be read is not treated as missing: a directory that
-    /// is named must open, and if a start in the past cannot be found for that reason, `open` fails. The latencies of messages from the
-    /// journal are not recorded.
+    /// - [`Event::Lost`](crate::Event::Lost), with the cause, reports sequences that the journal itself does not have.
+    /// - [`Event::Lapped`](crate::Event::Lapped) reports them if retention removed them, or if no recorder is left to report them.
+    /// - Receiving returns [`RecvError::Stalled`](crate::RecvError::Stalled) while the recorder makes no progress for more than two
+    ///   seconds.
+    ///
+    /// Reading the journal may wait for a disk, and for a slow daemon, half a second for each answer and three seconds in all. It allocates
+    /// some MiB, and makes system calls. All of this happens only between the lap and `Live`. Use [`History::Never`] for a reader that must
+    /// avoid it, or that wants only the newest messages.
+    ///
+    /// A journal is used only if it keeps the channel's stream. A journal that cannot be read is an error: a given directory must exist,
+    /// and `open` fails if it cannot find a start in the past for this reason. The latencies of messages from the journal are not recorded.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -350,19 +355,19 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Lets a reader that cannot keep up leave out messages that are no longer the newest of their key. While it keeps up, it gets every
-    /// message. When it is lapped, or more than half of the ring behind, it gets the newest message of each key that changed, from the
-    /// channel's board, in the order of their sequences; then [`Event::Live`](crate::Event::Live), and every later message.
-    /// [`Message::conflated`](crate::Message::conflated) says for each how many messages of its key were left out, exactly.
+    /// Makes a reader that cannot keep up leave out messages that are no longer the newest of their key. While it keeps up, it gets every
+    /// message. When it is lapped, or more than half of the ring behind, the channel's board gives it the newest message of each key that
+    /// changed, in the order of their sequences. Then it gets [`Event::Live`](crate::Event::Live), and every later message.
+    /// [`Message::conflated`](crate::Message::conflated) is the exact number of messages of the key that were left out.
     ///
-    /// Messages that have no key, and messages of keys that the board does not have, cannot be bridged: [`Event::Lapped`](crate::Event::Lapped)
-    /// before `Live` counts them. A removed key comes as the message that removed it. If the board has forgotten that message by then, a
-    /// message with the key alone comes in its place, with zeros before the key and the sequence of the last removal that was forgotten.
+    /// The board cannot replace messages without a key, or messages whose keys it does not have. An [`Event::Lapped`](crate::Event::Lapped)
+    /// before `Live` counts these. A removed key comes as the message that removed it. If the board has forgotten that message by then, a
+    /// message with only the key comes in its place. It has zeros before the key, and the sequence of the last forgotten removal.
     ///
-    /// A seek backwards makes later counts too low by the messages that come again.
+    /// After a seek backwards, later counts are too low by the number of messages that come again.
     ///
-    /// The subscriber begins with the next message ([`Start::Latest`]) or with the board ([`Start::Board`]), and reads no journal. Cost: a
-    /// look at the key of each message, some 10 ns, and memory for a copy of the board.
+    /// The subscriber begins with the next message ([`Start::Latest`]) or with the board ([`Start::Board`]), and reads no journal. Cost:
+    /// reading the key of each message, some 10 ns, and memory for a copy of the board.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -385,9 +390,9 @@ impl SubscriberBuilder {
         self
     }
 
-    /// As [`conflate`](Self::conflate), for a reader that is more than this many bytes of the ring behind. A message takes 16 bytes more
-    /// than its payload, in steps of 64. The publisher announces its work in chunks, of 64 KiB in a ring of 4 MiB or less and of a 64th of
-    /// a larger one. So a reader may count as up to a chunk further behind than it is.
+    /// Does the same as [`conflate`](Self::conflate), but for a lag of more than `bytes` bytes of the ring. A message takes 16 bytes more
+    /// than its payload, rounded up to a multiple of 64. The publisher announces its position in chunks: 64 KiB in a ring of up to 4 MiB,
+    /// and a 64th of a larger ring. So the measured lag may be up to a chunk too large.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -401,13 +406,13 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Takes gate `name` of the channel: the publisher waits for this subscriber within the limit that the gate has. The channel's
-    /// publisher, or the configuration of its daemon, names the gates. The subscriber keeps the gate until it is dropped.
+    /// Takes the gate `name` of the channel. The publisher then waits for this subscriber, within the gate's limit. The channel's
+    /// publisher, or the configuration of its daemon, sets the gates. The subscriber keeps the gate until it is dropped.
     ///
-    /// The gate is in force once the publisher has noticed the subscriber, and it has caught up to half of the gate's lag. From then on no
-    /// message is overwritten before the subscriber has received it, unless the publisher waits too long and drops the gate. A subscriber that
-    /// begins at the newest message is in force before it can fall behind so far, unless the ring is very small. A subscriber that is not in
-    /// force is lapped as any other.
+    /// The gate is in force when the publisher has noticed the subscriber, and the subscriber's lag is at most half of the gate's largest
+    /// lag. From then on no message is overwritten before the subscriber has received it, unless the publisher waits too long and drops the
+    /// gate. A subscriber that begins at the newest message is in force before it can fall behind so far, unless the ring is very small. A
+    /// subscriber that is not in force can be lapped.
     ///
     /// Cost: three stores a message to a line of the subscriber's own.
     ///
@@ -425,10 +430,10 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Attaches. If pages are touched first, this takes time in proportion to the capacity, about 0.1 ms per MiB.
+    /// Opens the subscriber. If pages are touched first, this takes time in proportion to the capacity, about 0.1 ms per MiB.
     ///
     /// # Errors
-    /// [`ChannelError`]. No file is left behind.
+    /// [`ChannelError`]. Then no file is left.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -442,11 +447,11 @@ impl SubscriberBuilder {
         self.open_while(|| start.elapsed() < patience)
     }
 
-    /// As [`open`](Self::open), but waits for a channel that does not exist yet as long as `goes_on` returns true. `goes_on` is called
-    /// every 5 ms. It replaces the time that [`wait_for_channel`](Self::wait_for_channel) sets, for programs that are told to stop.
+    /// Does the same as [`open`](Self::open), but waits for a channel that does not exist yet as long as `goes_on` returns true. It calls
+    /// `goes_on` every 5 ms, and ignores [`wait_for_channel`](Self::wait_for_channel). It is for programs that must stop on request.
     ///
     /// # Errors
-    /// [`ChannelError`]. No file is left behind.
+    /// [`ChannelError`]. Then no file is left.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -1,4 +1,4 @@
-//! How a subscriber gets its segment, its page and its place.
+//! Opens a subscriber: gets its segment, its page and its place.
 
 use super::SubscriberBuilder;
 use crate::attach::connect::{Client, Conversation};
@@ -31,7 +31,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 impl SubscriberBuilder {
-    /// Attaches if the channel exists and nobody is removing it at this moment.
+    /// Opens the subscriber if the channel exists and no process is removing it at this moment.
     pub(super) fn attach(&self) -> Result<Subscriber, ChannelError> {
         match &self.client {
             Some(client) => self.attach_by(client),
@@ -142,7 +142,7 @@ impl SubscriberBuilder {
         Ok(subscriber)
     }
 
-    /// The memory for joins of the board, if this subscriber will make any.
+    /// Allocates the memory for joins of the board. Returns `None` if this subscriber will make none.
     fn joining(&self, segment: &Segment) -> Result<Option<Box<Joining>>, ChannelError> {
         let is_wanted = self.start == Start::Board || self.conflation.is_some();
         if is_wanted && segment.board_spec().is_none() {
@@ -160,12 +160,12 @@ impl SubscriberBuilder {
         ChannelError::Gate { name: self.name.clone(), gate, why }
     }
 
-    /// The name of the gate that is asked for.
+    /// The name of the requested gate.
     fn gate_name(&self) -> Result<Option<GateName>, ChannelError> {
         self.gate.as_deref().map(|name| name.parse().map_err(|why| self.gate_refused(why))).transpose()
     }
 
-    /// Asks the daemon for a gate's page.
+    /// Requests a gate's page from the daemon.
     fn borrow_gate(
         &self,
         conversation: &mut Conversation,
@@ -195,9 +195,9 @@ impl SubscriberBuilder {
         Ok(())
     }
 
-    /// Moves to the start in the journal, if the start lies there.
+    /// Moves the subscriber to its start, if the start is in the journal or on the board.
     fn begin(&self, subscriber: &mut Subscriber, origin: Option<Origin>) -> Result<(), ChannelError> {
-        // A conflating reader takes what it missed from the board.
+        // A conflating reader gets the messages that it missed from the board.
         if let Some(origin) = origin.filter(|_| self.conflation.is_none()) {
             origin.check().map_err(|source| {
                 let (name, source) = (self.name.clone(), Box::new(source));
@@ -269,7 +269,7 @@ impl SubscriberBuilder {
         })
     }
 
-    /// Returns the place to begin at, and the sequence that was asked for if it is gone.
+    /// Returns the place at which to begin. If the requested sequence was overwritten, also returns this sequence.
     fn place(&self, segment: &Segment) -> Result<(Place, Option<u64>), ChannelError> {
         let locator = segment.locator();
         let from = |sequence| {
@@ -289,7 +289,7 @@ impl SubscriberBuilder {
     }
 }
 
-/// Returns the sequence of the last key message in the ring's life, as its publisher noted it. An impossible sequence counts as none.
+/// Returns the sequence of the ring's last key message, from the publisher's lazy line. Returns `None` for an impossible sequence.
 fn last_key(segment: &Segment) -> Option<u64> {
     let key = segment.header_word(LAZY_KEY);
     let is_published = |tail: Place| key < tail.sequence;

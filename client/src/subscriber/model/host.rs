@@ -1,5 +1,5 @@
-//! The daemon's end of the charter of a model: that of the product, in a file. A charter is kept as its words, so that a story can go on from
-//! any of them.
+//! The daemon's end of the charter in a model. It is the product's charter, in a file. The model stores a charter as its words, so that a
+//! story can continue from any charter.
 
 use crate::hosting::Cut;
 use shmcast_layout::charter::{Entry, HostCharter};
@@ -23,7 +23,7 @@ pub(super) enum Call {
     Close,
     Reopen,
     Grant,
-    /// `HostCharter::go_on`, up to a number of stores.
+    /// `HostCharter::go_on`. The daemon dies after `stores` stores.
     GoOn {
         first: u64,
         below: u64,
@@ -31,7 +31,7 @@ pub(super) enum Call {
     },
 }
 
-/// A file with a charter, and what is known of earlier calls.
+/// A file with a charter, and the results of earlier calls.
 pub(super) struct Host {
     file: File,
     known: RefCell<HashMap<(Charter, Call), Charter>>,
@@ -45,7 +45,7 @@ impl Host {
         Self { file, known: RefCell::default(), granted: RefCell::default() }
     }
 
-    /// The charter of a channel in its first generation. Call it before any other.
+    /// The charter of a channel in its first generation. Call this before all other calls.
     pub(super) fn first(&self) -> Charter {
         self.call(&self.read(), Call::GoOn { first: 1, below: 1, stores: STORES })
     }
@@ -70,7 +70,7 @@ impl Host {
         HostCharter::open(&self.file, "t", BOOT).expect("the file is read").expect("it is the charter")
     }
 
-    /// The charter after a call of the daemon that knows the current generation.
+    /// The charter after a call of a daemon that knows the current generation.
     pub(super) fn call(&self, charter: &Charter, call: Call) -> Charter {
         let key = (charter.clone(), call);
         if let Some(known) = self.known.borrow().get(&key) {
@@ -78,7 +78,7 @@ impl Host {
         }
         let mut host = self.open(charter);
         if call != Call::Open {
-            // A daemon that lives has read the charter before, and takes nothing back now.
+            // A living daemon read the charter earlier, so it reopens nothing now.
             self.write(charter);
         }
         match call {
@@ -102,7 +102,7 @@ impl Host {
         after
     }
 
-    /// Whether a publisher was let into the current generation, as the daemon knows.
+    /// Whether the daemon has let a publisher into the current generation, according to the charter.
     pub(super) fn is_granted(&self, charter: &Charter) -> bool {
         if let Some(known) = self.granted.borrow().get(charter) {
             return *known;
@@ -113,10 +113,11 @@ impl Host {
     }
 }
 
-/// The stores of `HostCharter::go_on`, in the order of the specification: the entry and *open* of the next generation, the cut, and the hint.
+/// Number of stores of `HostCharter::go_on`. Their order is that of the specification: the entry of the next generation, its verdict
+/// *open*, the cut, and the hint.
 pub(super) const STORES: usize = 4;
 
-/// The charter after the first so many stores. A word that is in none of them is a store that the model does not know.
+/// The charter after the first `stores` stores. Panics if a store changes a word that the model does not know.
 fn first_stores(before: &Charter, after: &Charter, generation: u64, stores: usize) -> Charter {
     let of = |charter: &Charter| charter.iter().copied().collect::<HashMap<u16, u64>>();
     let (mut shown, after) = (of(before), of(after));

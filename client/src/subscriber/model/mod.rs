@@ -1,8 +1,8 @@
-//! A model of a strict channel of a daemon: publishers that go on when they have been cut off, two readers, and a daemon that dies between any
-//! two stores to the charter.
+//! A model of a strict channel of a daemon. Its publishers continue after they have been cut off. It has two readers, and a daemon that
+//! dies between any two stores to the charter.
 //!
-//! The charter is that of the product, in a file. The daemon's cut and the readers' decisions are the functions that both call. A ring is the
-//! list of what was committed to it.
+//! The charter is the product's charter, in a file. The daemon's cut and the readers' decisions call the same functions as the product. A
+//! ring is a first sequence and a count of committed messages.
 
 mod host;
 
@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 
 const READERS: usize = 2;
-/// A channel goes on in so many generations.
+/// Number of generations of the channel.
 const GENERATIONS: usize = 3;
 const DEATHS: u8 = 1;
 
@@ -28,32 +28,32 @@ const OWN: &str = "each publisher of a strict channel has a generation of its ow
 /// A planted fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
-    /// The daemon takes the tail, and then says that it closes.
+    /// The daemon reads the tail before it stores *closing*.
     TailBeforeClosing,
-    /// The daemon does not say that it closes.
+    /// The daemon does not store *closing*.
     NoClosing,
-    /// A reader hands out what it has copied, and does not look at the charter.
+    /// A reader hands out the message that it has copied without loading the verdict.
     NoVerdict,
     /// A reader takes *closing* for *open*.
     ClosingIsOpen,
-    /// A reader goes on in a segment that came after its last poll.
+    /// A reader continues in a segment that arrived after its last poll.
     FollowsAtOnce,
-    /// The daemon lets a publisher in, and then notes it in the charter.
+    /// The daemon lets a publisher in before it records that in the charter.
     LetsInFirst,
     /// The next generation begins with a sequence below the cut.
     BeginsBeforeTheCut,
 }
 
-/// What the daemon does.
+/// The present work of the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Daemon {
     Idle,
-    /// The publisher is noted, or let in, and not both.
+    /// The daemon is letting a publisher in. It has either recorded that in the charter, or granted the channel, but not both.
     Lets,
     Closed,
-    /// With the first void sequence.
+    /// The daemon is about to cut. The value is the first void sequence.
     Cuts(u64),
-    /// In `HostCharter::go_on`, after so many stores.
+    /// The daemon is in `HostCharter::go_on`. The values are the first void sequence, and the number of stores that are done.
     Moves(u64, usize),
     Dead,
 }
@@ -63,17 +63,17 @@ enum Daemon {
 struct Reader {
     generation: usize,
     next: u64,
-    /// The record that was read before the verdict is loaded.
+    /// The message that the reader has copied, before it loads the verdict.
     copied: Option<u64>,
-    /// Whether the next segment was here before the last poll.
+    /// Whether the next segment had arrived before the last poll.
     was_here: bool,
-    /// Whether that poll found nothing valid.
+    /// Whether that poll found no valid message.
     found_nothing: bool,
-    /// What it handed out: generation and sequence.
+    /// The messages that it handed out: generation and sequence.
     got: Vec<(usize, u64)>,
 }
 
-/// A generation: its first sequence, and how often a publisher was let in.
+/// A generation: its first sequence, its number of messages, and how often the daemon let a publisher in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Ring {
     first: u64,
@@ -84,11 +84,11 @@ struct Ring {
 #[derive(Debug, Clone)]
 struct World {
     charter: Charter,
-    /// The charter before the move that is under way.
+    /// The charter before the present move.
     before: Charter,
     daemon: Daemon,
     rings: Vec<Ring>,
-    /// The newest generation that readers have been told of.
+    /// The newest generation that the daemon has announced to readers.
     told: usize,
     readers: [Reader; READERS],
     deaths: u8,
@@ -96,18 +96,18 @@ struct World {
     reached: u64,
 }
 
-/// What happens next.
+/// The next step of the model.
 #[derive(Debug, Clone, Copy)]
 enum Action {
-    /// `Publisher::publish`, also by one that was cut off while it stood still.
+    /// `Publisher::publish`. The publisher may have been cut off while it was stopped.
     Publish(usize),
-    /// A publisher asks for the channel: `Registry::publish`, `Channel::make_way` and the beginning of `HostedCharter::go_on`.
+    /// A publisher requests the channel: `Registry::publish`, `Channel::make_way` and the beginning of `HostedCharter::go_on`.
     Ask,
-    /// The daemon's next store, or its next look at the ring.
+    /// The next store of the daemon, or its next load of the ring.
     GoOn,
-    /// The next segment cannot be made ready, or the tail cannot be told: `HostCharter::reopen`.
+    /// The next segment cannot be made ready, or the tail is unknown: `HostCharter::reopen`.
     GiveUp,
-    /// The readers get the notice of the new segment.
+    /// The daemon announces the new segment to readers.
     Tell,
     Die,
     /// `Charters::find` of the next daemon. Readers register again.
@@ -144,7 +144,7 @@ impl Strict {
         self.host.is_granted(charter)
     }
 
-    /// The daemon's next step.
+    /// Does the daemon's next step.
     fn go_on(&self, world: &mut World) {
         let current = world.rings.len() - 1;
         let tail = |world: &World| world.rings[current].first + world.rings[current].committed;
@@ -167,7 +167,7 @@ impl Strict {
             }
             Daemon::Cuts(below) | Daemon::Moves(below, _) => {
                 let done = if let Daemon::Moves(_, done) = world.daemon { done } else { 0 };
-                // The call is made of what was there before it. Each step shows one store more.
+                // The call is made on the charter before the move. Each step shows one more of its stores.
                 if done == 0 {
                     world.before = world.charter.clone();
                 }
@@ -195,7 +195,7 @@ impl Strict {
         verdict(&world.charter, world.rings.len() - 1)
     }
 
-    /// A reader's step.
+    /// Does a step of a reader.
     fn follow(&self, world: &mut World, action: Action) {
         let World { charter, rings, told, readers, broken, reached, .. } = world;
         match action {
@@ -247,7 +247,7 @@ impl Strict {
     }
 }
 
-/// How often the publishers of a generation publish.
+/// Number of messages that the publishers of a generation publish.
 fn most(generation: usize) -> u64 {
     if generation == 0 { 2 } else { 1 }
 }
@@ -377,7 +377,7 @@ impl Model for Strict {
     fn identify(&self, world: &World, hasher: &mut impl Hasher) {
         let World { charter, before, daemon, rings, told, readers, deaths, broken, reached: _ } = world;
         let before = matches!(daemon, Daemon::Moves(..)).then_some(before);
-        // Which reader is which makes no difference.
+        // The model does not distinguish the readers.
         let mut readers = readers.clone();
         readers.sort_by_key(|reader| {
             (reader.generation, reader.next, reader.copied, reader.was_here, reader.found_nothing)

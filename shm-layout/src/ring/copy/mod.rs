@@ -1,29 +1,28 @@
-//! Moving payload between private bytes and shared words.
+//! Copies payload between private bytes and shared words.
 //!
-//! Payload words are relaxed atomics. The writer may overwrite them while a reader reads them, and the reader's window check says
-//! afterwards whether it did.
+//! Payload words are relaxed atomics. The writer may overwrite them while a reader reads them. The reader's window check afterwards finds
+//! out whether the writer did.
 //!
 //! # Two ways to copy
-//! - *Word by word*: on the writer's side, the bytes that share a line with their header. The caller has often just stored them in
-//!   small pieces, and a wide load would have to wait for all of these stores. Model-checked and interpreted builds copy
-//!   everything so.
-//! - *Vector registers*, in inline assembly on x86-64: all other bytes. The compiler never merges atomics, and a loop over words
-//!   leaves most of the store bandwidth unused.
+//! - *Word by word*: the writer's bytes that share a cache line with their header. The caller has often just stored them in small pieces,
+//!   and a wide load would have to wait for all of these stores. Model-checked and interpreted builds copy all bytes in this way.
+//! - *Vector registers*, in inline assembly on x86-64: all other bytes. The compiler never merges atomics, and a loop over words leaves
+//!   most of the store bandwidth unused.
 //!
 //! # Why the assembly is correct
-//! 1. It performs the loads (or stores) of the loop over words, in some order, some of them twice. The hardware splits them into
+//! 1. It performs the same loads (or stores) as a loop over words, in some order, and some of them twice. The hardware splits them into
 //!    pieces of at least a byte.
-//! 2. The protocol asks one thing of payload: each byte that is read was written at some time. The fences before and after decide
+//! 2. The protocol needs one property of payload: each byte that is read was written at some time. The fences before and after decide
 //!    whether it was the right time. So tearing between words or inside them changes nothing.
 //! 3. The compiler may assume nothing about the memory behind an assembly block, so it sees no data race.
 
 use crate::sync::{AtomicU64, Ordering};
 use std::iter::zip;
 
-/// Payload words that share a line with their record's header.
+/// Number of payload words that share a cache line with their record's header.
 pub const INLINE_WORDS: usize = 6;
 
-/// Prefetches the line of `word` for a store. It affects the time of that store and nothing else.
+/// Prefetches the line of `word` for a store. It only affects how long that store takes.
 #[inline(always)]
 pub fn fetch_to_store(word: &AtomicU64) {
     #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
@@ -35,7 +34,7 @@ pub fn fetch_to_store(word: &AtomicU64) {
     let _ = word;
 }
 
-/// Up to eight bytes as a word, filled up with zeros. It loads pieces of fixed size, because a copy of variable length is a call.
+/// Loads up to eight bytes as a word, padded with zeros. It loads pieces of fixed size, because a copy of variable length would be a call.
 #[inline(always)]
 fn load_piece(piece: &[u8]) -> u64 {
     let mut word = [0; 8];
@@ -49,8 +48,8 @@ fn load_piece(piece: &[u8]) -> u64 {
     u64::from_ne_bytes(word)
 }
 
-/// Copies longer runs, in registers as wide as the processor has. Each writer and reader keeps one. To ask the processor each
-/// time would touch one more line and page, and a process that shares its CPU with many finds these cold.
+/// Copies longer byte ranges, in registers as wide as the processor has. Each writer and each reader keeps a copier, because asking the
+/// processor each time would touch one more line and page. In a process that shares its CPU with many others, these are cold.
 #[derive(Debug, Clone, Copy)]
 pub struct Copier {
     #[cfg_attr(not(all(target_arch = "x86_64", not(loom), not(miri))), expect(dead_code))]
@@ -66,8 +65,8 @@ impl Copier {
         return Self { has_avx: false };
     }
 
-    /// Stores the bytes of a message that do not share a line with its header: all but the first `INLINE` bytes. Returns those
-    /// first bytes; the call may have stored some of them too. The bytes after the payload in the last word are undefined.
+    /// Stores the bytes of a message that do not share a cache line with its header: all but the first `INLINE` bytes. Returns the first
+    /// `INLINE` bytes; the call may have stored some of them too. The bytes after the payload in the last word are undefined.
     ///
     /// # Panics
     /// When the words have no room for all of it.
@@ -84,7 +83,7 @@ impl Copier {
         first
     }
 
-    /// Stores `bytes` from the start of `words` on. The bytes after them in the last word are undefined.
+    /// Stores `bytes` at the start of `words`. The bytes after `bytes` in the last word are undefined.
     ///
     /// # Panics
     /// When the words have no room for all of it.
@@ -97,7 +96,7 @@ impl Copier {
         store_words(&words[..bytes.len().div_ceil(8)], bytes);
     }
 
-    /// Loads `bytes.len()` bytes from `words`, which must hold them.
+    /// Loads `bytes.len()` bytes from `words`. There must be enough words.
     #[inline(always)]
     pub fn load(self, words: &[AtomicU64], bytes: &mut [u8]) {
         #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
@@ -109,9 +108,9 @@ impl Copier {
         load_by_words(words, bytes);
     }
 
-    /// Loads the payload words of a whole record, from behind its header to the end of its last line, also those behind the
-    /// message. So the copy needs no branch on the length, but for the loop over lines. It is fastest if `bytes` begin 16
-    /// bytes after the start of a cache line, as the words do: then no copied piece crosses a line on either side.
+    /// Loads the payload words of a whole record, from after its header to the end of its last cache line. They may include words after the
+    /// message, so the copy has no branch on the length except the loop over lines. It is fastest if `bytes` begins 16 bytes after the
+    /// start of a cache line, as the words do: then no copied piece crosses a line on either side.
     ///
     /// # Panics
     /// Unless the words are [`INLINE_WORDS`] and a number of whole lines, and there are exactly as many bytes.
@@ -123,7 +122,7 @@ impl Copier {
         load_words(words, bytes);
     }
 
-    /// Loads whole records, headers and all.
+    /// Loads whole records with their headers.
     ///
     /// # Panics
     /// Unless there are whole lines of words, one at least, and exactly as many bytes.
@@ -171,8 +170,8 @@ fn store_pair(words: &[AtomicU64; 2], pieces: &[[u8; 8]; 2]) {
     zip(words, pieces).for_each(store_piece);
 }
 
-/// Stores the bytes that share a line with their header. It loads them word by word, because the caller has often just stored
-/// them in small pieces, and a wide load would have to wait for all of these stores.
+/// Stores the bytes that share a cache line with their header. It loads them word by word, because the caller has often just stored them in
+/// small pieces, and a wide load would have to wait for all of these stores.
 ///
 /// # Panics
 /// When there are more bytes than room.
@@ -199,7 +198,8 @@ pub fn store_inline<const WORDS: usize>(words: &[AtomicU64; WORDS], bytes: &[u8]
     }
 }
 
-/// Loads word by word: few messages on x86-64, all of them elsewhere. Out of line, so that the callers stay small.
+/// Loads word by word: on x86-64 only payloads of less than 16 bytes, elsewhere all payloads. It is not inlined, so that its callers stay
+/// small.
 #[inline(never)]
 fn load_by_words(words: &[AtomicU64], bytes: &mut [u8]) {
     load_words(&words[..bytes.len().div_ceil(8)], bytes);

@@ -1,9 +1,9 @@
-//! Copies through vector registers, in inline assembly for x86-64. The paper is in the parent module.
+//! Copies through vector registers, in inline assembly for x86-64. The parent module explains why the assembly is correct.
 
 use super::{AtomicU64, Copier};
 use std::arch::asm;
 
-/// Loads two words one by one and stores them at once. This halves the stores, of which a processor does few at a time.
+/// Loads two words one by one and stores both at once. This halves the number of stores, because a processor can do few stores at a time.
 #[inline(always)]
 pub(super) fn store_pair(words: &[AtomicU64; 2], pieces: &[[u8; 8]; 2]) {
     // SAFETY: both are 16 bytes; the destination is shared words behind `UnsafeCell`, mapped writable by the promise of
@@ -21,7 +21,8 @@ pub(super) fn store_pair(words: &[AtomicU64; 2], pieces: &[[u8; 8]; 2]) {
     }
 }
 
-/// Copies 16 to 64 bytes: as many at the start and at the end, which may be partly the same, and no loop.
+/// Copies 16 to 64 bytes without a loop. It copies the same number of bytes from the start and from the end, and the two pieces may
+/// overlap.
 #[inline(always)]
 pub(super) fn load_ends(words: &[AtomicU64], bytes: &mut [u8]) {
     assert!(words.len() * 8 >= bytes.len() && bytes.len() >= 16 && bytes.len() <= 64);
@@ -70,7 +71,7 @@ pub(super) fn load_ends(words: &[AtomicU64], bytes: &mut [u8]) {
 }
 
 impl Copier {
-    /// Copies at least 32 bytes.
+    /// Stores at least 32 bytes to shared words, without the first `skip` bytes.
     #[inline(always)]
     pub(super) fn store_from(self, words: &[AtomicU64], bytes: &[u8], skip: usize) {
         assert!(words.len() * 8 >= bytes.len() && bytes.len() >= 32);
@@ -79,7 +80,7 @@ impl Copier {
         unsafe { self.copy(bytes.as_ptr(), words.as_ptr() as *mut u8, skip, bytes.len()) }
     }
 
-    /// Copies at least 32 bytes.
+    /// Loads at least 32 bytes from shared words.
     #[inline(always)]
     pub(super) fn load_long(self, words: &[AtomicU64], bytes: &mut [u8]) {
         assert!(words.len() * 8 >= bytes.len() && bytes.len() >= 32);
@@ -88,8 +89,8 @@ impl Copier {
         unsafe { self.copy(words.as_ptr().cast(), bytes.as_mut_ptr(), 0, bytes.len()) }
     }
 
-    /// Copies the payload part of a record: the rest of its first line, and whole lines. The part that most messages have
-    /// needs no branch, and its address does not depend on the length.
+    /// Copies the payload words of a record: first the words after the header in its first line, then whole lines. The first part needs no
+    /// branch, and its address does not depend on the length. Most messages have no more than this part.
     #[inline(always)]
     pub(super) fn load_whole(self, words: &[AtomicU64], bytes: &mut [u8]) {
         const INLINE: usize = super::INLINE_WORDS * 8;
@@ -129,7 +130,7 @@ impl Copier {
         unsafe { self.copy_lines(words.as_ptr().cast(), bytes.as_mut_ptr(), 0, bytes.len()) };
     }
 
-    /// Copies `length` bytes without the first `skip`. The rest is whole lines, at least one.
+    /// Copies `length` bytes except the first `skip`. The copied bytes are whole cache lines, at least one.
     ///
     /// # Safety
     /// The same as for `copy`.
@@ -144,10 +145,11 @@ impl Copier {
         }
     }
 
-    /// Copies `length` bytes, at least 32, without the first `skip`: by `copy_wide` if the processor has AVX, then the rest.
+    /// Copies `length` bytes except the first `skip`. `length` is at least 32. If the processor has AVX, `copy_wide` copies as much as it
+    /// can. `copy_rest` copies the other bytes.
     ///
     /// # Safety
-    /// So many bytes can be read at `from` and written at `to`, by this thread or as shared words, and do not overlap.
+    /// `length` bytes can be read at `from` and written at `to`, by this thread or as shared words. The two ranges do not overlap.
     #[inline(always)]
     unsafe fn copy(self, from: *const u8, to: *mut u8, skip: usize, length: usize) {
         let mut done = skip;
@@ -160,12 +162,12 @@ impl Copier {
     }
 }
 
-/// Copies from `skip` on as long as 64 bytes are left, and returns the index of the first byte that is not copied. The pieces
-/// have 32 bytes. None crosses a cache line at its destination if `to + skip` is 64-byte aligned, nor at its source if
-/// `from + skip` is.
+/// Copies from `skip` on as long as at least 64 bytes remain. Returns the index of the first byte that it did not copy. It copies in pieces
+/// of 32 bytes. No piece crosses a cache line at its destination if `to + skip` is 64-byte aligned, or at its source if `from + skip` is
+/// 64-byte aligned.
 ///
 /// # Safety
-/// The same as for [`Copier::copy`]; at least 64 bytes are left, and the processor has AVX.
+/// The same as for [`Copier::copy`]. In addition, at least 64 bytes remain, and the processor has AVX.
 #[inline(always)]
 unsafe fn copy_wide(from: *const u8, to: *mut u8, skip: usize, length: usize) -> usize {
     let mut done = skip;
@@ -223,9 +225,9 @@ unsafe fn copy_wide(from: *const u8, to: *mut u8, skip: usize, length: usize) ->
     done
 }
 
-/// Clears the upper halves of the vector registers. Without it, later instructions on the lower halves would wait for the
-/// upper halves on some processors. The compiler is told that no value survives in these registers, because a caller that is
-/// built for AVX may keep values there.
+/// Clears the upper halves of the vector registers. Without this, later instructions on the lower halves would wait for the upper halves on
+/// some processors. The assembly block tells the compiler that no value survives in these registers, because a caller that is built for AVX
+/// may keep values there.
 ///
 /// # Safety
 /// The processor has AVX.
@@ -245,8 +247,8 @@ unsafe fn clear_upper_halves() {
     }
 }
 
-/// Copies `length` bytes, at least 32, without the first `skip`, in pieces of 16. It copies the last 32 bytes at once instead
-/// of piece by piece; some of them may be copied twice, or belong to those that are skipped.
+/// Copies `length` bytes except the first `skip`, in pieces of 16. `length` is at least 32. It always copies the last 32 bytes together, so
+/// it may copy some of them twice, or copy bytes that belong to the first `skip`.
 ///
 /// # Safety
 /// The same as for [`Copier::copy`].

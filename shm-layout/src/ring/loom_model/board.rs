@@ -1,6 +1,7 @@
 //! The board beside the ring: a writer publishes and posts while a reader joins.
 //!
-//! What a reader joins is compared with the truth: for each key the newest message below the place where it goes on in the ring.
+//! A test compares the result of a reader's join with the expected messages: for each key, the newest message below the place from which
+//! the reader continues in the ring.
 
 use super::story::explore;
 use crate::board::{BoardCells, BoardWriter, JoinError, Snapshot, View};
@@ -26,7 +27,7 @@ struct Post {
     value: Option<u64>,
 }
 
-/// What has been published before the others in several models.
+/// Messages that are published before the others, for several models.
 const ONE: &[Post] = &[post(7, 1)];
 const TWO: &[Post] = &[post(7, 1), post(8, 2)];
 const GONE: &[Post] = &[post(7, 1), remove(7)];
@@ -46,7 +47,7 @@ const fn remove(key: u64) -> Post {
 }
 
 impl Post {
-    /// Two words of value, so that a copy can mix two of them.
+    /// The payload: the key, and two words of value, so that a torn copy mixes the words of two values.
     fn payload(self) -> Vec<u8> {
         let mut bytes = self.key.to_le_bytes().to_vec();
         if let Some(value) = self.value {
@@ -98,7 +99,7 @@ impl Memory {
         Publisher { writer, board }
     }
 
-    /// A reader's life: joins, and notes what it would hand out.
+    /// Joins once, and returns what the reader would hand out.
     fn join(&self) -> Option<Joined> {
         let mut snapshot = Snapshot::new(View::of(self.board.clone()));
         let mut buffer = vec![0; self.geometry.max_message as usize];
@@ -142,8 +143,8 @@ impl Publisher {
     }
 }
 
-/// What a reader must hand out that goes on with sequence `due`: the newest message of each key that found room, and how many of it there
-/// were.
+/// The messages that a reader must hand out if it continues with sequence `due`: for each key that found room, the newest message and the
+/// number of the key's messages.
 fn truth(all: &[Post], keys: u64, due: u64) -> BTreeMap<u64, (Vec<u8>, u64)> {
     let mut newest: BTreeMap<u64, (u64, Post, u64)> = BTreeMap::new();
     for (sequence, message) in (1..due).zip(all) {
@@ -171,7 +172,7 @@ fn check(joined: Option<Joined>, keys: u64, all: &[Post]) {
     assert!(messages == expected, "{BROKEN}joined at {due}: {messages:?} instead of {expected:?}");
 }
 
-/// A reader joins while `beside` is published after `before`.
+/// A reader joins while the messages of `beside` are published after those of `before`.
 fn joined_beside(
     name: &str,
     preemptions: usize,
@@ -217,8 +218,8 @@ fn joined_while_a_key_goes() {
     joined_beside("joined_while_a_key_goes", 1, 2, TWO, REMOVAL);
 }
 
-/// Tries a death right before each store of the publisher's last message. A reader joins then, and another one when the next publisher has
-/// taken over and published one more. If `is_beside`, the first one joins while the next publisher takes over.
+/// For each store of the publisher's last message, the publisher dies right before the store. A reader then joins. Another reader joins
+/// when the next publisher has taken over and published one more message. If `is_beside`, the first reader joins during the takeover.
 fn every_death(name: &'static str, is_beside: bool, before: &'static [Post], last: Post, next: Post) {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};

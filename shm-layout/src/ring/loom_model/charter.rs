@@ -18,7 +18,7 @@ fn charter() -> HostCharter {
     charter
 }
 
-/// Cuts the generation above every record of the ring. If the tail of the ring cannot be told, nothing has happened.
+/// Cuts the generation above every record of the ring. If the tail of the ring is unknown, the generation stays open.
 fn cut(mut charter: HostCharter, locator: &Locator) -> Option<u64> {
     let too_early = mutant!("tail_before_closing").then(|| locator.tail_bound());
     charter.close();
@@ -35,7 +35,7 @@ fn cut(mut charter: HostCharter, locator: &Locator) -> Option<u64> {
     }
 }
 
-/// Reads as a subscriber of a strict channel does: it reads a withheld record again later.
+/// Reads as a subscriber of a strict channel does: it reads a message again later if the charter withholds the message.
 fn hear(reader: &mut Reader, charter: &Charter, polls: usize, heard: &mut Vec<u64>) {
     let mut out = [0; GRANULE as usize];
     for _ in 0..polls {
@@ -54,7 +54,7 @@ fn hear(reader: &mut Reader, charter: &Charter, polls: usize, heard: &mut Vec<u6
     }
 }
 
-/// No reader has a message that the cut makes void, and each reader can have all messages below the cut.
+/// Checks that no reader has a message that the cut makes void, and that each reader has all messages below the cut.
 fn check(heard: &[u64], below: Option<u64>, published: u64) {
     let expected: Vec<u64> = (1..below.unwrap_or(published + 1).min(published + 1)).collect();
     assert!(heard == expected, "the ring is broken: heard {heard:?}, valid are {expected:?}");
@@ -106,7 +106,7 @@ fn two_readers_around_a_cut() {
     cut_beside("two_readers_around_a_cut", 2, &[Do::Publish(8, 0)]);
 }
 
-/// The daemon dies while the verdict is *closing*, and the next daemon takes that back.
+/// The daemon dies while the verdict is *closing*, and the next daemon opens the generation again.
 #[test]
 fn closing_that_is_taken_back_loses_nothing() {
     explore("closing_that_is_taken_back_loses_nothing", 2, || {

@@ -1,7 +1,7 @@
-//! The protocol under loom, which plays every order of steps and every stale value that the memory model lets a reader see.
+//! Models of the protocol for loom, which tries every order of steps and every stale value that the memory model allows.
 //!
-//! Each model is a [`Story`] of one writer and its readers that must hold in all executions. `tests/loom.rs` runs the models,
-//! and once more for each mutant of the protocol; each mutant must break one of them.
+//! Each model is a [`Story`] of one writer and its readers that must hold in all executions. `tests/loom.rs` runs the models. It runs them
+//! again for each mutant of the protocol, and each mutant must break at least one model.
 
 mod board;
 mod charter;
@@ -46,7 +46,7 @@ fn two_readers() {
     });
 }
 
-/// Payload of the lap before stands where a reader awaits the next record.
+/// At the position where a reader awaits the next record, the ring still has payload of the lap before.
 #[test]
 fn old_payload_at_the_tail() {
     explore("old_payload_at_the_tail", 2, || {
@@ -69,7 +69,7 @@ fn lapped_while_copying() {
     });
 }
 
-/// A reader knows of two records from the lazy line alone, and copies them together.
+/// A reader knows of two records only from the lazy line, and copies both together.
 #[test]
 fn taken_together() {
     explore("taken_together", 2, || {
@@ -80,7 +80,7 @@ fn taken_together() {
     });
 }
 
-/// The writer overwrites the second of them last. Only the check of the window notices.
+/// The writer overwrites the second record last. Only the window check detects this.
 #[test]
 fn lapped_while_taking_together() {
     explore("lapped_while_taking_together", 2, || {
@@ -92,7 +92,7 @@ fn lapped_while_taking_together() {
     });
 }
 
-/// The lazy line counts a gap's messages, of which there are no records.
+/// The lazy line also counts the sequences of a gap, which have no records.
 #[test]
 fn taken_together_around_a_gap() {
     explore("taken_together_around_a_gap", 1, || {
@@ -128,7 +128,7 @@ fn joined_at_the_tail() {
     });
 }
 
-/// The index entry of the next message moves on when a control record or a pad takes its place.
+/// A control record or a pad takes the place of the next message. The index entry of that message then moves on.
 #[test]
 fn joined_behind_a_control_record() {
     explore("joined_behind_a_control_record", 2, || {
@@ -201,7 +201,7 @@ fn sought_around_a_gap() {
     }
 }
 
-/// A walk comes to a gap record whose words the writer is overwriting with those of another.
+/// A walk reads a gap record while the writer overwrites its words with those of another record.
 #[test]
 fn lapped_while_walking() {
     explore("lapped_while_walking", 1, || {
@@ -217,8 +217,8 @@ fn lapped_while_walking() {
     });
 }
 
-/// While a gap's words are read, they become those of another gap. Its first sequence looks the same in a commit word, and
-/// belongs to no record.
+/// While a reader reads the words of a gap, the writer overwrites them with those of another gap. The first sequence of that gap looks the
+/// same in a commit word, because only the low 32 bits are there, and no record has this sequence.
 #[test]
 fn lapped_while_seeking() {
     const HIGH: u64 = 1 << 32;
@@ -242,7 +242,7 @@ fn the_end_comes_last() {
     });
 }
 
-/// The zero at a lapped reader's position cleans a later lap. It is not the end, though the state says *closed*.
+/// The zero at a lapped reader's position belongs to a later lap. It is not the end, although the state is *closed*.
 #[test]
 fn lapped_at_the_end() {
     explore("lapped_at_the_end", 1, || {
@@ -266,7 +266,8 @@ fn closed_and_opened_again() {
     });
 }
 
-/// Tries a death right before each store of `life`, then a takeover and one more message. The reader attaches before.
+/// For each store of `life`, the writer dies right before the store. A successor then takes over and publishes one more message. The reader
+/// attaches before the death.
 fn every_death(
     name: &'static str,
     before: &'static [Do],
@@ -305,7 +306,7 @@ fn joining(story: &Story) -> Watch {
     story.joining(2, Locator::tail)
 }
 
-/// No reader may read a record that the dead writer left half written above the tail, even if it looks complete.
+/// The dead writer left a record half written above the tail. No reader may read this record, even if it looks complete.
 #[test]
 fn takeover_from_a_publisher() {
     let life = |story: &mut Story, stores| story.die(Do::Publish(LONG, 2), stores);
@@ -319,7 +320,7 @@ fn takeover_after_a_pad() {
     every_death("takeover_after_a_pad", &[Do::Publish(LONG, 3), Do::Tick], life, at_the_tail);
 }
 
-/// The successor cleans granules that a reader, a lap behind, copies at the same time.
+/// The successor cleans granules while a reader that is a lap behind copies them.
 #[test]
 fn takeover_while_copying() {
     const BEFORE: &[Do] = &[Do::Tick, Do::Publish(LONG, 4), Do::Tick];
@@ -348,7 +349,7 @@ fn takeover_from_a_gap() {
     every_death("takeover_from_a_gap", &[Do::Tick], life, at_the_tail);
 }
 
-/// The gap wraps the index, so that the tail's entry is the one the lazy line names.
+/// The gap wraps the index, so that the tail and the next sequence of the lazy line have the same entry.
 #[test]
 #[ignore = "takes a minute: a step of CI: proof"]
 fn takeover_from_a_gap_while_joining() {

@@ -1,9 +1,9 @@
-//! A [`Story`] of the ring, for the models beside this file: a writer at work, readers that note every record they see, and the
-//! comparison of both once all have ended. The models decide what happens in a story.
+//! A [`Story`] of the ring, for the models beside this file: a writer, readers that note every record they see, and the comparison of both
+//! at the end. The models decide what happens in a story.
 //!
-//! The ring has four granules, and payloads forge commit words where a later reader looks for them. The writer reads nothing
-//! that a reader wrote. So a reader that comes late, and may see any stale value, covers every interleaving.
-//! `LOOM_MAX_PREEMPTIONS` adds switches in mid-flight.
+//! The ring has four granules. Payloads contain forged commit words at positions where a later reader looks for a commit word. The writer
+//! reads nothing that a reader wrote. So a reader that starts late, and may see any stale value, covers every interleaving.
+//! `LOOM_MAX_PREEMPTIONS` adds switches between threads.
 
 use crate::error::{Corrupt, WriteError};
 use crate::gate::GatePage;
@@ -19,7 +19,7 @@ use crate::sync::stopping::kill_after;
 use loom::thread::{self, JoinHandle};
 
 const GRANULES: u64 = 4;
-/// Payload that reaches one word into the second granule, to the place of a commit word.
+/// Length of a payload that reaches one word into the second granule, where a later record has its commit word.
 pub(super) const LONG: usize = 56;
 
 /// Explores a model, and prints the number of executions.
@@ -94,7 +94,7 @@ fn new_ring() -> (RingCells, Geometry) {
     (cells, geometry)
 }
 
-/// Payload of message `sequence`: words that name it, and the commit word of `forged` where a next record could begin.
+/// The payload of message `sequence`: words that identify it, and a commit word for sequence `forged` at the start of the second granule.
 fn payload(sequence: u64, length: usize, forged: u64) -> Vec<u8> {
     let words = (0..length.div_ceil(8)).map(|i| match i {
         6 => Commit::new(forged, Flags::VALID, 0).word(),
@@ -105,7 +105,7 @@ fn payload(sequence: u64, length: usize, forged: u64) -> Vec<u8> {
     bytes
 }
 
-/// Whether a record whose writer died while it wrote the record is complete after all.
+/// Whether a dead writer had committed the record that it was writing.
 fn is_committed(before: Place, tail: Place, what: &What) -> bool {
     match what {
         What::Message(_) | What::Control(ControlRecord::Gap { .. }) => tail.sequence != before.sequence,
@@ -120,7 +120,7 @@ pub(super) enum Do {
     Publish(usize, u64),
     /// An empty message.
     Tick,
-    /// A message whose payload is that of a gap record.
+    /// A message whose payload has the words of a gap record.
     ForgeGap {
         from: u64,
         to: u64,
@@ -137,7 +137,7 @@ pub(super) struct Story {
     geometry: Geometry,
     writer: Option<Writer>,
     records: Vec<Record>,
-    /// The task over which the last writer died, and the place at which it began.
+    /// The record that the last writer was writing when it died, and the place at which it began.
     dying: Option<(Place, What)>,
 }
 
@@ -191,7 +191,7 @@ impl Story {
         assert!(self.act_below(u64::MAX, task), "nothing bounds this writer");
     }
 
-    /// As [`act`](Self::act) with a bound. Returns false, and has done nothing, if the bound is too low.
+    /// Does a task as [`act`](Self::act) does, with a bound. Returns false and writes nothing if the bound is too low.
     pub(super) fn act_below(&mut self, bound: u64, task: Do) -> bool {
         let sequence = self.place().sequence;
         let (what, say) = self.plan(task);
@@ -218,7 +218,7 @@ impl Story {
         self.records.push(Record { at, after, what });
     }
 
-    /// The writer dies over a task, right before store number `stores`. False if the task makes fewer stores.
+    /// The writer dies during a task, right before store number `stores`. Returns false if the task makes fewer stores.
     pub(super) fn die(&mut self, task: Do, stores: u32) -> bool {
         let before = self.place();
         let (what, say) = self.plan(task);
@@ -252,7 +252,7 @@ impl Story {
         died
     }
 
-    /// Another writer takes the ring over from one that died or closed it. Every record that was committed must be there.
+    /// Another writer takes over the ring of a writer that died or closed it. The ring must then have every committed record.
     pub(super) fn take_over(&mut self) {
         let before = self.place();
         self.writer = None;
@@ -296,7 +296,7 @@ impl Story {
         })
     }
 
-    /// The ring itself, for a thread that looks at it beside the writer.
+    /// The ring itself, for a thread that reads it beside the writer.
     pub(super) fn ring(&self) -> (RingCells, Geometry) {
         (self.cells.clone(), self.geometry)
     }
@@ -310,7 +310,7 @@ impl Story {
         thread::spawn(self.reading(place, polls, resume))
     }
 
-    /// Lets a reader read from `place` on, and say on the page of its gate what it has passed. It must never be lapped.
+    /// Starts a reader at `place`, which stores its position in its gate page after each record. The reader must never be lapped.
     pub(super) fn read_gated(&self, place: Place, polls: usize, page: GatePage) -> JoinHandle<Vec<Seen>> {
         let (cells, geometry) = (self.cells.clone(), self.geometry);
         thread::spawn(move || {
@@ -334,7 +334,7 @@ impl Story {
         })
     }
 
-    /// Lets a reader take all records that are there, from `place` on.
+    /// Starts a reader at `place` that takes all records of the ring.
     pub(super) fn take_from(&self, place: Place) -> JoinHandle<Vec<Seen>> {
         let (cells, geometry) = (self.cells.clone(), self.geometry);
         thread::spawn(move || take(Reader::new(cells, geometry, place)))
@@ -348,9 +348,8 @@ impl Story {
         thread::spawn(self.joining(polls, find))
     }
 
-    /// Lets the writer live and die on a thread of its own while a reader watches. A successor shares only memory and the
-    /// kernel's lock with the dead writer. The caller goes on as the successor, and the reader may see all of it or any older
-    /// part.
+    /// Runs a writer until it dies, on a thread of its own, while a reader watches. A successor shares only the memory and the kernel's
+    /// lock with the dead writer. The caller continues as the successor, and the reader may see all of its stores or any older part.
     pub(super) fn lives(
         self,
         watch: Watch,
@@ -365,7 +364,7 @@ impl Story {
         (writing.join().expect("writers do not panic"), reader)
     }
 
-    /// Compares a reader's notes with the truth.
+    /// Compares a reader's notes with the published records.
     pub(super) fn check(&self, reader: JoinHandle<Vec<Seen>>) {
         let all = reader.join().expect("readers do not panic");
         for seen in &all {
@@ -410,7 +409,7 @@ impl Story {
         }
     }
 
-    /// Whether a reader at a place learns that it was lapped, and counts from a sequence of this ring.
+    /// Whether a reader at a place finds out that it was lapped, and whether the place has a sequence of this ring.
     fn is_overwritten(&self, place: Place) -> bool {
         let frontier = self.cells.header[FRONTIER].load(Ordering::Relaxed);
         let is_sequence =
@@ -433,7 +432,7 @@ fn leads_to(before: &Place, record: &Record) -> bool {
     before.sequence == record.at.sequence && (before.position == record.at.position || padded)
 }
 
-/// Polls until the ring seems empty. A record that this reader does not see yet, it sees in another execution.
+/// Polls until the ring seems empty. If this reader does not see a record yet, it sees the record in another execution.
 fn read(mut reader: Reader, polls: usize, resume: Option<Resume>) -> Vec<Seen> {
     let mut seen = Vec::new();
     for _ in 0..polls {
@@ -450,7 +449,7 @@ fn read(mut reader: Reader, polls: usize, resume: Option<Resume>) -> Vec<Seen> {
     seen
 }
 
-/// Polls once. Returns nothing for a pad, at the tail, and after a lap from which `resume` does not continue.
+/// Polls once. Returns nothing for a pad, at the tail, and after a lap if `resume` returns nothing.
 fn read_one(
     reader: &mut Reader,
     resume: impl FnOnce(&mut Reader) -> Option<Result<u64, LocateError>>,
@@ -476,7 +475,7 @@ fn read_one(
     })
 }
 
-/// Takes all records that are there: first those that are copied together, then one by one.
+/// Takes all records of the ring: first the records that are copied together, then the others one by one.
 fn take(mut reader: Reader) -> Vec<Seen> {
     let mut seen = Vec::new();
     let mut out = [0; 2 * GRANULE as usize];

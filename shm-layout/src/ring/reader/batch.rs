@@ -1,4 +1,4 @@
-//! Many messages in one call, small ones copied together.
+//! Takes many messages in one call, and copies small messages together.
 
 use super::{Copied, Found, HEADER, Reader, is_due, is_in_window, look_at, message};
 use crate::layout::geometry::{GRANULE, WORD};
@@ -7,16 +7,16 @@ use crate::ring::locate::Place;
 use crate::ring::sync_points::{commit, lazy};
 use std::ops::ControlFlow;
 
-/// Bytes of small records that [`Reader::poll_batch`] copies at once when it knows that they have been published.
+/// Number of bytes that [`Reader::poll_batch`] copies at once when it knows that small records there have been published.
 pub const RUN: u64 = if cfg!(loom) { 2 } else { 32 } * GRANULE;
-/// Only records of up to so many bytes are copied in runs.
+/// Size in bytes of the largest first record with which a run is copied.
 pub(super) const RUN_RECORD: u64 = if cfg!(loom) { 1 } else { 8 } * GRANULE;
 /// Below this many known messages, the reader loads `LAZY_PUBLISHED` again.
 pub(super) const KNOWN: i64 = if cfg!(loom) { 1 } else { 192 };
 
-/// The answer of a closure that messages are handed to: `()` asks for all of them, a [`ControlFlow`] may stop.
+/// The result of a closure that receives messages. `()` continues always. A [`ControlFlow`] may stop.
 pub trait Flow {
-    /// Whether the closure wants no more.
+    /// Whether the closure wants no more messages.
     fn stops(self) -> bool;
 }
 
@@ -35,16 +35,16 @@ impl Flow for ControlFlow<()> {
 }
 
 impl Reader {
-    /// Copies up to `most` messages to `out`, one after the other, and hands each to `each`. Returns how many were handed out, the
-    /// one at which `each` stopped among them. It stops where `each` says so, where there is no message, or at one whose record
-    /// does not fit in `out`; [`poll`](Self::poll) tells which.
+    /// Copies up to `most` messages to `out`, one after the other, and hands each to `each`. Returns the number of messages that it handed
+    /// out, including the message at which `each` stopped. It stops if `each` says so, if there is no message, or if a record does not fit
+    /// in `out`. Call [`poll`](Self::poll) to find out which.
     ///
-    /// The bytes around a payload in `out` may change. If `out` has room for [`RUN`] bytes, small messages that the writer has
-    /// left behind are copied many at once. If `each` panics on one of these and the caller goes on, the messages of that run
-    /// come again.
+    /// The bytes around a payload in `out` may change. If `out` has room for [`RUN`] bytes, and the reader is far enough behind, a run of
+    /// small messages is copied at once. If `each` panics on a message of a run and the caller continues, the messages of that run come
+    /// again.
     ///
-    /// Cost of a message: as of `poll`, less a call and its return. Of a message in a run: the lines of its record, and a look
-    /// at its header.
+    /// Cost of a message: that of `poll`, less a call and its return. Cost of a message in a run: the lines of its record, and a check of
+    /// its header.
     #[inline(always)]
     pub fn poll_batch<F: Flow>(
         &mut self,
@@ -59,8 +59,8 @@ impl Reader {
         let mut taken = 0;
         let mut are_small = true;
         while taken < most {
-            // A record is at least one granule, so so many known messages are at least [`RUN`] bytes. A gap is one granule and
-            // counts for many messages: bytes that were copied from behind it are never looked at.
+            // A record is at least one granule, so `RUN / GRANULE` known messages have at least [`RUN`] bytes. A gap is one granule and
+            // counts for many messages. Bytes that were copied from behind a gap are never read.
             if are_small && self.known() >= (RUN / GRANULE) as i64 {
                 let (in_run, is_over) = self.poll_run(most - taken, out, &mut each);
                 taken += in_run;
@@ -86,16 +86,16 @@ impl Reader {
         taken
     }
 
-    /// How many messages, from the next one on, are known to have been published. Messages of gaps count. The number is 0 or
-    /// negative when the lazy line was last loaded too long ago.
+    /// Number of messages from the next one on that the reader knows to be published. Sequences of gaps count too. The number is 0 or
+    /// negative when the reader loaded the lazy line too long ago.
     #[inline(always)]
     pub(super) fn known(&self) -> i64 {
         self.published.wrapping_add(1).wrapping_sub(self.place.sequence) as i64
     }
 
-    /// As [`poll_batch`](Self::poll_batch), for small records that are copied together. The caller knows that [`RUN`] bytes of
-    /// records were published. Takes none when the first record is not small or no message, or when the window does not hold all
-    /// of them. Says as well whether `each` stopped.
+    /// Does the same as [`poll_batch`](Self::poll_batch) for a run of small records, which it copies together. The caller knows that
+    /// [`RUN`] bytes of records were published. Takes no message if the first record is not small or is no message, or if the writer may
+    /// have overwritten the run. Returns the number of messages, and whether `each` stopped.
     #[inline(always)]
     fn poll_run<F: Flow>(
         &mut self,

@@ -1,4 +1,4 @@
-//! The reading end. A ring has any number of readers. Each has a read-only map, and the writer knows none of them.
+//! The reading end of a ring. A ring has any number of readers. Each has a read-only map, and the writer knows none of the readers.
 
 mod batch;
 mod records;
@@ -18,7 +18,7 @@ use std::mem::offset_of;
 pub use batch::{Flow, RUN};
 pub use records::{Taken, put_header};
 
-/// Empty polls between two looks at frontier and state.
+/// Number of empty polls from one load of the frontier and the state to the next.
 #[cfg(not(loom))]
 const LOOK_EVERY: u8 = 64;
 #[cfg(loom)]
@@ -33,30 +33,30 @@ pub enum Poll {
     Empty,
     /// A message; its payload is in the buffer.
     Message(Copied),
-    /// A control record, in its place in the stream.
+    /// A control record, in its order among the messages.
     Control(ControlRecord),
-    /// The writer overtook this reader. Nothing was consumed. [`Reader::resume`] moves the reader to a place that is still there.
+    /// The writer overtook this reader. Nothing was consumed. [`Reader::resume`] moves the reader to a place that is not overwritten.
     Lapped,
     /// The buffer is too small for the next message. Nothing was consumed.
     TooSmall {
         /// Bytes the message needs.
         needed: usize,
     },
-    /// This segment has been replaced by another; nothing more will be published here.
+    /// Another segment has replaced this one. Publishers write nothing more to it.
     Superseded,
     /// Another program wrote to the segment. Nothing was consumed.
     Corrupt(Corrupt),
 }
 
-/// The result of one glance.
+/// The result of [`Reader::glance`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Glance {
     /// Nothing new.
     Nothing,
     /// A message; its payload is in the buffer.
     Message(Copied),
-    /// Something other than a message is there, or it is time for a longer look. Nothing was consumed. [`Reader::poll`] tells
-    /// what it is.
+    /// There is something other than a message, or [`Reader::poll`] must check the frontier and the state. Nothing was consumed. Call
+    /// [`Reader::poll`] to get the result.
     Other,
 }
 
@@ -67,34 +67,33 @@ pub struct Copied {
     pub length: usize,
     /// Its sequence.
     pub sequence: u64,
-    /// The publisher's own mark.
+    /// The tag that the publisher chose.
     pub tag: u16,
-    /// Whether this is a key message, from which a reader may start anew.
+    /// Whether this is a key message, from which a reader may start without the messages before it.
     pub key: bool,
     /// Publish time: low 48 bits of the segment's clock, in ticks.
     pub time: u64,
 }
 
-/// Where a lapped reader goes on.
+/// The place where a lapped reader continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Resume {
-    /// At the oldest message that will not be overwritten at once. This loses least, and the reader is
-    /// soonest lapped again.
+    /// At the oldest message that will not be overwritten at once. The reader loses the fewest messages, and is lapped again soonest.
     #[default]
     Oldest,
-    /// At the next message to come. This loses most, and the reader has the whole ring ahead of it.
+    /// At the next message to come. The reader loses the most messages, and can then fall behind by the whole ring before it is lapped
+    /// again.
     Latest,
-    /// At the last key message. If that message is overwritten or there was none, as
-    /// [`Oldest`](Self::Oldest).
+    /// At the last key message. If that message is overwritten, or if there was none, as [`Oldest`](Self::Oldest).
     Key,
 }
 
 /// Reads records from a ring.
 ///
-/// A message needs only the second line of this struct and the start of the third. The owner may keep fields
-/// of its own in the rest of the third. If there are many readers, none of these lines is in the caches, and
-/// a reader waits for each line that it touches.
+/// A message needs only the second cache line of this struct and the start of the third. The owner may place fields of its own in the
+/// remaining bytes of the third. If there are many readers, none of these lines is in the caches, and a reader waits for each line that it
+/// touches.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Reader {
@@ -107,13 +106,13 @@ pub struct Reader {
     /// The place of the next record.
     place: Place,
     // The third.
-    /// A copy of the geometry's field, so that a message does not touch the geometry's line.
+    /// A copy of the geometry's field, so that taking a message does not touch the geometry's line.
     max_message: u32,
     copier: Copier,
     empties: u8,
-    /// Whether the end of the current epoch's stream has been handed out.
+    /// Whether the reader has handed out the end of the current epoch's stream.
     ended: bool,
-    /// The lazy line's count of messages when this reader last loaded it. It only grows.
+    /// The lazy line's count of messages when this reader last loaded the line. It only grows.
     published: u64,
 }
 
@@ -140,8 +139,7 @@ impl Reader {
         }
     }
 
-    /// Looks for the next record and copies a message's payload to the start of `out`. Wait-free; no allocation, lock
-    /// or system call.
+    /// Polls for the next record, and copies a message's payload to the start of `out`. Wait-free; no allocation, lock or system call.
     ///
     /// Cost when caught up: one cache line for an empty poll or a message of up to 48 bytes, `ceil((16 + length) / 64)`
     /// lines for a longer one; the frontier's line once a chunk.
@@ -157,18 +155,18 @@ impl Reader {
         }
     }
 
-    /// As [`poll`](Self::poll), but copies whole records and returns only the two common answers in full.
+    /// Does the same as [`poll`](Self::poll), but copies whole records, and returns only the two common results in full.
     ///
-    /// The payload goes to where it stands in its record, 16 bytes after the start of `out`. The bytes around it in `out`
-    /// may change, up to the record's last line. The copy needs no branch on the length. If `out` is 64-byte aligned, no
-    /// copied piece crosses a cache line. The answer is [`Glance::Other`] if the record does not fit in `out`.
+    /// The payload in `out` begins 16 bytes after the start, as it does in its record. The bytes around it in `out` may change, up to the
+    /// record's last line. The copy needs no branch on the length. If `out` is 64-byte aligned, no copied piece crosses a cache line. The
+    /// result is [`Glance::Other`] if the record does not fit in `out`.
     #[inline(always)]
     pub fn glance(&mut self, out: &mut [u8]) -> Glance {
         self.glance_at::<true>(out)
     }
 
-    /// As [`glance`](Self::glance), but copies the payload alone, to the start of `out`. The answer is [`Glance::Other`] if the
-    /// payload does not fit in `out`.
+    /// Does the same as [`glance`](Self::glance), but copies only the payload, to the start of `out`. The result is [`Glance::Other`] if
+    /// the payload does not fit in `out`.
     #[inline(always)]
     pub fn glance_into(&mut self, out: &mut [u8]) -> Glance {
         self.glance_at::<false>(out)
@@ -190,7 +188,7 @@ impl Reader {
         }
     }
 
-    /// Examines a commit word that is not a message that can be taken.
+    /// Examines a commit word if it is no message, or one that could not be taken.
     #[cold]
     fn poll_other(&mut self, commit: Commit, out: &mut [u8]) -> Poll {
         let Geometry { capacity, max_message, .. } = self.geometry;
@@ -212,11 +210,11 @@ impl Reader {
         }
     }
 
-    /// Calls `rest` again and again until something is committed where the next record will stand, or until
-    /// `rest` returns true. Returns whether something is there; [`poll`](Self::poll) returns it.
+    /// Calls `rest` again and again until a record is committed at this reader's place, or until `rest` returns true. Returns whether there
+    /// is a record. [`poll`](Self::poll) then returns it.
     ///
-    /// Touches one word of the ring and nothing else: one process among a hundred finds none of its own lines
-    /// in the cache when it gets its CPU back.
+    /// Touches only one word of the ring. If a hundred processes share a CPU, a process finds none of its own lines in the cache when it
+    /// runs again.
     #[inline(always)]
     pub fn rest_until_due(&self, mut rest: impl FnMut() -> bool) -> bool {
         let word = self.data.word_at(self.place.position);
@@ -249,11 +247,10 @@ impl Reader {
         self.empties.wrapping_add(1).is_multiple_of(LOOK_EVERY)
     }
 
-    /// Checks whether the writer has overtaken this reader or left the segment, which an empty poll does not
-    /// see. Returns `None` if something has been committed where the next record stands; [`poll`](Self::poll)
-    /// returns it.
+    /// Checks whether the writer has overtaken this reader, or has closed or superseded the segment. An empty poll does not see this.
+    /// Returns `None` if a record has been committed at this reader's place. [`poll`](Self::poll) then returns it.
     ///
-    /// One in 64 empty polls does this by itself. Call it before a long sleep.
+    /// Each 64th empty poll calls this. Call it before a long sleep.
     #[cold]
     pub fn look(&mut self) -> Option<Poll> {
         if mutant!("window_before_close") && !self.in_window(0) {
@@ -265,8 +262,7 @@ impl Reader {
         if commit.word() != 0 {
             return crate::fault!("what_is_there_is_nothing").then_some(Poll::Empty);
         }
-        // The window is checked last: the zero may belong to a later lap, and then the answer is not that the
-        // stream ended.
+        // The window is checked last, because the zero may belong to a later lap. In that case the stream has not ended.
         if !mutant!("window_before_close") && !self.in_window(0) {
             return Some(self.outside(commit));
         }
@@ -306,14 +302,14 @@ impl Reader {
                 self.place.sequence = control.next_sequence(self.place.sequence);
                 Poll::Control(control)
             }
-            // The record that the pad made room for stands at the ring's start. No writer pads a whole ring.
-            // So this recursion ends at once, whatever the bytes are.
+            // The record after the pad is at the ring's start. No writer pads a whole ring. So this recursion ends at once, whatever the
+            // bytes are.
             None if is_pad && commit.record_bytes() < self.geometry.capacity => self.poll_again(out),
             None => Poll::Empty,
         }
     }
 
-    /// Polls again: after a pad, or because something was committed during a poll that found nothing.
+    /// Polls again, after a pad, or because a record was committed during a poll that found nothing.
     #[cold]
     fn poll_again(&mut self, out: &mut [u8]) -> Poll {
         self.poll(out)
@@ -324,8 +320,8 @@ impl Reader {
         if self.in_window(0) { self.corrupt(commit) } else { self.outside(commit) }
     }
 
-    /// Returns why a record is outside of the window. Below the window, this reader was lapped. Beyond the
-    /// frontier, nothing can have been committed.
+    /// Returns the reason why a record is outside of the window. Below the window, this reader was lapped. Beyond the frontier, no correct
+    /// writer can have committed a record.
     #[cold]
     fn outside(&self, commit: Commit) -> Poll {
         let frontier = window::frontier(&self.header);
@@ -357,8 +353,8 @@ impl Reader {
                 _ => locator.oldest()?,
             },
         };
-        // A search that ended at an overwritten place may return one before this reader's. A reader never
-        // goes back, because it would deliver messages twice. It stays, and is still lapped.
+        // A search that ended at an overwritten place may return a place before this reader's place. A reader never goes back, because it
+        // would deliver messages twice. It stays, and is still lapped.
         let Some(missed) = place.sequence.checked_sub(self.place.sequence) else { return Ok(0) };
         self.jump(place);
         Ok(missed)
@@ -376,7 +372,7 @@ impl Reader {
         Locator::new(RingCells { header, index, data }, self.geometry)
     }
 
-    /// Where the next record is expected.
+    /// The place where the next record is expected.
     pub fn place(&self) -> Place {
         self.place
     }
@@ -387,13 +383,14 @@ impl Reader {
         published.saturating_add(1).saturating_sub(self.place.sequence)
     }
 
-    /// Bytes that the writer may still write before it overwrites `place`; 0 if it may have done so.
+    /// Number of bytes that the writer may still write before it overwrites `place`. It is 0 if the writer may already have overwritten it.
     pub fn spare(&self, place: Place) -> u64 {
         let ahead = window::frontier(&self.header).wrapping_sub(place.position);
         self.geometry.capacity.saturating_sub(ahead)
     }
 
-    /// Bytes from this reader's place to the writer's frontier, which is up to a chunk and some granules beyond the newest message.
+    /// Number of bytes from this reader's place to the writer's frontier. The frontier is up to a chunk and some granules beyond the newest
+    /// message.
     pub fn bytes_behind(&self) -> u64 {
         window::frontier(&self.header).wrapping_sub(self.place.position)
     }
@@ -404,7 +401,7 @@ impl Reader {
         frontier.wrapping_sub(self.place.position) > self.geometry.capacity / 2
     }
 
-    /// Whether the last control record that was read here is the end, with no other behind it since.
+    /// Whether the last control record that this reader read is the end.
     pub fn has_ended(&self) -> bool {
         self.ended
     }
@@ -415,19 +412,18 @@ impl Reader {
     }
 }
 
-/// The content of a place.
+/// The result of reading a place.
 enum Found {
     /// Nothing yet.
     Nothing,
     /// A message that was copied out, and the place after it.
     Message(Copied, Place),
-    /// Anything else, or a message that cannot be taken.
+    /// Any other record, or a message that cannot be taken.
     Other(Commit),
 }
 
-/// Copies the message at `place` to the start of `out`, if there is one. With `WHOLE`, copies the whole
-/// record except its header, to the same offset in `out`. Takes the place and not the reader, so that a loop
-/// over messages keeps it in registers.
+/// Copies the message at `place` to the start of `out`, if there is one. With `WHOLE`, copies the whole record except its header, to the
+/// same offset in `out`. The function takes the place and not the reader, so that a loop over messages keeps the place in registers.
 #[inline(always)]
 fn look_at<const WHOLE: bool>(
     data: &Cells,
@@ -461,13 +457,13 @@ fn look_at<const WHOLE: bool>(
     Found::Message(copied, after)
 }
 
-/// Whether this is the message with `sequence`, and no longer than messages of this ring may be.
+/// Whether this is the message with `sequence`, and is no longer than this ring allows.
 #[inline(always)]
 fn is_due(commit: Commit, sequence: u64, max_message: u32) -> bool {
     commit.is_message(sequence) && commit.length() <= u64::from(max_message)
 }
 
-/// Returns the message with this header, at `place`, and the place after it.
+/// Returns the message at `place` with this header, and the place after the message.
 #[inline(always)]
 fn message(commit: Commit, meta: u64, place: Place) -> (Copied, Place) {
     let (Place { position, sequence }, meta) = (place, Meta::from_word(meta));
@@ -476,8 +472,8 @@ fn message(commit: Commit, meta: u64, place: Place) -> (Copied, Place) {
     (Copied { length, sequence, tag: meta.tag(), key, time: meta.time() }, after)
 }
 
-/// Whether nothing that was loaded since the commit word can have been overwritten, and the record ends below
-/// the frontier. It is `bytes <= frontier - position <= capacity`, in one comparison.
+/// Whether the record ends below the frontier, and the writer cannot have overwritten any byte that was loaded since the commit word. It
+/// compares `bytes <= frontier - position <= capacity` in one comparison.
 #[inline(always)]
 fn is_in_window(data: &Cells, header: &Page, position: u64, bytes: u64) -> bool {
     if mutant!("no_window_check") {

@@ -1,4 +1,4 @@
-//! Many messages in one call, as whole records: header and payload stay together as they lie in the ring.
+//! Takes many messages in one call, as whole records: header and payload stay together as in the ring.
 
 use super::batch::{KNOWN, RUN, RUN_RECORD};
 use super::{Copied, Found, HEADER, Reader, is_due, is_in_window, look_at};
@@ -12,11 +12,11 @@ use crate::ring::sync_points::{commit, lazy};
 pub struct Taken {
     /// Their number. Each is a message.
     pub messages: usize,
-    /// Their bytes, a multiple of 64, with no bytes between two records.
+    /// Their size in bytes, a multiple of 64. There are no bytes between two records.
     pub bytes: usize,
 }
 
-/// Writes the header of a message whose payload was copied behind it.
+/// Writes the header of a message. The payload was already copied to the bytes after the header.
 ///
 /// # Panics
 /// When `record` has no room for a header.
@@ -28,11 +28,11 @@ pub fn put_header(record: &mut [u8], copied: &Copied) {
 }
 
 impl Reader {
-    /// Copies up to `most` messages as whole records to `out`, one after the other. It stops where there is no message, or at
-    /// one whose record does not fit in the rest of `out`; [`poll`](Self::poll) tells which.
+    /// Copies up to `most` messages as whole records to `out`, one after the other. It stops if there is no message, or if a record does
+    /// not fit in the free part of `out`. Call [`poll`](Self::poll) to find out which.
     ///
-    /// The bytes of `out` after the records may change. `out` should be 64-byte aligned, and hold [`RUN`] bytes at least:
-    /// then small messages that the writer has left behind are copied many at once.
+    /// The bytes of `out` after the records may change. `out` should be 64-byte aligned, and have at least [`RUN`] bytes. Then a run of
+    /// small messages is copied at once, if the reader is far enough behind.
     ///
     /// Cost of a message in a run: the lines of its record, and a comparison of its commit word.
     #[inline]
@@ -66,9 +66,9 @@ impl Reader {
         taken
     }
 
-    /// As [`poll_records`](Self::poll_records), for small records that are copied together. The caller knows that [`RUN`] bytes
-    /// of records were published. Takes none when the first record is not small or no message, when `out` is too small, or
-    /// when the window does not hold all of them.
+    /// Does the same as [`poll_records`](Self::poll_records) for a run of small records, which it copies together. The caller knows that
+    /// [`RUN`] bytes of records were published. Takes no message in three cases: the first record is not small or is no message; `out` is
+    /// too small; or the writer may have overwritten the run.
     #[inline(always)]
     fn take_run(&mut self, most: usize, out: &mut [u8]) -> Taken {
         let Self { max_message, copier, place: Place { position, sequence }, .. } = *self;

@@ -1,6 +1,6 @@
-//! The writing end. It never waits, and it never reads what a reader wrote. It stays below a bound that its caller sets.
+//! The writing end of a ring. It never waits, and it never reads what a reader wrote. It stays below a bound that its caller sets.
 //!
-//! The caller holds the channel's writer lock: two writers on one ring are outside of the protocol.
+//! The caller holds the channel's writer lock, because the protocol allows only one writer on a ring.
 
 mod takeover;
 
@@ -24,36 +24,33 @@ pub use takeover::TakeOverError;
 const LINE_WORDS: usize = (GRANULE / WORD) as usize;
 /// The largest epoch that fits in the state word.
 const MAX_EPOCH: u64 = u64::MAX >> 8;
-/// After a record of at most this many bytes, the writer cleans ahead. After a larger record this would cost
-/// more than it hides: each line of the next record would be fetched twice, once for the zero and once for
-/// the payload.
+/// Size in bytes of the largest record after which the writer cleans ahead. After a larger record, cleaning ahead would cost more than it
+/// hides: the writer would fetch each line of the next record twice, once for the zero and once for the payload.
 const SMALL: u64 = 8 * GRANULE;
-/// The writer cleans ahead as soon as this many bytes have to be cleaned.
+/// The writer cleans ahead when at least this many bytes must be cleaned.
 const AT_ONCE: u64 = AHEAD / 4 / GRANULE * GRANULE;
-// A small record needs clean granules for itself and the granule after it. It finds them clean.
+// A small record needs clean granules for itself and the granule after it. They are always clean.
 const _: () = assert!(cfg!(loom) || SMALL + GRANULE <= AHEAD - AT_ONCE);
-/// Payload bytes that share the first line with the record's header.
+/// Number of payload bytes that share the first cache line with the record's header.
 const INLINE: usize = (GRANULE - RECORD_HEADER) as usize;
 
 /// Writes records into a ring.
 ///
-/// Most messages need only the first two lines of this struct, which is why a copy of `max_message` stands
-/// there. If messages are rare, none of these lines is in the caches, and the publisher waits for each line
-/// that it touches.
+/// Most messages need only the first two cache lines of this struct. For this reason the struct has a copy of `max_message` there. If
+/// messages are rare, none of these lines is in the caches, and the publisher waits for each line that it touches.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Writer {
     data: Cells,
-    /// Where the next record goes.
+    /// The position of the next record.
     tail: u64,
     /// The sequence of the next message.
     next: u64,
-    /// Commit words are zero from the tail up to here. It is never beyond the frontier.
+    /// The position up to which commit words after the tail are zero. It is never beyond the frontier.
     clean: u64,
     /// The value of FRONTIER.
     frontier: u64,
-    /// Every payload is shorter than this many bytes: the largest payload plus 1, or 0 once no sequence is
-    /// left.
+    /// The largest payload plus 1: each payload is shorter. It is 0 when no sequence is left.
     limit: u32,
     copier: Copier,
     // The second line.
@@ -64,7 +61,7 @@ pub struct Writer {
     // Cold fields.
     geometry: Geometry,
     epoch: u64,
-    /// The frontier does not go beyond this position; `u64::MAX` without gates. Only the code that moves the frontier looks at it, once a
+    /// The frontier does not go beyond this position; `u64::MAX` without gates. Only the code that moves the frontier checks it, once a
     /// chunk.
     bound: u64,
 }
@@ -74,12 +71,12 @@ const _: () = assert!(offset_of!(Writer, geometry) == 128, "two lines before it"
 impl Writer {
     /// Takes over a ring: a new one, one that was closed, or one whose writer died. The caller holds its writer lock.
     ///
-    /// The epoch grows by one. Unless the ring is new, readers find an epoch record in the stream. Cost: a walk over at most
-    /// 128 records or so, and a chunk's worth of stores.
+    /// The epoch grows by one. Unless the ring is new, readers find an epoch record in the stream. Cost: a walk over at most about 128
+    /// records, and the stores for one chunk.
     ///
     /// # Errors
-    /// [`TakeOverError::Superseded`]; or [`TakeOverError::Locate`] when the walk meets bytes that no writer of ours leaves. The ring
-    /// is unchanged then.
+    /// [`TakeOverError::Superseded`]; or [`TakeOverError::Locate`] when the walk finds bytes that no correct writer leaves. Then the ring
+    /// is unchanged.
     pub fn take_over(
         cells: RingCells,
         geometry: Geometry,
@@ -131,7 +128,7 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Makes the leftovers of a dead writer above the tail harmless. `ring/mod.rs` has the argument.
+    /// Cleans the granules above the tail, so that records of a dead writer there do no harm. `ring/mod.rs` has the argument.
     fn repair(&mut self) {
         let target = (self.tail + AHEAD).max(self.frontier).next_multiple_of(self.geometry.chunk);
         if !mutant!("takeover_without_frontier") {
@@ -148,8 +145,8 @@ impl Writer {
 
     /// Publishes one message and returns its sequence. Wait-free; no allocation, lock or system call.
     ///
-    /// `time` is in ticks of the segment's clock. Cost: the stores to the record's lines, one zero a granule, and one index
-    /// entry; once a chunk, one store to a line that every reader then fetches.
+    /// `time` is in ticks of the segment's clock. Cost: the stores to the record's lines, one zero a granule, and one index entry. Once a
+    /// chunk there is one store to a line that every reader then fetches.
     ///
     /// # Errors
     /// [`WriteError`]; nothing is published then.
@@ -158,9 +155,9 @@ impl Writer {
         self.record(payload, tag, key, || time)
     }
 
-    /// As [`publish`](Self::publish), but it reads the clock itself. For a small message it does so last, while the record's
-    /// lines come from the readers' cores, so that reading the clock adds no latency. For a larger message it does so first, so
-    /// that the age of the message includes all of its copying.
+    /// Does the same as [`publish`](Self::publish), but reads the clock itself. For a small message it does so last, while the record's
+    /// lines come from the readers' cores. So reading the clock adds no latency. For a larger message it does so first, so that the age of
+    /// the message includes all of its copying.
     ///
     /// # Errors
     /// [`WriteError`]; nothing is published then.
@@ -194,7 +191,7 @@ impl Writer {
         let is_small = bytes <= SMALL;
         let early = if is_small { None } else { Some(now()) };
         let record = match self.data.run_at(self.tail, bytes) {
-            // The record before this one was small and did ahead what `prepare` would do here.
+            // The record before this one was small, and the writer then did ahead what `prepare` would do here.
             Some(record) if self.tail + bytes + GRANULE <= self.clean => record,
             _ => {
                 self.make_room(bytes)?;
@@ -241,7 +238,7 @@ impl Writer {
     /// Does nothing when `last` is below the next sequence.
     ///
     /// # Errors
-    /// [`OutOfSequences`] when `last` is [`MAX_SEQUENCE`] or more; nothing is said then.
+    /// [`OutOfSequences`] when `last` is [`MAX_SEQUENCE`] or more. Then nothing is published.
     pub fn gap(&mut self, last: u64, time: u64) -> Result<(), OutOfSequences> {
         if last >= MAX_SEQUENCE && !crate::fault!("gaps_to_any_sequence") {
             return Err(OutOfSequences { sequence: last });
@@ -263,7 +260,7 @@ impl Writer {
         self.header[SESSION_REST].store(low | HAS_SESSION, Ordering::Relaxed);
     }
 
-    /// Ends the stream: readers get everything published so far, and then the end. The caller publishes nothing after this.
+    /// Ends the stream. Readers get everything published so far, and then the end. The caller must publish nothing after this.
     pub fn close(&mut self, time: u64) {
         self.control(ControlRecord::End, time);
         self.header[WRITER_PID].store(0, Ordering::Relaxed);
@@ -275,25 +272,25 @@ impl Writer {
         self.next
     }
 
-    /// The position up to which this writer may already be writing. No reader needs the bytes one capacity below it any more.
+    /// The position up to which this writer may already be writing. So the bytes one capacity below it may be overwritten.
     pub fn frontier(&self) -> u64 {
         self.frontier
     }
 
-    /// Sets the position beyond which the frontier does not go, until the next call. A message that needs more is refused with
-    /// [`WriteError::BeyondBound`]. Control records are never refused, and raise a bound that is too low. A bound below the
-    /// frontier keeps the frontier where it is. The default, `u64::MAX`, bounds nothing.
+    /// Sets a bound: the frontier does not go beyond it until the next call. The writer refuses a message that needs more, with
+    /// [`WriteError::BeyondBound`]. It never refuses a control record, but raises a bound that is too low for one. A bound below the
+    /// frontier keeps the frontier unchanged. The default, `u64::MAX`, is no bound.
     pub fn set_bound(&mut self, bound: u64) {
         self.bound = bound;
     }
 
-    /// The frontier that the next control record needs, if that lies beyond the bound.
+    /// The frontier that the next control record needs, if this frontier is beyond the bound.
     pub fn control_beyond_bound(&self) -> Option<BeyondBound> {
         let frontier = self.frontier_for(GRANULE);
         self.is_beyond_bound(frontier).then_some(BeyondBound { frontier })
     }
 
-    /// The place of the next record, in bytes since the ring began.
+    /// The position of the next record, in bytes since the ring began.
     pub fn position(&self) -> u64 {
         self.tail
     }
@@ -308,7 +305,7 @@ impl Writer {
         &self.geometry
     }
 
-    /// Writes a control record, which is never refused: a bound that is too low is raised.
+    /// Writes a control record. It is never refused, because this function raises a bound that is too low.
     #[cold]
     fn control(&mut self, control: ControlRecord, time: u64) {
         self.bound = self.bound.max(self.frontier_for(GRANULE));
@@ -339,8 +336,8 @@ impl Writer {
         self.update_lazy(time);
     }
 
-    /// Prepares `bytes` contiguous bytes at the tail. Small records mostly need no call. Refuses a record that needs a frontier beyond the
-    /// bound, before anything is stored.
+    /// Prepares `bytes` contiguous bytes at the tail. Most small records need no call. If the record needs a frontier beyond the bound, the
+    /// function refuses it before anything is stored.
     #[inline(never)]
     fn make_room(&mut self, bytes: u64) -> Result<(), BeyondBound> {
         let frontier = self.frontier_for(bytes);
@@ -354,13 +351,13 @@ impl Writer {
         Ok(())
     }
 
-    /// The frontier that a record of this many bytes needs at the tail, a pad before it included.
+    /// The frontier that a record of this many bytes needs at the tail, with the pad before it.
     fn frontier_for(&self, bytes: u64) -> u64 {
         let pad = if self.data.run_at(self.tail, bytes).is_some() { 0 } else { self.to_end() };
         self.frontier_above(self.tail + pad + bytes + GRANULE)
     }
 
-    /// The frontier once everything below `need` may be stored to.
+    /// The frontier that the writer must announce before it stores below `need`.
     #[inline]
     fn frontier_above(&self, need: u64) -> u64 {
         if need > self.frontier { need.next_multiple_of(self.geometry.chunk) } else { self.frontier }
@@ -389,8 +386,8 @@ impl Writer {
         self.committed();
     }
 
-    /// Announces everything up to `end`, where the next record will end, and makes the commit word there
-    /// zero. The store of this zero comes before those of the payload, so that their cache misses overlap.
+    /// Announces everything up to `end`, where the next record will end, and makes the commit word there zero. It stores this zero before
+    /// the payload, so that the cache misses of both overlap.
     fn prepare(&mut self, end: u64) {
         let need = end + GRANULE;
         // The granules inside the record get payload: no reader looks for a commit word there.
@@ -401,10 +398,9 @@ impl Writer {
         self.clean_until(need);
     }
 
-    /// Zeroes commit words that the next records will need. This comes after the commit. On x86-64, stores
-    /// become visible in their order: before the commit, readers would wait for these cache misses. Several
-    /// granules are cleaned at a time, so that most messages execute less code. At the bound nothing is cleaned; the next record's
-    /// `prepare` does it.
+    /// Zeroes commit words that the next records will need. Call it after the commit. On x86-64, stores become visible in program order, so
+    /// before the commit, readers would wait for the cache misses of these stores. It cleans several granules at a time, so that most
+    /// messages execute less code. At the bound it cleans nothing. Then `prepare` cleans for the next record.
     #[inline(always)]
     fn clean_ahead(&mut self) {
         if self.clean < self.tail + AHEAD - AT_ONCE {
@@ -412,7 +408,7 @@ impl Writer {
         }
     }
 
-    /// Announces everything up to `need`, and zeroes the commit words below it that are not clean yet. Does nothing if that would take a
+    /// Announces everything up to `need`, and zeroes the commit words below `need` that are not clean yet. Does nothing if this needs a
     /// frontier beyond the bound.
     #[inline]
     fn clean_until(&mut self, need: u64) {
@@ -422,7 +418,7 @@ impl Writer {
         self.zero_until(need);
     }
 
-    /// Moves the frontier. Returns false, and stores nothing, if it would go beyond the bound.
+    /// Moves the frontier. Returns false, and stores nothing, if the frontier would go beyond the bound.
     #[cold]
     fn advance_frontier(&mut self, need: u64) -> bool {
         let frontier = self.frontier_above(need);
@@ -445,7 +441,7 @@ impl Writer {
         }
     }
 
-    /// Updates the index after a commit: the next sequence will stand at the tail.
+    /// Updates the index after a commit: the tail is the position of the next sequence.
     #[inline]
     fn committed(&self) {
         if mutant!("frontier_after_data") {
@@ -459,8 +455,8 @@ impl Writer {
         index::publish(&self.index, place.sequence, place.position);
     }
 
-    /// Updates the lazy line, which tells joiners how far the stream has come. Kept out of line, because most
-    /// messages do not call it.
+    /// Updates the lazy line, from which joiners learn how far the stream has come. It is not inlined, because most messages do not call
+    /// it.
     #[cold]
     #[inline(never)]
     fn update_lazy(&mut self, time: u64) {
@@ -472,7 +468,7 @@ impl Writer {
         self.count_for_joiners();
     }
 
-    /// Updates the lazy line except its time.
+    /// Updates all words of the lazy line except its time.
     #[inline]
     fn count_for_joiners(&self) {
         let header = &self.header;
@@ -481,7 +477,7 @@ impl Writer {
         lazy::publish(header, self.next - 1);
     }
 
-    /// Makes the index entries of the sequences `gap.sequence + 1..=next` name the gap record, as far as the index reaches.
+    /// Stores the position of the gap record in the index entries of the sequences `gap.sequence + 1..=next`, as far as the index reaches.
     fn index_gap(&self, gap: Place, next: u64) {
         let reachable = next.saturating_sub(self.geometry.index_entries - 1);
         for sequence in reachable.max(gap.sequence + 1)..=next {

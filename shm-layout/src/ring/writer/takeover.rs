@@ -1,4 +1,4 @@
-//! Finding the place where a successor continues.
+//! Finds the place where a successor continues.
 
 use crate::error::Corrupt;
 use crate::layout::geometry::Geometry;
@@ -10,10 +10,10 @@ use crate::ring::sync_points::lazy;
 use crate::sync::Ordering;
 use thiserror::Error;
 
-/// The reason why a ring cannot be written to. The ring is unchanged.
+/// The reason why a writer could not take over a ring. The ring is unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum TakeOverError {
-    /// The segment was given up for another, and its readers have been told so.
+    /// Another segment has replaced this one. The segment's state tells its readers.
     #[error("the segment was given up for another: open the channel again")]
     Superseded,
     /// The place to continue from could not be found.
@@ -37,7 +37,7 @@ impl From<Corrupt> for TakeOverError {
     }
 }
 
-/// The state that a successor continues from.
+/// The state from which a successor continues.
 pub(super) struct Tail {
     pub(super) place: Place,
     /// The last gap that was committed, if the lazy line does not count it yet: its position and first
@@ -47,8 +47,8 @@ pub(super) struct Tail {
     pub(super) bytes: u64,
 }
 
-/// Finds the tail of a ring that nobody writes to. The walk begins at the lazy line, and a record must
-/// confirm it. Otherwise a forged lazy line could make the sequences jump.
+/// Finds the tail of a ring to which no process writes. The walk begins at the lazy line's place, which a
+/// record must confirm. Otherwise a forged lazy line could make the sequences jump.
 pub(super) fn walk(cells: &RingCells, geometry: Geometry) -> Result<Tail, TakeOverError> {
     let cold = |word: usize| cells.header[word].load(Ordering::Relaxed);
     let locator = Locator::new(cells.clone(), geometry);
@@ -59,7 +59,7 @@ pub(super) fn walk(cells: &RingCells, geometry: Geometry) -> Result<Tail, TakeOv
     let mut tail = Tail { place: hint, gap: None, last_key: cold(LAZY_KEY), bytes: cold(LAZY_BYTES) };
     let mut steps = 0;
     while let Found::Record { commit, sequence, after } = locator.inspect(tail.place)? {
-        // A writer updates the lazy line at least once in so many messages, and at each gap.
+        // A writer updates the lazy line at least once in `lazy::EVERY` messages, and at each gap.
         if steps > 2 * lazy::EVERY || tail.gap.is_some() {
             return Err(Corrupt { position: tail.place.position, sequence, word: commit.word() }.into());
         }

@@ -4,7 +4,7 @@ use nix::libc;
 use std::mem::{size_of, zeroed};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// Room for an address of either family.
+/// Memory for a socket address of IPv4 or IPv6.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) union Name {
@@ -22,7 +22,7 @@ impl Name {
         unsafe { zeroed() }
     }
 
-    /// Converts an address. Returns it with the number of its bytes.
+    /// Converts an address. Returns it with its number of bytes.
     pub(super) fn of(address: SocketAddr) -> (Self, libc::socklen_t) {
         let mut name = Self::none();
         let bytes = match address {
@@ -49,8 +49,8 @@ impl Name {
         (name, bytes as libc::socklen_t)
     }
 
-    /// Reads the address that the kernel wrote over [`none`](Self::none). Returns `0.0.0.0:0` if the kernel wrote none, or one of another
-    /// family.
+    /// Converts the address that the kernel wrote over [`none`](Self::none). Returns `0.0.0.0:0` if the kernel wrote no address, or an
+    /// address of another family.
     pub(super) fn address(&self) -> SocketAddr {
         // SAFETY: all bytes are initialised, and any bytes are a valid sockaddr_in.
         let v4 = unsafe { self.v4 };

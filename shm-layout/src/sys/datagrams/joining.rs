@@ -1,4 +1,4 @@
-//! Joining a multicast group of one source.
+//! Joins a multicast group for one source.
 
 use super::Name;
 use nix::errno::Errno;
@@ -9,8 +9,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 
-/// Joins a multicast group on an interface, for the packets of one source. With interface 0 the kernel chooses. No library wraps this for
-/// IPv6.
+/// Joins a multicast group on an interface, for the packets of one source. With interface 0 the kernel chooses the interface. No library
+/// wraps this call for IPv6.
 ///
 /// # Errors
 /// The error of `setsockopt`: `ENODEV` if there is no such interface, `EADDRNOTAVAIL` or `EINVAL` if the source is of another

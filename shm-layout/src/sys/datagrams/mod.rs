@@ -1,7 +1,7 @@
-//! UDP datagrams in batches: one system call for many, with buffers that are allocated once.
+//! UDP datagrams in batches: one system call for many datagrams, with buffers that are allocated once.
 //!
-//! `recvmmsg` with the kernel's time stamps, the count of drops, `sendmmsg`, and the busy-poll options, for IPv4 and IPv6. No
-//! library wraps them safely and without allocation. Nothing here knows what the bytes mean.
+//! For IPv4 and IPv6, this module wraps `recvmmsg` with the kernel's time stamps, `sendmmsg`, the count of drops, and the busy-poll
+//! options. No library wraps these safely and without allocation. The module does not interpret the bytes of datagrams.
 
 use nix::errno::Errno;
 use nix::libc;
@@ -23,15 +23,15 @@ pub use sending::{Segments, Sent, send, send_segmented};
 /// Greatest number of datagrams that one system call carries.
 pub const BATCH: usize = 32;
 
-/// Of this many datagrams that arrive alone, one is asked for its time stamp.
+/// Of the datagrams that arrive alone, one in this many gets a time stamp.
 const ALONE_PER_STAMP: u32 = 16;
 
-/// Room for a time stamp and the length of segments, aligned as control messages must be.
+/// Size in words of a buffer for the control messages with a time stamp and a segment length. The buffer is aligned as they must be.
 const CONTROL_WORDS: usize = 16;
 type ControlWords = [u64; CONTROL_WORDS];
 
-/// Bytes of a slot for datagrams that the kernel merges: one whole datagram, and nine cache lines more, so that the beginnings of slots do
-/// not compete for the same places in a cache.
+/// Size in bytes of a slot for datagrams that the kernel merges: the largest datagram, and nine cache lines more. Without these lines, the
+/// beginnings of all slots would compete for the same sets of a cache.
 const MERGED_SLOT_BYTES: usize = (1 << 16) + 9 * 64;
 
 /// The buffers of a batch of datagrams.
@@ -39,18 +39,18 @@ const MERGED_SLOT_BYTES: usize = (1 << 16) + 9 * 64;
 pub struct Inbox {
     slab: Vec<u8>,
     slot_bytes: usize,
-    /// Computes the length of the merged datagrams from their bytes. `None` if the kernel never merges datagrams.
+    /// Computes the length of each merged datagram from their bytes. `None` if the kernel never merges datagrams.
     segment_of: Option<SegmentOf>,
     arrivals: [Arrival; BATCH],
     received: usize,
-    /// Number of datagrams that the next call asks for.
+    /// Number of datagrams that the next call requests.
     room: usize,
     expects_more: bool,
     /// Number of datagrams in a row that arrived alone.
     alone: u32,
 }
 
-/// Returns the length of each datagram in these bytes. The last one may be shorter.
+/// A function that returns the length of each datagram in merged bytes. The last datagram may be shorter.
 pub type SegmentOf = fn(&[u8]) -> usize;
 
 /// One delivery of the kernel: a datagram, or several merged ones.
@@ -79,19 +79,19 @@ impl Arrival {
 pub struct Datagram<'a> {
     /// The payload.
     pub bytes: &'a [u8],
-    /// The sender's address, as the network claims it.
+    /// The sender's address in the packet. It may be forged.
     pub from: SocketAddr,
     /// Whether the datagram was longer than the slot. If so, `bytes` is only its beginning.
     pub is_truncated: bool,
-    /// The time at which the kernel received it, in nanoseconds since 1970, if the socket stamps (`SO_TIMESTAMPNS`) and the stamp was asked
-    /// for.
+    /// The time at which the kernel received it, in nanoseconds since 1970. `None` if the socket does not stamp (`SO_TIMESTAMPNS`), or if
+    /// the call did not request the stamp.
     pub time_ns: Option<u64>,
-    /// Whether the kernel had merged it with others.
+    /// Whether the kernel had merged it with other datagrams.
     pub is_merged: bool,
 }
 
 impl Inbox {
-    /// Makes room for [`BATCH`] datagrams of at most `slot_bytes` each.
+    /// Allocates memory for [`BATCH`] datagrams of at most `slot_bytes` each.
     ///
     /// # Panics
     /// When `slot_bytes` is 0.
@@ -110,20 +110,21 @@ impl Inbox {
         }
     }
 
-    /// As [`new`](Self::new), for a socket at which the kernel merges datagrams ([`merge`]) of any length. The kernel reports the length of
-    /// merged datagrams, except for datagrams that arrive alone, and for those that still waited when merging was switched off. For these,
-    /// `segment_of` computes it from the bytes. The memory of a slot is touched only as far as datagrams reach.
+    /// Makes an inbox for a socket at which the kernel merges datagrams ([`merge`]) of any length. In two cases the kernel does not report
+    /// the length of the datagrams: a datagram arrived alone, or datagrams still waited when merging was switched off. Then `segment_of`
+    /// computes the length from the bytes. The memory of a slot is touched only as far as datagrams reach.
     pub fn merging(segment_of: SegmentOf) -> Self {
         Self { segment_of: Some(segment_of), ..Self::new(MERGED_SLOT_BYTES) }
     }
 
-    /// Replaces the datagrams received before by those that wait at `socket`, at most [`BATCH`]. Merged datagrams count as one. Returns
-    /// their number. Never waits. Cost: one system call, no allocation.
+    /// Receives the datagrams that wait at `socket`, at most [`BATCH`], and drops those of the previous call. Merged datagrams count as
+    /// one. Returns their number. Never waits. Cost: one system call, no allocation.
     ///
-    /// - At first it asks for one datagram. If as many arrived as it asked for, it asks for twice as many next time, and else for half. The
-    ///   kernel looks once more before it returns fewer than asked for, and a datagram that arrives alone need not wait for that look.
-    /// - From the third in a row that arrived alone, only one in 16 has a time stamp, because control messages take the kernel a third of a
-    ///   microsecond. While datagrams arrive faster than they are taken, each one has a time stamp.
+    /// - The first call requests one datagram. If a call gets as many as it requested, the next call requests twice as many, and otherwise
+    ///   half. The kernel checks the queue once more before it returns fewer datagrams than requested. A datagram that arrives alone need
+    ///   not wait for this check.
+    /// - From the third datagram in a row that arrived alone, only one in 16 has a time stamp, because control messages take the kernel a
+    ///   third of a microsecond. While datagrams arrive faster than they are taken, each one has a time stamp.
     ///
     /// # Errors
     /// The error of `recvmmsg`, such as an ICMP error on an earlier send. If no datagram waits, the result is 0 and no error.
@@ -247,13 +248,13 @@ impl Inbox {
         self.alone = self.alone.wrapping_add(1);
     }
 
-    /// Whether the last [`receive`](Self::receive) was one of several in a row that got as many datagrams as they asked for. If so, more
-    /// datagrams may wait.
+    /// Whether the last [`receive`](Self::receive) requested more than one datagram and got as many as it requested. Then more datagrams
+    /// may wait.
     pub fn expects_more(&self) -> bool {
         self.expects_more
     }
 
-    /// Number of datagrams of the last [`receive`](Self::receive) that arrived together with others; 0 if there was one that arrived alone.
+    /// Number of datagrams of the last [`receive`](Self::receive) that arrived together. It is 0 if only one datagram arrived.
     #[inline]
     pub fn together(&self) -> usize {
         match &self.arrivals[..self.received] {
@@ -332,8 +333,8 @@ impl Controls {
 }
 
 /// Switches merging on or off: the kernel merges equally long datagrams of one sender (`UDP_GRO`) if it finds several at a time. Only an
-/// [`Inbox::merging`] separates them again, also those that still wait when merging is switched off. A drop of merged datagrams counts as
-/// one. While merging is on, a datagram that arrives alone takes 6 % longer.
+/// [`Inbox::merging`] separates them again. Datagrams that wait when merging is switched off are still merged. A drop of merged datagrams
+/// counts as one. While merging is on, a datagram that arrives alone takes 6 % longer.
 ///
 /// # Errors
 /// The error of `setsockopt`: `ENOPROTOOPT` before Linux 5.0.
@@ -341,12 +342,12 @@ pub fn merge(socket: impl AsFd, is_wanted: bool) -> io::Result<()> {
     set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, libc::c_int::from(is_wanted))
 }
 
-/// The kernel's figures about a socket's memory, as `SO_MEMINFO` returns them, and the index of the drops.
+/// The kernel's figures about a socket's memory, as `SO_MEMINFO` returns them. `DROPS_AT` is the index of the drops.
 type MemoryInfo = [u32; 9];
 const DROPS_AT: usize = 8;
 
-/// Number of datagrams that the socket has dropped so far, modulo 2^32. Cost: one system call. A socket that reports the number with each
-/// datagram (`SO_RXQ_OVFL`) would take a tenth of a microsecond longer for each one.
+/// Number of datagrams that the socket has dropped so far, modulo 2^32. Cost: one system call. The option `SO_RXQ_OVFL` would report the
+/// number with each datagram, but make each datagram a tenth of a microsecond slower.
 ///
 /// # Errors
 /// The error of `getsockopt`: `ENOPROTOOPT` before Linux 4.12.
@@ -361,7 +362,8 @@ pub fn drops(socket: impl AsFd) -> io::Result<u32> {
     Ok(info[DROPS_AT])
 }
 
-/// Makes the kernel prefer polling the network card to its interrupts, with this many packets per poll. Needs CAP_NET_ADMIN.
+/// Makes the kernel poll the network card instead of waiting for its interrupts, with at most `budget` packets per poll. Needs
+/// CAP_NET_ADMIN.
 ///
 /// # Errors
 /// The error of `setsockopt`: `EPERM`, or `ENOPROTOOPT` before Linux 5.11.

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr;
 
-/// Most bytes of datagrams that leave as one: what a datagram of IPv4 can carry, less a little.
+/// Most bytes of datagrams that are sent as one segmented packet: a little less than a datagram of IPv4 can have.
 const MOST_SEGMENTED_BYTES: usize = 65_000;
 
 /// The result of sending a batch.
@@ -17,31 +17,34 @@ const MOST_SEGMENTED_BYTES: usize = 65_000;
 pub struct Sent {
     /// Number of datagrams that the kernel accepted.
     pub sent: u64,
-    /// Number of accepted datagrams that left as one with others.
+    /// Number of accepted datagrams that were sent together with others, as one segmented packet.
     pub segmented: u64,
     /// Number of datagrams that the kernel refused. They are skipped.
     pub refused: u64,
-    /// The reason why the kernel refused the last of them.
+    /// The reason why the kernel last refused a datagram.
     pub error: Option<Errno>,
 }
 
-/// Whether equally long datagrams in a row leave as one, which the kernel or the network card splits again (`UDP_SEGMENT`).
+/// Whether equally long datagrams in a row are sent as one packet, which the kernel or the network card splits again (`UDP_SEGMENT`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Segments {
-    /// Each datagram leaves by itself.
+    /// Each datagram is sent by itself.
     #[default]
     Off,
-    /// Equally long datagrams leave as one.
+    /// Equally long datagrams in a row are sent as one packet.
     On,
-    /// Datagrams left as one until the kernel refused this for the given reason.
+    /// Datagrams were sent as one packet until the kernel refused this for the given reason.
     Refused(Errno),
 }
 
-/// Sends datagrams in their order to one address, or, if `to` is `None`, to the address of the connected socket. A datagram that the kernel
-/// refuses is skipped and counted. On a connected socket the kernel may report the refusal of an earlier datagram instead of sending the
-/// present one; the present one is then sent again. On a blocking socket the call waits while the send buffer is full, and at most for the
-/// socket's timeout (`SO_SNDTIMEO`): a datagram that finds no room in that time is refused, with all that follow. Cost: one system call for
-/// [`BATCH`] datagrams, no allocation.
+/// Sends datagrams in their order to the address `to`, or, if `to` is `None`, to the address of the connected socket.
+///
+/// - A datagram that the kernel refuses is skipped and counted.
+/// - On a connected socket, a send may fail because a host refused an earlier datagram. Then the present datagram is sent again.
+/// - On a blocking socket the call waits while the send buffer is full, at most for the socket's timeout (`SO_SNDTIMEO`). A datagram that
+///   finds no room in that time is refused, and so are all datagrams after it.
+///
+/// Cost: one system call for [`BATCH`] datagrams, no allocation.
 pub fn send<'a>(
     socket: impl AsFd,
     to: impl Into<Option<SocketAddr>>,
@@ -50,10 +53,12 @@ pub fn send<'a>(
     send_segmented(socket, to, datagrams, &mut Segments::Off)
 }
 
-/// As [`send`]. With [`Segments::On`], datagrams in a row leave as one if they are equally long; the last of them may be shorter. A
-/// datagram that is alone leaves as always. If the kernel refuses this, `segments` gives the reason from then on, and each datagram leaves
-/// by itself; none is lost. The kernel refuses this if a datagram is longer than the interface's MTU (`EINVAL` or `EMSGSIZE`), if the
-/// interface computes no checksums (`EIO`), and before Linux 4.18.
+/// Does the same as [`send`]. With [`Segments::On`], equally long datagrams in a row are sent as one packet; the last of them may be
+/// shorter. A single datagram is sent as usual.
+///
+/// If the kernel refuses segmentation, `segments` becomes [`Segments::Refused`] with the reason, and each datagram is sent by itself. None
+/// is lost. The kernel refuses if a datagram is longer than the interface's MTU (`EINVAL` or `EMSGSIZE`), if the interface computes no
+/// checksums (`EIO`), and before Linux 4.18.
 pub fn send_segmented<'a>(
     socket: impl AsFd,
     to: impl Into<Option<SocketAddr>>,
@@ -92,7 +97,7 @@ fn send_one(socket: BorrowedFd<'_>, to: Option<SocketAddr>, datagram: &[u8]) -> 
     sent.map(drop).map_err(|e| Errno::from_raw(e.raw_os_error()))
 }
 
-/// Sends two datagrams or more, or none.
+/// Sends two datagrams or more. Does nothing without datagrams.
 #[inline(never)]
 fn send_many<'a>(
     socket: BorrowedFd<'_>,
@@ -152,12 +157,12 @@ fn send_many<'a>(
     total
 }
 
-/// Whether the error may be about the segmentation, and not about the datagrams.
+/// Whether the kernel may have refused the segmentation, and not the datagrams.
 fn refuses_segments(error: Errno) -> bool {
     matches!(error, Errno::EINVAL | Errno::EIO | Errno::EMSGSIZE | Errno::ENOPROTOOPT | Errno::EOPNOTSUPP)
 }
 
-/// The control message that gives the length of each segment, in the kernel's form: CMSG_SPACE(2) bytes.
+/// The control message with the length of each segment, in the kernel's form: CMSG_SPACE(2) bytes.
 #[repr(C)]
 struct SegmentControl {
     header: libc::cmsghdr,
@@ -168,7 +173,7 @@ struct SegmentControl {
 struct Calls {
     headers: [MaybeUninit<libc::mmsghdr>; BATCH],
     controls: [MaybeUninit<SegmentControl>; BATCH],
-    /// The number of datagrams that each header stands for.
+    /// Number of datagrams in each header's packet.
     counts: [u8; BATCH],
     filled: usize,
 }
@@ -211,10 +216,10 @@ impl Calls {
         }
     }
 
-    /// Sends all headers, or the first of them. Returns the number of headers that were sent, at least 1.
+    /// Sends the packets of all headers, or only of the first ones. Returns the number of packets that were sent, at least 1.
     ///
     /// # Safety
-    /// The headers have been filled in. Vectors, bytes and name are still there, and this value has not moved.
+    /// [`fill`](Self::fill) was called before. The vectors, their bytes and the name are still valid, and this value has not moved.
     unsafe fn send(&mut self, socket: BorrowedFd<'_>) -> nix::Result<usize> {
         let fd = socket.as_raw_fd();
         let (first, count) = (self.headers.as_mut_ptr().cast(), self.filled as libc::c_uint);
@@ -237,7 +242,7 @@ impl SegmentControl {
     }
 }
 
-/// How many of the first datagrams can leave in one: all are as long as the first, but the last may be shorter.
+/// Number of datagrams at the start of `vectors` that can be sent as one packet. All are as long as the first, but the last may be shorter.
 fn equal_ones(vectors: &[libc::iovec]) -> usize {
     let size = vectors[0].iov_len;
     let (mut count, mut bytes) = (0, 0);

@@ -8,7 +8,7 @@ fn pair() -> (UdpSocket, UdpSocket, SocketAddr) {
     (near, far, to)
 }
 
-/// Until what was sent has arrived, on a machine however busy.
+/// Waits until the datagrams have arrived, even on a busy machine.
 fn settle() {
     std::thread::sleep(std::time::Duration::from_millis(50));
 }
@@ -186,7 +186,7 @@ fn datagrams_that_the_kernel_put_together_are_taken_apart() {
     }
 }
 
-/// Datagrams that come alone are received without control messages, by which the kernel would say that it put them together.
+/// Datagrams that arrive alone are received without control messages, so the kernel cannot report there that it merged them.
 #[test]
 fn what_seemed_to_come_alone_is_taken_apart_by_its_bytes() {
     let (near, far, to) = pair();
@@ -203,13 +203,13 @@ fn what_seemed_to_come_alone_is_taken_apart_by_its_bytes() {
     assert_eq!(drain(&mut inbox, &far), [vec![2; 100], vec![3; 100], vec![4; 30]]);
 }
 
-/// The kernel says nothing of the lengths of those that still wait when it was told to stop.
+/// The kernel does not report the lengths of merged datagrams that still wait when merging is turned off.
 #[test]
 fn what_was_put_together_before_it_was_told_to_stop_is_taken_apart() {
     let (near, far, to) = pair();
     let wait = || {
         let mut segments = Segments::On;
-        // Three for a call that asks for one datagram, and as many for one that asks for two.
+        // Three datagrams for a call that requests one datagram, and three for a call that requests two.
         for first in [2u8, 5] {
             let all = [&[first; 100][..], &[first + 1; 100], &[first + 2; 30]];
             assert_eq!(send_segmented(&near, to, all, &mut segments).segmented, 3);
