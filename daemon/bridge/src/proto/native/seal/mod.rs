@@ -106,7 +106,7 @@ impl Sealer {
         }
     }
 
-    /// Makes a packet from a body of `body_bytes`, which stands in the buffer after [`HEAD_BYTES`](super::container::HEAD_BYTES) bytes.
+    /// Makes a packet from a body of `body_bytes`, which stands in the buffer after [`HEAD_BYTES`] bytes.
     /// Returns the packet's size, or `None` if the buffer has no room for it.
     pub fn finish(
         &mut self,
