@@ -107,6 +107,25 @@ fn a_long_way_that_breaks_again_and_again_loses_nothing() {
     feed.finish();
 }
 
+/// A receiver that had said that it waits once ended with an error.
+#[test]
+fn a_receiver_that_waits_for_its_stream_waits_for_its_servers_too() {
+    let test = "a_receiver_that_waits_for_its_stream_waits_for_its_servers_too";
+    let Some((_turn, _dir, mut server)) = alone(test) else { return };
+    let pace = Pace { messages: 100, ahead: 1_000, pause: Duration::ZERO, capacity: 8 << 20 };
+    let mut feed = Feed::publish(pace);
+    feed.compare(|_| false);
+    let nats = format!("--nats {}", server.url());
+    let mut receive = feed.receive(&nats);
+    receive.wait_for_words("there is no stream");
+    server.kill();
+    receive.wait_for_words("Connection refused");
+    server.start();
+    let mut send = feed.send(&format!("{nats} --set nats.create=true"));
+    feed.wait_for(pace.messages + 1, &mut [&mut send, &mut receive]);
+    feed.finish();
+}
+
 /// Each request for what is not published yet once held the messages up for 200 ms.
 #[test]
 fn requests_for_what_is_not_published_yet_hold_nothing_up() {

@@ -170,20 +170,22 @@ pub(super) fn receive(
     outcome(name, receiver.life(), receiver.counters().messages_missing, interrupted)
 }
 
-/// Starts the receiver. If the stream does not exist yet, waits until the sender creates it. Returns `None` after a signal.
+/// Starts the receiver. If the stream does not exist yet, waits until the sender creates it. Servers that have answered once may be out of
+/// reach for a time during this wait. Returns `None` after a signal.
 fn start_receiver(spec: &BridgeSpec, channel: &PublisherBuilder, stop: &Stop) -> Result<Option<Receiver>> {
-    let mut is_told = false;
+    let mut said = None;
     while !stop.is_set() {
-        match Receiver::start(spec, channel.clone(), ReceiverOptions::default()) {
-            Err(e @ EngineError::NoStream { .. }) => {
-                if !is_told {
-                    note!("{e}; waiting for it");
-                    is_told = true;
-                }
-                std::thread::sleep(RETRY);
-            }
+        let missing = match Receiver::start(spec, channel.clone(), ReceiverOptions::default()) {
+            Err(e @ EngineError::NoStream { .. }) => e,
+            Err(e @ EngineError::Connect { .. }) if said.is_some() => e,
             started => return Ok(Some(started?)),
+        };
+        let missing = missing.to_string();
+        if said.as_ref() != Some(&missing) {
+            note!("{missing}; waiting for it");
+            said = Some(missing);
         }
+        std::thread::sleep(RETRY);
     }
     Ok(None)
 }
