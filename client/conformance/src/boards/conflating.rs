@@ -18,6 +18,7 @@ pub(super) fn add(all: &mut Vec<Vector>) {
     for seed in 0..SEEDS {
         super::add(all, format!("conflates-{seed}"), move |testee| conflates(testee, seed));
     }
+    super::add(all, "conflates-from-no-older-message".into(), from_older);
 }
 
 /// The knowledge of a conflating reader.
@@ -51,6 +52,23 @@ fn conflates(testee: &mut Testee, seed: u64) -> Result<Verdict> {
         match testee.ask(&format!(r#"{{"do":"{how}"}}"#))? {
             Answer::Events { events } => passes!(reader.received(&history, &events, &step)),
             other => return Ok(fails(step, "events", format!("{other:?}"))),
+        }
+    }
+    Ok(Ok(()))
+}
+
+/// What a reader was given before it began is not known, so it cannot begin with older messages.
+fn from_older(testee: &mut Testee) -> Result<Verdict> {
+    let mut dice = Rng::with_seed(0xc1);
+    let mut history = History::new(spec(1), dice.u64(..));
+    let pool = pool(&history.parts.spec, 1);
+    (0..20).for_each(|_| publish(&mut history, &mut dice, pool));
+    history.flush();
+    let stage = Stage::of(&history.model.words)?;
+    for start in ["oldest", "1"] {
+        let answer = open(testee, &stage, start, true)?;
+        if !matches!(answer, Answer::Refused { .. }) {
+            return Ok(fails(format!("open from {start}"), "a refusal", format!("{answer:?}")));
         }
     }
     Ok(Ok(()))
