@@ -4,20 +4,25 @@
 //!             nobody holds the lock
 //!   ABSENT <------------------------- each other state
 //!     |
-//!     | somebody holds it, and is
-//!     |   farther behind than half of the lag            at most half of the lag behind
+//!     | somebody holds it, and
+//!     |   is farther behind than half of the lag,
+//!     |   or has no place in the ring                    at most half of the lag behind
 //!     +----------> JOINING ------------------------------------+
-//!     |                                                        v
-//!     +---- at most half of the lag behind -------------->  IN FORCE
-//!                                                              |  ^
-//!                            a message waited as long as it may|  | at most half of the lag behind
-//!                                                              v  |
-//!                                                            DROPPED
+//!     |               ^                                        v
+//!     |               +-------- no place in the ring ------- IN FORCE <--+
+//!     |                                                        ^  |      |
+//!     +---- at most half of the lag behind --------------------+  |      | at most half of the lag behind
+//!                            a message waited as long as it may   v      |
+//!                                                              DROPPED --+
 //! ```
+//! A reader has no place in the ring while it reads the journal, and while it must first tell of a loss. It needs nothing of the ring then,
+//! so no message waits for it. What it finds in neither of them it tells as lost.
+//!
 //! Only a gate in force is waited for. The invariant of *in force*: the ring's frontier is at most the known position plus the capacity, and
 //! the reader has passed that position. So nothing that the reader still has to copy is overwritten.
 
 use super::config::Then;
+use shmcast_layout::layout::gate::Said;
 use std::fmt;
 
 /// The state of a gate.
@@ -26,7 +31,7 @@ pub enum GateState {
     /// No reader holds the gate.
     #[default]
     Absent,
-    /// A reader holds it, and has not caught up yet. The publisher does not wait for it, and it may be lapped.
+    /// A reader holds it, and has not caught up yet, or reads the journal. The publisher does not wait for it, and it may be lapped.
     Joining,
     /// The publisher waits for its reader, which is not lapped.
     InForce,
@@ -76,14 +81,14 @@ pub(super) struct Ring {
 pub(super) struct Seen {
     /// Whether a reader holds the gate's lock.
     pub(super) is_held: bool,
-    /// The position that the page claims for this segment, if it claims any.
-    pub(super) claim: Option<u64>,
+    /// What the page says about the reader's place in this segment.
+    pub(super) said: Said,
 }
 
 impl Seen {
-    /// Whether a reader is there and says nothing: it is about to say its first place, or the page was being written during the look.
+    /// Whether a reader is there and says nothing: the page was being written during the look, or its reader reads another segment.
     pub(super) fn is_unheard(self) -> bool {
-        self.is_held && self.claim.is_none()
+        self.is_held && self.said == Said::Nothing
     }
 }
 
@@ -108,11 +113,18 @@ impl Standing {
         if !seen.is_held {
             return Self::default();
         }
-        let passed = seen.claim.map(|claim| claim.min(ring.tail));
-        let Some(position) = passed else {
+        let position = match seen.said {
+            Said::Place(position) => position.min(ring.tail),
+            Said::NoPlace => {
+                let is_dropped = self.state == GateState::Dropped;
+                let state = if is_dropped { GateState::Dropped } else { GateState::Joining };
+                return Self { state, passed: None };
+            }
             // The page was being written during the look, or its reader reads another segment. What was known stays known.
-            let state = if self.state == GateState::Absent { GateState::Joining } else { self.state };
-            return Self { state, ..self };
+            Said::Nothing => {
+                let state = if self.state == GateState::Absent { GateState::Joining } else { self.state };
+                return Self { state, ..self };
+            }
         };
         let is_safe = ring.frontier <= position.saturating_add(ring.capacity);
         let is_within = |most: u64| is_safe && ring.tail - position <= most;
@@ -125,7 +137,7 @@ impl Standing {
             GateState::Dropped => GateState::Dropped,
             _ => GateState::Joining,
         };
-        Self { state, passed }
+        Self { state, passed: Some(position) }
     }
 
     /// The position up to which the frontier may go for this gate.
@@ -187,6 +199,19 @@ impl Patience {
 }
 
 #[cfg(test)]
+impl Patience {
+    /// Each patience. A new one does not compile before it is here.
+    pub(super) fn each() -> [Self; 3] {
+        let next = |patience| match patience {
+            Self::Waits => Self::Never,
+            Self::Never => Self::Insists,
+            Self::Insists => Self::Waits,
+        };
+        [Self::Waits, next(Self::Waits), next(next(Self::Waits))]
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
@@ -199,7 +224,12 @@ mod tests {
     }
 
     fn look(standing: Standing, is_held: bool, claim: Option<u64>, tail: u64) -> Standing {
-        standing.after(Seen { is_held, claim }, ring(tail), LAG, LAG / 2)
+        look_at(standing, is_held, claim, ring(tail))
+    }
+
+    fn look_at(standing: Standing, is_held: bool, claim: Option<u64>, ring: Ring) -> Standing {
+        let said = claim.map_or(Said::Nothing, Said::Place);
+        standing.after(Seen { is_held, said }, ring, LAG, LAG / 2)
     }
 
     #[test]
@@ -229,6 +259,24 @@ mod tests {
         assert_eq!(look(known, true, None, tail), known);
     }
 
+    /// A publisher that refuses once turned all messages away while the reader of a gate in force replayed the journal.
+    #[test]
+    fn a_reader_without_a_place_is_not_waited_for_until_it_has_caught_up() {
+        let tail = 1 << 20;
+        let without = |standing: Standing| {
+            standing.after(Seen { is_held: true, said: Said::NoPlace }, ring(tail), LAG, u64::MAX)
+        };
+        for state in GateState::ALL {
+            let left = without(Standing { state, passed: Some(tail) });
+            assert_eq!(left.bound(LAG), u64::MAX, "{state}");
+            let far = look(left, true, Some(tail - LAG / 2 - 1), tail);
+            assert_ne!(far.state, GateState::InForce, "{state}");
+            assert_eq!(look(left, true, Some(tail - LAG / 2), tail).state, GateState::InForce, "{state}");
+        }
+        let seen = Seen { is_held: true, said: Said::NoPlace };
+        assert!(!seen.is_unheard(), "a successor waits for it when it has caught up, and not for any place");
+    }
+
     #[test]
     fn a_reader_that_goes_back_beyond_what_is_safe_is_no_longer_waited_for() {
         let tail = 1 << 20;
@@ -248,7 +296,7 @@ mod tests {
         ) {
             let before = Standing { state: GateState::of_word(state), passed: known.map(|known| known.min(tail)) };
             let ring = Ring { tail, frontier: tail + ahead, capacity: CAPACITY };
-            let after = before.after(Seen { is_held: held, claim }, ring, LAG, LAG / 2);
+            let after = look_at(before, held, claim, ring);
             prop_assert!(after.passed.is_none_or(|passed| passed <= tail));
             prop_assert_eq!(after.state == GateState::Absent, !held);
             if after.state == GateState::InForce && claim.is_some() {

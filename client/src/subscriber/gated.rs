@@ -19,18 +19,19 @@ impl Subscriber {
     }
 
     /// Tells the gate's page the place of the next record. Everything before it was copied, or will never be. While the subscriber hands
-    /// out the board, this is the place at which it will go on. While it reads the journal, it has no place in the ring, and the page stays
-    /// as it is.
+    /// out the board, this is the place at which it will go on. While it reads the journal, or has to tell of a loss first, it has no place in
+    /// the ring and says so: a publisher that waited for it would wait for the whole replay, of which the ring has nothing.
     #[inline]
     pub(super) fn note_passed(&self) {
         let Some(gate) = &self.gate else { return };
         let place = match self.doubt {
             Doubt::None | Doubt::Epoch => Some(self.reader.place()),
             Doubt::Board => self.place_after_board(),
-            _ => None,
+            Doubt::Behind | Doubt::Past => None,
         };
-        if let Some(place) = place {
-            gate.passed(place);
+        match place {
+            Some(place) => gate.passed(place),
+            None => gate.leave(),
         }
     }
 

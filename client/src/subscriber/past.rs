@@ -106,6 +106,7 @@ impl Subscriber {
         }
         (self.behind, self.doubt, self.is_checked, self.came_close) = (None, Doubt::Past, true, false);
         self.reader.jump(Place::nowhere(sequence));
+        self.note_passed();
     }
 
     /// Returns to the ring. The caller gives the reader of the ring a place.
@@ -275,6 +276,7 @@ impl Subscriber {
         }
         (self.doubt, self.behind) = (self.doubt_after_jump(), None);
         self.burst_mark = (self.next_sequence(), 0);
+        self.note_passed();
         Outcome::Other(Event::Live { sequence: self.next_sequence() })
     }
 
