@@ -32,8 +32,8 @@ pub struct GatePage {
 }
 
 impl GatePage {
-    /// Takes the page that these words are, for process `pid` which reads the segment of this identity. The reader says nothing about
-    /// its place before [`passed`](Self::passed).
+    /// Takes the page that these words are, for process `pid` which reads the segment of this identity. The reader has no place
+    /// before [`passed`](Self::passed).
     pub(crate) fn begin(words: Cells, pid: u32, segment: [u64; 2]) -> Self {
         let page = Self { words, segment };
         page.leave();
