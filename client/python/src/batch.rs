@@ -35,8 +35,8 @@ impl Pool {
 /// Messages that were received in one call, and the events behind them.
 ///
 /// `len` counts the messages, and a loop over the batch gives each as a `Message`. It is true if it has a message or an event. Its columns
-/// are numpy arrays with one item a message: `sequence`, `tag`, `key`, `time`, `length`, `age_ns`. numpy is imported by the first of
-/// them that is asked for. `memoryview(batch)` is the records as they stand in the ring, read-only: 16 bytes of header and the payload,
+/// are numpy arrays with one item a message: `sequence`, `tag`, `key`, `time`, `length`, `age_ns`, `conflated`. numpy is imported by the first
+/// of them that is asked for. `memoryview(batch)` is the records as they stand in the ring, read-only: 16 bytes of header and the payload,
 /// in a multiple of 64 bytes each. The memory is used again when the batch and all views of it are gone.
 #[pyclass(frozen, module = "shmcast")]
 pub(crate) struct Batch {
@@ -202,6 +202,13 @@ impl Batch {
         Self::column(slf, "age_ns")
     }
 
+    /// For messages that came from the channel's board, how many older messages of their key were left out; -1 for messages in the order of
+    /// the stream. A message of the board is alone in its batch.
+    #[getter]
+    fn conflated<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        Self::column(slf, "conflated")
+    }
+
     /// The payloads as items of a numpy type: a read-only view with a stride, without a copy.
     ///
     /// `ValueError` if payloads have several sizes, or another size than the type.
@@ -218,6 +225,12 @@ impl Batch {
         tag: Option<u16>,
     ) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("shmcast._columns")?.call_method1("gather", (slf, dtype, tag))
+    }
+
+    /// What all messages have in the column `conflated`.
+    fn _left_out(&self) -> i64 {
+        let left_out = self.records().iter().next().and_then(|message| message.conflated);
+        left_out.map_or(-1, |left_out| left_out as i64)
     }
 
     /// Where each record begins, as words of 64 bits.
