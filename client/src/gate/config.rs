@@ -73,7 +73,7 @@ impl Gate {
     }
 
     /// How far the reader may be behind before the publisher waits, as a percentage of the ring. The publisher moves in chunks, so that
-    /// it may wait up to a chunk earlier: 64 KiB, or a 64th of a large ring.
+    /// it may wait up to a chunk earlier: a 64th of the ring, but at least 64 KiB, and an eighth of a ring below 512 KiB.
     ///
     /// ```
     /// let gate = shmcast::Gate::new("risk").lag_percent(75);

@@ -234,7 +234,8 @@ impl SubscriberBuilder {
     /// How long [`open`](Self::open) waits for the channel to appear. By default it does not wait.
     ///
     /// A channel that appears in this time is read from its oldest message on, even with [`Start::Latest`]: all of its messages were
-    /// published after `open` was called. A channel that exists already is read from [`start`](Self::start) on.
+    /// published after `open` was called. A channel that exists already is read from [`start`](Self::start) on. So is a channel whose
+    /// publisher has closed it: `open` does not wait for the next publisher.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -386,8 +387,8 @@ impl SubscriberBuilder {
     }
 
     /// As [`conflate`](Self::conflate), for a reader that is more than this many bytes of the ring behind. A message takes 16 bytes more
-    /// than its payload, in steps of 64. The publisher announces its work in chunks, of 64 KiB in a ring of 4 MiB or less and of a 64th of
-    /// a larger one. So a reader may count as up to a chunk further behind than it is.
+    /// than its payload, in steps of 64. The publisher announces its work in chunks. A chunk is a 64th of the ring, but at least 64 KiB, and in
+    /// a ring below 512 KiB it is an eighth. So a reader may count as up to a chunk further behind than it is.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
