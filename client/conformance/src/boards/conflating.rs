@@ -3,6 +3,7 @@
 use super::history::{History, pool, publish, spec};
 use super::shelf::{Entry, Message};
 use super::{Vector, open};
+use crate::races::in_dir;
 use crate::stage::{Stage, Verdict, fails, passes, poll, same};
 use crate::testee::{Answer, Testee};
 use anyhow::Result;
@@ -65,8 +66,10 @@ fn from_older(testee: &mut Testee) -> Result<Verdict> {
     (0..20).for_each(|_| publish(&mut history, &mut dice, pool));
     history.flush();
     let stage = Stage::of(&history.model.words)?;
-    for start in ["oldest", "1"] {
-        let answer = open(testee, &stage, start, true)?;
+    for start in [r#""oldest""#, "1"] {
+        let place = in_dir(stage.path());
+        let asked = format!(r#"{{"do":"open",{place},"channel":"t","start":{start},"conflate":1}}"#);
+        let answer = testee.ask(&asked)?;
         if !matches!(answer, Answer::Refused { .. }) {
             return Ok(fails(format!("open from {start}"), "a refusal", format!("{answer:?}")));
         }
