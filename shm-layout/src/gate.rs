@@ -99,7 +99,7 @@ fn after_look(said: Said) -> Said {
 #[cfg(not(loom))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GateClaim {
-    /// What it says about the reader's place in this segment.
+    /// The page's word on the reader's place in this segment.
     pub said: Said,
     /// The sequence that the reader expects next.
     pub sequence: u64,

@@ -227,7 +227,7 @@ impl Batch {
         slf.py().import("shmcast._columns")?.call_method1("gather", (slf, dtype, tag))
     }
 
-    /// What all messages have in the column `conflated`.
+    /// The value of all messages in the column `conflated`.
     fn _left_out(&self) -> i64 {
         let left_out = self.records().iter().next().and_then(|message| message.conflated);
         left_out.map_or(-1, |left_out| left_out as i64)

@@ -60,7 +60,7 @@ struct Reader {
     lies: bool,
     /// Whether it has stored its position and not yet the check.
     is_torn: bool,
-    /// How often it went to the journal and came back: odd while it has no place.
+    /// Counts its ways to the journal and back: odd while it has no place.
     moves: u8,
 }
 
@@ -70,7 +70,7 @@ struct Gate {
     reader: Reader,
     /// How many readers have held it.
     holders: u8,
-    /// What its page says, and who said it.
+    /// The word of its page, and the reader that wrote it.
     page: (Said, u8),
     standing: Standing,
     /// Whose position the publisher knows.

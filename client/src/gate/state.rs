@@ -16,7 +16,7 @@
 //!                                                              DROPPED --+
 //! ```
 //! A reader has no place in the ring while it reads the journal, and while it must first tell of a loss. It needs nothing of the ring then,
-//! so no message waits for it. What it finds in neither of them it tells as lost.
+//! so no message waits for it. A message that neither journal nor ring has is told as lost.
 //!
 //! Only a gate in force is waited for. The invariant of *in force*: the ring's frontier is at most the known position plus the capacity, and
 //! the reader has passed that position. So nothing that the reader still has to copy is overwritten.
@@ -81,7 +81,7 @@ pub(super) struct Ring {
 pub(super) struct Seen {
     /// Whether a reader holds the gate's lock.
     pub(super) is_held: bool,
-    /// What the page says about the reader's place in this segment.
+    /// The page's word on the reader's place in this segment.
     pub(super) said: Said,
 }
 

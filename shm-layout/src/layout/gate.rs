@@ -95,7 +95,7 @@ pub const fn check(position: u64, [high, low]: [u64; 2]) -> u64 {
     (position ^ low).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ high
 }
 
-/// What the page of a gate says about its reader's place in a segment.
+/// The word of a gate's page on its reader's place in a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Said {
     /// Nothing: the reader is between its stores, reads another segment, or has not begun.
@@ -123,7 +123,7 @@ pub const fn no_check(position: u64, segment: [u64; 2]) -> u64 {
     !check(position, segment)
 }
 
-/// What two words say about the segment with this identity.
+/// The meaning of two words for the segment with this identity.
 #[inline]
 pub const fn claim(position: u64, found: u64, segment: [u64; 2]) -> Said {
     let check = check(position, segment);

@@ -58,7 +58,7 @@ fn conflates(testee: &mut Testee, seed: u64) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// What a reader was given before it began is not known, so it cannot begin with older messages.
+/// A conflating reader must know all that it was given, so it cannot begin with older messages.
 fn from_older(testee: &mut Testee) -> Result<Verdict> {
     let mut dice = Rng::with_seed(0xc1);
     let mut history = History::new(spec(1), dice.u64(..));

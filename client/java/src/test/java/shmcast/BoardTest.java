@@ -169,7 +169,7 @@ class BoardTest {
         slow.forEach(Subscriber::close);
     }
 
-    /** What a reader was given before it began is not known, so it cannot begin with older messages. It once could, with the oldest. */
+    /** A conflating reader must know all that it was given, so it cannot begin with older messages. It once could, with the oldest. */
     @Test
     void aConflatingReaderBeginsWithTheLatestMessageOrTheBoard() throws Exception {
         new Ticks(50).publish(publishers, 1, 400, "--capacity", "64KiB", "--board", "4..8");
