@@ -141,10 +141,15 @@ func (g *heldGate) close() {
 }
 
 // passed tells the gate's page the place of the next record. Everything before it was copied, or will never be. A reader that must first tell of a
-// loss has no place yet.
+// loss has no place, and says so.
 func (s *Subscriber) passed() {
-	if s.gate != nil && (s.behind == 0 || s.isOnBoard()) {
+	if s.gate == nil {
+		return
+	}
+	if s.behind == 0 || s.isOnBoard() {
 		s.gate.passed(s.place)
+	} else {
+		s.gate.leave()
 	}
 }
 

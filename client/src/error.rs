@@ -100,7 +100,7 @@ pub enum ChannelError {
     Board(BoardSizes),
     /// The channel has no board.
     #[error(
-        "channel {name:?} has no board: its publisher makes it with one (PublisherBuilder::board, or shmcast pub --board), and a daemon by \
+        "channel {name:?} has no board: the publisher that makes it gives it one, as shmcast pub --board does, and a daemon by \
          [channel.board] in its configuration; a channel that exists gets one when it is begun anew"
     )]
     NoBoard {

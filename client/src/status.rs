@@ -143,7 +143,7 @@ pub(crate) fn gate_report(
         let at = |quantile| figures.wait_ns(quantile).unwrap_or(p50);
         LatencyStatus { p50, p99: at(0.99), p999: at(0.999), max: figures.longest_ns }
     });
-    let at = claim.and_then(|claim| Some((claim.position?, claim.sequence))).zip(tail);
+    let at = claim.and_then(|claim| Some((claim.said.place()?, claim.sequence))).zip(tail);
     GateReport {
         terms: GateTerms {
             gate: figures.name.clone(),

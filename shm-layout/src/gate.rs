@@ -15,7 +15,7 @@ use crate::layout::gate::{
     BUCKETS, BYTES, COUNT, FIGURE_WORDS, FIGURES_BYTES, FIGURES_MAGIC, FIGURES_WORDS, FIRST, MAGIC,
     MAX_GATES, NAME, NAME_WORDS, PUBLISHER, SEGMENT, VERSION, WORDS, bucket_limit_ns, name_of, name_words,
 };
-use crate::layout::gate::{CHECK, PID, POSITION, SEQUENCE, check, claim};
+use crate::layout::gate::{CHECK, PID, POSITION, SEQUENCE, Said, check, claim, no_check};
 #[cfg(not(loom))]
 use crate::mem::{Map, reserve};
 use crate::ring::cells::Cells;
@@ -33,8 +33,8 @@ pub struct GatePage {
 }
 
 impl GatePage {
-    /// Begins a gate page in `words`, for process `pid`, which reads the segment with the identity `segment`. The page has no valid
-    /// position before the first [`passed`](Self::passed).
+    /// Begins a gate page in `words`, for process `pid`, which reads the segment with the identity `segment`. The reader has no place before
+    /// the first [`passed`](Self::passed).
     pub(crate) fn begin(words: Cells, pid: u32, segment: [u64; 2]) -> Self {
         let page = Self { words, segment };
         page.leave();
@@ -69,10 +69,11 @@ impl GatePage {
         self.segment = segment;
     }
 
-    /// Invalidates the reader's position in the page.
+    /// Stores that the reader has no place in the segment from now on. A publisher does not wait for this reader before it has caught up again.
+    #[inline]
     pub fn leave(&self) {
-        self.words[CHECK]
-            .store(!check(self.words[POSITION].load(Ordering::Relaxed), self.segment), Ordering::Relaxed);
+        let check = no_check(self.words[POSITION].load(Ordering::Relaxed), self.segment);
+        self.words[CHECK].store(check, Ordering::Relaxed);
     }
 }
 
@@ -80,17 +81,18 @@ impl GatePage {
 #[cfg(loom)]
 pub(crate) fn look(words: &Cells, segment: [u64; 2]) -> Option<u64> {
     let (position, found) = (words[POSITION].load(Ordering::Relaxed), words[CHECK].load(Ordering::Relaxed));
-    after_look(claim(position, found, segment))
+    after_look(claim(position, found, segment)).place()
 }
 
 /// The acquire end of `gate`. Call it after a page was read, and before the first store that depends on the position in it.
 #[inline]
-fn after_look(claimed: Option<u64>) -> Option<u64> {
+fn after_look(said: Said) -> Said {
     fence(Ordering::Acquire); // SYNC POINT: gate
-    if mutant!("gate_claims_are_stretched") {
-        claimed.map(|position| position + crate::layout::geometry::GRANULE)
-    } else {
-        claimed
+    match said {
+        Said::Place(position) if mutant!("gate_claims_are_stretched") => {
+            Said::Place(position + crate::layout::geometry::GRANULE)
+        }
+        said => said,
     }
 }
 
@@ -98,8 +100,8 @@ fn after_look(claimed: Option<u64>) -> Option<u64> {
 #[cfg(not(loom))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GateClaim {
-    /// The position below which the reader has finished; `None` if the page has no valid position for this segment.
-    pub position: Option<u64>,
+    /// The page's word on the reader's place in this segment.
+    pub said: Said,
     /// The sequence that the reader expects next.
     pub sequence: u64,
     /// The reader's process id.
@@ -115,7 +117,7 @@ impl GateClaim {
     /// The system's error.
     pub fn read(file: &File, segment: [u64; 2]) -> io::Result<Self> {
         let mut bytes = [0; 4 * 8];
-        let nothing = Self { position: None, sequence: 0, pid: 0 };
+        let nothing = Self { said: Said::Nothing, sequence: 0, pid: 0 };
         match file.read_exact_at(&mut bytes, POSITION as u64 * 8) {
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(nothing),
@@ -125,8 +127,8 @@ impl GateClaim {
             let at = (word - POSITION) * 8;
             u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
         };
-        let position = after_look(claim(word(POSITION), word(CHECK), segment));
-        Ok(Self { position, sequence: word(SEQUENCE), pid: word(PID) })
+        let said = after_look(claim(word(POSITION), word(CHECK), segment));
+        Ok(Self { said, sequence: word(SEQUENCE), pid: word(PID) })
     }
 }
 
@@ -363,23 +365,25 @@ mod tests {
         create(&file, "risk").unwrap();
         assert!(is_page(&file).unwrap());
         let read = || GateClaim::read(&file, SEGMENT).unwrap();
-        assert_eq!(read().position, None, "nobody has said anything");
+        assert_eq!(read().said, Said::Nothing, "nobody has said anything");
         let mut page = GatePage::open(&file, 42, SEGMENT).unwrap();
-        assert_eq!((read().position, read().pid), (None, 42));
+        assert_eq!((read().said, read().pid), (Said::NoPlace, 42));
         for position in [0, 64, 1 << 40, u64::MAX] {
             page.passed(Place { position, sequence: 9 });
-            assert_eq!((read().position, read().sequence), (Some(position), 9));
+            assert_eq!((read().said, read().sequence), (Said::Place(position), 9));
+            page.leave();
+            assert_eq!(read().said, Said::NoPlace);
         }
         page.go_on([9, 9]);
         page.passed(Place { position: 128, sequence: 3 });
-        assert_eq!(read().position, None, "in another segment");
-        assert_eq!(GateClaim::read(&file, [9, 9]).unwrap().position, Some(128));
+        assert_eq!(read().said, Said::Nothing, "in another segment");
+        assert_eq!(GateClaim::read(&file, [9, 9]).unwrap().said, Said::Place(128));
         page.leave();
-        assert_eq!(GateClaim::read(&file, [9, 9]).unwrap().position, None);
+        assert_eq!(GateClaim::read(&file, [9, 9]).unwrap().said, Said::NoPlace);
         let next = GatePage::open(&file, 43, SEGMENT).unwrap();
-        assert_eq!(read().position, None, "of a reader before");
+        assert_eq!(read().said, Said::NoPlace, "the next reader has none yet");
         next.passed(Place::START);
-        assert_eq!(read().position, Some(0));
+        assert_eq!(read().said, Said::Place(0));
     }
 
     #[test]
@@ -387,7 +391,7 @@ mod tests {
         for bytes in [&b""[..], &[0xff; 100], &[0; 4096], &[0xff; 4096], &[1; 9999]] {
             let file = tempfile::tempfile().unwrap();
             file.write_all_at(bytes, 0).unwrap();
-            assert_eq!(GateClaim::read(&file, SEGMENT).unwrap().position, None);
+            assert_eq!(GateClaim::read(&file, SEGMENT).unwrap().said, Said::Nothing);
             assert!(!is_page(&file).unwrap());
             assert!(GatePage::open(&file, 1, SEGMENT).is_err());
             assert_eq!(Figures::read(&file).unwrap(), None);

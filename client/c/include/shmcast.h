@@ -62,7 +62,8 @@ enum shmcast_code {
     SHMCAST_ERROR_TOO_LARGE = -40,        /* the message exceeds the channel's largest; nothing was published */
     SHMCAST_ERROR_OUT_OF_SEQUENCES = -41, /* the channel counts no further; nothing was published */
     SHMCAST_ERROR_CUT_OFF = -42,          /* the daemon gave the channel to another publisher; nothing was published */
-    SHMCAST_ERROR_FULL = -43,             /* the reader of a gate is too far behind; nothing was published: publish it again later */
+    SHMCAST_ERROR_FULL = -43,             /* the reader of a gate, shmcast_error_gate(), is too far behind; nothing was published: publish it
+                                           * again later */
     SHMCAST_ERROR_TOO_SMALL = -50,        /* the buffer is smaller than the message, which stays the next one */
     SHMCAST_ERROR_CORRUPT = -51,          /* another program wrote to the channel's memory */
     SHMCAST_ERROR_UNMAPPED = -52,         /* the channel's next memory cannot be mapped; receive again */
@@ -78,6 +79,10 @@ enum shmcast_code {
 SHMCAST_API const char *shmcast_error_message(void);
 /* The errno that belongs to it, or 0. */
 SHMCAST_API int32_t shmcast_error_os(void);
+/* The name of the gate that refused the message, if the error is SHMCAST_ERROR_FULL; else empty. Valid as long as the sentence. Never NULL. */
+SHMCAST_API const char *shmcast_error_gate(void);
+/* How far the reader of that gate is behind, in bytes of the ring; else 0. */
+SHMCAST_API uint64_t shmcast_error_behind(void);
 /* A code in one or two words, such as "not found". Valid for ever. Never NULL. */
 SHMCAST_API const char *shmcast_error_name(int32_t code);
 /* The version of the library, such as "0.1.0". Valid for ever. */

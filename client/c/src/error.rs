@@ -6,18 +6,28 @@ use shmcast::{ChannelError, LocateError, PublishError, RecvError};
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char};
 use std::fmt::{self, Display, Write};
+use std::mem::offset_of;
 
 /// Size of the buffer for a sentence in bytes, including the zero at the end. A longer sentence is cut.
 const ROOM: usize = 1024;
+/// Bytes of a gate's name, including the zero after it.
+const NAME_ROOM: usize = 32;
 
 /// The last error of a thread. It has no destructor, so it stays valid until the thread ends.
 struct Last {
     text: [u8; ROOM],
     os: i32,
+    /// The gate that refused a message, with a zero after its name, and how many bytes its reader is behind.
+    gate: [u8; NAME_ROOM],
+    behind: u64,
+}
+
+impl Last {
+    const NONE: Self = Self { text: [0; ROOM], os: 0, gate: [0; NAME_ROOM], behind: 0 };
 }
 
 thread_local! {
-    static LAST: RefCell<Last> = const { RefCell::new(Last { text: [0; ROOM], os: 0 }) };
+    static LAST: RefCell<Last> = const { RefCell::new(Last::NONE) };
 }
 
 /// A writer into the buffer of a sentence. It drops text that does not fit, and never cuts a character.
@@ -58,7 +68,7 @@ impl Failure {
             let length = text.length;
             last.text[..length].iter_mut().filter(|byte| **byte == 0).for_each(|byte| *byte = b'?');
             last.text[length] = 0;
-            last.os = os;
+            (last.os, last.gate, last.behind) = (os, [0; NAME_ROOM], 0);
         });
         Self(code)
     }
@@ -93,7 +103,15 @@ impl Failure {
             PublishError::Full { .. } => code::FULL,
             _ => code::OTHER,
         };
-        Self::new(code, format_args!("channel {channel:?}: {error}"))
+        let failure = Self::new(code, format_args!("channel {channel:?}: {error}"));
+        if let PublishError::Full { gate, behind } = error {
+            let name = gate.as_str().as_bytes();
+            LAST.with_borrow_mut(|last| {
+                last.gate[..name.len()].copy_from_slice(name);
+                last.behind = behind;
+            });
+        }
+        failure
     }
 
     #[cold]
@@ -174,12 +192,27 @@ fn refused(why: RefusalCode) -> i32 {
 
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn shmcast_error_message() -> *const c_char {
-    LAST.with(|last| last.as_ptr().cast::<c_char>())
+    text_at(offset_of!(Last, text))
+}
+
+/// A text of this thread's last error, which lies so far behind its beginning.
+fn text_at(offset: usize) -> *const c_char {
+    LAST.with(|last| last.as_ptr().cast::<c_char>().wrapping_add(offset))
 }
 
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn shmcast_error_os() -> i32 {
     LAST.with_borrow(|last| last.os)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn shmcast_error_gate() -> *const c_char {
+    text_at(offset_of!(Last, gate))
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn shmcast_error_behind() -> u64 {
+    LAST.with_borrow(|last| last.behind)
 }
 
 #[unsafe(no_mangle)]

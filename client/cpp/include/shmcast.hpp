@@ -35,13 +35,22 @@ namespace shmcast {
 class error : public std::runtime_error {
 public:
     explicit error(std::int64_t code)
-        : std::runtime_error(shmcast_error_message()), code_(static_cast<std::int32_t>(code)), os_(shmcast_error_os()) {}
+        : std::runtime_error(shmcast_error_message()), code_(static_cast<std::int32_t>(code)), os_(shmcast_error_os()),
+          behind_(shmcast_error_behind()) {
+        std::strncpy(gate_, shmcast_error_gate(), sizeof gate_ - 1);
+    }
     std::int32_t code() const noexcept { return code_; }
     std::int32_t os() const noexcept { return os_; } // errno, or 0
     const char *name() const noexcept { return shmcast_error_name(code_); }
+    // Of SHMCAST_ERROR_FULL: the gate that refused the message, and how far its reader is behind, in bytes of the ring. Calls that throw nothing
+    // leave them in shmcast_error_gate() and shmcast_error_behind().
+    const char *gate() const noexcept { return gate_; }
+    std::uint64_t behind() const noexcept { return behind_; }
 
 private:
     std::int32_t code_, os_;
+    std::uint64_t behind_;
+    char gate_[32] = {};
 };
 
 // Of the error codes, whose numbers are those of enum shmcast_code.

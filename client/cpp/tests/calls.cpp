@@ -281,6 +281,13 @@ void gates() {
     while (const auto sequence = p.try_publish("entry")) published = *sequence;
     std::error_code code;
     CHECK(p.publish("entry", code) == 0 && code.value() == SHMCAST_ERROR_FULL);
+    CHECK(std::string(shmcast_error_gate()) == "ledger" && shmcast_error_behind() > 1000);
+    try {
+        p.publish("entry");
+        CHECK(!"it was refused");
+    } catch (const shmcast::error &e) {
+        CHECK(e.code() == SHMCAST_ERROR_FULL && std::string(e.gate()) == "ledger" && e.behind() > 1000);
+    }
     std::uint64_t received = 0;
     while (const auto e = ledger.try_recv()) received += e->is_message();
     CHECK(received == published && published > 1000 && p.try_publish("entry", {}, code) == published + 1 && !code);

@@ -7,21 +7,22 @@ package publisher
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct { int32_t code, os; uint64_t sequence; } gated_outcome;
+typedef struct { int32_t code, os; uint64_t sequence, behind; char gate[32]; } gated_outcome;
 
 static gated_outcome publish_gated(shmcast_publisher *p, const uint8_t *data, size_t length, uint16_t tag, int32_t key, int waits, char *why) {
-	gated_outcome o = {0, 0, 0};
+	gated_outcome o = {0};
 	o.code = waits ? shmcast_publish_with(p, data, length, tag, key, &o.sequence) : shmcast_try_publish(p, data, length, tag, key, &o.sequence);
 	if (o.code < 0) {
-		o.os = shmcast_error_os();
+		o.os = shmcast_error_os(), o.behind = shmcast_error_behind();
 		strncpy(why, shmcast_error_message(), 1023);
+		strncpy(o.gate, shmcast_error_gate(), sizeof o.gate - 1);
 	}
 	return o;
 }
 
 static gated_outcome gates_why(shmcast_publisher *p, shmcast_gate_status *gates, size_t room, char *why) {
 	int64_t found = shmcast_publisher_gates(p, gates, room);
-	gated_outcome o = {found < 0 ? (int32_t)found : 0, 0, found < 0 ? 0 : (uint64_t)found};
+	gated_outcome o = {.code = found < 0 ? (int32_t)found : 0, .sequence = found < 0 ? 0 : (uint64_t)found};
 	if (found < 0) strncpy(why, shmcast_error_message(), 1023);
 	return o;
 }
@@ -31,7 +32,6 @@ import "C"
 import (
 	"bytes"
 	"fmt"
-	"strconv"
 	"syscall"
 	"time"
 	"unsafe"
@@ -117,27 +117,20 @@ func (p *Publisher) publishGated(payload []byte, tag C.uint16_t, key C.int32_t, 
 	case o.code >= 0:
 		return uint64(o.sequence), nil
 	case o.code == C.SHMCAST_ERROR_FULL:
-		return 0, p.gated.fullError()
+		return 0, p.gated.fullError(&o)
 	}
 	return 0, &Error{Code(o.code), C.GoString(p.gated.why), syscall.Errno(o.os)}
 }
 
-// fullError takes the gate's name and how far its reader is behind from C's sentence, which is all that has them.
-func (g *gated) fullError() error {
-	sentence := unsafe.Slice((*byte)(unsafe.Pointer(g.why)), messageLength)
-	sentence = sentence[:max(bytes.IndexByte(sentence, 0), 0)]
-	g.full = FullError{}
-	if _, after, found := bytes.Cut(sentence, []byte("gate ")); found {
-		gate, _, _ := bytes.Cut(after, []byte(" "))
-		for _, name := range g.names {
-			if string(gate) == name {
-				g.full.Gate = name
-			}
+// fullError is the error of a message that a gate has refused.
+func (g *gated) fullError(o *C.gated_outcome) error {
+	name := unsafe.Slice((*byte)(unsafe.Pointer(&o.gate[0])), len(o.gate))
+	name = name[:max(bytes.IndexByte(name, 0), 0)]
+	g.full = FullError{Behind: uint64(o.behind)}
+	for _, known := range g.names {
+		if string(name) == known {
+			g.full.Gate = known
 		}
-	}
-	if _, after, found := bytes.Cut(sentence, []byte(" reader is ")); found {
-		digits, _, _ := bytes.Cut(after, []byte(" "))
-		g.full.Behind, _ = strconv.ParseUint(string(digits), 10, 64)
 	}
 	return &g.full
 }

@@ -36,8 +36,8 @@ impl Pool {
 ///
 /// `len` counts the messages, and a loop over the batch returns each as a `Message`. The batch is true if it has a message or an event.
 ///
-/// The columns `sequence`, `tag`, `key`, `time`, `length` and `age_ns` are numpy arrays with one item a message. The first access to a
-/// column imports numpy.
+/// The columns `sequence`, `tag`, `key`, `time`, `length`, `age_ns` and `conflated` are numpy arrays with one item a message. The first
+/// access to a column imports numpy.
 ///
 /// `memoryview(batch)` shows the records as they stand in the ring, read-only. Each record has 16 bytes of header and then the payload,
 /// and is padded to a multiple of 64 bytes. The memory is used again when the batch and all views of it are gone.
@@ -205,6 +205,13 @@ impl Batch {
         Self::column(slf, "age_ns")
     }
 
+    /// For messages that came from the channel's board, how many older messages of their key were left out; -1 for messages in the order of
+    /// the stream. A message of the board is alone in its batch.
+    #[getter]
+    fn conflated<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        Self::column(slf, "conflated")
+    }
+
     /// The payloads as items of a numpy type: a read-only view with a stride, without a copy.
     ///
     /// Raises `ValueError` if the sizes of payloads differ, or are not the size of the type.
@@ -221,6 +228,12 @@ impl Batch {
         tag: Option<u16>,
     ) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("shmcast._columns")?.call_method1("gather", (slf, dtype, tag))
+    }
+
+    /// The value of all messages in the column `conflated`.
+    fn _left_out(&self) -> i64 {
+        let left_out = self.records().iter().next().and_then(|message| message.conflated);
+        left_out.map_or(-1, |left_out| left_out as i64)
     }
 
     /// Where each record begins, as words of 64 bits.

@@ -97,12 +97,23 @@ pub(crate) fn receiving(channel: &str, error: &RecvError) -> PyErr {
     exception(code, &format!("channel {channel:?}: {error}"), None)
 }
 
+/// A `FullError`, which says which gate refused the message.
+#[cold]
+fn full(channel: &str, error: &PublishError, gate: &str, behind: u64) -> PyErr {
+    let refused = exception("full", &format!("channel {channel:?}: {error}"), None);
+    Python::attach(|py| {
+        let value = refused.value(py);
+        let set = || value.setattr("gate", gate).and_then(|()| value.setattr("behind", behind));
+        set().map_or_else(|error| error, |()| refused.clone_ref(py))
+    })
+}
+
 #[cold]
 pub(crate) fn publishing(channel: &str, error: &PublishError) -> PyErr {
     let code = match error {
         PublishError::TooLarge(_) => "too large",
         PublishError::OutOfSequences(_) => "out of sequences",
-        PublishError::Full { .. } => "full",
+        PublishError::Full { gate, behind } => return full(channel, error, gate.as_str(), *behind),
         PublishError::CutOff => "cut off",
         _ => "other",
     };

@@ -6,6 +6,7 @@
 
 mod batch;
 mod board;
+mod directory;
 mod error;
 mod event;
 mod gate;
@@ -24,6 +25,8 @@ mod _shmcast {
     use super::batch::Batch;
     #[pymodule_export]
     use super::board::{Board, BoardEntry, BoardSpec};
+    #[pymodule_export]
+    use super::directory::remove;
     #[pymodule_export]
     use super::event::{End, Gap, Lapped, Live, Message, NewEpoch, NewSession, PublisherGone, Restarted};
     #[pymodule_export]

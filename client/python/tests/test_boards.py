@@ -103,6 +103,10 @@ def test_batches_have_a_message_of_the_board_alone(room: str) -> None:
             batches = [late.recv_batch() for _ in range(4)]
             assert [[message.sequence for message in batch] for batch in batches[:3]] == [[298], [299], [300]]
             assert [message.conflated for batch in batches[:3] for message in batch] == [0, 0, 0]
+            assert [batch.conflated.tolist() for batch in batches] == [[0], [0], [0], []]
+            publisher.publish(b"001")
+            publisher.publish(b"002")
+            assert late.recv_batch().conflated.tolist() == [-1, -1]
             assert batches[3].events == [shmcast.Live(301)]
 
 
@@ -119,6 +123,8 @@ def test_what_cannot_be(room: str) -> None:
             with pytest.raises(shmcast.ChannelError) as refused:
                 opened()
             assert refused.value.code == "no board"
+            # It once named a call of the library in Rust.
+            assert "::" not in str(refused.value) and "shmcast pub --board" in str(refused.value)
     with prices(room), pytest.raises(ValueError):
         shmcast.Subscriber("t", dir=room, conflate="yes")  # type: ignore[arg-type]
     with pytest.raises(shmcast.MismatchError):

@@ -1,6 +1,7 @@
 """Gates: readers that a publisher waits for, within a limit."""
 
 import os
+import pickle
 import threading
 import time
 
@@ -20,6 +21,8 @@ def test_a_full_gate_refuses_and_loses_nothing(room: str) -> None:
             with pytest.raises(shmcast.FullError) as refused:
                 publisher.publish(bytearray(b"entry"))
             assert refused.value.code == "full" and "ledger" in str(refused.value)
+            for error in (refused.value, pickle.loads(pickle.dumps(refused.value))):
+                assert error.gate == "ledger" and 100_000 < error.behind < 1 << 20
             received = [event for _ in range(published) if (event := ledger.recv(0)) is not None]
             assert [event.sequence for event in received if isinstance(event, shmcast.Message)] == list(range(1, published + 1))
             assert publisher.publish(b"entry") == published + 1

@@ -191,6 +191,23 @@ def test_times_and_ages(room: str) -> None:
             assert subscriber.age_ns(0) is None
 
 
+def test_a_channel_that_nobody_uses_is_removed(room: str) -> None:
+    publisher = shmcast.Publisher("t", dir=room, capacity=64 << 10)
+    with pytest.raises(shmcast.InUseError):
+        shmcast.remove("t", dir=room)
+    publisher.close()
+    with shmcast.Subscriber("t", dir=room), pytest.raises(shmcast.InUseError):
+        shmcast.remove("t", dir=room)
+    assert shmcast.remove("t", dir=room) == ["lock", "readers", "segment"]
+    with pytest.raises(shmcast.NotFoundError):
+        shmcast.remove("t", dir=room)
+    with shmcast.Publisher("t", dir=room, capacity=64 << 10):
+        (Path(room) / "t" / "notes").touch()
+    with pytest.raises(shmcast.ChannelError) as refused:
+        shmcast.remove("t", dir=room)
+    assert refused.value.code == "not a channel"
+
+
 def test_errors_say_what_and_where(room: str) -> None:
     with pytest.raises(shmcast.NotFoundError, match='no channel "nobody"') as absent:
         shmcast.Subscriber("nobody", dir=room)

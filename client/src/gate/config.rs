@@ -74,7 +74,7 @@ impl Gate {
     }
 
     /// Sets the reader's largest lag, as a percentage of the ring. At a larger lag, the publisher waits. The publisher moves in chunks, so
-    /// it may wait up to a chunk earlier: 64 KiB, or a 64th of a large ring.
+    /// it may wait up to a chunk earlier: a 64th of the ring, but at least 64 KiB, and an eighth of a ring below 512 KiB.
     ///
     /// ```
     /// let gate = shmcast::Gate::new("risk").lag_percent(75);

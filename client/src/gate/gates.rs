@@ -15,7 +15,7 @@ use crate::directory::OpenGates;
 use crate::error::PublishError;
 use crate::lock;
 use shmcast_layout::gate::{FiguresPage, GateClaim, GateFigures};
-use shmcast_layout::layout::gate::{BUCKETS, bucket, bucket_limit_ns};
+use shmcast_layout::layout::gate::{BUCKETS, Said, bucket, bucket_limit_ns};
 use shmcast_layout::layout::geometry::Geometry;
 use shmcast_layout::ring::writer::Writer;
 use shmcast_layout::segment::Segment;
@@ -45,7 +45,7 @@ pub struct GateStatus {
     pub wait: Duration,
     /// The action after the wait.
     pub then: Then,
-    /// The reader's lag now, in bytes of the ring; `None` if no reader holds the gate, or its page has no position for this segment.
+    /// The reader's lag now, in bytes of the ring; `None` if no reader holds the gate, or its reader has no place in the ring.
     pub behind_bytes: Option<u64>,
     /// The reader's lag now, in messages, as the reader claims.
     pub behind_messages: Option<u64>,
@@ -108,7 +108,7 @@ struct One {
 
 impl One {
     fn claim(&self, segment: [u64; 2]) -> GateClaim {
-        GateClaim::read(&self.file, segment).unwrap_or(GateClaim { position: None, sequence: 0, pid: 0 })
+        GateClaim::read(&self.file, segment).unwrap_or(GateClaim { said: Said::Nothing, sequence: 0, pid: 0 })
     }
 
     /// Reads the lock and the page.
@@ -116,14 +116,14 @@ impl One {
         // If the lock's state is unknown, no message waits for the gate.
         let is_held = lock::is_locked(&self.file).unwrap_or(false);
         let claim = self.claim(segment);
-        let seen = Seen { is_held, claim: claim.position };
+        let seen = Seen { is_held, said: claim.said };
         let Settled { lag, .. } = self.config;
         self.standing = self.standing.after(seen, ring, lag, near(lag, self.is_unheard));
         self.is_unheard &= seen.is_unheard();
         let figures = &mut self.figures;
         figures.looks += 1;
         figures.impossible +=
-            u64::from(is_held && claim.position.is_some_and(|position| position > ring.tail));
+            u64::from(is_held && claim.said.place().is_some_and(|position| position > ring.tail));
         figures.pid = if is_held { claim.pid } else { 0 };
         figures.tail = ring.tail;
         figures.position = self.standing.passed.unwrap_or(0);
@@ -309,7 +309,7 @@ impl Gates {
         let status = |gate: &One| {
             let claim = gate.claim(self.segment);
             let is_held = gate.standing.state != GateState::Absent;
-            let position = claim.position.map(|position| position.min(tail)).filter(|_| is_held);
+            let position = claim.said.place().map(|position| position.min(tail)).filter(|_| is_held);
             let next = writer.next_sequence();
             let GateFigures { held, longest_ns, total_ns, dropped, refused, turned_away, impossible, .. } =
                 gate.figures;

@@ -53,6 +53,12 @@ impl HeldGate {
         self.page.passed(place);
     }
 
+    /// Stores that the reader has no place in the ring. Costs one store.
+    #[inline]
+    pub(crate) fn leave(&self) {
+        self.page.leave();
+    }
+
     /// Continues in another segment. The page has no valid position before the next [`passed`](Self::passed).
     pub(crate) fn go_on(&mut self, segment: [u64; 2]) {
         self.page.go_on(segment);

@@ -5,6 +5,7 @@
 
 use super::config::Then;
 use super::state::{Fate, GateState, Patience, Ring, Seen, Standing, bound_until_next_look, near};
+use shmcast_layout::layout::gate::Said;
 use shmcast_testkit::model::{Model, check};
 use std::hash::{Hash, Hasher};
 
@@ -21,7 +22,7 @@ const HOLDERS: u8 = 2;
 
 const NOT_LAPPED: &str = "a reader whose gate is in force is not lapped";
 const NOT_LONGER: &str = "no message waits longer than the wait of a gate";
-const NOT_FOR_NOBODY: &str = "no message waits for a gate that nobody holds";
+const NOT_FOR_NOBODY: &str = "no message waits for a gate that nobody holds, or for a reader without a place";
 const NOT_AT_ONCE: &str = "a reader in force within its lag is in force behind a takeover";
 const NEVER_WAITS: &str = "a call that never waits does not wait";
 
@@ -40,6 +41,8 @@ enum Mutant {
     LockUnseen,
     /// A look between the two stores of a reader counts as the first look.
     FirstLookTorn,
+    /// A reader without a place is treated as a reader between its two stores.
+    NoPlaceUnseen,
     /// A call that never waits is treated as a call that waits.
     NeverIsWaits,
 }
@@ -57,7 +60,8 @@ struct Reader {
     lies: bool,
     /// Whether it has stored its position, and not the check yet.
     is_torn: bool,
-    has_left: bool,
+    /// Counts its ways to the journal and back: odd while it has no place.
+    moves: u8,
 }
 
 /// A gate.
@@ -66,13 +70,13 @@ struct Gate {
     reader: Reader,
     /// Number of readers that have held it.
     holders: u8,
-    /// The position on its page, and the number of the reader that stored it.
-    page: Option<(u64, u8)>,
+    /// The word of its page, and the number of the reader that stored it.
+    page: (Said, u8),
     standing: Standing,
     /// The number of the reader whose position the publisher knows.
     known: u8,
     is_held: bool,
-    /// Whether no reader held the lock at that look.
+    /// Whether no reader held the lock at that look, or its reader had no place.
     was_free: bool,
     /// The number of the reader that was in force when the previous publisher died.
     was_in_force: u8,
@@ -135,8 +139,10 @@ enum Action {
     Pass(usize),
     /// A hostile reader claims a position that the ring has not reached.
     Lie(usize),
-    /// `GatePage::leave`.
+    /// `GatePage::leave`. The reader goes on in the journal, from which it may come back to any place, or closes.
     Leave(usize),
+    /// The reader comes back from the journal.
+    Return(usize),
     /// The reader dies, or closes the file.
     Release(usize),
 }
@@ -174,11 +180,17 @@ impl Gates {
             return false;
         }
         let before = *gate;
-        let seen = Seen { is_held: gate.is_held, claim: gate.page.map(|(position, _)| position) };
+        let is_unseen = gate.page.0 == Said::NoPlace && self.is(Mutant::NoPlaceUnseen);
+        let seen = Seen { is_held: gate.is_held, said: if is_unseen { Said::Nothing } else { gate.page.0 } };
         gate.standing = gate.standing.after(seen, ring, self.lag(), near(self.lag(), gate.is_unheard));
         gate.is_held = false;
         gate.is_unheard &= seen.is_unheard() && !self.is(Mutant::FirstLookTorn);
-        let Some((position, author)) = gate.page else { return step + 1 == 2 * count };
+        let (Said::Place(position), author) = gate.page else {
+            if gate.page.0 == Said::NoPlace {
+                (gate.was_free, gate.was_in_force) = (true, 0);
+            }
+            return step + 1 == 2 * count;
+        };
         gate.known = author;
         let was_in_force = std::mem::take(&mut gate.was_in_force) == author;
         let is_lapped = state.frontier > position + CAPACITY && state.frontier > state.found;
@@ -268,7 +280,8 @@ impl Gates {
                 gate.reader = Reader { who: gate.holders, place, ..Reader::default() };
             }
             Action::Begin(number) => {
-                (state.gates[number].page, state.gates[number].reader.has_begun) = (None, true);
+                state.gates[number].page = (Said::NoPlace, 0);
+                state.gates[number].reader.has_begun = true;
             }
             Action::Copy(number) => {
                 let place = &mut state.gates[number].reader.place;
@@ -277,17 +290,24 @@ impl Gates {
             }
             Action::Pass(number) => {
                 let gate = &mut state.gates[number];
-                (gate.page, gate.reader.is_torn) = (Some((gate.reader.place, gate.reader.who)), false);
+                gate.page = (Said::Place(gate.reader.place), gate.reader.who);
+                gate.reader.is_torn = false;
             }
             Action::Tear(number) => {
-                (state.gates[number].page, state.gates[number].reader.is_torn) = (None, true);
+                (state.gates[number].page, state.gates[number].reader.is_torn) = ((Said::Nothing, 0), true);
             }
             Action::Lie(number) => {
                 let gate = &mut state.gates[number];
-                (gate.page, gate.reader.lies) = (Some((LAST * 2, gate.reader.who)), true);
+                (gate.page, gate.reader.lies) = ((Said::Place(LAST * 2), gate.reader.who), true);
             }
             Action::Leave(number) => {
-                (state.gates[number].page, state.gates[number].reader.has_left) = (None, true);
+                state.gates[number].page = (Said::NoPlace, 0);
+                state.gates[number].reader.moves += 1;
+            }
+            Action::Return(number) => {
+                let Gate { reader, page, .. } = &mut state.gates[number];
+                (reader.place, reader.moves, reader.is_torn) = (reader.place.max(oldest), 2, true);
+                *page = (Said::Nothing, 0);
             }
             Action::Release(number) => state.gates[number].reader = Reader::default(),
             Action::Publish(_) | Action::GoOn | Action::Tick | Action::Kill | Action::TakeOver => {}
@@ -299,16 +319,6 @@ impl Gates {
 fn frontier_for(state: &State) -> u64 {
     let need = state.tail + 2;
     if need > state.frontier { need.next_multiple_of(CHUNK) } else { state.frontier }
-}
-
-/// All values of `Patience`. The `match` does not compile if a value is missing.
-fn patiences() -> [Patience; 3] {
-    let next = |patience| match patience {
-        Patience::Waits => Patience::Never,
-        Patience::Never => Patience::Insists,
-        Patience::Insists => Patience::Waits,
-    };
-    [Patience::Waits, next(Patience::Waits), next(next(Patience::Waits))]
 }
 
 impl Model for Gates {
@@ -342,7 +352,7 @@ impl Model for Gates {
 
     fn actions(&self, state: &State) -> Vec<Action> {
         let mut all = match state.doing {
-            Doing::Nothing if state.tail < LAST => patiences().map(Action::Publish).to_vec(),
+            Doing::Nothing if state.tail < LAST => Patience::each().map(Action::Publish).to_vec(),
             Doing::Nothing => Vec::new(),
             Doing::Opens(_) | Doing::Publishes { .. } => vec![Action::GoOn],
             Doing::Dead => vec![Action::TakeOver],
@@ -357,7 +367,7 @@ impl Model for Gates {
             all.push(Action::Tick);
         }
         for (number, gate) in state.gates.iter().enumerate() {
-            let Reader { who, place, has_begun, lies, is_torn, has_left } = gate.reader;
+            let Reader { who, place, has_begun, lies, is_torn, moves } = gate.reader;
             match (who, has_begun) {
                 (0, _) if gate.holders < HOLDERS => {
                     all.extend([Action::Take(number, true), Action::Take(number, false)]);
@@ -365,7 +375,8 @@ impl Model for Gates {
                 (0, _) => {}
                 (_, false) => all.extend([Action::Begin(number), Action::Release(number)]),
                 (_, true) if is_torn => all.extend([Action::Pass(number), Action::Release(number)]),
-                (_, true) if has_left => all.push(Action::Release(number)),
+                (1, true) if moves == 1 => all.extend([Action::Return(number), Action::Release(number)]),
+                (_, true) if moves % 2 == 1 => all.push(Action::Release(number)),
                 (_, true) => {
                     all.extend([Action::Release(number), Action::Leave(number)]);
                     if place < state.tail {
@@ -436,10 +447,11 @@ impl Model for Gates {
             Doing::Dead => 3.hash(hasher),
         }
         for gate in gates {
-            let Gate { reader, holders, page, standing, known, is_held, was_free, .. } = gate;
-            let Reader { who, place, has_begun, lies, is_torn, has_left } = reader;
-            (who, place, has_begun, lies, is_torn, has_left).hash(hasher);
-            (holders, page, standing.state as u8, standing.passed, known, is_held, was_free).hash(hasher);
+            let Gate { reader, holders, page: (said, author), standing, known, is_held, was_free, .. } = gate;
+            let Reader { who, place, has_begun, lies, is_torn, moves } = reader;
+            (who, place, has_begun, lies, is_torn, moves).hash(hasher);
+            (holders, standing.state as u8, standing.passed, known, is_held, was_free).hash(hasher);
+            (said.place(), *said == Said::NoPlace, author).hash(hasher);
             (gate.was_in_force, gate.is_unheard, gate.refusing).hash(hasher);
         }
     }
@@ -476,6 +488,7 @@ fn a_publisher_waits_for_its_gates_within_their_limits_whoever_dies() {
         (Mutant::FirstLookTorn, NOT_AT_ONCE),
         (Mutant::NoLimit, NOT_LONGER),
         (Mutant::LockUnseen, NOT_FOR_NOBODY),
+        (Mutant::NoPlaceUnseen, NOT_FOR_NOBODY),
         (Mutant::NeverIsWaits, NEVER_WAITS),
     ];
     check("gates", &invariants, &mutants, |mutant| Gates { mutant, then: vec![Then::Drop] });

@@ -4,20 +4,25 @@
 //!             nobody holds the lock
 //!   ABSENT <------------------------- each other state
 //!     |
-//!     | somebody holds it, and is
-//!     |   farther behind than half of the lag            at most half of the lag behind
+//!     | somebody holds it, and
+//!     |   is farther behind than half of the lag,
+//!     |   or has no place in the ring                    at most half of the lag behind
 //!     +----------> JOINING ------------------------------------+
-//!     |                                                        v
-//!     +---- at most half of the lag behind -------------->  IN FORCE
-//!                                                              |  ^
-//!                            a message waited as long as it may|  | at most half of the lag behind
-//!                                                              v  |
-//!                                                            DROPPED
+//!     |               ^                                        v
+//!     |               +-------- no place in the ring ------- IN FORCE <--+
+//!     |                                                        ^  |      |
+//!     +---- at most half of the lag behind --------------------+  |      | at most half of the lag behind
+//!                            a message waited as long as it may   v      |
+//!                                                              DROPPED --+
 //! ```
+//! A reader has no place in the ring while it reads the journal, and while it must first report a loss. It needs nothing of the ring then,
+//! so no message waits for it. A message that neither journal nor ring has is reported as lost.
+//!
 //! The publisher waits only for a gate in force. The invariant of *in force*: the ring's frontier is at most the known position plus the
 //! capacity, and the reader has passed that position. So no record that the reader still has to copy is overwritten.
 
 use super::config::Then;
+use shmcast_layout::layout::gate::Said;
 use std::fmt;
 
 /// The state of a gate.
@@ -26,7 +31,8 @@ pub enum GateState {
     /// No reader holds the gate.
     #[default]
     Absent,
-    /// A reader holds the gate, and has not caught up yet. The publisher does not wait for this reader, which may be lapped.
+    /// A reader holds the gate, and has not caught up yet, or reads the journal. The publisher does not wait for this reader, which may be
+    /// lapped.
     Joining,
     /// The publisher waits for the gate's reader, so this reader is not lapped.
     InForce,
@@ -77,15 +83,15 @@ pub(super) struct Ring {
 pub(super) struct Seen {
     /// Whether a reader holds the gate's lock.
     pub(super) is_held: bool,
-    /// The position in the page that is valid for this segment, if there is one.
-    pub(super) claim: Option<u64>,
+    /// The page's word on the reader's place in this segment.
+    pub(super) said: Said,
 }
 
 impl Seen {
-    /// Whether a reader holds the gate and its page has no position. Either the reader has not stored its first position yet, or it was
-    /// writing during the look.
+    /// Whether a reader holds the gate and its page has no position for this segment: the reader was writing during the look, or it reads
+    /// another segment.
     pub(super) fn is_unheard(self) -> bool {
-        self.is_held && self.claim.is_none()
+        self.is_held && self.said == Said::Nothing
     }
 }
 
@@ -111,11 +117,18 @@ impl Standing {
         if !seen.is_held {
             return Self::default();
         }
-        let passed = seen.claim.map(|claim| claim.min(ring.tail));
-        let Some(position) = passed else {
+        let position = match seen.said {
+            Said::Place(position) => position.min(ring.tail),
+            Said::NoPlace => {
+                let is_dropped = self.state == GateState::Dropped;
+                let state = if is_dropped { GateState::Dropped } else { GateState::Joining };
+                return Self { state, passed: None };
+            }
             // The reader was writing its page during the look, or reads another segment. The known position stays.
-            let state = if self.state == GateState::Absent { GateState::Joining } else { self.state };
-            return Self { state, ..self };
+            Said::Nothing => {
+                let state = if self.state == GateState::Absent { GateState::Joining } else { self.state };
+                return Self { state, ..self };
+            }
         };
         let is_safe = ring.frontier <= position.saturating_add(ring.capacity);
         let is_within = |most: u64| is_safe && ring.tail - position <= most;
@@ -128,7 +141,7 @@ impl Standing {
             GateState::Dropped => GateState::Dropped,
             _ => GateState::Joining,
         };
-        Self { state, passed }
+        Self { state, passed: Some(position) }
     }
 
     /// The position up to which this gate lets the frontier move.
@@ -190,6 +203,19 @@ impl Patience {
 }
 
 #[cfg(test)]
+impl Patience {
+    /// Each patience. A new one does not compile before it is here.
+    pub(super) fn each() -> [Self; 3] {
+        let next = |patience| match patience {
+            Self::Waits => Self::Never,
+            Self::Never => Self::Insists,
+            Self::Insists => Self::Waits,
+        };
+        [Self::Waits, next(Self::Waits), next(next(Self::Waits))]
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
@@ -202,7 +228,12 @@ mod tests {
     }
 
     fn look(standing: Standing, is_held: bool, claim: Option<u64>, tail: u64) -> Standing {
-        standing.after(Seen { is_held, claim }, ring(tail), LAG, LAG / 2)
+        look_at(standing, is_held, claim, ring(tail))
+    }
+
+    fn look_at(standing: Standing, is_held: bool, claim: Option<u64>, ring: Ring) -> Standing {
+        let said = claim.map_or(Said::Nothing, Said::Place);
+        standing.after(Seen { is_held, said }, ring, LAG, LAG / 2)
     }
 
     #[test]
@@ -232,6 +263,24 @@ mod tests {
         assert_eq!(look(known, true, None, tail), known);
     }
 
+    /// A publisher that refuses once turned all messages away while the reader of a gate in force replayed the journal.
+    #[test]
+    fn a_reader_without_a_place_is_not_waited_for_until_it_has_caught_up() {
+        let tail = 1 << 20;
+        let without = |standing: Standing| {
+            standing.after(Seen { is_held: true, said: Said::NoPlace }, ring(tail), LAG, u64::MAX)
+        };
+        for state in GateState::ALL {
+            let left = without(Standing { state, passed: Some(tail) });
+            assert_eq!(left.bound(LAG), u64::MAX, "{state}");
+            let far = look(left, true, Some(tail - LAG / 2 - 1), tail);
+            assert_ne!(far.state, GateState::InForce, "{state}");
+            assert_eq!(look(left, true, Some(tail - LAG / 2), tail).state, GateState::InForce, "{state}");
+        }
+        let seen = Seen { is_held: true, said: Said::NoPlace };
+        assert!(!seen.is_unheard(), "a successor waits for it when it has caught up, and not for any place");
+    }
+
     #[test]
     fn a_reader_that_goes_back_beyond_what_is_safe_is_no_longer_waited_for() {
         let tail = 1 << 20;
@@ -251,7 +300,7 @@ mod tests {
         ) {
             let before = Standing { state: GateState::of_word(state), passed: known.map(|known| known.min(tail)) };
             let ring = Ring { tail, frontier: tail + ahead, capacity: CAPACITY };
-            let after = before.after(Seen { is_held: held, claim }, ring, LAG, LAG / 2);
+            let after = look_at(before, held, claim, ring);
             prop_assert!(after.passed.is_none_or(|passed| passed <= tail));
             prop_assert_eq!(after.state == GateState::Absent, !held);
             if after.state == GateState::InForce && claim.is_some() {

@@ -19,18 +19,19 @@ impl Subscriber {
     }
 
     /// Stores the place of the next record in the gate's page. Everything before this place was copied, or never will be. While the
-    /// subscriber hands out the board, it stores the place from which it will continue. While it reads the journal, it has no place in the
-    /// ring, and the page does not change.
+    /// subscriber hands out the board, it stores the place from which it will continue. While it reads the journal, or must first report a
+    /// loss, it stores that it has no place in the ring. A publisher that waited for it would wait for the whole replay.
     #[inline]
     pub(super) fn note_passed(&self) {
         let Some(gate) = &self.gate else { return };
         let place = match self.doubt {
             Doubt::None | Doubt::Epoch => Some(self.reader.place()),
             Doubt::Board => self.place_after_board(),
-            _ => None,
+            Doubt::Behind | Doubt::Past => None,
         };
-        if let Some(place) = place {
-            gate.passed(place);
+        match place {
+            Some(place) => gate.passed(place),
+            None => gate.leave(),
         }
     }
 

@@ -106,6 +106,7 @@ impl Subscriber {
         }
         (self.behind, self.doubt, self.is_checked, self.came_close) = (None, Doubt::Past, true, false);
         self.reader.jump(Place::nowhere(sequence));
+        self.note_passed();
     }
 
     /// Returns to the ring. The caller then sets the place of the ring's reader.
@@ -277,6 +278,7 @@ impl Subscriber {
         }
         (self.doubt, self.behind) = (self.doubt_after_jump(), None);
         self.burst_mark = (self.next_sequence(), 0);
+        self.note_passed();
         Outcome::Other(Event::Live { sequence: self.next_sequence() })
     }
 

@@ -95,10 +95,45 @@ pub const fn check(position: u64, [high, low]: [u64; 2]) -> u64 {
     (position ^ low).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ high
 }
 
-/// Returns the position if `found` is its check in the segment with this identity, and `None` otherwise.
+/// The word of a gate's page on the place of its reader in a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Said {
+    /// Nothing: the reader is between its stores, reads another segment, or has not begun.
+    #[default]
+    Nothing,
+    /// The reader has no place in the segment: it reads the journal, or must first report a loss.
+    NoPlace,
+    /// The reader has finished with everything before this position.
+    Place(u64),
+}
+
+impl Said {
+    /// Returns the position, if the page has one.
+    pub const fn place(self) -> Option<u64> {
+        match self {
+            Self::Place(position) => Some(position),
+            Self::Nothing | Self::NoPlace => None,
+        }
+    }
+}
+
+/// Returns the check of a reader that has no place, while `position` stands on the page.
+#[inline(always)]
+pub const fn no_check(position: u64, segment: [u64; 2]) -> u64 {
+    !check(position, segment)
+}
+
+/// Returns the meaning of two words for the segment with this identity.
 #[inline]
-pub const fn claim(position: u64, found: u64, segment: [u64; 2]) -> Option<u64> {
-    if check(position, segment) == found { Some(position) } else { None }
+pub const fn claim(position: u64, found: u64, segment: [u64; 2]) -> Said {
+    let check = check(position, segment);
+    if found == check {
+        Said::Place(position)
+    } else if found == !check {
+        Said::NoPlace
+    } else {
+        Said::Nothing
+    }
 }
 
 /// Encodes a name as words. The first word is the name's length.
@@ -145,10 +180,15 @@ mod tests {
                     }
                 }
                 let claimed = claim(mixed[0], mixed[1], segment);
-                assert!(claimed.is_none_or(|p| p == before || p == after), "{before} {after} {torn:x}");
+                let is_one = matches!(claimed, Said::Place(p) if p == before || p == after);
+                assert!(is_one || claimed == Said::Nothing, "{before} {after} {torn:x}: {claimed:?}");
             }
-            assert_eq!(claim(before, old[1], segment), Some(before));
-            assert_eq!(claim(before, old[1], [1, 2]), None, "of another segment");
+            assert_eq!(claim(before, old[1], segment), Said::Place(before));
+            assert_eq!(claim(before, no_check(before, segment), segment), Said::NoPlace);
+            assert_eq!(claim(after, no_check(before, segment), segment), Said::Nothing, "between two stores");
+            for said in [old[1], no_check(before, segment)] {
+                assert_eq!(claim(before, said, [1, 2]), Said::Nothing, "of another segment");
+            }
         }
     }
 

@@ -186,7 +186,10 @@ static void gates(void) {
     int code;
     while ((code = shmcast_try_publish(p, "entry", 5, 7, 1, &published)) == SHMCAST_OK) CHECK(published < 100000);
     CHECK(code == SHMCAST_ERROR_FULL && strstr(shmcast_error_message(), "ledger"));
-    CHECK(shmcast_publish(p, "entry", 5, NULL) == SHMCAST_ERROR_FULL);
+    CHECK(strcmp(shmcast_error_gate(), "ledger") == 0 && shmcast_error_behind() > 1000);
+    CHECK(shmcast_publish(p, "entry", (size_t)1 << 30, NULL) == SHMCAST_ERROR_TOO_LARGE);
+    CHECK(shmcast_error_gate()[0] == 0 && shmcast_error_behind() == 0);
+    CHECK(shmcast_publish(p, "entry", 5, NULL) == SHMCAST_ERROR_FULL && strcmp(shmcast_error_gate(), "ledger") == 0);
     shmcast_event e;
     while (shmcast_try_recv(ledger, &e) == SHMCAST_EVENT)
         if (e.kind == SHMCAST_MESSAGE) received++, CHECK(e.sequence == received && e.tag == 7 && e.key == 1);

@@ -3,6 +3,7 @@
 use super::history::{History, pool, publish, spec};
 use super::shelf::{Entry, Message};
 use super::{Vector, open};
+use crate::races::in_dir;
 use crate::stage::{Stage, Verdict, fails, passes, poll, same};
 use crate::testee::{Answer, Testee};
 use anyhow::Result;
@@ -18,6 +19,7 @@ pub(super) fn add(all: &mut Vec<Vector>) {
     for seed in 0..SEEDS {
         super::add(all, format!("conflates-{seed}"), move |testee| conflates(testee, seed));
     }
+    super::add(all, "conflates-from-no-older-message".into(), from_older);
 }
 
 /// The knowledge of a conflating reader.
@@ -51,6 +53,25 @@ fn conflates(testee: &mut Testee, seed: u64) -> Result<Verdict> {
         match testee.ask(&format!(r#"{{"do":"{how}"}}"#))? {
             Answer::Events { events } => passes!(reader.received(&history, &events, &step)),
             other => return Ok(fails(step, "events", format!("{other:?}"))),
+        }
+    }
+    Ok(Ok(()))
+}
+
+/// A conflating reader must know all that it was given, so it cannot begin with older messages.
+fn from_older(testee: &mut Testee) -> Result<Verdict> {
+    let mut dice = Rng::with_seed(0xc1);
+    let mut history = History::new(spec(1), dice.u64(..));
+    let pool = pool(&history.parts.spec, 1);
+    (0..20).for_each(|_| publish(&mut history, &mut dice, pool));
+    history.flush();
+    let stage = Stage::of(&history.model.words)?;
+    for start in [r#""oldest""#, "1"] {
+        let place = in_dir(stage.path());
+        let asked = format!(r#"{{"do":"open",{place},"channel":"t","start":{start},"conflate":1}}"#);
+        let answer = testee.ask(&asked)?;
+        if !matches!(answer, Answer::Refused { .. }) {
+            return Ok(fails(format!("open from {start}"), "a refusal", format!("{answer:?}")));
         }
     }
     Ok(Ok(()))

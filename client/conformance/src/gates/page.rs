@@ -113,6 +113,14 @@ impl Page {
         self.write([position, check(position, uuid), next, u64::from(std::process::id())])
     }
 
+    /// Says that a reader has no place in the ring, while this position stands on its page.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn leave(&self, position: u64, uuid: [u64; 2]) -> Result<()> {
+        self.write([position, !check(position, uuid), 0, u64::from(std::process::id())])
+    }
+
     /// Takes the lock. Returns false if another open file holds it.
     ///
     /// # Errors

@@ -27,6 +27,7 @@ pub(super) fn add(all: &mut Vec<Vector>) {
     super::add(all, Some(7), "keeps-the-page-that-a-reader-holds", keeps_page);
     super::add(all, Some(7), "nobody-holds-it", nobody);
     super::add(all, Some(7), "a-reader-that-is-far-behind-joins", joining);
+    super::add(all, Some(7), "a-reader-without-a-place", without_a_place);
     super::add(all, Some(7), "drops-a-slow-reader", drops);
     super::add(all, Some(7), "ends-though-it-is-full", ends);
     super::add(all, Some(7), "takes-over-with-a-slow-reader", takes_over);
@@ -265,6 +266,37 @@ fn joining(testee: &mut Testee) -> Result<Verdict> {
     }
     for _ in 0..60 {
         passes!(channel.publish(testee, 500, caught_up)?);
+    }
+    Ok(Ok(()))
+}
+
+/// The publisher does not wait for a reader that has no place in the ring, for example because it reads the journal, before that reader has
+/// caught up. It does wait for a reader that is between its two stores.
+fn without_a_place(testee: &mut Testee) -> Result<Verdict> {
+    let mut channel = created!(testee, 1);
+    anyhow::ensure!(channel.page.lock()?, "nobody else reads");
+    for turn in 0..4 {
+        let position = channel.tail;
+        channel.page.pass(position, channel.uuid, channel.next)?;
+        while channel.tail < position + LAG / 2 {
+            passes!(channel.publish_freely(testee, 700)?);
+        }
+        passes!(figure(&channel, 8, 2, "state, in force")?);
+        if turn % 2 == 0 {
+            let torn = [position + 64, check(position, channel.uuid), channel.next, 1];
+            channel.page.write(torn)?;
+            passes!(fill(testee, &mut channel, position)?);
+        }
+        channel.page.leave(position, channel.uuid)?;
+        if turn == 3 {
+            testee.restart()?;
+            passes!(same("create again".into(), &Answer::done(), &create(testee, channel.dir.path(), 1)?));
+            channel.passed(channel.tail + 64); // the record of the new epoch
+        }
+        for _ in 0..300 {
+            passes!(channel.publish_freely(testee, 700)?);
+        }
+        passes!(figure(&channel, 8, 1, "state, joining")?);
     }
     Ok(Ok(()))
 }

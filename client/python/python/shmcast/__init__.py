@@ -58,6 +58,7 @@ from ._shmcast import (
     Select,
     Subscriber,
     __version__,
+    remove,
 )
 
 Event = Message | Lapped | Gap | Live | NewEpoch | NewSession | PublisherGone | Restarted | End
@@ -103,4 +104,5 @@ __all__ = [
     "TooLargeError",
     "TooOldError",
     "__version__",
+    "remove",
 ]

@@ -62,6 +62,10 @@ def age_ns(batch: "Batch") -> "npt.NDArray[np.int64]":
     return np.frombuffer(batch._ages(), "<i8")
 
 
+def conflated(batch: "Batch") -> "npt.NDArray[np.int64]":
+    return np.full(len(batch), batch._left_out(), np.int64)
+
+
 def view(batch: "Batch", dtype: "npt.DTypeLike") -> "npt.NDArray[Any]":
     kind = np.dtype(dtype)
     if len(batch) == 0:

@@ -14,7 +14,7 @@ class Error(Exception):
         self.code = code
         self.os_errno = os_errno
 
-    def __reduce__(self) -> tuple[type["Error"], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (*self.args, self.code, self.os_errno)
 
 
@@ -60,6 +60,14 @@ class TooLargeError(PublishError):
 
 class FullError(PublishError):
     """The reader of a gate is too far behind: publish the message again later."""
+
+    gate: str = ""
+    """The gate that refused the message."""
+    behind: int = 0
+    """How far its reader is behind, in bytes of the ring."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return *super().__reduce__(), {"gate": self.gate, "behind": self.behind}
 
 
 class CutOffError(PublishError):

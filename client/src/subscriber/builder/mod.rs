@@ -235,7 +235,7 @@ impl SubscriberBuilder {
     ///
     /// If a channel appears in this time, the subscriber reads it from its oldest message on, even with [`Start::Latest`], because all of
     /// its messages were published after `open` was called. If a channel exists already, the subscriber reads it from
-    /// [`start`](Self::start) on.
+    /// [`start`](Self::start) on. This includes a channel whose publisher has closed it: `open` does not wait for the next publisher.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -391,8 +391,8 @@ impl SubscriberBuilder {
     }
 
     /// Does the same as [`conflate`](Self::conflate), but for a lag of more than `bytes` bytes of the ring. A message takes 16 bytes more
-    /// than its payload, rounded up to a multiple of 64. The publisher announces its position in chunks: 64 KiB in a ring of up to 4 MiB,
-    /// and a 64th of a larger ring. So the measured lag may be up to a chunk too large.
+    /// than its payload, rounded up to a multiple of 64. The publisher announces its position in chunks: a 64th of the ring, but at least
+    /// 64 KiB, and an eighth of a ring below 512 KiB. So the measured lag may be up to a chunk too large.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

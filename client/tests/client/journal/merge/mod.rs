@@ -6,7 +6,7 @@ mod ways;
 use proptest::prelude::*;
 use scene::{CAPACITY, Scene, Seen};
 use shmcast::journal::Cause;
-use shmcast::{Event, History, RecvError, Start, StreamId, Subscriber};
+use shmcast::{Event, Gate, GateState, History, RecvError, Start, StreamId, Subscriber};
 use shmcast_testkit::PATIENCE;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -30,6 +30,43 @@ fn a_lapped_reader_goes_on_in_the_journal_and_is_live_again() {
         scene.record();
     }
     assert_eq!((seen.lost, seen.lapped), (0, 0));
+}
+
+/// Once, the reader's last place stayed on the gate's page. A publisher that refuses then refused all messages for the whole replay, and so did
+/// its successor.
+#[test]
+fn the_reader_of_a_gate_that_replays_the_journal_holds_nobody_up() {
+    let mut scene = Scene::with_gates(&[Gate::new("risk").wait(Duration::ZERO).refuse()]);
+    let mut reader = scene.builder(Start::Latest).gate("risk").open().unwrap();
+    let mut seen = Seen { due: 1, ..Seen::default() };
+    let mut lives = 0;
+    for turn in 0..3 {
+        // The reader keeps up, and its gate is in force.
+        for _ in 0..LAP / 8 {
+            scene.publish(8);
+            seen.read(&mut reader, usize::MAX, turn);
+        }
+        assert_eq!((scene.gate(), seen.due, seen.lives), (GateState::InForce, scene.next(), lives));
+        // It goes back to the first message, which only the journal has.
+        scene.record();
+        reader.seek(1).unwrap();
+        seen = Seen { due: 1, ..Seen::default() };
+        seen.read(&mut reader, 7, turn);
+        scene.publish(LAP);
+        if turn == 1 {
+            scene.take_over();
+        }
+        scene.publish(LAP);
+        assert_eq!(scene.gate(), GateState::Joining, "turn {turn}");
+        scene.record();
+        seen.read(&mut reader, usize::MAX, turn);
+        lives = 1;
+        assert_eq!(
+            (seen.due, seen.lost, seen.lapped, seen.lives),
+            (scene.next(), 0, 0, lives),
+            "turn {turn}"
+        );
+    }
 }
 
 #[test]

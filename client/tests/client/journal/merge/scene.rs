@@ -3,7 +3,10 @@
 use crate::journal::book::Book;
 use shmcast::journal::format::ControlRecord;
 use shmcast::journal::{Cause, JournalControl, Loss};
-use shmcast::{Event, History, Publisher, Records, RecvError, Start, Subscriber, Wait};
+use shmcast::{
+    Event, Gate, GateState, History, Publisher, PublisherBuilder, Records, RecvError, Start, Subscriber,
+    SubscriberBuilder, Wait,
+};
 #[cfg(feature = "tokio")]
 use shmcast::{Message, OwnedEvent, OwnedMessage};
 use shmcast_testkit::{PATIENCE, scratch};
@@ -12,6 +15,7 @@ use std::time::{Duration, Instant};
 /// A channel with a small ring, its publisher, and a recorder that writes what it is told to write.
 pub(super) struct Scene {
     pub(super) dir: tempfile::TempDir,
+    gates: Vec<Gate>,
     publisher: Option<Publisher>,
     pub(super) book: Book,
     /// The sequence that the journal neither holds nor names as lost yet.
@@ -21,22 +25,32 @@ pub(super) struct Scene {
 
 pub(super) const CAPACITY: u64 = 64 << 10;
 
+fn with(gates: &[Gate], builder: PublisherBuilder) -> PublisherBuilder {
+    gates.iter().cloned().fold(builder, PublisherBuilder::gate)
+}
+
 fn message(sequence: u64) -> Vec<u8> {
     crate::journal::book::payload(sequence)
 }
 
 impl Scene {
     pub(super) fn new() -> Self {
+        Self::with_gates(&[])
+    }
+
+    /// A scene whose publishers have these gates.
+    pub(super) fn with_gates(gates: &[Gate]) -> Self {
         let dir = scratch();
         let channels = dir.path().join("channels");
         let journal = dir.path().join("journal");
         std::fs::create_dir(&journal).unwrap();
-        let publisher = Publisher::builder("t").dir(&channels).capacity(CAPACITY).open().unwrap();
+        let publisher =
+            with(gates, Publisher::builder("t").dir(&channels).capacity(CAPACITY)).open().unwrap();
         let mut book = Book::new(&journal);
         (book.ring, book.stream) = (publisher.header().uuid, publisher.header().stream);
         book.begin();
         book.show();
-        Self { dir, publisher: Some(publisher), book, due: 1, lock: None }
+        Self { dir, gates: gates.to_vec(), publisher: Some(publisher), book, due: 1, lock: None }
     }
 
     pub(super) fn channels(&self) -> std::path::PathBuf {
@@ -44,8 +58,17 @@ impl Scene {
     }
 
     pub(super) fn subscriber(&self, start: Start) -> Subscriber {
+        self.builder(start).open().unwrap()
+    }
+
+    pub(super) fn builder(&self, start: Start) -> SubscriberBuilder {
         let builder = Subscriber::builder("t").dir(self.channels()).start(start).wait(Wait::Yield);
-        builder.history(History::Dir(self.book.dir.clone())).open().unwrap()
+        builder.history(History::Dir(self.book.dir.clone()))
+    }
+
+    /// The state of the only gate.
+    pub(super) fn gate(&self) -> GateState {
+        self.publisher.as_ref().unwrap().gates()[0].state
     }
 
     pub(super) fn publish(&mut self, messages: u64) {
@@ -98,7 +121,7 @@ impl Scene {
         self.record();
         drop(self.publisher.take());
         self.book.frame(&[JournalControl::Ring(ControlRecord::End)], 0);
-        let publisher = Publisher::builder("t").dir(self.channels()).open().unwrap();
+        let publisher = with(&self.gates, Publisher::builder("t").dir(self.channels())).open().unwrap();
         let epoch = publisher.epoch();
         self.publisher = Some(publisher);
         self.book.frame(&[JournalControl::Ring(ControlRecord::Epoch { epoch })], 0);

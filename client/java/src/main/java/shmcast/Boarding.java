@@ -32,10 +32,8 @@ final class Boarding {
             }
         }
         of.behind = start == Start.BOARD ? Subscriber.ON_BOARD : 0;
-        if (start != Start.OLDEST) {
-            of.known = Math.max(of.known, joining.epoch());
-            returnTo(of.ring.position, of.ring.sequence);
-        }
+        of.known = Math.max(of.known, joining.epoch());
+        returnTo(of.ring.position, of.ring.sequence);
     }
 
     private boolean beginOnce(Start start) throws ShmcastException {
@@ -56,16 +54,8 @@ final class Boarding {
         if (result != Snapshot.Result.JOINED) {
             throw Joining.failure(result);
         }
-        if (start != Start.OLDEST) {
-            joining.begin(start == Start.BOARD);
-            return true;
-        }
-        if (joining.beginBefore(of.ring, position, sequence) && isOpen()) {
-            return true;
-        }
-        of.check(of.locator.oldest(), 0);
-        of.ring.jump(of.locator.position, of.locator.sequence);
-        return false;
+        joining.begin(start == Start.BOARD);
+        return true;
     }
 
     /** Goes on in the ring. A jump may have passed over the record of a takeover. */

@@ -13,7 +13,7 @@ public final class FullException extends ShmcastException {
         this.behindBytes = behindBytes;
     }
 
-    /** {@return the gate's name; empty if its reader has come on meanwhile} */
+    /** {@return the gate's name} */
     public String gate() {
         return gate;
     }

@@ -98,27 +98,6 @@ final class Joining {
         }
     }
 
-    /**
-     * Takes back what the ring has from a place on: the reader is still to be given it. The ring stands behind a join, and then at that place.
-     *
-     * @return false if the ring was overwritten meanwhile
-     */
-    boolean beginBefore(Ring ring, long position, long sequence) {
-        begin(false);
-        long end = ring.sequence;
-        ring.jump(position, sequence);
-        while (ring.sequence < end) {
-            long before = ring.position;
-            if (ring.poll() == Ring.Found.MESSAGE) {
-                ledger.takeBack(snapshot.layout, ring.message);
-            } else if (ring.position == before) {
-                return false;
-            }
-        }
-        ring.jump(position, sequence);
-        return true;
-    }
-
     /** Notes a message that was received. Returns whether the reader is so far behind that it joins before its next event. */
     boolean note(Ring ring) {
         boolean hasRoom = ledger.note(snapshot.layout, ring.message);

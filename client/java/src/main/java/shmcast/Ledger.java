@@ -84,20 +84,6 @@ final class Ledger {
         return true;
     }
 
-    /** Takes a message back that the board counts and that the reader is still to be given. */
-    void takeBack(BoardLayout layout, Message message) {
-        if (message.length < layout.keyEnd) {
-            return;
-        }
-        int at = message.start + layout.keyStart;
-        int row = index.find(layout.first(message.bytes, at), layout.second(message.bytes, at));
-        if (row >= 0 && message.sequence >= get(row, BORN)) {
-            set(row, GIVEN, get(row, GIVEN) - 1);
-            set(row, GIVEN_AGAIN, get(row, GIVEN_AGAIN) - 1);
-            set(row, IS_REMOVED, 0);
-        }
-    }
-
     private boolean add(long first, long second, long born, long given, long last, boolean isRemoved, byte[] bytes, int at) {
         if (count == most) {
             return false;

@@ -14,8 +14,8 @@ final class Opening {
         if (builder.gate != null) {
             HeldGate.check(builder.gate);
         }
-        if (builder.conflateBehind >= 0 && builder.sequence > 0) {
-            throw new ShmcastException(Code.UNSUPPORTED, "a conflating reader begins with the latest message, the oldest, or the board");
+        if (builder.conflateBehind >= 0 && (builder.sequence > 0 || builder.start == Start.OLDEST)) {
+            throw new ShmcastException(Code.UNSUPPORTED, "a conflating reader begins with the latest message or with the board");
         }
         if (builder.isDaemons) {
             return hosted(builder);

@@ -235,8 +235,8 @@ public final class Subscriber implements AutoCloseable {
         }
 
         /**
-         * As {@link #conflate}, for a reader that is more than so many bytes of the ring behind. The publisher announces its work in chunks of
-         * 64 KiB, or of a 64th of a large ring, by which a reader may count as farther behind than it is.
+         * As {@link #conflate}, for a reader that is more than so many bytes of the ring behind. The publisher announces its work in chunks,
+         * by which a reader may count as farther behind than it is. A chunk is a 64th of the ring, but at least 64 KiB, and in a ring below 512 KiB it is an eighth.
          *
          * @param bytes how many; 0: half of the ring
          * @return this

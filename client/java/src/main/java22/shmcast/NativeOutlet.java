@@ -56,7 +56,7 @@ final class NativeOutlet extends Outlet {
         boolean isHeap = length <= MOST_CRITICAL && from == 0 && !waits;
         int code = isHeap ? publishHeap(bytes, length, tag, key) : publishCopy(bytes, from, length, tag, key);
         if (code < 0) {
-            throw code == Shmcast.FULL ? full() : Shmcast.failure(code);
+            throw Shmcast.failure(code);
         }
         return outcome.get(ValueLayout.JAVA_LONG, 0);
     }
@@ -78,19 +78,6 @@ final class NativeOutlet extends Outlet {
     @Override
     List<GateStatus> gates() throws ShmcastException {
         return Shmcast.gates(open());
-    }
-
-    /** The refusal of a gate: the library's sentence, and the gate whose reader is farthest beyond its lag. */
-    private FullException full() throws ShmcastException {
-        String why = Shmcast.failure(Shmcast.FULL).getMessage();
-        GateStatus farthest = null;
-        for (GateStatus gate : gates()) {
-            boolean isFarther = farthest == null || gate.behindBytes() - gate.lagBytes() > farthest.behindBytes() - farthest.lagBytes();
-            if (gate.state() == GateStatus.State.IN_FORCE && isFarther) {
-                farthest = gate;
-            }
-        }
-        return new FullException(why, farthest == null ? "" : farthest.name(), farthest == null ? 0 : farthest.behindBytes());
     }
 
     @Override

@@ -44,6 +44,8 @@ final class Shmcast {
     private static final MethodHandle GATES = handle("shmcast_publisher_gates", FunctionDescriptor.of(JAVA_LONG, ADDRESS, ADDRESS, JAVA_LONG));
     private static final MethodHandle IS_CUT_OFF = handle("shmcast_publisher_is_cut_off", FunctionDescriptor.of(JAVA_INT, ADDRESS));
     private static final MethodHandle MESSAGE = handle("shmcast_error_message", FunctionDescriptor.of(ADDRESS));
+    private static final MethodHandle REFUSING = handle("shmcast_error_gate", FunctionDescriptor.of(ADDRESS));
+    private static final MethodHandle BEHIND = handle("shmcast_error_behind", FunctionDescriptor.of(JAVA_LONG));
     static final MethodHandle NEXT_SEQUENCE = handle("shmcast_publisher_next_sequence", OF_NUMBER);
     static final MethodHandle EPOCH = handle("shmcast_publisher_epoch", OF_NUMBER);
     static final MethodHandle MAX_MESSAGE = handle("shmcast_publisher_max_message", OF_NUMBER);
@@ -215,6 +217,10 @@ final class Shmcast {
         String why;
         try {
             why = ((MemorySegment) MESSAGE.invokeExact()).reinterpret(1024).getString(0);
+            if (code == FULL) {
+                String gate = ((MemorySegment) REFUSING.invokeExact()).reinterpret(32).getString(0);
+                return new FullException(why, gate, (long) BEHIND.invokeExact());
+            }
         } catch (Throwable e) {
             throw fault(e);
         }

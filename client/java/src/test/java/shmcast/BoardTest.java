@@ -142,7 +142,6 @@ class BoardTest {
         slow.add(subscriber().conflate().open());
         slow.add(subscriber().conflateBehind(8 << 10).open());
         slow.add(subscriber().start(Start.BOARD).conflate().open());
-        slow.add(subscriber().start(Start.OLDEST).conflate().open());
         List<Screen> screens = slow.stream().map(s -> new Screen(ticks)).toList();
         List<Long> first = slow.stream().map(Subscriber::nextSequence).toList();
         long published = 400;
@@ -168,6 +167,18 @@ class BoardTest {
         }
         assertTrue(screens.get(0).leftOut > 10_000, screens.get(0).leftOut + " left out");
         slow.forEach(Subscriber::close);
+    }
+
+    /** A conflating reader must know all that it was given, so it cannot begin with older messages. It once could, with the oldest. */
+    @Test
+    void aConflatingReaderBeginsWithTheLatestMessageOrTheBoard() throws Exception {
+        new Ticks(50).publish(publishers, 1, 400, "--capacity", "64KiB", "--board", "4..8");
+        for (Subscriber.Builder builder : List.of(subscriber().start(Start.OLDEST), subscriber().from(1))) {
+            assertEquals(Code.UNSUPPORTED, assertThrows(ShmcastException.class, () -> builder.conflate().open()).code());
+        }
+        for (Start start : List.of(Start.LATEST, Start.BOARD)) {
+            subscriber().start(start).conflate().open().close();
+        }
     }
 
     /** Readers join at any time while publishers work and are killed. Each board is that of one moment, and the stream goes on from there. */
@@ -373,8 +384,9 @@ class BoardTest {
             seen[1] += m.conflated();
         };
         try (Board board = subscriber().openBoard();
-                Subscriber s = subscriber().start(Start.OLDEST).conflateBehind(1).open()) {
-            long oldest = s.nextSequence();
+                Subscriber first = subscriber().start(Start.OLDEST).hidden().open();
+                Subscriber s = subscriber().conflateBehind(1).open()) {
+            long oldest = first.nextSequence();
             long before = 0;
             for (int round = 0; round < 3_000; round++) {
                 if (round == 1_500) { // the compiler has done its work
