@@ -40,7 +40,7 @@ pub(super) fn command() -> clap::Command {
 
 /// Runs the daemon with the command line this process was given.
 pub fn main() -> ExitCode {
-    let cli: Cli = match super::parse(super::without_accounts) {
+    let cli: Cli = match super::parse(without_accounts) {
         Ok(cli) => cli,
         Err(code) => return code,
     };

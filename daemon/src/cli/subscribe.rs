@@ -55,12 +55,10 @@ pub(super) struct Args {
     /// Where to go on after having been lapped: oldest, latest or key
     #[arg(long, default_value = "oldest", value_parser = words(&["oldest", "latest", "key"], parse_resume), hide_possible_values = true)]
     resume: Resume,
-    /// Read what the ring has no more from the journal in this directory
-    #[arg(long, value_name = "DIR", conflicts_with = "no_history")]
+    /// Read what the ring has no more from the journal in this directory; none: what was overwritten is missed [default: the
+    /// channel's journal, where it has one]
+    #[arg(long, value_name = "DIR|none")]
     history: Option<PathBuf>,
-    /// Take messages from the ring alone: what was overwritten is missed
-    #[arg(long)]
-    no_history: bool,
     /// Leave out what is no longer the newest of its key when this reader cannot keep up; needs a channel with a board
     #[arg(long, conflicts_with_all = ["history", "resume"])]
     conflate: bool,
@@ -203,10 +201,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn builder_of(args: &Args, host: &Host, channel: &str) -> SubscriberBuilder {
-    let history = match (&args.history, args.no_history) {
-        (Some(dir), _) => History::Dir(dir.clone()),
-        (None, true) => History::Never,
-        (None, false) => History::Auto,
+    let history = match &args.history {
+        None => History::Auto,
+        Some(none) if none.as_os_str() == "none" => History::Never,
+        Some(dir) => History::Dir(dir.clone()),
     };
     let builder = host.subscriber(channel).start(args.from).wait(args.wait).resume(args.resume);
     let mut builder = builder.history(history).record_latency(true);

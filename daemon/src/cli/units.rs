@@ -1,6 +1,6 @@
 //! Values of options as a person writes them, and errors that say what to write instead of an unusable one.
 
-pub(super) use crate::config::{parse_board_key, parse_duration};
+pub(super) use crate::config::parse_duration;
 use bytesize::ByteSize;
 use clap::builder::{PossibleValue, TypedValueParser};
 use std::ffi::{CString, OsStr};

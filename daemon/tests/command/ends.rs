@@ -25,7 +25,7 @@ fn every_way_of_beginning_leads_past_the_first_publishers_end() {
         ("--from 4", &all[9..]),
         ("--from key", all),
         ("--from 2000-01-01T00:00Z", all),
-        ("--from oldest --no-history", all),
+        ("--from oldest --history none", all),
         ("--from oldest --wait-channel", all),
         ("--from oldest --wait-channel --count 7", &all[..21]),
         ("--from oldest --wait spin", all),

@@ -1,18 +1,18 @@
-//! `shmcast replay`: publishes a journal again.
+//! A journal that is published again.
 //!
 //! Readers of the new channel get what readers of the recorded one got: the same messages by the same sequences, with tags, keys, gaps
 //! and sessions of bridges. Messages that the journal lacks are a gap to them.
 
-use super::figures::grouped;
-use super::journal::Source;
-use super::journal::span::{Item, Part, Span, schema_of};
-use super::pace::{Schedule, Speed};
-use super::publish::progress;
-use super::ring::{RingArgs, told, wait_for_readers};
-use super::say::{note, print_json};
-use super::stop::Stop;
-use super::units::{parse_cpu, parse_duration, words};
-use super::{Host, HostArg, MISSED};
+use super::Args;
+use crate::cli::figures::grouped;
+use crate::cli::journal::Source;
+use crate::cli::journal::span::{Item, Part, schema_of};
+use crate::cli::pace::{Schedule, Speed};
+use crate::cli::publish::progress;
+use crate::cli::ring::{told, wait_for_readers};
+use crate::cli::say::{note, print_json};
+use crate::cli::stop::Stop;
+use crate::cli::{Host, MISSED};
 use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
@@ -22,75 +22,30 @@ use shmcast::journal::{Entry, JournalControl};
 use shmcast::{Mark, Publisher};
 use std::path::Path;
 use std::process::ExitCode;
-use std::str::FromStr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-const EXAMPLE: &str = "\
-Examples:
-  shmcast replay /var/lib/shmcast/ticks --into ticks-again --wait-readers 1
-  shmcast replay ticks.journal --into ticks-again --from 09:30 --to 10:00 --speed 100 --max-pause 1s
-
-The channel must be new, or go on where the replay begins: readers get the sequences that were
-recorded. Messages that the journal lacks are a gap to them. Messages are published when they are
-due, or with --speed max one behind the other: readers that are slower are lapped, as by pub.
-
-Exit codes: 0 all was published, 3 sequences are missing in the journal, 1 error, 2 wrong usage;
-130 (Ctrl-C) or 143 (SIGTERM) if it came before the end: the last line says how to go on.";
-
-#[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLE)]
-pub(super) struct Args {
-    #[command(flatten)]
-    source: Source,
-    /// Name of the channel to publish on
-    #[arg(long, value_name = "CHANNEL")]
-    into: String,
-    #[command(flatten)]
-    host: HostArg,
-    #[command(flatten)]
-    span: Span,
-    /// How fast: 1 as it was recorded, 10 ten times as fast, 0.5 half as fast, or max
-    #[arg(long, value_name = "SPEED", default_value = "1", value_parser = words(&["max"], Speed::from_str),
-          hide_possible_values = true)]
-    speed: Speed,
-    /// Shorten each silence of the recording to this time, as in 1s, before --speed counts
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
-    max_pause: Option<Duration>,
-    #[command(flatten)]
-    ring: RingArgs,
-    /// Wait until this many readers are attached; recorders and bridges are none
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    wait_readers: usize,
-    /// Pin the publisher to this CPU
-    #[arg(long, value_name = "N", value_parser = parse_cpu)]
-    cpu: Option<usize>,
-    /// Print the summary as JSON on stdout
-    #[arg(long)]
-    json: bool,
-}
-
-pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let stop = Stop::listen()?;
+pub(super) fn run(args: &Args, stop: &Stop) -> Result<ExitCode> {
+    let dir = &args.recording;
     // A wrong directory or part should leave nothing behind.
-    let mut part = args.span.open(&args.source)?;
-    super::name_and_pin(None, args.cpu)?;
+    let mut part = args.span.open(&Source { dir: dir.clone() })?;
+    let settings = args.ring.begin()?;
     let first = part.due();
     let (host, channel) = args.host.host_of(&args.into)?;
     // Opening a channel tells its readers of a publisher, so it is looked at before.
     if let Some(next) = host.channel(&channel).ok().and_then(|status| status.next_sequence) {
-        check_fits(&host, &channel, &args.source.dir, next, first)?;
+        check_fits(&host, &channel, dir, next, first)?;
     }
-    let mut builder = args.ring.publisher(&host, &channel)?;
+    let mut builder = settings.publisher(&host, &channel)?;
     if part.schema.id != 0 {
         builder = builder.schema(part.schema.id, part.schema.name.clone());
     }
     let publisher = builder.open()?;
-    check_fits(&host, &channel, &args.source.dir, publisher.next_sequence(), first)?;
-    wait_for_readers(args.wait_readers, &host, &channel, &stop)?;
+    check_fits(&host, &channel, dir, publisher.next_sequence(), first)?;
+    wait_for_readers(args.ring.wait_readers, &host, &channel, stop)?;
 
     let (started, bar) = (Instant::now(), progress());
     let mut play = Play { publisher, published: 0, bytes: 0, gaps: 0, missing: 0 };
-    let played = play.all(args, &mut part, &stop, &bar);
+    let played = play.all(args, &mut part, stop, &bar);
     let seconds = started.elapsed().as_secs_f64();
     bar.finish_and_clear();
     let is_complete = played?;
@@ -98,7 +53,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let summary =
         Summary { channel: &channel, first, next, seconds, is_complete, too_old: part.too_old, play: &play };
     if args.json {
-        print_json(&summary.json(&args.source.dir))?;
+        print_json(&summary.json(dir))?;
     }
     if !is_complete {
         return Err(stop.interrupted(format!("{}; go on with --from {next}", summary.text())).into());
@@ -196,7 +151,10 @@ impl Play {
                     }
                     let mark = Mark { tag: message.tag, key: message.key };
                     let sequence = self.publisher.publish_with(message.payload, mark).with_context(|| {
-                        format!("message {}: a channel for it is made with --max-message", message.sequence)
+                        format!(
+                            "message {}: a channel for it is made with --set max_message=SIZE",
+                            message.sequence
+                        )
                     })?;
                     if sequence != message.sequence {
                         bail!("message {} of the journal came out of order", message.sequence);
