@@ -3,6 +3,7 @@
 use crate::config::DEFAULT_CONFIG;
 use crate::server::{Options, run};
 use clap::{CommandFactory, Parser};
+use shmcast_bridge::spec::server::without_accounts;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;

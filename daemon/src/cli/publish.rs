@@ -4,8 +4,8 @@ use super::HostArg;
 use super::figures::grouped;
 use super::framing::{InputFraming, read_message};
 use super::pace::{Pace, Rate};
-use super::ring::{Published, RingArgs, keys_and, wait_for_readers};
-use super::say::{note, print_json};
+use super::ring::{Published, RingArgs, keys_and, memory, wait_for_readers};
+use super::say::print_json;
 use super::stop::Stop;
 use super::units::words;
 use anyhow::{Context, Result, bail};
@@ -13,6 +13,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use serde_json::json;
 use shmcast::hosting::fault;
 use shmcast::{Mark, Publisher};
 use std::fmt;
@@ -83,20 +84,16 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 
     let first_sequence = publisher.next_sequence();
     let (started, bar) = (Instant::now(), progress());
-    let (published, bytes, is_complete) = publish_input(args, input, &mut publisher, &stop, &bar)?;
-    let seconds = started.elapsed().as_secs_f64();
+    let done = publish_input(args, input, &mut publisher, &stop, &bar)?;
+    let sums = Published::by(&publisher, first_sequence, done, started);
     bar.finish_and_clear();
-    let sums = Published::close(publisher, first_sequence, (published, bytes, is_complete), seconds);
+    let memory = memory(&publisher);
+    publisher.close();
     if args.json {
-        print_json(&sums.json(&args.channel))?;
+        print_json(&sums.json(&args.channel, json!({ "memory": memory })))?;
     }
-    let said = sums.text(&args.channel);
-    if !is_complete {
-        return Err(stop.interrupted(said).into());
-    }
-    if !args.json {
-        note!("{said}");
-    }
+    let said = format!("{}, epoch {}", sums.text("published", &args.channel), sums.epoch);
+    sums.end(said, args.json, &stop)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -2,6 +2,7 @@
 
 use super::Host;
 use super::figures::{grouped, readers_of, size};
+use super::say::note;
 use super::set::{Draft, Setting};
 use super::stop::Stop;
 use super::units::{parse_cpu, parse_mode, parse_name, parse_size};
@@ -10,12 +11,11 @@ use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
-use serde_json::json;
+use serde_json::{Value, json};
 use shmcast::{Preparation, Publisher, PublisherBuilder};
 use std::ffi::CString;
 use std::path::PathBuf;
-use std::time::Duration;
-use toml::Value;
+use std::time::{Duration, Instant};
 
 /// The keys of `--set`, as a help shows them before its `examples`.
 pub(super) fn keys_and(examples: &str) -> String {
@@ -96,8 +96,8 @@ enum Prepare {
 
 /// Reads octal digits, with quotes or without.
 fn permissions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
-    let digits = match Value::deserialize(deserializer)? {
-        Value::Integer(digits) => digits.to_string(),
+    let digits = match toml::Value::deserialize(deserializer)? {
+        toml::Value::Integer(digits) => digits.to_string(),
         value => value.as_str().unwrap_or_default().to_owned(),
     };
     parse_mode(&digits).map(Some).map_err(D::Error::custom)
@@ -197,69 +197,71 @@ pub(super) fn wait_for_readers(wanted: usize, host: &Host, channel: &str, stop: 
     }
 }
 
-/// What was published of an input or a capture.
+/// What a verb has published.
 pub(super) struct Published {
-    messages: u64,
-    bytes: u64,
-    is_complete: bool,
-    first: u64,
-    next: u64,
-    epoch: u64,
-    seconds: f64,
-    /// How the ring's memory was made ready. For a large ring this is known only at the end, and perhaps not even then.
-    memory: Vec<String>,
+    pub(super) messages: u64,
+    pub(super) bytes: u64,
+    pub(super) is_complete: bool,
+    pub(super) first: u64,
+    pub(super) next: u64,
+    pub(super) epoch: u64,
+    pub(super) seconds: f64,
 }
 
 impl Published {
-    /// Closes the channel.
-    pub(super) fn close(
-        publisher: Publisher,
+    /// What `publisher` has published since it was at `first`.
+    pub(super) fn by(
+        publisher: &Publisher,
         first: u64,
         (messages, bytes, is_complete): (u64, u64, bool),
-        seconds: f64,
+        started: Instant,
     ) -> Self {
         let (epoch, next) = (publisher.epoch(), publisher.next_sequence());
-        let memory = publisher.preparation().iter().map(ToString::to_string).collect();
-        publisher.close();
-        Self { messages, bytes, is_complete, first, next, epoch, seconds, memory }
+        Self { messages, bytes, is_complete, first, next, epoch, seconds: started.elapsed().as_secs_f64() }
     }
 
-    /// The sums for programs.
-    pub(super) fn json(&self, channel: &str) -> serde_json::Value {
-        json!({
+    /// The sums for programs, with `more`.
+    pub(super) fn json(&self, channel: &str, more: Value) -> Value {
+        let mut sums = json!({
             "channel": channel, "epoch": self.epoch, "published": self.messages, "bytes": self.bytes,
             "interrupted": !self.is_complete, "first_sequence": self.first, "next_sequence": self.next,
-            "seconds": self.seconds, "memory": self.memory,
-        })
+            "seconds": self.seconds,
+        });
+        if let (Value::Object(sums), Value::Object(more)) = (&mut sums, more) {
+            sums.extend(more);
+        }
+        sums
     }
 
-    /// The sums for people.
-    pub(super) fn text(&self, channel: &str) -> String {
-        let sequences = match self.messages {
-            0 => format!("the next sequence is {}", self.next),
-            _ => format!("sequences {} to {}", self.first, self.next - 1),
+    /// The sums for people, of a verb that has `published` or `replayed`.
+    pub(super) fn text(&self, verb: &str, channel: &str) -> String {
+        let &Self { messages, bytes, is_complete, first, next, seconds, .. } = self;
+        let sequences = match next - first {
+            0 => format!("the next sequence is {next}"),
+            _ => format!("sequences {first} to {}", next - 1),
         };
-        let &Self { messages, bytes, is_complete, seconds, epoch, .. } = self;
-        let text = told("published", channel, is_complete, messages, bytes, seconds, &sequences);
-        format!("{text}, epoch {epoch}")
+        format!(
+            "{channel}: {}{verb} {} messages, {} of payload, in {seconds:.3} s ({}/s), {sequences}",
+            if is_complete { "" } else { "INTERRUPTED: " },
+            grouped(messages),
+            size(bytes),
+            grouped((messages as f64 / seconds.max(1e-9)) as u64),
+        )
+    }
+
+    /// Ends a verb with these words, which are an error if a signal came first.
+    pub(super) fn end(&self, said: String, is_silent: bool, stop: &Stop) -> Result<()> {
+        if !self.is_complete {
+            return Err(stop.interrupted(said).into());
+        }
+        if !is_silent {
+            note!("{said}");
+        }
+        Ok(())
     }
 }
 
-/// The summary of a verb that published. The caller adds what it alone knows.
-pub(super) fn told(
-    verb: &str,
-    channel: &str,
-    is_complete: bool,
-    published: u64,
-    bytes: u64,
-    seconds: f64,
-    sequences: &str,
-) -> String {
-    format!(
-        "{channel}: {}{verb} {} messages, {} of payload, in {seconds:.3} s ({}/s), {sequences}",
-        if is_complete { "" } else { "INTERRUPTED: " },
-        grouped(published),
-        size(bytes),
-        grouped((published as f64 / seconds.max(1e-9)) as u64),
-    )
+/// How the ring's memory was made ready. For a large ring this is known only at the end, and perhaps not even then.
+pub(super) fn memory(publisher: &Publisher) -> Vec<String> {
+    publisher.preparation().iter().map(ToString::to_string).collect()
 }

@@ -101,7 +101,7 @@ fn what_is_made_of_the_same_messages_is_the_same_board() {
     let journal = host.dir.path().join("journal");
     let output = host.run(&format!("pub ticks --input {} {board}", input.display()));
     assert!(output.status.success(), "{output:?}");
-    let recorded = host.run(&format!("record ticks --to {} --file 16MiB --until-end", journal.display()));
+    let recorded = host.run(&format!("record ticks --to {} --set file=16MiB --until-end", journal.display()));
     assert!(recorded.status.success(), "{recorded:?}");
     let there = lines(&host, "board ticks --json");
     assert!(there.len() > 100, "{}", there.len());

@@ -54,7 +54,7 @@ impl Host {
     }
 
     fn recorder(&self) -> Process {
-        Process::start(self.shmcast("record", &["--file", "1MiB", "--to"]).arg(self.journal()))
+        Process::start(self.shmcast("record", &["--set", "file=1MiB", "--to"]).arg(self.journal()))
     }
 
     fn builder(&self) -> shmcast::PublisherBuilder {

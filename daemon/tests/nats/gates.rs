@@ -17,7 +17,7 @@ fn publisher(host: &Host) -> Publisher {
 }
 
 fn send(host: &Host, server: &Server, more: &str) -> Bridge {
-    let to = format!("--nats {} --set nats.create=true --from oldest", server.url());
+    let to = format!("--nats {} --set nats.create=true --set send.from=oldest", server.url());
     Bridge::start(host.shmcast(&format!("bridge send ticks {to} {more}")))
 }
 

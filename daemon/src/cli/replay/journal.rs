@@ -9,13 +9,13 @@ use crate::cli::journal::Source;
 use crate::cli::journal::span::{Item, Part, schema_of};
 use crate::cli::pace::{Schedule, Speed};
 use crate::cli::publish::progress;
-use crate::cli::ring::{told, wait_for_readers};
-use crate::cli::say::{note, print_json};
+use crate::cli::ring::{Published, wait_for_readers};
+use crate::cli::say::print_json;
 use crate::cli::stop::Stop;
 use crate::cli::{Host, MISSED};
 use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
-use serde_json::{Value, json};
+use serde_json::json;
 use shmcast::hosting::session_identity;
 use shmcast::journal::format::ControlRecord;
 use shmcast::journal::{Entry, JournalControl};
@@ -46,58 +46,22 @@ pub(super) fn run(args: &Args, stop: &Stop) -> Result<ExitCode> {
     let (started, bar) = (Instant::now(), progress());
     let mut play = Play { publisher, published: 0, bytes: 0, gaps: 0, missing: 0 };
     let played = play.all(args, &mut part, stop, &bar);
-    let seconds = started.elapsed().as_secs_f64();
     bar.finish_and_clear();
-    let is_complete = played?;
-    let next = play.publisher.next_sequence();
-    let summary =
-        Summary { channel: &channel, first, next, seconds, is_complete, too_old: part.too_old, play: &play };
+    let sums = Published::by(&play.publisher, first, (play.published, play.bytes, played?), started);
+    let Play { gaps, missing, .. } = play;
     if args.json {
-        print_json(&summary.json(dir))?;
+        let more = json!({ "journal": dir, "gaps": gaps, "missing": missing, "too_old": part.too_old });
+        print_json(&sums.json(&channel, more))?;
     }
-    if !is_complete {
-        return Err(stop.interrupted(format!("{}; go on with --from {next}", summary.text())).into());
+    let mut said = sums.text("replayed", &channel);
+    if missing > 0 {
+        said += &format!("; {} are MISSING, {} gaps to readers", grouped(missing), grouped(gaps));
     }
-    if !args.json {
-        note!("{}", summary.text());
+    if !sums.is_complete {
+        said += &format!("; go on with --from {}", sums.next);
     }
-    Ok(if play.missing + part.too_old > 0 { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
-}
-
-struct Summary<'a> {
-    channel: &'a str,
-    first: u64,
-    next: u64,
-    seconds: f64,
-    is_complete: bool,
-    too_old: u64,
-    play: &'a Play,
-}
-
-impl Summary<'_> {
-    fn json(&self, journal: &Path) -> Value {
-        let Play { publisher, published, bytes, gaps, missing } = self.play;
-        json!({
-            "channel": self.channel, "journal": journal, "epoch": publisher.epoch(), "published": published,
-            "bytes": bytes, "gaps": gaps, "missing": missing, "too_old": self.too_old,
-            "first_sequence": self.first, "next_sequence": self.next, "seconds": self.seconds,
-            "interrupted": !self.is_complete,
-        })
-    }
-
-    fn text(&self) -> String {
-        let &Play { published, bytes, gaps, missing, .. } = self.play;
-        let sequences = match self.next - 1 {
-            last if last < self.first => format!("the next sequence is {}", self.first),
-            last => format!("sequences {} to {last}", self.first),
-        };
-        let mut text =
-            told("replayed", self.channel, self.is_complete, published, bytes, self.seconds, &sequences);
-        if missing > 0 {
-            text += &format!("; {} are MISSING, {} gaps to readers", grouped(missing), grouped(gaps));
-        }
-        text
-    }
+    sums.end(said, args.json, stop)?;
+    Ok(if missing + part.too_old > 0 { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
 }
 
 /// A channel whose next sequence is `next` can take a stream from `first` on if it is new, or goes on there.

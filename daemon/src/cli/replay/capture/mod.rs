@@ -11,7 +11,7 @@ use crate::cli::MISSED;
 use crate::cli::figures::grouped;
 use crate::cli::pace::Schedule;
 use crate::cli::publish::{Interruptible, progress};
-use crate::cli::ring::{Published, wait_for_readers};
+use crate::cli::ring::{Published, memory, wait_for_readers};
 use crate::cli::say::{note, print_json};
 use crate::cli::stop::Stop;
 use anyhow::{Context, Error, Result, bail};
@@ -51,23 +51,17 @@ pub(super) fn run(args: &Args, stop: &Stop) -> Result<ExitCode> {
         bytes += again.bytes;
         is_complete = again.is_complete;
     }
-    let seconds = started.elapsed().as_secs_f64();
+    let sums = Published::by(&publisher, first, (published, bytes, is_complete), started);
     bar.finish_and_clear();
-    let sums = Published::close(publisher, first, (published, bytes, is_complete), seconds);
+    let memory = memory(&publisher);
+    publisher.close();
     if args.json {
-        let mut said = sums.json(&channel);
-        said["capture"] = played.json();
-        print_json(&said)?;
+        print_json(&sums.json(&channel, json!({ "memory": memory, "capture": played.json() })))?;
     } else {
         played.print();
     }
-    let said = sums.text(&channel);
-    if !is_complete {
-        return Err(stop.interrupted(said).into());
-    }
-    if !args.json {
-        note!("{said}");
-    }
+    let said = format!("{}, epoch {}", sums.text("published", &channel), sums.epoch);
+    sums.end(said, args.json, stop)?;
     match played.failure.take() {
         Some(failure) => Err(failure),
         None if played.has_lost() => Ok(ExitCode::from(MISSED)),
