@@ -67,7 +67,7 @@ impl RingArgs {
     }
 }
 
-/// Settings of a channel and its publisher, by the names that a `[[channel]]` of the daemon has for them.
+/// Settings of a channel and its publisher. Those that a `[[channel]]` of the daemon has, too, have the same names and forms here.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Settings {

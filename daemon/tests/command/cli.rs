@@ -263,6 +263,7 @@ fn wrong_usage_exits_with_2_and_errors_with_1_and_a_next_step() {
         ("bridge send t", "--to <GROUP:PORT>"),
         ("bridge send t --to 239.1.2.3", "as in 239.1.2.3:30001"),
         ("bridge recv t", "--from <[SOURCE@]GROUP:PORT>"),
+        ("bridge recv t --from lo@239.1.2.3:1", "no address of a sender"),
         (&format!("bridge recv t --from {group} --set linger"), "write it like KEY=VALUE"),
     ] {
         let output = host.run(wrong);
@@ -297,6 +298,10 @@ fn wrong_usage_exits_with_2_and_errors_with_1_and_a_next_step() {
         ("pub t --set board=0..8", "board: cannot be string \"0..8\": write a table"),
         ("pub t --set permissions=644", "write 700 (yours alone)"),
         ("bridge send t --to 239.1.2.3:1 --set max_message=5", "unknown field `max_message`"),
+        ("bridge recv t --from 239.1.2.3:1 --set capacity=100KiB", "power of two"),
+        ("record t --to j --set fil=1MiB", "did you mean `file`?"),
+        ("record t --to j --set file=1KiB", "--set file = 1024: must be from 1MiB"),
+        ("record t --to j --set keep_age=1d", "no file is removed"),
         ("pub .t", "channel name"),
         ("pub t --input missing", "open --input missing"),
         ("pub t --loop 2", "--input"),
