@@ -19,12 +19,14 @@ use std::time::{Duration, Instant};
 
 const EXAMPLE: &str = "\
 Keys of --set, as in a daemon's configuration:
-  io          How files are written: direct, past the page cache, or buffered, through it
-              [default: direct where the file system can]
+  io          How files are written: direct, past the page cache, or buffered,
+              through it [default: direct where the file system can]
   buffer      Memory for what waits for the disk, at least 1MiB [default: 64MiB]
-  file        Size at which a file is sealed and the next one begun: 1MiB to 64GiB [default: 1GiB]
+  file        Size at which a file is sealed and the next one begun: 1MiB to
+              64GiB [default: 1GiB]
   roll_after  Age at which a file is sealed, as in 1h
-  gate        Gate of the channel to take: the publisher waits for the recorder, within the gate's limit
+  gate        Gate of the channel to take: the publisher waits for the recorder,
+              within the gate's limit
 
 Example: shmcast record ticks --to /var/tmp/ticks --sync 10ms
 

@@ -24,22 +24,28 @@ pub(super) fn keys_and(examples: &str) -> String {
 
 const KEYS: &str = "\
 Keys of --set:
-  max_message       Largest message of a new channel [default: an eighth of the capacity, up to 16MiB]
-  permissions       Who reads a new channel: 700, you alone; 750, your group; 755, all users
-                    [default: 700]. A channel that is there must have them
-  board.key         Give a new channel a board of the last message of each key: the bytes of a payload
-                    that are its key, as 0..8
+  max_message       Largest message of a new channel [default: an eighth of the
+                    capacity, up to 16MiB]
+  permissions       Who reads a new channel: 700, you alone; 750, your group;
+                    755, all users [default: 700]. One that is there must have
+                    them
+  board.key         Give a new channel a board of the last message of each key:
+                    the bytes of a payload that are its key, as 0..8
   board.keys        Keys for which the board has room [default: 1024]
-  board.value       Largest message on the board [default: 256, or up to the end of the key]
+  board.value       Largest message on the board [default: 256, or up to the
+                    end of the key]
   board.remove_tag  Messages with this tag remove their key
-  schema_id         Schema of the messages, which the channel has or gets. Without it, a channel with
-                    a schema is refused
-  continue_from     Directory of the journal behind which a new channel goes on, so that no sequence
-                    is given twice. A journal is begun if there is none
-  prepare           How the ring's memory is made ready: quick, touched and locked, most of a large
-                    ring while it publishes; full, before the first message and on huge pages, up to
-                    seconds; none, by the message that needs it [default: quick]
-  process           Name of this process in tools, of 1 to 15 bytes [default: shmcast]";
+  schema_id         Schema of the messages, which the channel has or gets;
+                    without it, a channel with a schema is refused
+  continue_from     Directory of the journal behind which a new channel goes
+                    on, so that no sequence is given twice; a journal is begun
+                    if there is none
+  prepare           How the ring's memory is made ready: quick, touched and
+                    locked, most of a large ring while it publishes; full,
+                    before the first message and on huge pages, up to seconds;
+                    none, by the message that needs it [default: quick]
+  process           Name of this process in tools, of 1 to 15 bytes [default:
+                    shmcast]";
 
 /// Options of a verb that publishes.
 #[derive(Debug, clap::Args)]

@@ -262,7 +262,7 @@ fn wrong_usage_exits_with_2_and_errors_with_1_and_a_next_step() {
         ("pub t --cpu 100000", "online are"),
         ("bridge send t", "--to <GROUP:PORT>"),
         ("bridge send t --to 239.1.2.3", "as in 239.1.2.3:30001"),
-        ("bridge recv t", "--from <[SOURCE@]GROUP:PORT>"),
+        ("bridge recv t", "--from <GROUP:PORT>"),
         ("bridge recv t --from lo@239.1.2.3:1", "no address of a sender"),
         (&format!("bridge recv t --from {group} --set linger"), "write it like KEY=VALUE"),
     ] {

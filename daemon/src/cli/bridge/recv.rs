@@ -40,9 +40,9 @@ pub(super) struct Args {
     channel: String,
     #[command(flatten)]
     host: HostArg,
-    /// Multicast group, or an address of this host, and port; several are copies of one feed. After SOURCE@, the group is
-    /// taken from this sender only
-    #[arg(long, value_name = "[SOURCE@]GROUP:PORT", value_parser = parse_line, required_unless_present_any = ["nats", "config", "set"])]
+    /// Multicast group, or an address of this host, and port; several are copies of one feed. As SOURCE@GROUP:PORT, the
+    /// group is taken from this sender only
+    #[arg(long, value_name = "GROUP:PORT", value_parser = parse_line, required_unless_present_any = ["nats", "config", "set"])]
     from: Vec<(SocketAddr, Option<IpAddr>)>,
     /// Servers to ask for what is missing, in turn
     #[arg(long, value_name = "IP:PORT", value_parser = parse_address)]

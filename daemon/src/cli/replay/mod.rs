@@ -22,14 +22,14 @@ Examples:
   shmcast replay ticks.journal --into ticks-again --from 09:30 --to 10:00 --speed 100 --max-pause 1s
   shmcast replay morning.pcap --into itch --unwrap --port 26400 --speed 10
 
-A directory is a journal, and anything else a capture. The channel of a journal must be new, or go on
-where the replay begins: readers get the sequences that were recorded. Messages that the journal lacks
-are a gap to them. Messages are published when they are due, or with --speed max one behind the other:
-readers that are slower are lapped, as by pub.
+A directory is a journal, and anything else a capture. The channel of a journal must be new,
+or go on where the replay begins: readers get the sequences that were recorded. Messages that
+the journal lacks are a gap to them. Messages are published when they are due, or with
+--speed max one behind the other: readers that are slower are lapped, as by pub.
 
-Exit codes: 0 all was published, 3 messages are missing in the journal or in the feed of --unwrap, or
-packets of the capture could not be read, 1 error, 2 wrong usage; 130 (Ctrl-C) or 143 (SIGTERM) if it
-came before the end: the last line says how far it came.";
+Exit codes: 0 all was published, 3 messages are missing in the journal or in the feed of
+--unwrap, or packets of the capture could not be read, 1 error, 2 wrong usage; 130 (Ctrl-C)
+or 143 (SIGTERM) if it came before the end: the last line says how far it came.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = keys_and(EXAMPLE))]
