@@ -21,14 +21,21 @@ use std::process::ExitCode;
 const EXAMPLE: &str = "\
 Examples:
   shmcast bridge recv ticks --from 239.1.2.3:30001 --interface eth0 --server 10.0.0.1:30002
-  shmcast bridge recv ticks --from 10.0.0.1@239.1.2.3:30001 --from 10.0.0.1@239.1.2.4:30001 --set wait=spin --set cpu=3
-  shmcast bridge recv ticks --server 10.0.0.1:30002 --set receive.unicast=true   # where the network has no multicast
-  shmcast bridge recv ticks --nats nats://10.0.0.1:4222                       # through a server, from a far site
-  shmcast bridge recv itch --from 233.54.12.111:26477 --server 206.200.1.1:18001 --set receive.lease=false   # another make's
+  # Two lines from one sender
+  shmcast bridge recv ticks --from 10.0.0.1@239.1.2.3:30001 --from 10.0.0.1@239.1.2.4:30001 \\
+      --set wait=spin --set cpu=3
+  # Where the network has no multicast
+  shmcast bridge recv ticks --server 10.0.0.1:30002 --set receive.unicast=true
+  # Through a server, from a far site
+  shmcast bridge recv ticks --nats nats://10.0.0.1:4222
+  # From a sender of another make
+  shmcast bridge recv itch --from 233.54.12.111:26477 --server 206.200.1.1:18001 \\
+      --set receive.lease=false
 
---set receive.from=SEQUENCE names the message to begin with, if there is no session to resume. --set also takes keys of
-the channel that is made here: max_message, permissions and board, as `shmcast pub --help` lists them. Without
-max_message, messages on plain lines may be as large as fits an Ethernet frame, or payload_bytes if that is more.
+--set receive.from=SEQUENCE names the message to begin with, if there is no session to resume.
+--set also takes keys of the channel that is made here: max_message, permissions and board, as
+`shmcast pub --help` lists them. Without max_message, messages on plain lines may be as large as
+fits an Ethernet frame, or payload_bytes if that is more.
 
 Exit codes: 0 success, 3 messages were missed, 1 error, 2 wrong usage. Ctrl-C and SIGTERM are the
 ordinary end, 0 or 3; with --until-end the code is 130 or 143 if the session has not ended.";

@@ -23,18 +23,22 @@ use std::process::ExitCode;
 const EXAMPLE: &str = "\
 Examples:
   shmcast bridge send ticks --to 239.1.2.3:30001 --interface eth0
-  shmcast bridge send ticks --to 239.1.2.3:30001 --to 239.1.2.4:30001 --interface eth0 --interface eth1 \\
-      --repair 10.0.0.1:30002 --allow 10.0.0.0/24
-  shmcast bridge send ticks --repair 10.0.0.1:30002 --allow 10.0.0.0/24      # unicast, to whoever takes a lease
-  shmcast bridge send ticks --to 239.1.2.3:30001 --interface eth0 --repair 10.0.0.1:30002 --allow 10.0.0.0/24 \\
-      --set send.repair.history=/var/lib/ticks    # where `shmcast record ticks --to /var/lib/ticks` writes
-  shmcast bridge send ticks --nats nats://10.0.0.1:4222 --set nats.create=true    # through a server, to far sites
+  shmcast bridge send ticks --to 239.1.2.3:30001 --to 239.1.2.4:30001 \\
+      --interface eth0 --interface eth1 --repair 10.0.0.1:30002 --allow 10.0.0.0/24
+  # Unicast, to whoever takes a lease
+  shmcast bridge send ticks --repair 10.0.0.1:30002 --allow 10.0.0.0/24
+  # Repairs also from where `shmcast record ticks --to /var/lib/ticks` writes
+  shmcast bridge send ticks --to 239.1.2.3:30001 --interface eth0 --repair 10.0.0.1:30002 \\
+      --allow 10.0.0.0/24 --set send.repair.history=/var/lib/ticks
+  # Through a server, to far sites
+  shmcast bridge send ticks --nats nats://10.0.0.1:4222 --set nats.create=true
   shmcast bridge send ticks --config /etc/shmcast/shmcast.toml --set send.from=oldest
 
 The channel's max_message must fit a packet: make it with `shmcast pub --set max_message=1378`.
---set send.from=oldest begins with the oldest message, latest with the next, resume behind the last one that was sent [default].
-The first Ctrl-C sends what waits, leaves, and serves repairs for send.linger_ms; the session goes on if another bridge carries it.
-One after the channel's end ends the program.
+--set send.from=oldest begins with the oldest message, latest with the next, and resume, the
+default, behind the last one that was sent. The first Ctrl-C sends what waits, leaves, and serves
+repairs for send.linger_ms; the session goes on if another bridge carries it. One after the
+channel's end ends the program.
 
 Exit codes: 0 success, 3 messages were overwritten before they were sent, 1 error, 2 wrong usage.
 Ctrl-C and SIGTERM are the ordinary end, 0 or 3; with --until-end the code is 130 or 143 if the
