@@ -90,9 +90,9 @@ impl Args {
 /// Reads the address of a line, behind its source if it has one.
 fn parse_line(text: &str) -> Result<(SocketAddr, Option<IpAddr>), String> {
     let Some((source, group)) = text.split_once('@') else { return Ok((parse_address(text)?, None)) };
-    // An account may stand before the @ of an address that is no line's, so the text is not quoted.
+    // An account may stand here by mistake. So the text is not quoted, and nothing up to an @ of an error is shown.
     let source = source.parse().map_err(|_| {
-        "no address of a sender before @: write SOURCE@GROUP:PORT, as in 10.0.0.1@239.1.2.3:30001".to_owned()
+        "no address of a sender in front of the group: write its IP address, as in 10.0.0.1".to_owned()
     })?;
     Ok((parse_address(group)?, Some(source)))
 }
