@@ -15,7 +15,6 @@ mod takeover;
 use super::MISSED;
 use super::figures::grouped;
 use super::say::note;
-use super::set::Draft;
 use super::stop::{Interrupted, Stop};
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -24,7 +23,6 @@ use options::{Options, Side};
 use shmcast_bridge::pcap::CaptureFile;
 use shmcast_bridge::spec::BridgeSpec;
 use shmcast_bridge::status::Life;
-use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -118,13 +116,6 @@ impl Common {
             Some(_) => bail!("--pcap is for lines: what goes through servers is no packet of ours"),
             None => Ok(()),
         }
-    }
-
-    /// The table of the bridge of `channel` with these lines.
-    fn draft(&self, channel: &str, side: Side, lines: &[(SocketAddr, Option<IpAddr>)]) -> Result<Draft> {
-        let mut draft = self.options.draft(channel, side)?;
-        draft.put_lines(lines, &self.interface)?;
-        Ok(draft)
     }
 }
 

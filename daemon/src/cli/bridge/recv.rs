@@ -63,7 +63,8 @@ pub(super) struct Args {
 
 impl Args {
     fn spec(&self, channel: &str) -> Result<BridgeSpec> {
-        let mut draft = self.common.draft(channel, Side::Receive, &self.from)?;
+        let mut draft = self.common.options.draft(channel, Side::Receive)?;
+        draft.put_lines(&self.from, &self.common.interface)?;
         draft.put_all("receive.servers", &self.server);
         self.common.options.finish(draft, Side::Receive, &self.common.nats)
     }

@@ -70,7 +70,8 @@ pub(super) struct Args {
 impl Args {
     fn spec(&self, channel: &str) -> Result<BridgeSpec> {
         let lines: Vec<_> = self.to.iter().map(|group| (*group, None)).collect();
-        let mut draft = self.common.draft(channel, Side::Send, &lines)?;
+        let mut draft = self.common.options.draft(channel, Side::Send)?;
+        draft.put_lines(&lines, &self.common.interface)?;
         if let Some(repair) = self.repair {
             draft.put("send.repair.bind", repair.to_string());
         }
