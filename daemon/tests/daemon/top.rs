@@ -316,8 +316,8 @@ fn what_happened_before_somebody_asked_is_known_to_nobody() {
 fn events_without_a_daemon() {
     let dir = tempfile::tempdir().expect("a directory");
     let output = Command::new(program("shmcast"))
-        .args(["events", "--follow", "--dir"])
-        .arg(dir.path())
+        .args(["events", "--follow"])
+        .env("SHMCAST_DIR", dir.path())
         .output()
         .expect("it runs");
     assert_eq!(output.status.code(), Some(1));
