@@ -49,8 +49,8 @@ func newestBelow(due uint64) map[uint64]uint64 {
 
 // keyedPublisher runs `shmcast pub` with a board over messages from a number on, until it is killed or has published count.
 func keyedPublisher(t testing.TB, dir string, from, count uint64, capacity string) *exec.Cmd {
-	cmd := command(t, "shmcast", "pub", "c", "--dir", dir, "--capacity", capacity, "--framing", "u32le", "--prepare", "none",
-		"--board", "0..8", "--board-keys", fmt.Sprint(boardKeys), "--board-value", "256")
+	cmd := command(t, "shmcast", "pub", "c", "--dir", dir, "--capacity", capacity, "--framing", "u32le", "--set", "prepare=none",
+		"--set", "board.key=0..8", "--set", "board.keys="+fmt.Sprint(boardKeys), "--set", "board.value=256")
 	input, err := cmd.StdinPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -264,7 +264,7 @@ func TestBoardIsReadByKey(t *testing.T) {
 	dir := channels(t)
 	messages := [][]byte{[]byte("EUR 1.08"), []byte("GBP 1.27"), []byte("EUR 1.09"), []byte("x"), append([]byte("JPY"), make([]byte, 100)...),
 		[]byte("USD 1"), []byte("USD")}
-	publish(t, dir, "c", messages, "--capacity", "64KiB", "--board", "0..3", "--board-keys", "4", "--board-value", "64")
+	publish(t, dir, "c", messages, "--capacity", "64KiB", "--set", "board.key=0..3", "--set", "board.keys=4", "--set", "board.value=64")
 	b, err := OpenBoard("c", Dir(dir))
 	if err != nil {
 		t.Fatal(err)

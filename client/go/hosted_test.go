@@ -50,7 +50,7 @@ func (d *daemon) kill() {
 // publisher runs `shmcast pub` for the daemon's channel. It publishes what is written to the pipe.
 func (d *daemon) publisher(t *testing.T) (*exec.Cmd, *os.File) {
 	t.Helper()
-	cmd := command(t, "shmcast", "pub", "ticks", "--prepare", "none")
+	cmd := command(t, "shmcast", "pub", "ticks", "--set", "prepare=none")
 	cmd.Env = append(os.Environ(), "SHMCAST_SOCKET="+d.socket, DirVariable+"=")
 	read, write, err := os.Pipe()
 	if err != nil {

@@ -62,7 +62,7 @@ func TestNothingIsLostSilentlyBehindPublishersThatAreKilled(t *testing.T) {
 		lives, each = 4, 10_000
 	}
 	publisher := func(from, count uint64) *exec.Cmd {
-		cmd := command(t, "shmcast", "pub", "c", "--dir", dir, "--capacity", "1MiB", "--max-message", "65536", "--framing", "u32le", "--prepare", "none")
+		cmd := command(t, "shmcast", "pub", "c", "--dir", dir, "--capacity", "1MiB", "--set", "max_message=65536", "--framing", "u32le", "--set", "prepare=none")
 		input, err := cmd.StdinPipe()
 		if err == nil {
 			err = cmd.Start()
@@ -74,7 +74,7 @@ func TestNothingIsLostSilentlyBehindPublishersThatAreKilled(t *testing.T) {
 		return cmd
 	}
 	// The first message is there before a reader begins, so that sequences and numbers agree.
-	publish(t, dir, "c", [][]byte{checked(1, lengthOfNumber(1))}, "--capacity", "1MiB", "--max-message", "65536")
+	publish(t, dir, "c", [][]byte{checked(1, lengthOfNumber(1))}, "--capacity", "1MiB", "--set", "max_message=65536")
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	var readers sync.WaitGroup

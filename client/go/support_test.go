@@ -48,7 +48,7 @@ func channels(t testing.TB) string {
 // publish runs `shmcast pub` over messages, to its end.
 func publish(t testing.TB, dir, channel string, messages [][]byte, more ...string) {
 	t.Helper()
-	cmd := command(t, "shmcast", append([]string{"pub", channel, "--dir", dir, "--framing", "u32le", "--prepare", "none"}, more...)...)
+	cmd := command(t, "shmcast", append([]string{"pub", channel, "--dir", dir, "--framing", "u32le", "--set", "prepare=none"}, more...)...)
 	cmd.Stdin = bytes.NewReader(framed(messages))
 	if err := cmd.Run(); err != nil {
 		t.Fatal(err)

@@ -100,7 +100,7 @@ pub enum ChannelError {
     Board(BoardSizes),
     /// The channel has no board.
     #[error(
-        "channel {name:?} has no board: the publisher that makes it gives it one, as shmcast pub --board does, and a daemon by \
+        "channel {name:?} has no board: its publisher makes it with one (PublisherBuilder::board, or shmcast pub --set board.key=0..8), and a daemon by \
          [channel.board] in its configuration; a channel that exists gets one when it is begun anew"
     )]
     NoBoard {
@@ -234,7 +234,7 @@ pub enum ChannelError {
     /// The channel belongs to another user, and its mode does not allow this user in.
     #[error(
         "{} belongs to uid {owner}, and this user may not {what} it: {source}: its publisher makes it with mode 750 for its group, or 755 \
-         for all users to read (shmcast pub --mode); nobody but its owner publishes",
+         for all users to read (shmcast pub --set permissions=755); nobody but its owner publishes",
         path.display()
     )]
     Private {

@@ -13,7 +13,7 @@ mkdir -p "$made"
 gzip -9nr "$made/man"
 for program in shmcast shmcastd; do
     for shell in bash zsh fish; do
-        "$built/shmcast" completions "$shell" --for "$program" >"$made/$program.$shell"
+        "$built/shmcast" completions "$shell" "$program" >"$made/$program.$shell"
     done
 done
 cargo deb -p shmcast-daemon --profile dist --no-build --locked

@@ -163,7 +163,7 @@ impl BridgeProcesses {
         let (near, capacity) = (NEAR.0, spec.ring_bytes);
         let mut recv = format!(
             "recv {CHANNEL} --from {GROUP} --interface {} --server {near}:{REPAIR_PORT} --set receive.from=1 --json \
-             --max-message {PAYLOAD_MAX}B --capacity {capacity}B",
+             --set max_message={PAYLOAD_MAX}B --capacity {capacity}B",
             FAR.1,
         );
         if mode.pinned {
@@ -183,8 +183,8 @@ impl BridgeProcesses {
         }
         let form = match mode.form {
             Form::Plain => String::new(),
-            Form::Native => " --profile native".to_owned(),
-            Form::Sealed => format!(" --profile native --keys {}", keys_of(spec)?.display()),
+            Form::Native => " --set profile=native".to_owned(),
+            Form::Sealed => format!(" --set profile=native --set keys={}", keys_of(spec)?.display()),
         };
         (recv, send) = (recv + &form, send + &form);
         let recv = End::start(wire, &wire.far, &far_dir(spec), &recv, "recv-")?;

@@ -4,8 +4,9 @@
 use super::HostArg;
 use super::figures::{Ns, counted, grouped, table};
 use super::say::{Out, note, print};
+use super::set::{Draft, Setting};
 use super::stop::Stop;
-use super::units::parse_board_key;
+use crate::config::BoardConfig;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use shmcast::journal::{Entry, Journal};
@@ -26,7 +27,7 @@ Examples:
   shmcast board ticks
   shmcast board ticks EURUSD --json
   shmcast board ticks --watch
-  shmcast board --journal /var/lib/shmcast/ticks --key 0..8
+  shmcast board --journal /var/lib/shmcast/ticks --set key=0..8
 
 A key is text, or bytes as 0x and hexadecimal digits; a shorter text is filled up with zeros. Values are shown as
 text if they are, else as hexadecimal digits.
@@ -48,23 +49,21 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
     /// Make the board of the journal in this directory, with all of its messages
-    #[arg(long, value_name = "DIR", requires = "key")]
+    #[arg(long, value_name = "DIR", requires = "set")]
     journal: Option<PathBuf>,
-    /// With --journal: the bytes of a payload that are its key, as 0..8
-    #[arg(long, value_name = "BYTES", value_parser = parse_board_key, requires = "journal")]
-    key: Option<Range<usize>>,
-    /// With --journal: messages with this tag remove their key
-    #[arg(long, value_name = "TAG", requires = "journal")]
-    remove_tag: Option<u16>,
+    /// With --journal: key=BYTES, the bytes of a payload that are its key, as 0..8; remove_tag=TAG, messages with this tag
+    /// remove their key
+    #[arg(long, value_name = "KEY=VALUE", requires = "journal")]
+    set: Vec<Setting>,
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
-    if let (Some(journal), Some(key)) = (&args.journal, &args.key) {
+    if let Some(journal) = &args.journal {
         if args.one.is_some() {
             bail!("a journal has no channel to name: give KEY alone");
         }
-        return show_journal(args, journal, key, &stop);
+        return show_journal(args, journal, &Draft::of(&args.set).read()?, &stop);
     }
     let channel = args.channel.as_deref().unwrap_or_default();
     let (host, name) = args.host.host_of(channel)?;
@@ -257,8 +256,9 @@ struct Kept {
     payload: Vec<u8>,
 }
 
-/// Shows the board of a whole journal. It has room for every key and for messages of any size.
-fn show_journal(args: &Args, dir: &Path, range: &Range<usize>, stop: &Stop) -> Result<ExitCode> {
+/// Reads a whole journal. There is room for every key, and for messages of any size.
+fn show_journal(args: &Args, dir: &Path, board: &BoardConfig, stop: &Stop) -> Result<ExitCode> {
+    let range = &board.key;
     let journal = Journal::open(dir)?;
     let mut reader = journal.read_from(1)?;
     let mut kept: BTreeMap<Vec<u8>, Kept> = BTreeMap::new();
@@ -268,7 +268,7 @@ fn show_journal(args: &Args, dir: &Path, range: &Range<usize>, stop: &Stop) -> R
             Entry::Message(m) => {
                 last = m.sequence;
                 let Some(key) = m.payload.get(range.clone()) else { continue };
-                if m.payload.len() == range.end || args.remove_tag == Some(m.tag) {
+                if m.payload.len() == range.end || board.remove_tag == Some(m.tag) {
                     kept.remove(key);
                     continue;
                 }

@@ -3,6 +3,7 @@
 use crate::config::DEFAULT_CONFIG;
 use crate::server::{Options, run};
 use clap::{CommandFactory, Parser};
+use shmcast_bridge::spec::server::without_accounts;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -40,7 +41,7 @@ pub(super) fn command() -> clap::Command {
 
 /// Runs the daemon with the command line this process was given.
 pub fn main() -> ExitCode {
-    let cli: Cli = match super::parse(super::without_accounts) {
+    let cli: Cli = match super::parse(without_accounts) {
         Ok(cli) => cli,
         Err(code) => return code,
     };

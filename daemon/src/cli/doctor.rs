@@ -25,10 +25,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
 
-    /// Run this check only, in full detail; may be given several times
-    #[arg(long, value_name = "ID", value_delimiter = ',', hide_possible_values = true,
-          value_parser = PossibleValuesParser::new(doctor::ids()))]
-    only: Vec<String>,
+    /// Run these checks only, in full detail; all: every check [default: every check, and detail where one is not well]
+    #[arg(value_name = "CHECK", hide_possible_values = true,
+          value_parser = PossibleValuesParser::new(doctor::ids().into_iter().chain(["all"])))]
+    checks: Vec<String>,
 
     /// Judge these CPUs, on which the publisher and its readers run [default: the isolated ones, or else all]
     #[arg(long, value_name = "LIST")]
@@ -37,10 +37,6 @@ pub(super) struct Args {
     /// Group by status, worst first, rather than by area
     #[arg(long)]
     worst_first: bool,
-
-    /// Show for every check what was read, why it matters, and how to mend it
-    #[arg(long, short)]
-    verbose: bool,
 
     /// Print everything as one JSON object
     #[arg(long)]
@@ -51,17 +47,17 @@ const EXAMPLES: &str = "\
 Examples:
   shmcast doctor --worst-first           what to mend first
   shmcast doctor --cpu 2-7               for a publisher and readers on CPUs 2 to 7
-  shmcast doctor --only swap             one check with all it read
+  shmcast doctor swap                    one check with all it read
   shmcast doctor --json | jq '.checks[] | select(.status == \"fail\")'";
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let host = Host::new(Root::at(&args.root)?, args.cpu.clone())?;
-    let report = doctor::examine(&host, &args.only);
+    let only = if args.checks.iter().any(|check| check == "all") { &[] } else { &args.checks[..] };
+    let report = doctor::examine(&host, only);
     let text = if args.json {
         serde_json::to_string_pretty(&report)?
     } else if std::io::stdout().is_terminal() {
-        let detailed = args.verbose || !args.only.is_empty();
-        for_eyes(&report, args.worst_first, detailed, columns(), is_colour_wanted())
+        for_eyes(&report, args.worst_first, !args.checks.is_empty(), columns(), is_colour_wanted())
     } else {
         for_pipes(&report, args.worst_first)
     };

@@ -24,8 +24,6 @@ the code is 130 or 143 if no event came.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct Args {
-    #[command(flatten)]
-    host: HostArg,
     /// Begin with this many of the last events; the daemon keeps those since its start, 1024 unless configured otherwise
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     last: Option<u32>,
@@ -46,7 +44,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
-    let host = args.host.host()?;
+    let host = HostArg::default().host()?;
     let Host::Daemon(client) = host else {
         bail!("{host} has no events: only a daemon tells them; start shmcastd, or set SHMCAST_SOCKET");
     };

@@ -17,7 +17,6 @@ use shmcast::{
     ChannelError, ChannelInfo, ChannelStatus, Client, DIR_VARIABLE, Directory, Publisher, PublisherBuilder,
     SOCKET_VARIABLE, Subscriber, SubscriberBuilder,
 };
-use shmcast_bridge::spec::server::without_accounts;
 use shmcast_demo::exit::{FAILED, describe, end, parse};
 use shmcast_demo::{say, stop};
 use std::ffi::CStr;
@@ -39,6 +38,7 @@ mod hiccups;
 mod journal;
 mod ls;
 mod man;
+mod moved;
 mod pace;
 mod publish;
 mod record;
@@ -46,6 +46,7 @@ mod replay;
 mod ring;
 mod rm;
 mod seccomp;
+mod set;
 mod stat;
 mod subscribe;
 mod takeover;
@@ -87,7 +88,7 @@ enum Verb {
     Sub(subscribe::Args),
     /// Record a channel into files that survive a power cut
     Record(record::Args),
-    /// Publish a journal again, into another channel
+    /// Publish a journal or a capture of a network on a channel
     Replay(replay::Args),
     /// Show the last message of each key
     Board(board::Args),
@@ -123,7 +124,7 @@ enum Verb {
 }
 
 /// Where channels are.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 struct HostArg {
     /// Use the channels in this directory [default: $SHMCAST_DIR; else the daemon's, if one answers; else
     /// /dev/shm/shmcast, if root has made it and lets you in; else /dev/shm/shmcast-UID, your own]
@@ -223,7 +224,7 @@ pub fn main() -> ExitCode {
         // Nobody sees an error here except a shell in the middle of a line.
         Err(_) => return ExitCode::from(FAILED),
     }
-    let cli: Cli = match parse(without_accounts) {
+    let cli: Cli = match parse(moved::shown) {
         Ok(cli) => cli,
         Err(code) => return code,
     };

@@ -2,21 +2,32 @@
 
 use super::figures::grouped;
 use super::say::{note, print_json};
+use super::set::{Draft, Setting};
 use super::stop::Stop;
-use super::units::{parse_duration, parse_size, words};
+use super::units::words;
 use super::{Host, HostArg, MISSED};
-use crate::config::{FILE_BYTES, LEAST_BUFFER, parse_io, parse_sync};
+use crate::config::{JournalConfig, parse_sync};
 use anyhow::{Result, bail};
 use indicatif::ProgressBar;
 use serde_json::json;
 use shmcast::{ChannelError, History, Role, Start, Subscriber};
-use shmcast_journal::core::{Io, Settings, SyncPolicy};
+use shmcast_journal::core::{Settings, SyncPolicy};
 use shmcast_journal::{Progress, RecordError, Recorder};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 const EXAMPLE: &str = "\
+Keys of --set, as in a daemon's configuration:
+  io          How files are written: direct, past the page cache, or buffered,
+              through it [default: direct where the file system can]
+  buffer      Memory for what waits for the disk, at least 1MiB [default: 64MiB]
+  file        Size at which a file is sealed and the next one begun: 1MiB to
+              64GiB [default: 1GiB]
+  roll_after  Age at which a file is sealed, as in 1h
+  gate        Gate of the channel to take: the publisher waits for the recorder,
+              within the gate's limit
+
 Example: shmcast record ticks --to /var/tmp/ticks --sync 10ms
 
 Everything in the ring and everything published from now on goes into files of DIR.
@@ -46,24 +57,12 @@ pub(super) struct Args {
     /// Directory of the journal; made if it is not there
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
-    /// When files are made safe from a power cut: an interval, each (with each write) or none
-    #[arg(long, default_value = "10ms", value_parser = words(&["each", "none"], parse_sync), hide_possible_values = true)]
-    sync: SyncPolicy,
-    /// How files are written: direct (past the page cache) or buffered (through it) [default: direct, if the file system supports it]
-    #[arg(long, value_name = "WAY", value_parser = words(&["direct", "buffered"], parse_io), hide_possible_values = true)]
-    io: Option<Io>,
-    /// Memory for what waits for the disk, at least 1MiB
-    #[arg(long, default_value = "64MiB", value_parser = parse_size)]
-    buffer: u64,
-    /// Size at which a file is sealed and the next one begun: 1MiB to 64GiB
-    #[arg(long, default_value = "1GiB", value_parser = parse_size)]
-    file: u64,
-    /// Age at which a file is sealed, as in 1h
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
-    roll_after: Option<Duration>,
-    /// Take this gate of the channel: the publisher waits for the recorder, within the gate's limit
-    #[arg(long, value_name = "GATE")]
-    gate: Option<String>,
+    /// When files are made safe from a power cut: an interval, each (with each write) or none [default: 10ms]
+    #[arg(long, value_parser = words(&["each", "none"], parse_sync), hide_possible_values = true)]
+    sync: Option<SyncPolicy>,
+    /// Set what is rarely set, as in file=256MiB; the keys are listed below
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<Setting>,
     /// Wait for the channel
     #[arg(long)]
     wait_channel: bool,
@@ -76,38 +75,41 @@ pub(super) struct Args {
 }
 
 impl Args {
-    fn settings(&self) -> Result<Settings> {
-        if !FILE_BYTES.contains(&self.file) {
-            bail!("--file {}: give 1MiB to 64GiB", self.file);
-        }
-        if self.buffer < LEAST_BUFFER {
-            bail!("--buffer {}: give 1MiB or more", self.buffer);
-        }
+    /// The journal as a daemon would be told to keep it.
+    fn journal(&self) -> Result<JournalConfig> {
         let parent = self.to.parent().filter(|parent| !parent.as_os_str().is_empty() && !parent.is_dir());
         if let Some(parent) = parent {
             let parent = parent.display();
             bail!("--to {}: {parent} is no directory: make it first (mkdir -p {parent})", self.to.display());
         }
-        Ok(Settings {
-            sync: self.sync,
-            io: self.io.unwrap_or_default(),
-            file_bytes: self.file,
-            roll_after: self.roll_after,
-            buffer: usize::try_from(self.buffer)?,
-            ..Settings::default()
-        })
+        if let Some(Setting { key, .. }) =
+            self.set.iter().find(|set| set.key == "dir" || set.key.starts_with("keep_"))
+        {
+            bail!(
+                "--set {key} is for a daemon's journals: here --to names the directory, and no file is removed"
+            );
+        }
+        let mut draft = Draft::of(&self.set);
+        // The directory is that of --to; a daemon's is absolute.
+        draft.put("dir", "/");
+        let config: JournalConfig = draft.read()?;
+        match config.broken().first() {
+            Some((_, what)) => bail!("--set {}", what.trim_start_matches("journal.")),
+            None => Ok(config),
+        }
     }
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
-    let settings = args.settings()?;
+    let config = args.journal()?;
+    let settings = Settings { sync: args.sync.unwrap_or(config.sync), ..config.settings() };
     let (host, channel) = args.host.host_of(&args.channel)?;
     let (mut sums, mut waits) = (Sums::default(), args.wait_channel);
     let ended = loop {
         let subscriber =
             host.subscriber(&channel).role(Role::Recorder).start(Start::Oldest).history(History::Never);
-        let subscriber = match &args.gate {
+        let subscriber = match &config.gate {
             Some(gate) => subscriber.gate(gate),
             None => subscriber,
         };
@@ -150,7 +152,7 @@ fn record(
     if begun.missing > 0 {
         note!("{channel}: {} sequences before the ring's oldest are missing", grouped(begun.missing));
     }
-    if args.io.is_some_and(|io| io != begun.io) {
+    if args.set.iter().any(|set| set.key == "io" && set.value.as_str() != Some(begun.io.name())) {
         note!("{channel}: the file system takes no O_DIRECT: written through the page cache");
     }
     let (mut watch, mut end) = (Watch::new(channel), PresentEnd::default());

@@ -1,54 +1,132 @@
-//! Common code of the verbs that publish: options for a new channel's ring, the wait for readers, and the summary.
+//! The common parts of all verbs that publish: the settings of a channel and its publisher, the wait for readers, and the summary.
 
 use super::Host;
 use super::figures::{grouped, readers_of, size};
+use super::say::note;
+use super::set::{Draft, Setting};
 use super::stop::Stop;
-use super::units::{parse_board_key, parse_mode, parse_size, words};
+use super::units::{parse_cpu, parse_mode, parse_name, parse_size};
+use crate::config::{BoardConfig, optional_size};
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use shmcast::{BoardSpec, PublisherBuilder};
-use std::ops::Range;
-use std::time::Duration;
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _};
+use serde_json::{Value, json};
+use shmcast::{Preparation, Publisher, PublisherBuilder};
+use std::ffi::CString;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
+/// The keys of `--set`, as a help shows them before its `examples`.
+pub(super) fn keys_and(examples: &str) -> String {
+    format!("{KEYS}\n\n{examples}")
+}
+
+const KEYS: &str = "\
+Keys of --set:
+  max_message       Largest message of a new channel [default: an eighth of the
+                    capacity, up to 16MiB]
+  permissions       Who reads a new channel: 700, you alone; 750, your group;
+                    755, all users [default: 700]. One that is there must have
+                    them
+  board.key         Give a new channel a board of the last message of each key:
+                    the bytes of a payload that are its key, as 0..8
+  board.keys        Keys for which the board has room [default: 1024]
+  board.value       Largest message on the board [default: 256, or up to the
+                    end of the key]
+  board.remove_tag  Messages with this tag remove their key
+  schema_id         Schema of the messages, which the channel has or gets;
+                    without it, a channel with a schema is refused
+  continue_from     Directory of the journal behind which a new channel goes
+                    on, so that no sequence is given twice; a journal is begun
+                    if there is none
+  prepare           How the ring's memory is made ready: quick, touched and
+                    locked, most of a large ring while it publishes; full,
+                    before the first message and on huge pages, up to seconds;
+                    none, by the message that needs it [default: quick]
+  process           Name of this process in tools, of 1 to 15 bytes [default:
+                    shmcast]";
+
+/// Options of a verb that publishes.
 #[derive(Debug, clap::Args)]
 pub(super) struct RingArgs {
     /// Size of the ring for a new channel: a power of two from 64KiB to 16GiB [default: 64MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     capacity: Option<u64>,
-    /// Largest message [default: an eighth of the capacity, at most 16MiB]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    max_message: Option<u64>,
-    /// Mode of a new channel: 700, yours alone; 750, your group reads; 755, all users read [default: 700]. An existing channel must have
-    /// this mode
-    #[arg(long, value_name = "MODE", value_parser = words(&["700", "750", "755"], parse_mode), hide_possible_values = true)]
-    mode: Option<u32>,
-    /// Give a new channel a board of the last message of each key: the bytes of a payload that are its key, as 0..8
-    #[arg(long, value_name = "BYTES", value_parser = parse_board_key)]
-    board: Option<Range<usize>>,
-    /// With --board: number of keys for which there is room
-    #[arg(long, value_name = "N", requires = "board", default_value_t = BoardSpec::DEFAULT_KEYS)]
-    board_keys: u64,
-    /// With --board: largest message on the board [default: 256, or up to the end of the key]
-    #[arg(long, value_name = "SIZE", requires = "board", value_parser = parse_size)]
-    board_value: Option<u64>,
-    /// With --board: messages with this tag remove their key
-    #[arg(long, value_name = "TAG", requires = "board")]
-    board_remove_tag: Option<u16>,
+    /// Set what is rarely set, as in max_message=1378; the keys are listed below
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<Setting>,
+    /// Wait until this many readers are attached; recorders and bridges are none
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(super) wait_readers: usize,
+    /// Pin the publisher to this CPU
+    #[arg(long, value_name = "N", value_parser = parse_cpu)]
+    cpu: Option<usize>,
 }
 
 impl RingArgs {
-    fn board(&self) -> Option<BoardSpec> {
-        let mut board = BoardSpec::new(self.board.clone()?).keys(self.board_keys);
-        if let Some(value) = self.board_value {
-            board = board.value(value);
+    /// The settings of the publisher. This process gets the name and the CPU that are asked for.
+    pub(super) fn begin(&self) -> Result<Settings> {
+        let settings = Settings::read(self.capacity, &self.set)?;
+        super::name_and_pin(settings.process.as_deref(), self.cpu)?;
+        Ok(settings)
+    }
+}
+
+/// Settings of a channel and its publisher. Those that a `[[channel]]` of the daemon has, too, have the same names and forms here.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Settings {
+    #[serde(deserialize_with = "optional_size")]
+    pub(super) capacity: Option<u64>,
+    #[serde(deserialize_with = "optional_size")]
+    pub(super) max_message: Option<u64>,
+    #[serde(deserialize_with = "permissions")]
+    permissions: Option<u32>,
+    board: Option<BoardConfig>,
+    schema_id: Option<u64>,
+    continue_from: Option<PathBuf>,
+    prepare: Option<Prepare>,
+    #[serde(deserialize_with = "process")]
+    process: Option<CString>,
+}
+
+/// How the ring's memory is made ready.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Prepare {
+    Quick,
+    Full,
+    None,
+}
+
+/// Reads octal digits, with quotes or without.
+fn permissions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    let digits = match toml::Value::deserialize(deserializer)? {
+        toml::Value::Integer(digits) => digits.to_string(),
+        value => value.as_str().unwrap_or_default().to_owned(),
+    };
+    parse_mode(&digits).map(Some).map_err(D::Error::custom)
+}
+
+fn process<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<CString>, D::Error> {
+    parse_name(&String::deserialize(deserializer)?).map(Some).map_err(D::Error::custom)
+}
+
+impl Settings {
+    /// The settings of `--set`, and the capacity that has an option of its own.
+    pub(super) fn read<'a>(
+        capacity: Option<u64>,
+        set: impl IntoIterator<Item = &'a Setting>,
+    ) -> Result<Self> {
+        let settings: Self = Draft::of(set).read()?;
+        if settings.max_message == Some(0) {
+            bail!("max_message: nothing fits into 0 B: give at least one byte, or leave it out");
         }
-        Some(match self.board_remove_tag {
-            Some(tag) => board.remove_tag(tag),
-            None => board,
-        })
+        Ok(Self { capacity: capacity.or(settings.capacity), ..settings })
     }
 
-    /// Makes the builder of a publisher with these options.
+    /// Begins to open the channel for publishing.
     pub(super) fn publisher(&self, host: &Host, channel: &str) -> Result<PublisherBuilder> {
         let mut builder = host.publisher(channel);
         if let Some(capacity) = self.capacity {
@@ -57,16 +135,44 @@ impl RingArgs {
         if let Some(max_message) = self.max_message {
             builder = builder.max_message(max_message);
         }
-        if let Some(mode) = self.mode {
-            if let Host::Daemon(_) = host {
-                bail!("{host} says who may read its channels: leave --mode out, or give --dir to use files");
-            }
+        if let Some(board) = &self.board {
+            builder = builder.board(board.spec());
+        }
+        if let (Host::Daemon(_), Some(_)) = (host, self.permissions) {
+            bail!("{host} says who may read its channels: leave permissions out, or give --dir to use files");
+        }
+        if let Some(mode) = self.permissions {
             builder = builder.mode(mode);
         }
-        if let Some(board) = self.board() {
-            builder = builder.board(board);
+        if let (Host::Daemon(_), Some(_)) = (host, &self.continue_from) {
+            bail!("{host} goes on behind its channels' journals by itself: leave continue_from out");
         }
-        Ok(builder)
+        if let Some(journal) = &self.continue_from {
+            builder = builder.continue_from(journal);
+        }
+        Ok(match self.prepare {
+            None | Some(Prepare::Quick) => builder,
+            Some(Prepare::Full) => builder.prepare(Preparation::FULL),
+            Some(Prepare::None) => builder.prepare(Preparation::NONE),
+        })
+    }
+
+    /// As [`publisher`](Self::publisher), of messages whose schema the user alone knows.
+    pub(super) fn publisher_of_input(&self, host: &Host, channel: &str) -> Result<PublisherBuilder> {
+        let builder = self.publisher(host, channel)?;
+        if let Some(schema) = self.schema_id {
+            return Ok(builder.schema(schema, ""));
+        }
+        match host.channel(channel) {
+            Ok(found) if found.schema_id != 0 => {
+                let (id, name) = (found.schema_id, &found.schema);
+                bail!(
+                    "{channel} has schema {id} {name:?}, as which its readers decode each message: give --set schema_id={id} if that is \
+                     what you publish"
+                )
+            }
+            _ => Ok(builder),
+        }
     }
 }
 
@@ -97,21 +203,71 @@ pub(super) fn wait_for_readers(wanted: usize, host: &Host, channel: &str, stop: 
     }
 }
 
-/// Returns the summary of a verb that published. The caller adds its own figures.
-pub(super) fn told(
-    verb: &str,
-    channel: &str,
-    is_complete: bool,
-    published: u64,
-    bytes: u64,
-    seconds: f64,
-    sequences: &str,
-) -> String {
-    format!(
-        "{channel}: {}{verb} {} messages, {} of payload, in {seconds:.3} s ({}/s), {sequences}",
-        if is_complete { "" } else { "INTERRUPTED: " },
-        grouped(published),
-        size(bytes),
-        grouped((published as f64 / seconds.max(1e-9)) as u64),
-    )
+/// What a verb has published.
+pub(super) struct Published {
+    pub(super) messages: u64,
+    pub(super) bytes: u64,
+    pub(super) is_complete: bool,
+    pub(super) first: u64,
+    pub(super) next: u64,
+    pub(super) epoch: u64,
+    pub(super) seconds: f64,
+}
+
+impl Published {
+    /// What `publisher` has published since it was at `first`.
+    pub(super) fn by(
+        publisher: &Publisher,
+        first: u64,
+        (messages, bytes, is_complete): (u64, u64, bool),
+        started: Instant,
+    ) -> Self {
+        let (epoch, next) = (publisher.epoch(), publisher.next_sequence());
+        Self { messages, bytes, is_complete, first, next, epoch, seconds: started.elapsed().as_secs_f64() }
+    }
+
+    /// The sums for programs, with `more`.
+    pub(super) fn json(&self, channel: &str, more: Value) -> Value {
+        let mut sums = json!({
+            "channel": channel, "epoch": self.epoch, "published": self.messages, "bytes": self.bytes,
+            "interrupted": !self.is_complete, "first_sequence": self.first, "next_sequence": self.next,
+            "seconds": self.seconds,
+        });
+        if let (Value::Object(sums), Value::Object(more)) = (&mut sums, more) {
+            sums.extend(more);
+        }
+        sums
+    }
+
+    /// The sums for people, of a verb that has `published` or `replayed`.
+    pub(super) fn text(&self, verb: &str, channel: &str) -> String {
+        let &Self { messages, bytes, is_complete, first, next, seconds, .. } = self;
+        let sequences = match next - first {
+            0 => format!("the next sequence is {next}"),
+            _ => format!("sequences {first} to {}", next - 1),
+        };
+        format!(
+            "{channel}: {}{verb} {} messages, {} of payload, in {seconds:.3} s ({}/s), {sequences}",
+            if is_complete { "" } else { "INTERRUPTED: " },
+            grouped(messages),
+            size(bytes),
+            grouped((messages as f64 / seconds.max(1e-9)) as u64),
+        )
+    }
+
+    /// Ends a verb with these words, which are an error if a signal came first.
+    pub(super) fn end(&self, said: String, is_silent: bool, stop: &Stop) -> Result<()> {
+        if !self.is_complete {
+            return Err(stop.interrupted(said).into());
+        }
+        if !is_silent {
+            note!("{said}");
+        }
+        Ok(())
+    }
+}
+
+/// How the ring's memory was made ready. For a large ring this is known only at the end, and perhaps not even then.
+pub(super) fn memory(publisher: &Publisher) -> Vec<String> {
+    publisher.preparation().iter().map(ToString::to_string).collect()
 }

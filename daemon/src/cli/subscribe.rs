@@ -56,13 +56,11 @@ pub(super) struct Args {
     /// Where to continue after the ring has lapped this reader: oldest, latest or key
     #[arg(long, default_value = "oldest", value_parser = words(&["oldest", "latest", "key"], parse_resume), hide_possible_values = true)]
     resume: Resume,
-    /// Read messages that the ring has overwritten from the journal in this directory
-    #[arg(long, value_name = "DIR", conflicts_with = "no_history")]
+    /// Read what the ring has no more from the journal in this directory; none: what was overwritten is missed [default: the
+    /// channel's journal, where it has one]
+    #[arg(long, value_name = "DIR|none")]
     history: Option<PathBuf>,
-    /// Read only the ring: messages that it has overwritten are missed
-    #[arg(long)]
-    no_history: bool,
-    /// If this reader cannot keep up, skip messages that are no longer the newest of their keys; needs a channel with a board
+    /// Leave out what is no longer the newest of its key when this reader cannot keep up; needs a channel with a board
     #[arg(long, conflicts_with_all = ["history", "resume"])]
     conflate: bool,
     /// Receive only messages with these tags, as 7 or 7,9
@@ -204,10 +202,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn builder_of(args: &Args, host: &Host, channel: &str) -> SubscriberBuilder {
-    let history = match (&args.history, args.no_history) {
-        (Some(dir), _) => History::Dir(dir.clone()),
-        (None, true) => History::Never,
-        (None, false) => History::Auto,
+    let history = match &args.history {
+        None => History::Auto,
+        Some(none) if none.as_os_str() == "none" => History::Never,
+        Some(dir) => History::Dir(dir.clone()),
     };
     let builder = host.subscriber(channel).start(args.from).wait(args.wait).resume(args.resume);
     let mut builder = builder.history(history).record_latency(true);

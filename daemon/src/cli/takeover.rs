@@ -18,22 +18,20 @@ followed by whoever comes next, and one that lives must be stopped.";
 pub(super) struct Args {
     /// Name of the channel, which must be strict
     channel: String,
-    #[command(flatten)]
-    host: HostArg,
     /// Print what was done as JSON on stdout
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let (host, name) = args.host.host_of(&args.channel)?;
+    let (host, name) = (HostArg::default().host()?, &args.channel);
     let Host::Daemon(client) = host else {
         bail!(
             "only a daemon's channels can be taken over; for {name:?} in {host}, stop its publisher: the next one goes on"
         );
     };
-    let from = client.channel(&name)?.publisher;
-    client.take_over(&name)?;
+    let from = client.channel(name)?.publisher;
+    client.take_over(name)?;
     if args.json {
         print_json(&json!({ "channel": name, "taken_from": from }))?;
     } else {

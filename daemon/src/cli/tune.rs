@@ -22,10 +22,6 @@ use std::process::ExitCode;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// Show what would be changed, and change nothing: the default
-    #[arg(long, conflicts_with_all = ["apply", "undo"])]
-    dry_run: bool,
-
     /// Change it, as root
     #[arg(long, conflicts_with = "undo")]
     apply: bool,
@@ -56,7 +52,7 @@ Examples:
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let root = Root::at(&args.root)?;
-    let changes = !args.dry_run && (args.apply || args.undo);
+    let changes = args.apply || args.undo;
     if changes && root.is_live() && !nix::unistd::geteuid().is_root() {
         let option = if args.apply { "--apply" } else { "--undo" };
         bail!("only root may change settings of the host: sudo shmcast tune {option}");

@@ -1,6 +1,6 @@
 //! Parses the values of options. An error says what to write instead of an invalid value.
 
-pub(super) use crate::config::{parse_board_key, parse_duration};
+pub(super) use crate::config::parse_duration;
 use bytesize::ByteSize;
 use clap::builder::{PossibleValue, TypedValueParser};
 use std::ffi::{CString, OsStr};

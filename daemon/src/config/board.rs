@@ -9,7 +9,7 @@ use std::ops::Range;
 
 /// The board of a channel.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table such as { key = \"0..8\" }")]
 pub struct BoardConfig {
     /// The bytes of a payload that are its key.
     #[serde(deserialize_with = "key")]
@@ -34,7 +34,7 @@ fn key<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Range<usize>, D::Er
 }
 
 /// Reads `0..8`.
-pub(crate) fn parse_key(text: &str) -> Result<Range<usize>, String> {
+fn parse_key(text: &str) -> Result<Range<usize>, String> {
     let ends = text.split_once("..").and_then(|(start, end)| Some((start.parse().ok()?, end.parse().ok()?)));
     match ends {
         Some((start, end)) if start < end => Ok(start..end),

@@ -10,9 +10,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Sizes that a file of a journal may have.
-pub(crate) const FILE_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=shmcast::journal::format::MAX_FILE;
+const FILE_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=shmcast::journal::format::MAX_FILE;
 /// Least memory for frames that wait for the disk.
-pub(crate) const LEAST_BUFFER: u64 = 1 << 20;
+const LEAST_BUFFER: u64 = 1 << 20;
 
 /// The journal of a channel.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -76,7 +76,7 @@ fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duratio
 }
 
 /// Reads `direct` or `buffered`.
-pub(crate) fn parse_io(text: &str) -> Result<Io, String> {
+fn parse_io(text: &str) -> Result<Io, String> {
     let found = [Io::Direct, Io::Buffered].into_iter().find(|io| io.name() == text);
     found.ok_or_else(|| "give direct, past the page cache, or buffered, through it".to_owned())
 }
@@ -111,7 +111,7 @@ impl JournalConfig {
         Keep { bytes: self.keep_bytes, age: self.keep_age, free: self.keep_free }
     }
 
-    pub(super) fn broken(&self) -> Broken {
+    pub(crate) fn broken(&self) -> Broken {
         let mut broken = Vec::new();
         if !self.dir.is_absolute() {
             broken.push((

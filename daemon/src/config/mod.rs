@@ -30,13 +30,12 @@ mod source;
 mod warnings;
 
 pub use board::BoardConfig;
-pub(crate) use board::parse_key as parse_board_key;
 pub use fields::Principal;
-pub(crate) use fields::{explain, parse_duration, refuse_half_unit, without_string};
+pub(crate) use fields::{explain, optional_size, parse_duration, refuse_half_unit, without_string};
 pub use gates::{GateConfig, Lag, Then};
 pub use host::Host;
 pub use journal::JournalConfig;
-pub(crate) use journal::{FILE_BYTES, LEAST_BUFFER, parse_io, parse_sync};
+pub(crate) use journal::parse_sync;
 pub use source::{Position, Positions, Problem};
 pub use warnings::Warning;
 

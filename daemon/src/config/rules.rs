@@ -8,7 +8,7 @@ use shmcast::ChannelError;
 use shmcast::hosting::HostedSpec;
 use std::ops::RangeInclusive;
 
-pub(super) type Broken = Vec<(&'static str, String)>;
+pub(crate) type Broken = Vec<(&'static str, String)>;
 
 /// Longest path of a Unix socket in bytes.
 const MAX_SOCKET_PATH: usize = 107;

@@ -189,7 +189,7 @@ impl Verdict {
 /// The answer of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The check's name, for `--only`.
+    /// The check's name, as `shmcast doctor` takes it.
     pub id: &'static str,
     /// The part of the host.
     pub area: Area,

@@ -97,9 +97,7 @@ fn run(check: &Check, host: &Host) -> Finding {
 /// Returns the step that may turn an unknown into a result, if there is one.
 fn learn_more(id: &str, unread: &Unread) -> Option<Mend> {
     match unread {
-        Unread::Denied { .. } => {
-            Some(Mend::new(format!("sudo shmcast doctor --only {id}"), "nothing to keep"))
-        }
+        Unread::Denied { .. } => Some(Mend::new(format!("sudo shmcast doctor {id}"), "nothing to keep")),
         Unread::NoTool { tool } => {
             Some(Mend::new(format!("apt-get install {tool}"), "the package stays installed"))
         }

@@ -198,7 +198,7 @@ impl Item {
         item.outcome = Outcome::Unknown;
         match finding.mend.as_ref().and_then(|mend| mend.assignment.clone()) {
             None if finding.status == Status::Unknown => item.problem = Some(finding.says.clone()),
-            None => item.problem = Some(format!("`shmcast doctor --only {}` says what to do", finding.id)),
+            None => item.problem = Some(format!("`shmcast doctor {}` says what to do", finding.id)),
             Some(Assignment { file, value }) => {
                 match files::value(root, &file) {
                     Ok(before) => (item.outcome, item.before) = (Outcome::WouldChange, Some(before)),

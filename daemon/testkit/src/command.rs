@@ -108,7 +108,7 @@ pub fn recorded_at(host: &Host, lines: &[u8], after_ms: impl Fn(u64) -> u64) -> 
 /// Records the closed channel `ticks`.
 fn record(host: &Host) -> String {
     let journal = host.dir.path().join("journal").display().to_string();
-    let output = host.run(&format!("record ticks --to {journal} --file 16MiB --until-end"));
+    let output = host.run(&format!("record ticks --to {journal} --set file=16MiB --until-end"));
     assert!(output.status.success(), "{}", text(&output.stderr));
     journal
 }

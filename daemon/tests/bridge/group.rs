@@ -127,6 +127,6 @@ fn repairs_for_all_of_ipv6_go_on_when_the_interface_is_made_anew() {
 /// Repairs for all come on the line itself, where some are lost too.
 #[test]
 fn native_repairs_for_all_come_on_the_line() {
-    let native = "--profile native";
+    let native = "--set profile=native";
     all_lose_the_same("native_repairs_for_all_come_on_the_line", native, native);
 }

@@ -94,10 +94,10 @@ fn a_source_specific_group_takes_its_source_and_nobody_else() {
     let ssm = |words: &str| words.replace("239.77.0.1", "232.77.0.1");
     let send = hosts.shmcast(Host::A, &ssm(SEND));
     send.wait_for_log("sending session");
-    let recv = hosts.shmcast(Host::B, &format!("{} --source 10.77.0.1", ssm(RECV)));
+    let recv = hosts.shmcast(Host::B, &ssm(RECV).replace("--from ", "--from 10.77.0.1@"));
     recv.wait_for_log("receiving session");
     let deaf = ssm(RECV).replace("recv t", "recv deaf").replace(" --until-end", "");
-    let deaf = hosts.shmcast(Host::B, &format!("{deaf} --source 10.77.0.7"));
+    let deaf = hosts.shmcast(Host::B, &deaf.replace("--from ", "--from 10.77.0.7@"));
     let readers = readers(&hosts, 2, last);
     hosts.role(Host::A, "publish", &format!("{last} {}", rate())).end_well();
     assert_all_have_all(readers, last);

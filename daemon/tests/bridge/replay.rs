@@ -171,7 +171,7 @@ fn what_the_journal_has_lost_is_told_with_both_ends() {
     let Some(hosts) = Hosts::new(test, 1) else { return };
     drop(make_channel_of(&hosts.channels(Host::A), RING));
     let journal = journal(&hosts);
-    let record = hosts.shmcast(Host::A, &format!("record t --to {} --file 1MiB", journal.display()));
+    let record = hosts.shmcast(Host::A, &format!("record t --to {} --set file=1MiB", journal.display()));
     wait_for("the journal", || Journal::open(&journal).ok());
     let send = format!(
         "bridge send t --to {GROUP} --interface va0 --repair {SERVER} --allow 10.77.0.0/16 --json --until-end --set send.linger_ms=60000 \

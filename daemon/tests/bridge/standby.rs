@@ -145,7 +145,7 @@ fn senders_of_sealed_lines_take_over_from_each_other() {
     let test = "senders_of_sealed_lines_take_over_from_each_other";
     let Some(hosts) = Hosts::new(test, 1) else { return };
     super::native::sealed(&hosts);
-    fail_in_turn(&hosts, test, &format!("--profile native --keys {}", hosts.keys().display()));
+    fail_in_turn(&hosts, test, &format!("--set profile=native --set keys={}", hosts.keys().display()));
 }
 
 /// The one of two senders that sends is killed, then stopped for a while, then killed again. `form` says what the packets are like.
@@ -185,7 +185,7 @@ fn mirrors_on_sealed_lines_begin_and_one_that_is_cut_off_costs_no_message() {
     let test = "mirrors_on_sealed_lines_begin_and_one_that_is_cut_off_costs_no_message";
     let Some(hosts) = Hosts::at_a_switch(test) else { return };
     super::native::sealed(&hosts);
-    cut_mirrors_off(&hosts, test, &format!("--profile native --keys {}", hosts.keys().display()));
+    cut_mirrors_off(&hosts, test, &format!("--set profile=native --set keys={}", hosts.keys().display()));
 }
 
 /// Two mirrors send one stream on. The switch cuts off the one that sends, which goes on sending to nobody. `form` says what the
@@ -204,7 +204,7 @@ fn cut_mirrors_off(hosts: &Hosts, test: &str, form: &str) {
     let receivers = mirrors.map(|(host, interface, ..)| {
         let words = format!(
             "bridge recv t --from {group} --interface {interface} --server {server} --set receive.from=1 --capacity 64MiB \
-             --max-message 1378 --set receive.buffer_bytes=67108864 --until-end --set receive.give_up_ms=60000 {form}"
+             --set max_message=1378 --set receive.buffer_bytes=67108864 --until-end --set receive.give_up_ms=60000 {form}"
         );
         let receiver = hosts.shmcast(host, &words);
         receiver.wait_for_log("receiving session");

@@ -6,7 +6,7 @@ use shmcast_testkit::wait_until;
 
 /// Prices, one of which goes, one without a key, and one that is too large.
 const PRICES: &[u8] = b"EUR 1.08\nGBP 1.27\nEUR 1.09\nUSD 1\nUSD\n-\nJPY 0123456789012345678901234567890\n";
-const WITH_BOARD: &str = "--board 0..3 --board-keys 9 --board-value 16 --capacity 64KiB";
+const WITH_BOARD: &str = "--set board.key=0..3 --set board.keys=9 --set board.value=16 --capacity 64KiB";
 
 fn host() -> Host {
     let host = Host::new();
@@ -50,8 +50,8 @@ fn the_last_value_of_each_key_is_shown_in_a_table_and_as_json() {
         ("board prices USD", "does not have this key"),
         ("board prices EURO", "4 bytes"),
         ("board nothing", "no channel"),
-        ("pub prices --board 0..4", "up to byte 3, not 4"),
-        ("pub other --board 4..4", "names no bytes"),
+        ("pub prices --set board.key=0..4", "up to byte 3, not 4"),
+        ("pub other --set board.key=4..4", "names no bytes"),
         ("sub prices --from oldest --conflate", "begins with the next message or with the board"),
     ] {
         let refused = host.run(arguments);
@@ -97,18 +97,18 @@ fn what_is_made_of_the_same_messages_is_the_same_board() {
     let host = Host::new();
     let messages: String = (0..5_000u64).map(|i| format!("{:03} {i}\n", i * i % 211)).collect();
     let input = host.file("messages", messages.as_bytes());
-    let board = "--board 0..3 --board-keys 300 --capacity 1MiB";
+    let board = "--set board.key=0..3 --set board.keys=300 --capacity 1MiB";
     let journal = host.dir.path().join("journal");
     let output = host.run(&format!("pub ticks --input {} {board}", input.display()));
     assert!(output.status.success(), "{output:?}");
-    let recorded = host.run(&format!("record ticks --to {} --file 16MiB --until-end", journal.display()));
+    let recorded = host.run(&format!("record ticks --to {} --set file=16MiB --until-end", journal.display()));
     assert!(recorded.status.success(), "{recorded:?}");
     let there = lines(&host, "board ticks --json");
     assert!(there.len() > 100, "{}", there.len());
-    assert_eq!(lines(&host, &format!("board --journal {} --key 0..3 --json", journal.display())), there);
+    assert_eq!(lines(&host, &format!("board --journal {} --set key=0..3 --json", journal.display())), there);
     let replayed = host.run(&format!("replay {} --into mirror --speed max {board}", journal.display()));
     assert!(replayed.status.success(), "{replayed:?}");
     assert_eq!(lines(&host, "board mirror --json"), there);
-    let one = host.json(&format!("board --journal {} --key 0..3 --json 0x303031", journal.display()));
+    let one = host.json(&format!("board --journal {} --set key=0..3 --json 0x303031", journal.display()));
     assert_eq!(one["key"], "001");
 }

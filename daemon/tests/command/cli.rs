@@ -257,13 +257,14 @@ fn wrong_usage_exits_with_2_and_errors_with_1_and_a_next_step() {
     let group = "239.1.2.3:30001";
     for (wrong, hint) in [
         ("pub t --capacity lots", "as in 64KiB"),
-        ("pub t --max-message 0", "at least one byte"),
+        ("pub t --mode 750", "tip: write --set permissions=750"),
         ("pub t --loop 0", "1.."),
         ("pub t --cpu 100000", "online are"),
         ("bridge send t", "--to <GROUP:PORT>"),
         ("bridge send t --to 239.1.2.3", "as in 239.1.2.3:30001"),
         ("bridge recv t", "--from <GROUP:PORT>"),
-        (&format!("bridge recv t --from {group} --set linger"), "write it like send.linger_ms=2000"),
+        ("bridge recv t --from lo@239.1.2.3:1", "no address of a sender"),
+        (&format!("bridge recv t --from {group} --set linger"), "write it like KEY=VALUE"),
     ] {
         let output = host.run(wrong);
         let stderr = text(&output.stderr);
@@ -278,7 +279,7 @@ fn wrong_usage_exits_with_2_and_errors_with_1_and_a_next_step() {
         ("bridge send t --to 0.0.0.0:1", "nobody has this address"),
         ("bridge recv t --from 239.1.2.3:1 --from 239.1.2.3:1", "there twice"),
         ("bridge send t --to 239.1.2.3:1 --repair 127.0.0.1:2", "list the networks that may ask"),
-        ("bridge recv t --unicast", "give servers"),
+        ("bridge recv t --set receive.unicast=true", "give servers"),
         ("bridge recv t --from 239.1.2.3:1 --set payload_bytes=10", "write 64 to 65507"),
         ("bridge recv t --from 239.1.2.3:1 --set receive.gap=wait", "receive.gap: unknown value `wait`"),
         ("bridge recv t --from 239.1.2.3:1 --set receive.gaps=block", "did you mean `gap`?"),
@@ -290,7 +291,17 @@ fn wrong_usage_exits_with_2_and_errors_with_1_and_a_next_step() {
             "cannot write a capture to /nonexistent/x: No such",
         ),
         ("pub t --capacity 100KiB", "power of two"),
-        ("pub t --capacity 64KiB --max-message 1MiB", "raise the capacity"),
+        ("pub t --capacity 64KiB --set max_message=1MiB", "raise the capacity"),
+        ("pub t --set max_message=0", "at least one byte"),
+        ("pub t --set max_mesage=5", "did you mean `max_message`?"),
+        ("pub t --set x=5", "there are `capacity`, `max_message`, `permissions`, `board`"),
+        ("pub t --set board=0..8", "board: cannot be string \"0..8\": write a table"),
+        ("pub t --set permissions=644", "write 700 (yours alone)"),
+        ("bridge send t --to 239.1.2.3:1 --set max_message=5", "unknown field `max_message`"),
+        ("bridge recv t --from 239.1.2.3:1 --set capacity=100KiB", "power of two"),
+        ("record t --to j --set fil=1MiB", "did you mean `file`?"),
+        ("record t --to j --set file=1KiB", "--set file = 1024: must be from 1MiB"),
+        ("record t --to j --set keep_age=1d", "no file is removed"),
         ("pub .t", "channel name"),
         ("pub t --input missing", "open --input missing"),
         ("pub t --loop 2", "--input"),
@@ -482,12 +493,12 @@ fn a_channel_with_a_schema_takes_no_lines_by_mistake() {
     let refused = host.run(&publish);
     let said = text(&refused.stderr);
     assert!(
-        refused.status.code() == Some(1) && said.contains("price/1") && said.contains("--schema 7"),
+        refused.status.code() == Some(1) && said.contains("price/1") && said.contains("--set schema_id=7"),
         "{said}"
     );
     let stat = host.json("stat t --json");
     assert_eq!((&stat["epoch"], &stat["next_sequence"]), (&1.into(), &1.into()));
-    assert!(host.run(&format!("{publish} --schema 8")).status.code() == Some(1));
-    assert!(host.run(&format!("{publish} --schema 7")).status.success());
+    assert!(host.run(&format!("{publish} --set schema_id=8")).status.code() == Some(1));
+    assert!(host.run(&format!("{publish} --set schema_id=7")).status.success());
     assert_eq!(host.json("stat t --json")["next_sequence"], 2);
 }

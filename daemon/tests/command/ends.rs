@@ -25,7 +25,7 @@ fn every_way_of_beginning_leads_past_the_first_publishers_end() {
         ("--from 4", &all[9..]),
         ("--from key", all),
         ("--from 2000-01-01T00:00Z", all),
-        ("--from oldest --no-history", all),
+        ("--from oldest --history none", all),
         ("--from oldest --wait-channel", all),
         ("--from oldest --wait-channel --count 7", &all[..21]),
         ("--from oldest --wait spin", all),
@@ -78,7 +78,7 @@ fn the_journals_ends_are_those_of_earlier_publishers_too() {
     let input = host.file("input", &lines(4_000));
     let publish = format!("pub t --capacity 1MiB --input {}", input.display());
     assert!(host.run("pub t --capacity 1MiB").status.success());
-    let recorder = host.start(&format!("record t --to {} --file 1MiB", journal.display()));
+    let recorder = host.start(&format!("record t --to {} --set file=1MiB", journal.display()));
     // The ring has room for one input, so that the recorder is not lapped, and not for two.
     for count in [4_000, 8_000] {
         wait_until("the recorder", || host.json("stat t --json")["readers"][0]["pid"] == recorder.id());

@@ -110,7 +110,7 @@ fn a_reader_does_not_take_another_channels_journal() {
     let input = host.file("input", b"a\nb\nc\n");
     assert!(host.run(&format!("pub t --input {}", input.display())).status.success());
     for arguments in
-        [format!("--history {}", golden()), "--no-history".into(), "--from 2000-01-01T00:00Z".into()]
+        [format!("--history {}", golden()), "--history none".into(), "--from 2000-01-01T00:00Z".into()]
     {
         let from = if arguments.contains("--from") { "" } else { "--from oldest" };
         let output = host.run(&format!("sub t {from} {arguments}"));

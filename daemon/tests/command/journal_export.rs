@@ -12,11 +12,11 @@ fn what_is_exported_comes_back() {
     let input = host.file("input", &bytes);
     let journal = recorded(&host, &format!("--input {} --rate 100000/s", input.display()));
     let pcap = host.dir.path().join("ticks.pcap").display().to_string();
-    let sums = host.json(&format!("journal export {journal} --pcap {pcap} --json"));
+    let sums = host.json(&format!("journal export {journal} {pcap} --json"));
     assert_eq!([&sums["messages"], &sums["missing"]], [&json!(30_000), &json!(0)]);
-    assert!(host.run(&format!("pub again --pcap {pcap} --unwrap --speed max")).status.success());
+    assert!(host.run(&format!("replay {pcap} --into again --unwrap --speed max")).status.success());
     assert!(host.run("sub again --from oldest").stdout == bytes);
-    let output = host.run(&format!("journal export {journal} --pcap {pcap}"));
+    let output = host.run(&format!("journal export {journal} {pcap}"));
     assert!(output.status.code() == Some(1) && text(&output.stderr).contains("give another name"));
 }
 
@@ -25,9 +25,9 @@ fn what_is_exported_comes_back() {
 fn gaps_come_back_as_gaps() {
     let host = Host::new();
     let pcap = host.dir.path().join("golden.pcap").display().to_string();
-    let output = host.run(&format!("journal export {} --pcap {pcap} --json", golden()));
+    let output = host.run(&format!("journal export {} {pcap} --json", golden()));
     assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
-    let output = host.run(&format!("pub again --pcap {pcap} --unwrap --speed max --json"));
+    let output = host.run(&format!("replay {pcap} --into again --unwrap --speed max --json"));
     assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
     let published: Value = serde_json::from_slice(&output.stdout).unwrap();
     let unwrapped = &published["capture"]["unwrapped"];
@@ -56,11 +56,11 @@ fn a_message_that_no_packet_can_carry_is_named_and_leaves_no_file() {
     let input = host.file("input", &[b"small\n".to_vec(), vec![b'x'; 65_486], b"\n".to_vec()].concat());
     let journal = recorded(&host, &format!("--input {}", input.display()));
     let pcap = host.dir.path().join("big.pcap");
-    let output = host.run(&format!("journal export {journal} --pcap {}", pcap.display()));
+    let output = host.run(&format!("journal export {journal} {}", pcap.display()));
     let said = text(&output.stderr);
     assert!(output.status.code() == Some(1) && said.contains("message 2 has 65486 B"), "{said}");
     assert!(!pcap.exists());
-    assert!(host.run(&format!("journal export {journal} --pcap {} --to 1", pcap.display())).status.success());
+    assert!(host.run(&format!("journal export {journal} {} --to 1", pcap.display())).status.success());
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn tshark_reads_it() {
     let input = host.file("input", &lines(1_000));
     let journal = recorded(&host, &format!("--input {}", input.display()));
     let pcap = host.dir.path().join("ticks.pcap").display().to_string();
-    assert!(host.run(&format!("journal export {journal} --pcap {pcap}")).status.success());
+    assert!(host.run(&format!("journal export {journal} {pcap}")).status.success());
     let arguments = ["-r", &pcap, "-d", "udp.port==26400,moldudp64", "-T", "fields", "-e", "moldudp64.count"];
     let Ok(output) = Command::new("tshark").args(arguments).output() else {
         return skip("tshark_reads_it", "tshark is not installed");

@@ -55,7 +55,7 @@ fn a_verb_that_lacks_descriptors_says_so_and_leaves_nothing_half_made() {
         let published = with_descriptors(
             &host,
             limit,
-            &format!("pub t --capacity 64KiB --max-message 1000 --input {}", input.display()),
+            &format!("pub t --capacity 64KiB --set max_message=1000 --input {}", input.display()),
         );
         match published {
             None => {
@@ -63,7 +63,7 @@ fn a_verb_that_lacks_descriptors_says_so_and_leaves_nothing_half_made() {
             }
             Some(_) => succeeded += 1,
         }
-        let publish = format!("pub t --max-message 1000 --input {}", input.display());
+        let publish = format!("pub t --set max_message=1000 --input {}", input.display());
         assert!(host.run(&publish).status.success());
         if let Some(output) = with_descriptors(&host, limit, "sub t --from oldest --count 3") {
             assert_eq!(text(&output.stdout), "1\n2\n3\n");
@@ -165,7 +165,8 @@ fn threads_that_cannot_be_started_are_told() {
     let shmcast = program("shmcast").display().to_string();
     let input = host.file("input", b"1\n2\n3\n");
     // A large ring is prepared by a thread, and works without.
-    let publish = format!("{shmcast} pub t --capacity 64MiB --max-message 1000 --input {}", input.display());
+    let publish =
+        format!("{shmcast} pub t --capacity 64MiB --set max_message=1000 --input {}", input.display());
     let Some(published) = with_processes(NAME, &host, 1, &publish) else { return };
     assert!(published.status.success(), "{}", text(&published.stderr));
     let run = |verb: &str| with_processes(NAME, &host, 1, verb).unwrap();

@@ -1,4 +1,4 @@
-//! `shmcast pub --pcap`: publishes captures of a network into channels.
+//! `shmcast replay` of captures: publishes captures of a network into channels.
 
 use serde_json::Value;
 use shmcast_bridge::pcap::PacketFile;
@@ -35,7 +35,7 @@ impl Host {
 
     /// Publishes a capture into the channel `c`. Returns the summary.
     fn try_publish(&self, path: &std::path::Path, more: &str) -> Output {
-        self.0.run(&format!("pub c --pcap {} {more} --capacity 1MiB --json", path.display()))
+        self.0.run(&format!("replay {} --into c {more} --capacity 1MiB --json", path.display()))
     }
 
     fn publish(&self, path: &std::path::Path, more: &str) -> Value {
@@ -188,7 +188,8 @@ fn wild_time_stamps_lose_nothing() {
         let packets = (0..6_000u64).filter(|n| *n != 10);
         let datagrams: Vec<_> = packets.map(|n| (stamp(n), 5_000, packet(1 + 2 * n, 2))).collect();
         let path = host.capture(&datagrams);
-        let output = host.0.run(&format!("pub c{at} --pcap {} --unwrap --speed max --json", path.display()));
+        let output =
+            host.0.run(&format!("replay {} --into c{at} --unwrap --speed max --json", path.display()));
         assert_eq!(output.status.code(), Some(3));
         let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
         let missing = &summary["capture"]["unwrapped"]["missing"];
@@ -229,11 +230,10 @@ fn a_second_session_is_told_and_can_be_chosen() {
         ["packets", "copies", "heartbeats", "other_sessions", "stale", "implausible", "not_moldudp64"];
     let sum: i64 = names.iter().map(|name| unwrapped[*name].as_i64().unwrap()).sum();
     assert_eq!(summary["capture"]["datagrams"], sum);
-    let said = host.0.run(&format!("pub d --pcap {} --speed max --unwrap", path.display())).stderr;
+    let said = host.0.run(&format!("replay {} --into d --speed max --unwrap", path.display())).stderr;
     let said = String::from_utf8(said).unwrap();
     assert!(said.contains("100 packets of other sessions (0000012345) LEFT OUT"), "{said}");
-    let output =
-        host.0.run(&format!("pub e --pcap {} --speed max --unwrap --session 0000012345", path.display()));
+    let output = host.0.run(&format!("replay {} --into e --speed max --unwrap=0000012345", path.display()));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -265,7 +265,7 @@ fn a_pipe_is_played_as_it_comes_and_a_signal_ends_it() {
     let bytes = std::fs::read(host.capture(&[(0, 5_000, packet(1, 3)), (1, 5_000, packet(6, 1))])).unwrap();
     let pipe = host.0.dir.path().join("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let start = || host.0.start(&format!("pub c --pcap {} --unwrap --capacity 1MiB", pipe.display()));
+    let start = || host.0.start(&format!("replay {} --into c --unwrap --capacity 1MiB", pipe.display()));
     let publisher = start();
     let mut writer = std::fs::File::options().write(true).open(&pipe).unwrap();
     writer.write_all(&bytes).unwrap();
@@ -303,11 +303,11 @@ fn a_file_that_gives_nothing_is_an_error_that_says_why() {
     let host = Host::new();
     let path = host.capture(&[(0, 5_000, b"a".to_vec())]);
     let fails = |arguments: &str| -> String {
-        let output = host.0.run(&format!("pub {arguments} --capacity 1MiB"));
+        let output = host.0.run(&format!("replay {arguments} --capacity 1MiB"));
         assert!(!output.status.success(), "{arguments}");
         String::from_utf8(output.stderr).unwrap()
     };
-    let said = fails(&format!("c --pcap {} --port 7", path.display()));
+    let said = fails(&format!("{} --into c --port 7", path.display()));
     assert!(
         said.contains("no UDP datagram to publish: 1 packets")
             && said.contains("left out 1: to another port"),
@@ -315,10 +315,14 @@ fn a_file_that_gives_nothing_is_an_error_that_says_why() {
     );
     let text = host.0.dir.path().join("text");
     std::fs::write(&text, "time,price\n12:00,100.25\n12:01,100.26\n").unwrap();
-    assert!(fails(&format!("c --pcap {}", text.display())).contains("not a capture file"), "{text:?}");
-    assert!(fails("c --pcap /nonexistent").contains("open --pcap /nonexistent"));
-    assert!(fails(&format!("c --pcap {} --framing lines", path.display())).contains("cannot be used with"));
+    assert!(fails(&format!("{} --into c", text.display())).contains("not a capture file"), "{text:?}");
+    assert!(fails("/nonexistent --into c").contains("open /nonexistent"));
+    assert!(
+        fails(&format!("{} --into c --from 2", path.display())).contains("--from and --to are for journals")
+    );
+    let dir = host.0.dir.path().display();
+    assert!(fails(&format!("{dir} --into c --unwrap")).contains("are for captures"));
     let large = host.capture(&[(0, 5_000, vec![b'x'; 1_400])]);
-    let said = fails(&format!("small --pcap {} --max-message 1KiB", large.display()));
+    let said = fails(&format!("{} --into small --set max_message=1KiB", large.display()));
     assert!(said.contains("1400") && said.contains("1024"), "{said}");
 }

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 fn command(channels: &Path, journal: &Path, more: &[&str]) -> Command {
     let mut command = Command::new(program("shmcast"));
     // Each look at the journal reads its files, and a file of the usual size has its space from the beginning.
-    command.args(["record", "ticks", "--file", "1MiB", "--dir"]).arg(channels);
+    command.args(["record", "ticks", "--set", "file=1MiB", "--dir"]).arg(channels);
     command.arg("--to").arg(journal).args(more);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
@@ -276,7 +276,7 @@ fn a_full_disk_is_survived() {
     fs::write(&filler, vec![1; 4 << 20]).unwrap();
     let journal = mount.path().join("ticks");
     let said = channels.path().join("said");
-    let mut command = command(channels.path(), &journal, &["--buffer", "1MiB", "--sync", "each"]);
+    let mut command = command(channels.path(), &journal, &["--set", "buffer=1MiB", "--sync", "each"]);
     let child = Process::start(command.stderr(File::create(&said).unwrap()));
     let says = |what: &str| fs::read_to_string(&said).unwrap().contains(what);
     let mut sequence = 0;
@@ -329,7 +329,7 @@ fn a_recorder_with_a_gate_loses_nothing() {
     let gate = Gate::new("journal").lag_percent(75).wait(Duration::from_secs(100));
     let builder = Publisher::builder("ticks").dir(channels.path()).capacity(64 << 10).gate(gate);
     let mut publisher = builder.open().unwrap();
-    let recorder = record(channels.path(), journal.path(), &["--gate", "journal", "--until-end"]);
+    let recorder = record(channels.path(), journal.path(), &["--set", "gate=journal", "--until-end"]);
     wait_until("the recorder to take the gate", || {
         let shown = Directory::at(channels.path()).channel("ticks").unwrap().status();
         shown.gates[0].reader.is_some()
@@ -403,7 +403,7 @@ fn a_journal_without_an_orderly_end_is_read_from_each_start_and_by_each_verb() {
         for verb in [
             format!("journal cut {of} {part} --json"),
             format!("journal join {whole} {of} --json"),
-            format!("journal export {of} --pcap {pcap} --json"),
+            format!("journal export {of} {pcap} --json"),
             format!("replay {of} --into again-{is_killed} --speed max --json"),
         ] {
             let mut command = Command::new(program("shmcast"));

@@ -44,7 +44,7 @@ impl Story {
         let program = program("shmcast").display().to_string();
         let words: Vec<String> = through.iter().cloned().chain([program]).collect();
         let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).args(["record", "ticks", "--file", "1MiB", "--json", "--dir"]);
+        command.args(&words[1..]).args(["record", "ticks", "--set", "file=1MiB", "--json", "--dir"]);
         command.arg(self.channels()).arg("--to").arg(self.journal());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// The events that a reader of a whole channel gets, without ages.
 fn events(host: &Host, channel: &str) -> Vec<Value> {
-    let output = host.run(&format!("sub {channel} --from oldest --no-history --framing json"));
+    let output = host.run(&format!("sub {channel} --from oldest --history none --framing json"));
     let lines = text(&output.stdout);
     let mut events: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     for event in &mut events {
@@ -90,8 +90,8 @@ fn a_channel_with_other_sequences_is_refused_and_not_touched() {
     let said = text(&output.stderr);
     assert!(said.contains("is at sequence 4") && said.contains("shmcast rm ticks"), "{said}");
     assert_eq!(host.json("stat ticks --json"), before);
-    let output = host.run(&format!("replay {journal} --into small --capacity 64KiB --max-message 0"));
-    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+    let output = host.run(&format!("replay {journal} --into small --capacity 64KiB --set max_message=0"));
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     let output = host.run("replay /nowhere --into t");
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("/nowhere"), "{}", text(&output.stderr));
@@ -110,9 +110,9 @@ fn the_output_is_the_input() {
         [&json!(50_000), &json!(0), &json!(50_001), &json!(false)]
     );
     assert!(host.run("sub again --from oldest").stdout == bytes);
-    let output = host.run(&format!("replay {journal} --into small --max-message 200 --speed max"));
+    let output = host.run(&format!("replay {journal} --into small --set max_message=200 --speed max"));
     let said = text(&output.stderr);
-    assert!(output.status.code() == Some(1) && said.contains("--max-message"), "{said}");
+    assert!(output.status.code() == Some(1) && said.contains("--set max_message=SIZE"), "{said}");
 }
 
 /// The pace is that of the recording, and a replay that was interrupted goes on in its channel.

@@ -1,4 +1,4 @@
-//! Channels without a daemon whose sequences go on behind a journal: `shmcast pub --continue-from` and `shmcast record` as processes, all
+//! Channels without a daemon whose sequences go on behind a journal: `shmcast pub --set continue_from` and `shmcast record` as processes, all
 //! killed, and the memory gone.
 
 use shmcast::journal::format::JournalControl;
@@ -42,13 +42,19 @@ impl Host {
     fn publisher(&self) -> Process {
         let input = self.room.path().join("input");
         fs::write(&input, "a message\n".repeat(1_000)).unwrap();
-        let more = ["--rate", "5000/s", "--loop", "1000", "--prepare", "none", "--capacity", "1MiB"];
+        let more = ["--rate", "5000/s", "--loop", "1000", "--set", "prepare=none", "--capacity", "1MiB"];
         let mut command = self.shmcast("pub", &more);
-        Process::start(command.arg("--input").arg(input).arg("--continue-from").arg(self.journal()))
+        Process::start(
+            command
+                .arg("--input")
+                .arg(input)
+                .arg("--set")
+                .arg(format!("continue_from={}", self.journal().display())),
+        )
     }
 
     fn recorder(&self) -> Process {
-        Process::start(self.shmcast("record", &["--file", "1MiB", "--to"]).arg(self.journal()))
+        Process::start(self.shmcast("record", &["--set", "file=1MiB", "--to"]).arg(self.journal()))
     }
 
     fn builder(&self) -> shmcast::PublisherBuilder {

@@ -31,7 +31,7 @@ fn an_account_in_an_argument_is_refused_with_the_way_to_give_it() {
         for arguments in [
             &["bridge", "send", "t", "--until-end", "--nats", url][..],
             &["bridge", "recv", "t", "--nats", url],
-            &["bridge", "stream", "info", "t", "--nats", url],
+            &["bridge", "stream", "info", "t", url],
             &["bridge", "recv", "t", "--nats", "nats://127.0.0.1:1", "--set", &format!("nats.servers={url}")],
         ] {
             let (code, said) = said(&host, arguments, None);
@@ -41,13 +41,13 @@ fn an_account_in_an_argument_is_refused_with_the_way_to_give_it() {
         for arguments in [
             &["bridge", "send", "t", url][..],
             &["bridge", "recv", "t", "--from", url],
-            &["bridge", "recv", "t", "--server", url, "--unicast"],
+            &["bridge", "recv", "t", "--server", url, "--set", "receive.unicast=true"],
             &["sub", "t", "--count", url],
         ] {
             assert_eq!(said(&host, arguments, None).0, Some(2));
         }
     }
-    let info = ["bridge", "stream", "info", "t", "--nats"];
+    let info = ["bridge", "stream", "info", "t"];
     let (code, text) = said(&host, &[&info[..], &["nats://127.0.0.1:s3cret"]].concat(), None);
     assert!(code == Some(1) && text.contains("nats://HOST:PORT"), "{code:?} {text}");
     // Neither the file nor the environment is shown by errors about them.

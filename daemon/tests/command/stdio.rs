@@ -307,17 +307,24 @@ fn a_first_publisher_is_greeted_in_jargon() {
     };
     let stderr = text(&output.stderr);
     assert!(stderr.lines().count() == 1 && stderr.contains("published 0 messages"), "{stderr}");
-    let stderr = text(&publish("pub t -v").unwrap().stderr);
+    let memory = |more: &str| {
+        let output = publish(&format!("pub t --json {more}")).unwrap();
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        json["memory"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|step| step.as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let quick = memory("");
     assert!(
-        stderr.contains("memory: prefault: yes\n") && stderr.contains("memory: lock: refused"),
-        "{stderr}"
+        quick.len() == 2 && quick[0] == "prefault: yes" && quick[1].starts_with("lock: refused"),
+        "{quick:?}"
     );
-    let stderr = text(&publish("pub t -v --prepare full").unwrap().stderr);
-    assert!(stderr.contains("memory: huge pages: refused"), "{stderr}");
-    let stderr = text(&publish("pub t -v --prepare none").unwrap().stderr);
-    assert!(!stderr.contains("memory:"), "{stderr}");
-    let json: Value = serde_json::from_slice(&publish("pub t --json").unwrap().stdout).unwrap();
-    assert_eq!(json["memory"].as_array().map(Vec::len), Some(2), "{json}");
+    let full = memory("--set prepare=full").join("\n");
+    assert!(full.contains("huge pages: refused"), "{full}");
+    assert_eq!(memory("--set prepare=none"), [""; 0]);
 }
 
 #[test]
@@ -343,7 +350,7 @@ fn a_rate_that_is_shown_to_a_ten_thousandth_of_a_message() {
 #[test]
 fn a_hundred_readers_of_one_name() {
     let host = Host::new();
-    let publisher = host.start_with_input("pub t --name feed-a --capacity 64KiB");
+    let publisher = host.start_with_input("pub t --set process=feed-a --capacity 64KiB");
     let reader = host.start("sub t --name risk --wait-channel");
     wait_until("the reader", || {
         let listed = host.json("ls --json");

@@ -244,7 +244,7 @@ fn what_a_bridge_says_it_sent_is_what_was_published() {
     );
     let bridge = host.start(&words);
     let words =
-        format!("pub t --input {} --capacity 1MiB --max-message 1378 --rate 200000/s", input.display());
+        format!("pub t --input {} --capacity 1MiB --set max_message=1378 --rate 200000/s", input.display());
     assert!(host.run(&words).status.success());
     bridge.end();
     let found = tshark(&capture, host.dir.path());

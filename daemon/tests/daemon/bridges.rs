@@ -75,8 +75,9 @@ fn a_bridge_that_is_renamed_goes_on_and_one_that_is_removed_leaves() {
     daemon.wait_for_log(&["bridge-started"]);
     let mut publisher = publishing(&daemon.client(), "t").open().unwrap();
     let far = Host::new();
-    let recv =
-        far.start(&format!("bridge recv t --server {at} --unicast --set receive.from=1 --capacity 1MiB"));
+    let recv = far.start(&format!(
+        "bridge recv t --server {at} --set receive.unicast=true --set receive.from=1 --capacity 1MiB"
+    ));
     publisher.publish(b"1").unwrap();
     let dir = far.dir.path().join("channels");
     let mut reader =
@@ -140,8 +141,9 @@ fn a_bridge_that_is_changed_goes_on_where_it_was() {
     daemon.wait_for_log(&["bridge-started"]);
     let mut publisher = publishing(&daemon.client(), "t").open().unwrap();
     let far = Host::new();
-    let recv =
-        far.start(&format!("bridge recv t --server {at} --unicast --set receive.from=1 --capacity 1MiB"));
+    let recv = far.start(&format!(
+        "bridge recv t --server {at} --set receive.unicast=true --set receive.from=1 --capacity 1MiB"
+    ));
     publisher.publish(b"1").unwrap();
     let dir = far.dir.path().join("channels");
     let mut reader =

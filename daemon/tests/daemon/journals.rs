@@ -420,13 +420,13 @@ fn a_channel_that_begins_anew_is_recorded_beside_what_it_was() {
     let dir = journal.display();
     let newest = text(&run(&format!("journal verify {dir}")).stderr);
     assert!(newest.contains("200 messages") && newest.contains("shows 1 more"), "{newest}");
-    let old = run(&format!("journal verify {dir} --stream {stream}"));
+    let old = run(&format!("journal verify {dir}/{stream}"));
     assert!(text(&old.stderr).contains("300 messages"), "{old:?}");
     let listed = text(&run(&format!("journal ls {dir}")).stdout);
     assert!(listed.contains(&format!("stream {stream} of channel ticks")), "{listed}");
     assert_eq!(listed.matches("stream ").count(), 2, "{listed}");
-    let unknown = run(&format!("journal verify {dir} --stream {}", "0".repeat(32)));
-    assert!(!unknown.status.success() && text(&unknown.stderr).contains("holds stream"), "{unknown:?}");
+    let unknown = run(&format!("journal verify {dir}/{}", "0".repeat(32)));
+    assert!(!unknown.status.success() && text(&unknown.stderr).contains("No such"), "{unknown:?}");
 }
 
 #[test]

@@ -34,7 +34,8 @@ fn status(client: &Client) -> Option<JournalStatus> {
 fn publisher(daemon: &Daemon, room: &Path) -> Child {
     let input = room.join("input");
     fs::write(&input, "a message\n".repeat(1_000)).unwrap();
-    let command = format!("pub ticks --rate 5000/s --loop 1000 --prepare none --input {}", input.display());
+    let command =
+        format!("pub ticks --rate 5000/s --loop 1000 --set prepare=none --input {}", input.display());
     daemon.shmcast(&command).spawn().unwrap()
 }
 
@@ -345,8 +346,9 @@ fn a_publisher_of_a_daemons_channel_names_no_journal() {
     let own = room.path().join("own");
     let refused = publishing(&daemon.client(), "ticks").continue_from(&own).open().unwrap_err();
     assert!(refused.to_string().contains("leave the directory out"), "{refused}");
-    let output = daemon.shmcast(&format!("pub ticks --continue-from {}", own.display())).output().unwrap();
+    let output =
+        daemon.shmcast(&format!("pub ticks --set continue_from={}", own.display())).output().unwrap();
     assert!(!output.status.success());
-    assert!(String::from_utf8_lossy(&output.stderr).contains("leave --continue-from out"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("leave continue_from out"), "{output:?}");
     assert!(!own.exists());
 }

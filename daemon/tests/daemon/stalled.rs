@@ -32,7 +32,7 @@ struct Feed {
 
 impl Feed {
     fn start(daemon: &Daemon) -> Self {
-        let mut command = daemon.shmcast("pub ticks --prepare none --framing lines");
+        let mut command = daemon.shmcast("pub ticks --set prepare=none --framing lines");
         let mut process = Process::start(command.stdin(Stdio::piped()));
         let input = process.child().stdin.take().expect("a pipe");
         Self { process, input }

@@ -75,19 +75,17 @@ const AFTER: [&str; 2] = ["67108864", "never"];
 
 #[test]
 fn looking_changes_something() {
-    for options in ["", "--dry-run"] {
-        let host = Host::new();
-        let output = host.tune(options);
-        let said = String::from_utf8(output.stdout).unwrap();
-        assert_eq!(output.status.code(), Some(0), "{said}");
-        for expected in
-            ["rmem-max: would change", "from 212992 to 67108864", "why", "measured", "price", "tune --apply"]
-        {
-            assert!(said.contains(expected), "{expected} is not in\n{said}");
-        }
-        assert_eq!(host.values(), BEFORE);
-        assert!(!host.path("var").exists() && !host.path("etc").exists(), "files were made");
+    let host = Host::new();
+    let output = host.tune("");
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    for expected in
+        ["rmem-max: would change", "from 212992 to 67108864", "why", "measured", "price", "tune --apply"]
+    {
+        assert!(said.contains(expected), "{expected} is not in\n{said}");
     }
+    assert_eq!(host.values(), BEFORE);
+    assert!(!host.path("var").exists() && !host.path("etc").exists(), "files were made");
 }
 
 #[test]

@@ -188,7 +188,7 @@ const VERBS: [(&str, Option<&str>); 23] = [
     ("sub", Some("sub a --from oldest --count 3")),
     ("record", Some("record a --to DIR/a.journal --until-end --json")),
     ("journal", Some("journal dump DIR/a.journal --framing lines")),
-    ("board", Some("board --journal DIR/a.journal --key 0..1 --json")),
+    ("board", Some("board --journal DIR/a.journal --set key=0..1 --json")),
     ("replay", Some("replay DIR/a.journal --into again --speed max --from 2 --to 3 --json")),
     ("ls", Some("ls")),
     ("stat", Some("stat a --json")),

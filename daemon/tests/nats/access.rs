@@ -66,8 +66,7 @@ fn the_permissions_of_the_guide_are_enough_and_no_more() {
     let server = server(program, dir.path());
     let mut feed = Feed::publish(PACE);
     feed.compare(|_| false);
-    let create =
-        feed.near.run(&format!("bridge stream create ticks --nats {}", server.address_of("admin:p")));
+    let create = feed.near.run(&format!("bridge stream create ticks {}", server.address_of("admin:p")));
     assert!(create.status.success(), "{}", text(&create.stderr));
     let mut send = feed.send(&format!("--nats {}", server.address_of("sender:p")));
     let mut receive = feed.receive(&format!("--nats {}", server.address_of("receiver:p")));
@@ -89,7 +88,7 @@ fn the_permissions_of_the_guide_are_enough_and_no_more() {
     assert_eq!((failed("append").as_deref(), code), (Some("fails"), Some(1)), "{found:?}");
     // The append that the check tries stores nothing.
     let found =
-        feed.near.json(&format!("bridge stream verify ticks --nats {} --json", server.address_of("admin:p")));
+        feed.near.json(&format!("bridge stream verify ticks {} --json", server.address_of("admin:p")));
     assert_eq!(
         (&found["messages"], &found["damaged"]),
         (&PACE.messages.into(), &Value::Array(vec![])),
@@ -121,7 +120,7 @@ fn a_check_names_what_cannot_work() {
         says(config(&url, "send", ", block_bytes = 2000000"), &format!("server 127.0.0.1:{}", server.port));
     assert!(said.contains("max_payload"), "{said}");
     // A stream that somebody made for something else.
-    let made = host.run(&format!("bridge stream create ticks --nats {url} --set nats.subject=other"));
+    let made = host.run(&format!("bridge stream create ticks {url} --set nats.subject=other"));
     assert!(made.status.success(), "{}", text(&made.stderr));
     let said = says(config(&url, "send", ""), "stream");
     assert!(said.contains("other") && said.contains("shmcast.ticks"), "{said}");
@@ -133,7 +132,7 @@ fn a_check_names_the_losses_that_settings_make_possible() {
     let Some((_turn, _dir, server)) = alone(test) else { return };
     let host = Host::new();
     let url = server.url();
-    let made = host.run(&format!("bridge stream create ticks --nats {url} --set nats.keep_s=5"));
+    let made = host.run(&format!("bridge stream create ticks {url} --set nats.keep_s=5"));
     assert!(made.status.success(), "{}", text(&made.stderr));
     let found = |about: &str| {
         let (found, _) = check(&host, &config(&url, "send", ""));

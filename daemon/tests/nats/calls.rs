@@ -88,9 +88,10 @@ fn a_publisher_beside_an_engine_calls_the_system_never() {
     let publisher = start_traced(near.dir.path(), &trace);
     let open = || Subscriber::builder("ticks").dir(channels(near.dir.path())).open();
     wait_until("the channel", || open().is_ok());
-    let nats = format!("--nats {}", server.url());
-    let mut send =
-        near.start(&format!("bridge send ticks --json --set nats.create=true --set send.from=oldest {nats}"));
+    let nats = server.url();
+    let mut send = near.start(&format!(
+        "bridge send ticks --json --set nats.create=true --set send.from=oldest --nats {nats}"
+    ));
     let stored = || {
         let info = near.run(&format!("bridge stream info ticks --json {nats}"));
         let info: serde_json::Value = serde_json::from_slice(&info.stdout).unwrap_or_default();

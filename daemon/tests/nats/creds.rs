@@ -72,14 +72,15 @@ fn a_file_of_credentials_lets_each_end_do_its_part() {
     );
     let server = Server::with(program, &dir.path().join("n"), &more);
     let with = |name: &str, account: &KeyPair, may| {
-        format!("--nats {} --set nats.creds={}", server.url(), credentials(dir.path(), account, name, may))
+        format!("{} --set nats.creds={}", server.url(), credentials(dir.path(), account, name, may))
     };
     let mut feed = Feed::publish(PACE);
     feed.compare(|_| false);
     let create = feed.near.run(&format!("bridge stream create ticks {}", with("admin", &account, None)));
     assert!(create.status.success(), "{}", text(&create.stderr));
-    let mut send = feed.send(&with("sender", &account, Some(allowed("sender"))));
-    let mut receive = feed.receive(&with("receiver", &account, Some(allowed("receiver"))));
+    let mut send = feed.send(&format!("--nats {}", with("sender", &account, Some(allowed("sender")))));
+    let mut receive =
+        feed.receive(&format!("--nats {}", with("receiver", &account, Some(allowed("receiver")))));
     feed.wait_for(PACE.messages + 1, &mut [&mut send, &mut receive]);
     for bridge in [send, receive] {
         let (_, said) = bridge.end();
@@ -88,9 +89,9 @@ fn a_file_of_credentials_lets_each_end_do_its_part() {
     // Credentials of an account that the server does not know, and a file that is not there.
     for (with, words) in [
         (with("stranger", &stranger, None), "authorization"),
-        (format!("--nats {} --set nats.creds=/none.creds", server.url()), "/none.creds"),
+        (format!("{} --set nats.creds=/none.creds", server.url()), "/none.creds"),
     ] {
-        let refused = feed.near.run(&format!("bridge send ticks {with}"));
+        let refused = feed.near.run(&format!("bridge send ticks --nats {with}"));
         let said = text(&refused.stderr);
         assert!(refused.status.code() == Some(1) && said.contains(words), "{said}");
     }

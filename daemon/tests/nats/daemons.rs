@@ -146,7 +146,7 @@ fn daemons_carry_a_channel_and_follow_their_configuration() {
     publish(&mut publisher, 1_000);
     near.restart();
     read_to(&mut reader, &mut due, 5_001, 0..0);
-    let found = far.shmcast(&format!("bridge stream verify ticks --nats {} --json", server.url())).output();
+    let found = far.shmcast(&format!("bridge stream verify ticks {} --json", server.url())).output();
     let found: Value = serde_json::from_slice(&found.unwrap().stdout).unwrap();
     assert_eq!((&found["messages"], &found["repeated"]), (&5_000.into(), &0.into()), "{found}");
     publisher.close();

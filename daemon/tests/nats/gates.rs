@@ -17,7 +17,7 @@ fn publisher(host: &Host) -> Publisher {
 }
 
 fn send(host: &Host, server: &Server, more: &str) -> Bridge {
-    let to = format!("--nats {} --set nats.create=true --from oldest", server.url());
+    let to = format!("--nats {} --set nats.create=true --set send.from=oldest", server.url());
     Bridge::start(host.shmcast(&format!("bridge send ticks {to} {more}")))
 }
 
@@ -73,7 +73,7 @@ fn fill(publisher: &mut Publisher) {
 /// Waits until the servers have all that was published, and compares the counts.
 fn check_all_stored(host: &Host, server: &Server, publisher: &Publisher) {
     let published = publisher.next_sequence() - 1;
-    let verify = format!("bridge stream verify ticks --nats {} --json", server.url());
+    let verify = format!("bridge stream verify ticks {} --json", server.url());
     let mut found = serde_json::Value::Null;
     wait_until("all to be stored", || {
         let output = host.run(&verify);

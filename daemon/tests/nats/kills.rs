@@ -23,9 +23,9 @@ fn messages_of_up_to_a_mebibyte_are_the_same_at_the_far_end() {
     let pace = Pace { messages: messages(FAST.messages), ..FAST };
     let mut feed = Feed::publish(pace);
     feed.compare(|_| false);
-    let nats = format!("--nats {}", server.url());
-    let mut send = feed.send(&format!("{nats} --set nats.create=true"));
-    let mut receive = feed.receive(&nats);
+    let nats = server.url();
+    let mut send = feed.send(&format!("--nats {nats} --set nats.create=true"));
+    let mut receive = feed.receive(&format!("--nats {nats}"));
     feed.wait_for(pace.messages + 1, &mut [&mut send, &mut receive]);
     let (sent, _) = send.end();
     assert_eq!(sent["send"]["stored"], pace.messages + 1, "{sent}");
@@ -57,9 +57,9 @@ fn ends_are_killed(test: &str, pace: Pace, sizes: Sizes) {
     let Some((_turn, _dir, server)) = alone(test) else { return };
     let mut feed = Feed::publish_sized(pace, sizes);
     feed.compare(|_| false);
-    let nats = format!("--nats {}", server.url());
-    let mut send = feed.send(&format!("{nats} --set nats.create=true"));
-    let mut receive = feed.receive(&nats);
+    let nats = server.url();
+    let mut send = feed.send(&format!("--nats {nats} --set nats.create=true"));
+    let mut receive = feed.receive(&format!("--nats {nats}"));
     let kills = kills(KILLS);
     for kill in 1..=kills {
         let place = |half| 1 + pace.messages * (2 * kill - half) / (2 * kills + 1);
@@ -85,12 +85,12 @@ fn two_writers_never_write_the_same_twice() {
     let pace = SLOW;
     let mut feed = Feed::publish(pace);
     feed.compare(|_| false);
-    let nats = format!("--nats {}", server.url());
+    let nats = server.url();
     let mut writers = [
-        feed.send(&format!("{nats} --set nats.create=true")),
-        feed.send(&format!("{nats} --set nats.create=true")),
+        feed.send(&format!("--nats {nats} --set nats.create=true")),
+        feed.send(&format!("--nats {nats} --set nats.create=true")),
     ];
-    let mut receive = feed.receive(&nats);
+    let mut receive = feed.receive(&format!("--nats {nats}"));
     let [first, second] = &mut writers;
     for turn in 0..6 {
         feed.go_on(2_000, &mut [first, second, &mut receive]);
@@ -121,7 +121,7 @@ fn three(test: &str, pace: Pace) -> Option<Three> {
     let cluster = Cluster::new(program, dir.path());
     let mut feed = Feed::publish(pace);
     feed.compare(|_| false);
-    let nats = format!("--nats {}", cluster.urls());
+    let nats = cluster.urls();
     // The servers elect one that decides before they make streams.
     wait_until("a stream of three copies", || {
         feed.near.run(&format!("bridge stream create ticks {nats}")).status.success()
@@ -152,8 +152,8 @@ fn leaders_of_three_servers_are_killed_stopped_and_emptied() {
     let rounds = kills(1);
     let pace = Pace { messages: 2 * STEP * (rounds + 3), ..SLOW };
     let Some(mut three) = three(test, pace) else { return };
-    let mut send = three.feed.send(&three.nats);
-    let mut receive = three.feed.receive(&three.nats);
+    let mut send = three.feed.send(&format!("--nats {}", three.nats));
+    let mut receive = three.feed.receive(&format!("--nats {}", three.nats));
     three.feed.go_on(STEP, &mut [&mut send, &mut receive]);
     for _ in 0..rounds {
         let name = leader(&three);

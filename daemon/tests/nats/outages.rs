@@ -29,9 +29,9 @@ fn what_the_ring_cannot_keep_through_an_outage_is_a_gap_with_both_ends() {
     let mut feed = Feed::publish_while(SMALL, Sizes::Short, move |_| gate.load(Ordering::Relaxed));
     // Which are lost depends on the moment. The reader checks that nothing else is wrong.
     feed.compare(|_| true);
-    let nats = format!("--nats {}", server.url());
-    let mut send = feed.send(&format!("{nats} --set nats.create=true --set nats.history=false"));
-    let mut receive = feed.receive(&nats);
+    let nats = server.url();
+    let mut send = feed.send(&format!("--nats {nats} --set nats.create=true --set nats.history=false"));
+    let mut receive = feed.receive(&format!("--nats {nats}"));
     feed.wait_for(5_000, &mut [&mut send, &mut receive]);
     server.kill();
     is_away.store(true, Ordering::Relaxed);
@@ -65,11 +65,11 @@ fn a_journal_mends_an_outage_longer_than_the_ring() {
     feed.compare(|_| false);
     let record = format!("record ticks --to {}", journal.display());
     let record = feed.near.start(&record);
-    let nats = format!("--nats {}", server.url());
+    let nats = server.url();
     wait_until("a journal", || journal.exists());
     let mut send =
-        feed.send(&format!("{nats} --set nats.create=true --set nats.history={}", journal.display()));
-    let mut receive = feed.receive(&nats);
+        feed.send(&format!("--nats {nats} --set nats.create=true --set nats.history={}", journal.display()));
+    let mut receive = feed.receive(&format!("--nats {nats}"));
     feed.wait_for(5_000, &mut [&mut send, &mut receive]);
     server.kill();
     is_away.store(true, Ordering::Relaxed);
@@ -92,9 +92,9 @@ fn a_long_way_that_breaks_again_and_again_loses_nothing() {
     let pace = Pace { messages: 40_000, ahead: 20_000, pause: Duration::from_millis(2), capacity: 64 << 20 };
     let mut feed = Feed::publish(pace);
     feed.compare(|_| false);
-    let nats = format!("--nats nats://127.0.0.1:{}", relay.port);
-    let mut send = feed.send(&format!("{nats} --set nats.create=true"));
-    let mut receive = feed.receive(&nats);
+    let nats = format!("nats://127.0.0.1:{}", relay.port);
+    let mut send = feed.send(&format!("--nats {nats} --set nats.create=true"));
+    let mut receive = feed.receive(&format!("--nats {nats}"));
     feed.wait_for(2_000, &mut [&mut send, &mut receive]);
     for _ in 0..4 {
         feed.go_on(5_000, &mut [&mut send, &mut receive]);
@@ -134,9 +134,9 @@ fn requests_for_what_is_not_published_yet_hold_nothing_up() {
     let pace = Pace { messages: 20_000, ahead: 10_000, pause: Duration::from_millis(5), capacity: 64 << 20 };
     let mut feed = Feed::publish(pace);
     feed.compare(|_| false);
-    let nats = format!("--nats {}", server.url());
-    let mut send = feed.send(&format!("{nats} --set nats.create=true"));
-    let mut receive = feed.receive(&nats);
+    let nats = server.url();
+    let mut send = feed.send(&format!("--nats {nats} --set nats.create=true"));
+    let mut receive = feed.receive(&format!("--nats {nats}"));
     feed.wait_for(2_000, &mut [&mut send, &mut receive]);
     let far = shmcast::Subscriber::builder("ticks").dir(feed.far.dir.path().join("channels"));
     let session = Session::from_bytes(far.open().unwrap().remote_session().unwrap());

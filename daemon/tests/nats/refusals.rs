@@ -43,10 +43,10 @@ fn a_stream_that_takes_no_blocks_is_told_and_what_is_left_is_an_error() {
     let test = "a_stream_that_takes_no_blocks_is_told_and_what_is_left_is_an_error";
     let Some((_turn, _dir, server)) = alone(test) else { return };
     let host = Host::new();
-    let nats = format!("--nats {}", server.url());
+    let nats = server.url();
     make_full_stream(&server, &host, &nats);
     publish(&host, 20_000);
-    let (mut sender, said) = send(&host, &nats);
+    let (mut sender, said) = send(&host, &format!("--nats {nats}"));
     wait_until("the servers' reason", || {
         said().contains("refuse blocks") && said().contains("maximum bytes")
     });
@@ -60,9 +60,9 @@ fn a_stream_that_is_removed_is_made_again_by_a_sender_that_may() {
     let test = "a_stream_that_is_removed_is_made_again_by_a_sender_that_may";
     let Some((_turn, _dir, server)) = alone(test) else { return };
     let host = Host::new();
-    let nats = format!("--nats {}", server.url());
+    let nats = server.url();
     publish(&host, 1_000);
-    let (mut sender, said) = send(&host, &format!("{nats} --set nats.create=true"));
+    let (mut sender, said) = send(&host, &format!("--nats {nats} --set nats.create=true"));
     let stored = || {
         let output = host.run(&format!("bridge stream verify ticks {nats} --json"));
         let found: Option<serde_json::Value> = serde_json::from_slice(&output.stdout).ok();
@@ -75,7 +75,7 @@ fn a_stream_that_is_removed_is_made_again_by_a_sender_that_may() {
     sender.signal(Signal::SIGINT);
     assert_eq!(sender.wait().code(), Some(0), "{}", said());
 
-    let (mut sender, said) = send(&host, &nats);
+    let (mut sender, said) = send(&host, &format!("--nats {nats}"));
     wait_until("a session", || said().contains("sending session"));
     assert!(host.run(&format!("bridge stream rm ticks {nats}")).status.success());
     wait_until("a word", || said().contains("it is gone: make it"));

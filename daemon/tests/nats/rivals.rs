@@ -29,7 +29,7 @@ fn a_sender_with_other_keys_says_so_and_writes_nothing() {
         assert!(feed.near.run(&format!("bridge key new {file}")).status.success());
     }
     let [right, wrong] =
-        keys.map(|file| format!("--nats {} --set nats.create=true --keys {file}", server.url()));
+        keys.map(|file| format!("--nats {} --set nats.create=true --set keys={file}", server.url()));
     let mut first = feed.send(&right);
     let mut receive = feed.receive(&right.replace("--set nats.create=true ", ""));
     feed.wait_for(PACE.messages / 4, &mut [&mut first, &mut receive]);
@@ -38,9 +38,8 @@ fn a_sender_with_other_keys_says_so_and_writes_nothing() {
     feed.go_on(PACE.messages / 4, &mut [&mut first, &mut second, &mut receive]);
     // The first one is gone. Its silence is no reason to write, and another one with its keys goes on.
     drop(first);
-    let entries = || {
-        feed.near.json(&format!("bridge stream info ticks --nats {} --json", server.url()))["entries"].clone()
-    };
+    let entries =
+        || feed.near.json(&format!("bridge stream info ticks {} --json", server.url()))["entries"].clone();
     let before = wait_for("a stream at rest", || {
         let seen = entries();
         std::thread::sleep(Duration::from_millis(100));
@@ -54,9 +53,10 @@ fn a_sender_with_other_keys_says_so_and_writes_nothing() {
     assert_eq!(entries(), before);
     let mut third = feed.send(&right);
     feed.wait_for(PACE.messages + 1, &mut [&mut second, &mut third, &mut receive]);
-    let found = feed
-        .near
-        .json(&format!("bridge stream verify ticks {} --json", right.replace("--set nats.create=true ", "")));
+    let found = feed.near.json(&format!(
+        "bridge stream verify ticks {} --json",
+        right.replace("--set nats.create=true ", "").replace("--nats ", "")
+    ));
     let of = |name: &str| found[name].clone();
     assert_eq!(
         (of("messages"), of("repeated"), of("chain_breaks")),
@@ -118,7 +118,7 @@ fn a_takeover_of_an_idle_channel_moves_the_writing() {
     bridge("a sender that writes", &|send| send["is_fenced"] == 0 && send["stored"] == 101);
     publish(100);
     bridge("all messages", &|send| send["stored"] == 201);
-    let verify = format!("bridge stream verify ticks --nats {} --json", server.url());
+    let verify = format!("bridge stream verify ticks {} --json", server.url());
     let found: Value = serde_json::from_slice(&near.shmcast(&verify).output().unwrap().stdout).unwrap();
     assert_eq!(
         (&found["messages"], &found["repeated"], &found["chain_breaks"]),

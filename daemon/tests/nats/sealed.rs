@@ -31,13 +31,16 @@ fn sealed_blocks_are_read_with_their_keys_alone() {
     for name in ["right.keys", "wrong.keys"] {
         assert!(feed.near.run(&format!("bridge key new {}", file(name))).status.success());
     }
-    let nats = format!("--nats {}", server.url());
-    let mut send = feed.send(&format!("{nats} --set nats.create=true --keys {}", file("right.keys")));
-    let mut receive = feed.receive(&format!("{nats} --keys {}", file("right.keys")));
+    let nats = server.url();
+    let mut send =
+        feed.send(&format!("--nats {nats} --set nats.create=true --set keys={}", file("right.keys")));
+    let mut receive = feed.receive(&format!("--nats {nats} --set keys={}", file("right.keys")));
     feed.wait_for(PACE.messages / 2, &mut [&mut send, &mut receive]);
     // Nobody who has no key gets a message, and none writes one.
-    let strangers =
-        [(Host::new(), nats.clone()), (Host::new(), format!("{nats} --keys {}", file("wrong.keys")))];
+    let strangers = [
+        (Host::new(), format!("--nats {nats}")),
+        (Host::new(), format!("--nats {nats} --set keys={}", file("wrong.keys"))),
+    ];
     for (stranger, with) in &strangers {
         let mut bridge = feed.receive_on(stranger, with);
         bridge.wait_for_words("blocks were not taken");
@@ -46,16 +49,16 @@ fn sealed_blocks_are_read_with_their_keys_alone() {
     }
     let output = strangers[0]
         .0
-        .run(&format!("bridge stream verify ticks {nats} --keys {} --json", file("wrong.keys")));
+        .run(&format!("bridge stream verify ticks {nats} --set keys={} --json", file("wrong.keys")));
     assert_eq!(output.status.code(), Some(4), "{}", text(&output.stderr));
     feed.wait_for(PACE.messages + 1, &mut [&mut send, &mut receive]);
     let (received, _) = receive.end();
     assert_eq!(received["receive"]["unopened"], 0, "{received}");
     send.end();
-    let open = feed.near.run(&format!("bridge send ticks {nats} --until-end"));
+    let open = feed.near.run(&format!("bridge send ticks --nats {nats} --until-end"));
     let said = text(&open.stderr);
     assert!(open.status.code() == Some(1) && said.contains("sealed"), "{said}");
-    for keys in [String::new(), format!("--keys {}", file("right.keys"))] {
+    for keys in [String::new(), format!("--set keys={}", file("right.keys"))] {
         let found = feed.near.json(&format!("bridge stream verify ticks {nats} {keys} --json"));
         assert_eq!(
             (&found["messages"], found["sealed"] == found["blocks"]),

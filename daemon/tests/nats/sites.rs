@@ -31,7 +31,7 @@ fn a_copy_in_a_second_domain_has_the_same_messages() {
     let mut feed = Feed::publish(pace);
     feed.compare(|_| false);
     let mut send = feed.send(&format!("--nats {} --set nats.create=true", hub.url()));
-    let copy = format!("bridge stream create ticks --nats {} --mirror-of hub", site.url());
+    let copy = format!("bridge stream create ticks {} --mirror-of hub", site.url());
     wait_until("a copy", || feed.far.run(&copy).status.success());
     let mut receive = feed.receive(&format!("--nats {} --set nats.domain=site", site.url()));
     feed.wait_for(pace.messages + 1, &mut [&mut send, &mut receive]);

@@ -59,9 +59,9 @@ fn strangers_on_either_side_are_refused_by_a_sentence() {
     assert!(said.contains("authorization"), "{said}");
     let said = refused(&feed.near, format!("--nats {} --set nats.ca={}", url("u:secret"), pem("none.pem")));
     assert!(said.contains("none.pem"), "{said}");
-    let nats = format!("--nats {} --set nats.ca={}", url("u:secret"), pem("right.pem"));
-    let mut send = feed.send(&format!("{nats} --set nats.create=true"));
-    let mut receive = feed.receive(&nats);
+    let nats = format!("{} --set nats.ca={}", url("u:secret"), pem("right.pem"));
+    let mut send = feed.send(&format!("--nats {nats} --set nats.create=true"));
+    let mut receive = feed.receive(&format!("--nats {nats}"));
     feed.wait_for(pace.messages + 1, &mut [&mut send, &mut receive]);
     // The account is taken away: the bridge lives, says so, and goes on when it has it again.
     server.rewrite(|text| text.replace("password: secret", "password: other"));

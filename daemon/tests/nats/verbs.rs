@@ -13,7 +13,7 @@ fn a_stream_is_made_shown_checked_and_removed() {
     let test = "a_stream_is_made_shown_checked_and_removed";
     let Some((_turn, _dir, server)) = alone(test) else { return };
     let host = Host::new();
-    let nats = format!("--nats {}", server.url());
+    let nats = server.url();
     let fails = |verb: &str| {
         let output = host.run(&format!("bridge {verb} {nats}"));
         assert_eq!(output.status.code(), Some(1));
@@ -31,7 +31,7 @@ fn a_stream_is_made_shown_checked_and_removed() {
     assert!(!three.status.success(), "one server keeps no three copies");
     assert!(host.run(&format!("bridge stream rm a.b {nats}")).status.success());
     assert!(fails("stream rm a.b").contains("no stream"));
-    let output = host.run("bridge stream info a.b --nats ftp://x");
+    let output = host.run("bridge stream info a.b ftp://x");
     assert!(!output.status.success() && text(&output.stderr).contains("nats"), "{}", text(&output.stderr));
 }
 
@@ -46,7 +46,7 @@ fn next_term() {
 fn two_publishers_of_one_channel_are_told_apart() {
     let test = "two_publishers_of_one_channel_are_told_apart";
     let Some((_turn, _dir, server)) = alone(test) else { return };
-    let nats = format!("--nats {} --set nats.create=true --until-end", server.url());
+    let nats = format!("{} --set nats.create=true --until-end", server.url());
     let (old, new) = (Host::new(), Host::new());
     let publish = |host: &Host| {
         let mut command = host.shmcast("pub ticks");
@@ -57,7 +57,7 @@ fn two_publishers_of_one_channel_are_told_apart() {
     next_term();
     publish(&new);
     let send = |host: &Host| {
-        let output = host.run(&format!("bridge send ticks {nats}"));
+        let output = host.run(&format!("bridge send ticks --nats {nats}"));
         (output.status.code(), text(&output.stderr))
     };
     let (code, said) = send(&old);
@@ -67,7 +67,7 @@ fn two_publishers_of_one_channel_are_told_apart() {
     assert_eq!(code, Some(0), "{said}");
     let (code, said) = send(&old);
     assert!(code == Some(1) && said.contains("two publishers write one channel"), "{said}");
-    let found = new.json(&format!("bridge stream verify ticks --nats {} --json", server.url()));
+    let found = new.json(&format!("bridge stream verify ticks {} --json", server.url()));
     assert_eq!((&found["messages"], found["sessions"].as_array().unwrap().len()), (&6.into(), 2), "{found}");
 }
 
@@ -76,14 +76,14 @@ fn two_publishers_of_one_channel_are_told_apart() {
 fn a_channel_made_anew_while_the_clock_was_behind_follows_what_the_stream_has() {
     let test = "a_channel_made_anew_while_the_clock_was_behind_follows_what_the_stream_has";
     let Some((_turn, _dir, server)) = alone(test) else { return };
-    let nats = format!("--nats {}", server.url());
+    let nats = server.url();
     let (behind, old, far) = (Host::new(), Host::new(), Host::new());
     let publish = |host: &Host, lines: &[u8]| {
         let file = host.file("lines", lines);
         assert!(host.run(&format!("pub ticks --capacity 64KiB --input {}", file.display())).status.success());
     };
     let send = |host: &Host| {
-        let output = host.run(&format!("bridge send ticks {nats} --set nats.create=true --until-end"));
+        let output = host.run(&format!("bridge send ticks --nats {nats} --set nats.create=true --until-end"));
         (output.status.code(), text(&output.stderr))
     };
     publish(&behind, b"new 1\nnew 2\n");
@@ -98,7 +98,7 @@ fn a_channel_made_anew_while_the_clock_was_behind_follows_what_the_stream_has() 
     let found = far.json(&format!("bridge stream verify ticks {nats} --json"));
     assert_eq!((&found["messages"], found["sessions"].as_array().unwrap().len()), (&3.into(), 2), "{found}");
     // Readers follow it, and the one that it follows does not come again.
-    let output = far.run(&format!("bridge recv ticks {nats} --capacity 64KiB --until-end"));
+    let output = far.run(&format!("bridge recv ticks --nats {nats} --capacity 64KiB --until-end"));
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(text(&far.run("sub ticks --from oldest").stdout), "new 1\nnew 2\n");
     let (code, said) = send(&old);
@@ -109,7 +109,7 @@ fn a_channel_made_anew_while_the_clock_was_behind_follows_what_the_stream_has() 
 fn each_end_ends_with_the_channel_and_not_with_an_earlier_publisher() {
     let test = "each_end_ends_with_the_channel_and_not_with_an_earlier_publisher";
     let Some((_turn, _dir, server)) = alone(test) else { return };
-    let nats = format!("--nats {}", server.url());
+    let nats = server.url();
     let (near, far) = (Host::new(), Host::new());
     let publish = |lines: &[u8]| {
         let file = near.file("lines", lines);
@@ -118,15 +118,16 @@ fn each_end_ends_with_the_channel_and_not_with_an_earlier_publisher() {
     };
     publish(b"a1\na2\n");
     // The log gets the first publisher's end too, as nobody else publishes by then.
-    let mut first = near.start(&format!("bridge send ticks {nats} --set nats.create=true --until-end"));
+    let mut first =
+        near.start(&format!("bridge send ticks --nats {nats} --set nats.create=true --until-end"));
     assert!(first.wait().success());
     let mut second = near.start_with_input("pub ticks");
     second.child().stdin.as_mut().unwrap().write_all(b"b1\n").unwrap();
     wait_until("the second publisher", || near.json("stat ticks --json")["next_sequence"] == 4);
-    let mut send = near.start(&format!("bridge send ticks {nats} --until-end"));
+    let mut send = near.start(&format!("bridge send ticks --nats {nats} --until-end"));
     let stored = || near.json(&format!("bridge stream info ticks {nats} --json"))["next_sequence"].clone();
     wait_until("what is there", || stored() == 4);
-    let mut recv = far.start(&format!("bridge recv ticks {nats} --capacity 64KiB --until-end"));
+    let mut recv = far.start(&format!("bridge recv ticks --nats {nats} --capacity 64KiB --until-end"));
     wait_until("it at the far end", || {
         let output = far.run("stat ticks --json");
         let stat: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
@@ -148,12 +149,12 @@ fn each_end_ends_with_the_channel_and_not_with_an_earlier_publisher() {
 fn an_end_that_falls_into_a_silence_of_the_servers_is_said_all_the_same() {
     let test = "an_end_that_falls_into_a_silence_of_the_servers_is_said_all_the_same";
     let Some((_turn, _dir, server)) = alone(test) else { return };
-    let nats = format!("--nats {}", server.url());
+    let nats = server.url();
     let host = Host::new();
     let mut publisher = host.start_with_input("pub ticks --capacity 64KiB");
     publisher.child().stdin.as_mut().unwrap().write_all(b"1\n").unwrap();
-    let send =
-        host.start(&format!("bridge send ticks {nats} --set nats.create=true --wait-channel --until-end"));
+    let send = host
+        .start(&format!("bridge send ticks --nats {nats} --set nats.create=true --wait-channel --until-end"));
     wait_until("what is there", || {
         let output = host.run(&format!("bridge stream info ticks {nats} --json"));
         let info: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();

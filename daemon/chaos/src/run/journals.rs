@@ -110,7 +110,7 @@ impl World<'_> {
         }
         let dir = journals_dir(&self.dir).join(format!("{}-by-hand-{}", channel.name, recorder.dir));
         let mut command = self.programs.command(&self.programs.shmcast);
-        command.args(["record", &channel.name, "--file", FILE, "--to"]).arg(dir);
+        command.args(["record", &channel.name, "--set", &format!("file={FILE}"), "--to"]).arg(dir);
         command.env("SHMCAST_SOCKET", socket);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
         let child = command.spawn().context("start a recorder")?;

@@ -98,7 +98,16 @@ fn once(words: &Words, shmcast: &Path, case: &str, messages: u64) -> [f64; 3] {
         match &servers {
             None => drop(beside.args(["play", "--as", "reader", "--dir"]).arg(dir.path())),
             Some(servers) => {
-                beside.args(["bridge", "send", CHANNEL, "--create", "--nats", &servers.urls()[0], "--dir"]);
+                beside.args([
+                    "bridge",
+                    "send",
+                    CHANNEL,
+                    "--set",
+                    "nats.create=true",
+                    "--nats",
+                    &servers.urls()[0],
+                    "--dir",
+                ]);
                 beside.arg(dir.path());
             }
         }

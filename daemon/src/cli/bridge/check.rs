@@ -46,7 +46,6 @@ pub(super) struct Args {
     /// The configuration file
     file: PathBuf,
     /// This bridge only, by its name
-    #[arg(long, value_name = "NAME")]
     bridge: Option<String>,
     /// How long to listen to lines that are received
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]

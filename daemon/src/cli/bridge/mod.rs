@@ -18,11 +18,10 @@ use super::stop::{Interrupted, Stop};
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 pub(super) use options::ACCOUNT_VARIABLE;
-use options::{Draft, Options, Side};
+use options::{Options, Side};
 use shmcast_bridge::pcap::CaptureFile;
 use shmcast_bridge::spec::BridgeSpec;
 use shmcast_bridge::status::Life;
-use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -78,15 +77,15 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 /// Options of both directions.
 #[derive(Debug, clap::Args)]
 struct Common {
+    /// Servers of NATS JetStream that carry the channel in place of lines, such as nats://10.0.0.1:4222, or tls://host:4222 with TLS;
+    /// several with commas between
+    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    nats: Vec<String>,
     #[command(flatten)]
     options: Options,
     /// Interface of the lines, by name or address: one for all, or one for each in their order
     #[arg(long, value_name = "NAME")]
     interface: Vec<String>,
-    /// Form of the packets of all lines and leases: plain is MoldUDP64, for receivers of any make [default]; native keeps tag,
-    /// key flag and time, and takes messages up to 16MiB
-    #[arg(long, value_name = "FORM", value_parser = ["plain", "native"], hide_possible_values = true)]
-    profile: Option<String>,
     /// Copy every packet to this file, for Wireshark
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
@@ -116,21 +115,6 @@ impl Common {
             Some(_) => bail!("--pcap is for lines: what goes through servers is no packet of ours"),
             None => Ok(()),
         }
-    }
-
-    /// The table of the bridge of `channel` with these lines.
-    fn draft(
-        &self,
-        channel: &str,
-        side: Side,
-        (groups, sources): (&[SocketAddr], &[IpAddr]),
-    ) -> Result<Draft> {
-        let mut draft = self.options.draft(channel, side)?;
-        draft.put_lines(groups, &self.interface, sources)?;
-        if let Some(profile) = &self.profile {
-            draft.put("profile", profile.as_str());
-        }
-        Ok(draft)
     }
 }
 

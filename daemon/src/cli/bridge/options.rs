@@ -2,15 +2,15 @@
 //! `--set`. The daemon's own code reads the table, so an option has the same name, range and default everywhere.
 
 use super::for_each_line;
-use crate::config::{Config, explain, without_string};
-use anyhow::{Context, Result, anyhow, bail};
+use crate::cli::set::{Draft, Setting};
+use crate::config::Config;
+use anyhow::{Context, Result, bail};
 use shmcast_bridge::spec::BridgeSpec;
 use shmcast_bridge::spec::server::{Account, ServerAddress};
 use std::env::VarError;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use toml::{Table, Value};
 
 /// The environment variable with the account at the servers.
@@ -19,50 +19,13 @@ pub(crate) const ACCOUNT_VARIABLE: &str = "SHMCAST_NATS_ACCOUNT";
 /// Options of every verb that needs a bridge or its servers.
 #[derive(Debug, clap::Args)]
 pub(super) struct Options {
-    /// Servers of NATS JetStream that carry the channel in place of lines, such as nats://10.0.0.1:4222, or tls://host:4222 with TLS;
-    /// several with commas between
-    #[arg(long, value_name = "URL", value_delimiter = ',')]
-    nats: Vec<String>,
-    /// Seal native packets, or with --nats blocks, with the keys in this file; see `shmcast bridge key`
-    #[arg(long, value_name = "FILE")]
-    pub(super) keys: Option<PathBuf>,
     /// Take the channel's bridge from this configuration of a daemon
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Set a field of the bridge's table, such as payload_bytes=8900 or send.linger_ms=2000; `man shmcast.toml` has all of them, with
-    /// their ranges and defaults
-    #[arg(long, value_name = "FIELD=VALUE")]
+    /// Set a field of the bridge's table, such as profile=native, keys=FILE, payload_bytes=8900 or send.linger_ms=2000;
+    /// `man shmcast.toml` has all of them, with their ranges and defaults
+    #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<Setting>,
-}
-
-/// A field and its value.
-#[derive(Debug, Clone, PartialEq)]
-struct Setting {
-    field: String,
-    value: Value,
-}
-
-impl FromStr for Setting {
-    type Err = String;
-
-    /// Parses the value as TOML, and otherwise takes it as a string. So a word or an address needs no quotes.
-    fn from_str(text: &str) -> Result<Setting, String> {
-        let Some((field, value)) = text.split_once('=') else {
-            return Err("no \"=\": write it like send.linger_ms=2000".to_owned());
-        };
-        let is_name =
-            |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-        if !field.split('.').all(is_name) {
-            return Err(format!("{field:?} is no field: write it like send.linger_ms=2000"));
-        }
-        if field == "channel" {
-            return Err("the channel is the first argument".to_owned());
-        }
-        let read = format!("value = {value}").parse::<Table>().ok();
-        let value = read.filter(|table| table.len() == 1).and_then(|mut table| table.remove("value"));
-        let text = || text.split_once('=').map_or_else(String::new, |(_, value)| value.to_owned());
-        Ok(Setting { field: field.to_owned(), value: value.unwrap_or_else(|| Value::String(text())) })
-    }
 }
 
 /// What a bridge does with the channel.
@@ -99,20 +62,18 @@ impl Options {
         Ok(draft)
     }
 
-    /// The spec of the bridge: the draft with the options on top.
-    pub(super) fn finish(&self, mut draft: Draft) -> Result<BridgeSpec> {
-        self.refuse_accounts()?;
-        if !self.nats.is_empty() {
+    /// The spec of the bridge: the draft with the servers of NATS, if there are any, and the options on top.
+    pub(super) fn finish(&self, mut draft: Draft, side: Side, nats: &[String]) -> Result<BridgeSpec> {
+        self.refuse_accounts(nats)?;
+        if !nats.is_empty() {
             draft.put("engine", "nats");
-            draft.put("nats.servers", self.nats.clone());
+            draft.put("nats.servers", nats.to_vec());
         }
-        if let Some(keys) = &self.keys {
-            draft.put("keys", path(keys)?);
+        if self.set.iter().any(|setting| setting.table() == "channel") {
+            bail!("--set channel: the channel is the first argument");
         }
-        for Setting { field, value } in &self.set {
-            draft.put(field, value.clone());
-        }
-        let mut spec = draft.read()?;
+        draft.set(self.set.iter().filter(|setting| side != Side::Receive || !is_of_channel(setting)));
+        let mut spec: BridgeSpec = draft.read()?;
         if let Some(nats) = &mut spec.nats
             && nats.account.is_none()
             && nats.accounts().next().is_none()
@@ -125,16 +86,21 @@ impl Options {
         Ok(spec)
     }
 
-    /// Refuses addresses that contain an account, because every user of a host can read the arguments of a process.
-    fn refuse_accounts(&self) -> Result<()> {
-        let servers = |setting: &Setting| match setting.field.as_str() {
+    /// The settings of the channel that a receiver makes.
+    pub(super) fn of_channel(&self) -> impl Iterator<Item = &Setting> {
+        self.set.iter().filter(|setting| is_of_channel(setting))
+    }
+
+    /// Refuses addresses with an account, because every user of a host can read the arguments of a process.
+    fn refuse_accounts(&self, nats: &[String]) -> Result<()> {
+        let servers = |setting: &Setting| match setting.key.as_str() {
             "nats.servers" => has_account(&setting.value),
             "nats" => setting.value.get("servers").is_some_and(has_account),
             _ => false,
         };
-        if self.nats.iter().any(|text| text.contains('@')) || self.set.iter().any(servers) {
+        if nats.iter().any(|text| text.contains('@')) || self.set.iter().any(servers) {
             bail!(
-                "--nats: an account stands in the address, where every user of this host can read it: write it as USER:PASSWORD \
+                "an account stands in the address of a server, where every user of this host can read it: write it as USER:PASSWORD \
                  into a file of mode 600 and give --set nats.account=FILE, or set {ACCOUNT_VARIABLE}"
             );
         }
@@ -150,7 +116,7 @@ impl Options {
         let Some(Value::Array(bridges)) = root.remove("bridge") else {
             bail!("{}: it has no [[bridge]]", file.display());
         };
-        let name = self.set.iter().rfind(|setting| setting.field == "name").map(|setting| &setting.value);
+        let name = self.set.iter().rfind(|setting| setting.key == "name").map(|setting| &setting.value);
         let fits = |table: &Table| {
             table.get("channel").and_then(Value::as_str) == Some(channel)
                 && side.table().is_none_or(|side| table.contains_key(side))
@@ -179,29 +145,7 @@ impl Options {
     }
 }
 
-/// A table of a bridge in the making.
-#[derive(Debug)]
-pub(super) struct Draft(Table);
-
 impl Draft {
-    /// Sets a field. Its name may include tables, as in `send.linger_ms`.
-    pub(super) fn put(&mut self, field: &str, value: impl Into<Value>) {
-        let mut parts = field.split('.').peekable();
-        let mut table = &mut self.0;
-        while let Some(part) = parts.next() {
-            if parts.peek().is_none() {
-                table.insert(part.to_owned(), value.into());
-                return;
-            }
-            let below = table.entry(part).or_insert_with(|| Value::Table(Table::new()));
-            if !below.is_table() {
-                *below = Value::Table(Table::new());
-            }
-            let Value::Table(below) = below else { return };
-            table = below;
-        }
-    }
-
     /// As [`put`](Self::put), of a list that is not empty.
     pub(super) fn put_all<T: ToString>(&mut self, field: &str, values: &[T]) {
         if !values.is_empty() {
@@ -209,16 +153,14 @@ impl Draft {
         }
     }
 
-    /// Sets the bridge's lines, if `groups` has any. Interfaces and sources are given once for all lines, or once for each line.
+    /// Gives the bridge these lines, if there are any, each with its source. Interfaces are given once for all lines, or once for each.
     pub(super) fn put_lines(
         &mut self,
-        groups: &[SocketAddr],
+        groups: &[(SocketAddr, Option<IpAddr>)],
         interfaces: &[String],
-        sources: &[IpAddr],
     ) -> Result<()> {
         let interfaces = for_each_line("--interface", groups.len(), interfaces)?;
-        let sources = for_each_line("--source", groups.len(), sources)?;
-        let lines = groups.iter().zip(interfaces).zip(sources).map(|((group, interface), source)| {
+        let lines = groups.iter().zip(interfaces).map(|((group, source), interface)| {
             let mut line = Table::from_iter([("group".to_owned(), Value::from(group.to_string()))]);
             line.extend(interface.map(|interface| ("interface".to_owned(), Value::from(interface))));
             line.extend(source.map(|source| ("source".to_owned(), Value::from(source.to_string()))));
@@ -230,20 +172,11 @@ impl Draft {
         }
         Ok(())
     }
+}
 
-    fn read(self) -> Result<BridgeSpec> {
-        Value::Table(self.0).try_into().map_err(|e: toml::de::Error| {
-            let shown = e.to_string();
-            let place = shown.lines().find_map(|line| line.strip_prefix("in `")?.strip_suffix('`'));
-            // These fields may contain an account.
-            let is_secret = place.is_some_and(|place| place.starts_with("nats"));
-            let message = if is_secret { without_string(e.message()) } else { e.message().to_owned() };
-            match place {
-                Some(place) => anyhow!("{place}: {}", explain(&message)),
-                None => anyhow!("{}", explain(&message)),
-            }
-        })
-    }
+/// Whether a setting is one of the channel, and not of the bridge. No name is both.
+fn is_of_channel(setting: &Setting) -> bool {
+    ["capacity", "max_message", "permissions", "board"].contains(&setting.table())
 }
 
 /// Whether an account stands in one of these addresses.
@@ -253,11 +186,6 @@ fn has_account(servers: &Value) -> bool {
         Value::Array(servers) => servers.iter().any(has_account),
         _ => false,
     }
-}
-
-/// A path as a configuration has it.
-pub(super) fn path(path: &Path) -> Result<String> {
-    path.to_str().map(str::to_owned).ok_or_else(|| anyhow!("{}: not UTF-8", path.display()))
 }
 
 fn account_of_environment() -> Result<Option<Account>> {
@@ -276,12 +204,12 @@ mod tests {
 
     fn options(set: &[&str]) -> Options {
         let set = set.iter().map(|text| text.parse().expect("it is a setting")).collect();
-        Options { nats: Vec::new(), keys: None, config: None, set }
+        Options { config: None, set }
     }
 
     fn spec(set: &[&str]) -> Result<BridgeSpec> {
         let options = options(set);
-        options.finish(options.draft("ticks", Side::Send)?)
+        options.finish(options.draft("ticks", Side::Send)?, Side::Send, &[])
     }
 
     #[test]
@@ -310,9 +238,7 @@ mod tests {
             let error = error.unwrap_err().to_string();
             assert!(error.contains(said), "{set}: {error}");
         }
-        for text in ["linger", "=5", "a b=5", "channel=other", "send.=5"] {
-            assert!(text.parse::<Setting>().is_err(), "{text}");
-        }
+        assert!(spec(&["channel=other"]).unwrap_err().to_string().contains("first argument"));
     }
 
     #[test]
@@ -342,7 +268,7 @@ mod tests {
         };
         let take = |set: &[&str], side| {
             let options = Options { config: Some(file.clone()), ..options(set) };
-            options.draft("ticks", side).and_then(|draft| options.finish(draft))
+            options.draft("ticks", side).and_then(|draft| options.finish(draft, side, &[]))
         };
         fs::write(&file, format!("{channel}max_message = \"1KiB\"\n{}", bridge("one", 1))).unwrap();
         let spec = take(&["send.ttl=9"], Side::Send).unwrap();

@@ -3,6 +3,7 @@
 
 use super::{Alarm, Common, LOOK, Side, Stop, engine, finish, outcome, progress, tell_refusals};
 use crate::cli::figures::{Ns, grouped};
+use crate::cli::ring::Settings;
 use crate::cli::say::{note, print_json};
 use crate::cli::units::{parse_address, parse_size};
 use crate::cli::{Host, HostArg};
@@ -20,10 +21,21 @@ use std::process::ExitCode;
 const EXAMPLE: &str = "\
 Examples:
   shmcast bridge recv ticks --from 239.1.2.3:30001 --interface eth0 --server 10.0.0.1:30002
-  shmcast bridge recv ticks --from 239.1.2.3:30001 --from 239.1.2.4:30001 --source 10.0.0.1 --set wait=spin --set cpu=3
-  shmcast bridge recv ticks --server 10.0.0.1:30002 --unicast
-  shmcast bridge recv ticks --nats nats://10.0.0.1:4222                       # through a server, from a far site
-  shmcast bridge recv itch --from 233.54.12.111:26477 --server 206.200.1.1:18001 --set receive.lease=false   # another make's
+  # Two lines from one sender
+  shmcast bridge recv ticks --from 10.0.0.1@239.1.2.3:30001 --from 10.0.0.1@239.1.2.4:30001 \\
+      --set wait=spin --set cpu=3
+  # Where the network has no multicast
+  shmcast bridge recv ticks --server 10.0.0.1:30002 --set receive.unicast=true
+  # Through a server, from a far site
+  shmcast bridge recv ticks --nats nats://10.0.0.1:4222
+  # From a sender of another make
+  shmcast bridge recv itch --from 233.54.12.111:26477 --server 206.200.1.1:18001 \\
+      --set receive.lease=false
+
+--set receive.from=SEQUENCE names the message to begin with, if there is no session to resume.
+--set also takes keys of the channel that is made here: max_message, permissions and board, as
+`shmcast pub --help` lists them. Without max_message, messages on plain lines may be as large as
+fits an Ethernet frame, or payload_bytes if that is more.
 
 Exit codes: 0 success, 3 messages were missed, 1 error, 2 wrong usage. Ctrl-C and SIGTERM are the
 ordinary end, 0 or 3; with --until-end the code is 130 or 143 if the session has not ended.";
@@ -35,71 +47,62 @@ pub(super) struct Args {
     channel: String,
     #[command(flatten)]
     host: HostArg,
-    /// Multicast group, or an address of this host, and port; several are copies of one feed
-    #[arg(long, value_name = "GROUP:PORT", value_parser = parse_address, required_unless_present_any = ["unicast", "nats", "config"])]
-    from: Vec<SocketAddr>,
-    /// Take the groups from this sender only: one for all, or one for each in their order
-    #[arg(long, value_name = "IP")]
-    source: Vec<IpAddr>,
+    /// Multicast group, or an address of this host, and port; several are copies of one feed. As SOURCE@GROUP:PORT, the
+    /// group is taken from this sender only
+    #[arg(long, value_name = "GROUP:PORT", value_parser = parse_line, required_unless_present_any = ["nats", "config", "set"])]
+    from: Vec<(SocketAddr, Option<IpAddr>)>,
     /// Servers to ask for what is missing, in turn
     #[arg(long, value_name = "IP:PORT", value_parser = parse_address)]
     server: Vec<SocketAddr>,
-    /// Have the servers send the feed itself, for networks without multicast
-    #[arg(long)]
-    unicast: bool,
-    /// First message to receive, if there is no session to resume [default: the first that arrives]
-    #[arg(long, value_name = "SEQUENCE")]
-    first: Option<i64>,
     /// Size of the ring for a new channel: a power of two from 64KiB to 16GiB [default: 64MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     capacity: Option<u64>,
-    /// Largest message of a new channel [default: what fits an Ethernet frame, or payload_bytes if that is more]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    max_message: Option<u64>,
     #[command(flatten)]
     common: Common,
 }
 
 impl Args {
     fn spec(&self, channel: &str) -> Result<BridgeSpec> {
-        let mut draft = self.common.draft(channel, Side::Receive, (&self.from, &self.source))?;
+        let mut draft = self.common.options.draft(channel, Side::Receive)?;
+        draft.put_lines(&self.from, &self.common.interface)?;
         draft.put_all("receive.servers", &self.server);
-        if self.unicast {
-            draft.put("receive.unicast", true);
-        }
-        if let Some(first) = self.first {
-            draft.put("receive.from", first);
-        }
-        self.common.options.finish(draft)
+        self.common.options.finish(draft, Side::Receive, &self.common.nats)
     }
 
-    /// Returns the options for opening the channel. A new channel's largest message fits a packet, so that the channel can be sent on.
-    fn publisher(&self, host: &Host, spec: &BridgeSpec) -> PublisherBuilder {
+    /// The options for opening the channel. A new channel is for messages that fit a packet, so that it can
+    /// be sent on.
+    fn publisher(&self, host: &Host, spec: &BridgeSpec) -> Result<PublisherBuilder> {
+        let settings = Settings::read(self.capacity, self.common.options.of_channel())?;
         // The bridge starts once and runs for a long time, so it may take its time at the start.
-        let mut publisher = host.publisher(&spec.channel).prepare(Preparation::FULL);
-        let is_new = host.channel(&spec.channel).is_err();
-        if let Some(capacity) = self.capacity {
-            publisher = publisher.capacity(capacity);
+        let publisher = settings.publisher(host, &spec.channel)?.prepare(Preparation::FULL);
+        let is_any_size = spec.receive_profile() == Profile::Native || spec.nats().is_some();
+        // Native packets bring messages of any size that a channel takes.
+        if is_any_size || settings.max_message.is_some() || host.channel(&spec.channel).is_ok() {
+            return Ok(publisher);
         }
         // A sender of another make may fill an Ethernet frame.
         let most = if fault!("only_our_payloads_fit") { 0 } else { ETHERNET_PAYLOAD_BYTES };
         let datagram = spec.payload_bytes.max(most);
         let fits = (datagram - HEADER_BYTES - LENGTH_BYTES) as u64;
-        match self.max_message {
-            // Native packets and engines carry messages of any size that a channel accepts.
-            None if spec.receive_profile() == Profile::Native || spec.nats().is_some() => publisher,
-            Some(max_message) => publisher.max_message(max_message),
-            None if is_new => publisher.max_message(fits.min(self.capacity.unwrap_or(DEFAULT_CAPACITY) / 8)),
-            None => publisher,
-        }
+        Ok(publisher.max_message(fits.min(settings.capacity.unwrap_or(DEFAULT_CAPACITY) / 8)))
     }
+}
+
+/// Reads the address of a line, behind its source if it has one.
+fn parse_line(text: &str) -> Result<(SocketAddr, Option<IpAddr>), String> {
+    let Some((source, group)) = text.split_once('@') else { return Ok((parse_address(text)?, None)) };
+    // An account may stand here by mistake. So the text is not quoted, and nothing up to an @ of an error is shown.
+    let source = source.parse().map_err(|_| {
+        "no address of a sender in front of the group: write its IP address, as in 10.0.0.1".to_owned()
+    })?;
+    Ok((parse_address(group)?, Some(source)))
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
     let (host, channel) = args.host.host_of(&args.channel)?;
     let spec = args.spec(&channel)?;
-    let publisher = args.publisher(&host, &spec);
+    let publisher = args.publisher(&host, &spec)?;
     if spec.nats().is_some() {
         args.common.refuse_capture()?;
         return engine::receive(&spec, publisher, (args.common.until_end, args.common.json), &stop);
@@ -170,7 +173,7 @@ fn missed(channel: &str, counters: &ReceiveCounters, more: u64) -> String {
     let hint = match counters.host.messages_too_large {
         0 => String::new(),
         large => format!(
-            "; {} so far are larger than the channel takes: make it with a larger --max-message",
+            "; {} so far are larger than the channel takes: make it with a larger --set max_message=SIZE",
             grouped(large)
         ),
     };

@@ -5,7 +5,7 @@ use crate::cli::HostArg;
 use crate::cli::figures::{grouped, size};
 use crate::cli::say::{note, print_json};
 use crate::cli::stop::Interrupted;
-use crate::cli::units::{parse_address, parse_size};
+use crate::cli::units::parse_address;
 use anyhow::{Result, bail};
 use serde_json::json;
 use shmcast::hosting::fault;
@@ -23,17 +23,22 @@ use std::process::ExitCode;
 const EXAMPLE: &str = "\
 Examples:
   shmcast bridge send ticks --to 239.1.2.3:30001 --interface eth0
-  shmcast bridge send ticks --to 239.1.2.3:30001 --to 239.1.2.4:30001 --interface eth0 --interface eth1 \\
-      --repair 10.0.0.1:30002 --allow 10.0.0.0/24
-  shmcast bridge send ticks --repair 10.0.0.1:30002 --allow 10.0.0.0/24      # unicast, to whoever takes a lease
-  shmcast bridge send ticks --to 239.1.2.3:30001 --interface eth0 --repair 10.0.0.1:30002 --allow 10.0.0.0/24 \\
-      --set send.repair.history=/var/lib/ticks    # where `shmcast record ticks --to /var/lib/ticks` writes
-  shmcast bridge send ticks --nats nats://10.0.0.1:4222 --create    # through a server, to far sites
-  shmcast bridge send ticks --config /etc/shmcast/shmcast.toml --from oldest
+  shmcast bridge send ticks --to 239.1.2.3:30001 --to 239.1.2.4:30001 \\
+      --interface eth0 --interface eth1 --repair 10.0.0.1:30002 --allow 10.0.0.0/24
+  # Unicast, to whoever takes a lease
+  shmcast bridge send ticks --repair 10.0.0.1:30002 --allow 10.0.0.0/24
+  # Repairs also from where `shmcast record ticks --to /var/lib/ticks` writes
+  shmcast bridge send ticks --to 239.1.2.3:30001 --interface eth0 --repair 10.0.0.1:30002 \\
+      --allow 10.0.0.0/24 --set send.repair.history=/var/lib/ticks
+  # Through a server, to far sites
+  shmcast bridge send ticks --nats nats://10.0.0.1:4222 --set nats.create=true
+  shmcast bridge send ticks --config /etc/shmcast/shmcast.toml --set send.from=oldest
 
-The channel's max_message must fit a packet: make it with `shmcast pub --max-message 1378`.
-The first Ctrl-C sends what waits, leaves, and serves repairs for send.linger_ms; the session goes on if another bridge carries it.
-One after the channel's end ends the program.
+The channel's max_message must fit a packet: make it with `shmcast pub --set max_message=1378`.
+--set send.from=oldest begins with the oldest message, latest with the next, and resume, the
+default, behind the last one that was sent. The first Ctrl-C sends what waits, leaves, and serves
+repairs for send.linger_ms; the session goes on if another bridge carries it. One after the
+channel's end ends the program.
 
 Exit codes: 0 success, 3 messages were overwritten before they were sent, 1 error, 2 wrong usage.
 Ctrl-C and SIGTERM are the ordinary end, 0 or 3; with --until-end the code is 130 or 143 if the
@@ -47,7 +52,7 @@ pub(super) struct Args {
     #[command(flatten)]
     host: HostArg,
     /// Multicast group, or a host's address, and port; several are copies of one feed
-    #[arg(long, value_name = "GROUP:PORT", value_parser = parse_address, required_unless_present_any = ["repair", "nats", "config"])]
+    #[arg(long, value_name = "GROUP:PORT", value_parser = parse_address, required_unless_present_any = ["repair", "nats", "config", "set"])]
     to: Vec<SocketAddr>,
     /// Serve repairs and unicast leases at this address
     #[arg(long, value_name = "IP:PORT", value_parser = parse_address)]
@@ -55,16 +60,6 @@ pub(super) struct Args {
     /// Networks that may request repairs and leases [default: none]
     #[arg(long, value_name = "NET")]
     allow: Vec<Network>,
-    /// First message to send: resume begins after the last one that was sent, oldest with the oldest one, latest with the next one
-    /// [default: resume]
-    #[arg(long, value_name = "START", value_parser = ["resume", "oldest", "latest"])]
-    from: Option<String>,
-    /// Create the stream at the servers, if it is not there
-    #[arg(long)]
-    create: bool,
-    /// Largest block that is sent to the servers, such as 256KiB
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    block: Option<u64>,
     /// Wait for the channel
     #[arg(long)]
     wait_channel: bool,
@@ -74,21 +69,14 @@ pub(super) struct Args {
 
 impl Args {
     fn spec(&self, channel: &str) -> Result<BridgeSpec> {
-        let mut draft = self.common.draft(channel, Side::Send, (&self.to, &[]))?;
+        let lines: Vec<_> = self.to.iter().map(|group| (*group, None)).collect();
+        let mut draft = self.common.options.draft(channel, Side::Send)?;
+        draft.put_lines(&lines, &self.common.interface)?;
         if let Some(repair) = self.repair {
             draft.put("send.repair.bind", repair.to_string());
         }
         draft.put_all("send.repair.allow", &self.allow);
-        if let Some(from) = &self.from {
-            draft.put("send.from", from.clone());
-        }
-        if self.create {
-            draft.put("nats.create", true);
-        }
-        if let Some(block) = self.block {
-            draft.put("nats.block_bytes", i64::try_from(block)?);
-        }
-        self.common.options.finish(draft)
+        self.common.options.finish(draft, Side::Send, &self.common.nats)
     }
 }
 

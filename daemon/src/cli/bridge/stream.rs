@@ -19,10 +19,10 @@ const MOST_PRINTED: usize = 20;
 
 const EXAMPLE: &str = "\
 Examples:
-  shmcast bridge stream create ticks --nats nats://10.0.0.1:4222 --set nats.keep_bytes=10_000_000_000
-  shmcast bridge stream info ticks --nats nats://10.0.0.1:4222
-  shmcast bridge stream verify ticks --nats nats://10.0.0.1:4222
-  shmcast bridge stream rm ticks --nats nats://10.0.0.1:4222
+  shmcast bridge stream create ticks nats://10.0.0.1:4222 --set nats.keep_bytes=10_000_000_000
+  shmcast bridge stream info ticks nats://10.0.0.1:4222
+  shmcast bridge stream verify ticks nats://10.0.0.1:4222
+  shmcast bridge stream rm ticks nats://10.0.0.1:4222
 
 Exit codes: 0 success, 1 error, 2 wrong usage; verify: 3 messages are named as lost, 4 the stream is damaged.";
 
@@ -65,6 +65,9 @@ enum Verb {
 struct What {
     /// Name of the channel
     channel: String,
+    /// Servers of NATS JetStream, such as nats://10.0.0.1:4222, or tls://host:4222 with TLS; several with commas between
+    #[arg(value_name = "URL", num_args = 1, value_delimiter = ',', required_unless_present_any = ["config", "set"])]
+    servers: Vec<String>,
     #[command(flatten)]
     options: Options,
     /// Print as JSON
@@ -75,9 +78,9 @@ struct What {
 impl What {
     fn spec(&self) -> Result<BridgeSpec> {
         let draft = self.options.draft(&self.channel, Side::Neither)?;
-        let spec = self.options.finish(draft)?;
+        let spec = self.options.finish(draft, Side::Neither, &self.servers)?;
         if spec.nats().is_none() {
-            bail!("give the servers: --nats nats://HOST:4222");
+            bail!("give the servers, as in nats://HOST:4222");
         }
         Ok(spec)
     }
@@ -161,7 +164,7 @@ fn report(name: &str, found: &Verified, has_keys: bool) {
         note!("{name}: {} blocks do not join the one before them", grouped(found.chain_breaks));
     }
     if found.sealed > 0 && !has_keys {
-        note!("{name}: {} blocks are sealed: --keys looks inside", grouped(found.sealed));
+        note!("{name}: {} blocks are sealed: --set keys=FILE looks inside", grouped(found.sealed));
     }
     let is = if found.is_sound() { "whole" } else { "DAMAGED" };
     note!("{name}: {} messages in {} blocks: {is}", grouped(found.messages), grouped(found.blocks));

@@ -1,4 +1,4 @@
-//! `shmcast journal export`: writes a journal as the packets of a feed. `shmcast pub --pcap --unwrap` and network tools read the result.
+//! `shmcast journal export`: a journal as packets of a feed, which `shmcast replay --unwrap` and network tools read.
 
 use super::span::{Item, Span};
 use super::{Source, above, not_written};
@@ -26,15 +26,15 @@ use std::process::ExitCode;
 
 const EXAMPLE: &str = "\
 Examples:
-  shmcast journal export /var/lib/shmcast/ticks --pcap ticks.pcap --from 09:30 --to 10:00
-  shmcast pub again --pcap ticks.pcap --unwrap
+  shmcast journal export /var/lib/shmcast/ticks ticks.pcap --from 09:30 --to 10:00
+  shmcast replay ticks.pcap --into again --unwrap
 
 Packets of MoldUDP64 with the times of the messages, as a bridge would have sent them. Tags and key
 flags are not in them. Sequences that are missing are left out, and --unwrap makes them a gap. More
 than 64,836 at once are announced by heartbeats.
 
 Exit codes: 0 nothing missing, 3 sequences are missing, 1 error; 130 (Ctrl-C) or 143 (SIGTERM)
-if it came before the end: there is no FILE then.";
+if it came before the end: there is no OUT then.";
 
 /// Bytes of a packet to which messages are added.
 const PACKET_BYTES: usize = 1_400;
@@ -52,12 +52,11 @@ pub(super) struct Args {
     #[command(flatten)]
     source: Source,
     /// Capture to write, with nanoseconds; must not be there
-    #[arg(long, value_name = "FILE")]
-    pcap: PathBuf,
+    out: PathBuf,
     #[command(flatten)]
     span: Span,
     /// Address and port that the packets go to
-    #[arg(long, value_name = "IP:PORT", default_value = "239.192.0.1:26400", value_parser = parse_address)]
+    #[arg(value_name = "IP:PORT", default_value = "239.192.0.1:26400", value_parser = parse_address)]
     address: SocketAddr,
     /// Print the sums as JSON
     #[arg(long)]
@@ -66,26 +65,26 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
-    let place = || format!("--pcap {}", args.pcap.display());
-    if args.pcap.symlink_metadata().is_ok() {
+    let place = || args.out.display().to_string();
+    if args.out.symlink_metadata().is_ok() {
         bail!("{} is there already: remove it, or give another name", place());
     }
-    // The file gets its name when it is complete. If it is dropped earlier, it is removed.
-    let unfinished = tempfile::Builder::new().prefix(".shmcast-export-").tempfile_in(above(&args.pcap));
+    // It gets its name when it is whole. Dropped before, it is removed.
+    let unfinished = tempfile::Builder::new().prefix(".shmcast-export-").tempfile_in(above(&args.out));
     let mut unfinished = unfinished.with_context(place)?;
     let sums = write(args, unfinished.as_file_mut(), &stop)?;
     unfinished.as_file().sync_all().with_context(place)?;
-    unfinished.persist_noclobber(&args.pcap).with_context(place)?;
+    unfinished.persist_noclobber(&args.out).with_context(place)?;
     if args.json {
         print_json(&json!({
-            "pcap": args.pcap, "messages": sums.messages, "bytes": sums.bytes, "packets": sums.packets,
+            "pcap": args.out, "messages": sums.messages, "bytes": sums.bytes, "packets": sums.packets,
             "missing": sums.missing, "session": sums.session,
         }))?;
     } else {
         let (messages, packets, missing) =
             (grouped(sums.messages), grouped(sums.packets), grouped(sums.missing));
         let missing = if sums.missing > 0 { format!("; {missing} are missing") } else { String::new() };
-        let (place, bytes) = (args.pcap.display(), size(sums.bytes));
+        let (place, bytes) = (args.out.display(), size(sums.bytes));
         note!("{place}: {messages} messages, {bytes} of payload, in {packets} packets{missing}");
     }
     Ok(if sums.missing > 0 { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
@@ -121,7 +120,7 @@ fn write(args: &Args, out: &mut std::fs::File, stop: &Stop) -> Result<Sums> {
     while let Some(Item { entry, wall_ns, .. }) = part.next()? {
         if stop.is_set() {
             bar.finish_and_clear();
-            return Err(not_written(stop, &args.pcap));
+            return Err(not_written(stop, &args.out));
         }
         match entry {
             Entry::Message(message) => feed.message(&message, wall_ns)?,

@@ -1,9 +1,9 @@
 //! `shmcast journal join`: one journal of parts of it.
 
-use super::Only;
 use super::cut::{beginning, clock_at, is_of_the_channel};
 use super::new::{New, Sums};
 use super::span::{Item, Part};
+use super::{open, open_and_say};
 use crate::cli::stop::Stop;
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressFinish};
@@ -29,11 +29,9 @@ Exit codes: 0 nothing missing, 3 sequences are missing and OUT names each, 1 err
 pub(super) struct Args {
     #[command(flatten)]
     out: New,
-    /// Directories of the parts
+    /// Directories of the parts, or folders of one stream in them
     #[arg(required = true, value_name = "PART")]
     parts: Vec<PathBuf>,
-    #[command(flatten)]
-    only: Only,
 }
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
@@ -54,7 +52,7 @@ fn sources(args: &Args) -> Result<Vec<Source<'_>>> {
     let mut known: Option<(StreamId, &Path)> = None;
     let mut sources = Vec::new();
     for dir in &args.parts {
-        let (journal, shown) = (args.only.open_and_say(dir)?, dir.display());
+        let (journal, shown) = (open_and_say(dir)?, dir.display());
         let Some(file) = journal.files().first() else {
             bail!("no file in {shown} can be used: see `shmcast journal verify {shown}`");
         };
@@ -62,7 +60,7 @@ fn sources(args: &Args) -> Result<Vec<Source<'_>>> {
         if !file.header.stream.is(stream) {
             let other = other.display();
             bail!(
-                "{shown} has another stream than {other}: `shmcast journal ls` shows the streams of each, and --stream takes one"
+                "{shown} has another stream than {other}: `shmcast journal ls` shows the streams of each: give the folder of one"
             );
         }
         let first = file.header.sequence;
@@ -123,7 +121,7 @@ fn join(args: &Args, sources: &mut [Source<'_>], to: &Path, stop: &Stop) -> Resu
     let bar = ProgressBar::new_spinner().with_message("joining").with_finish(ProgressFinish::AndClear);
     let first = sources.iter().min_by_key(|source| source.first).context("no part was given")?;
     let mut due = first.first;
-    let (header, clock) = beginning(args.only.open(first.dir)?, due, stop, &args.out, &bar)?;
+    let (header, clock) = beginning(open(first.dir)?, due, stop, &args.out, &bar)?;
     let cut = Cut::begin(to, &header, args.out.file, clock)?;
     let sums = Sums { first: due, ..Sums::default() };
     let mut joining = Joining { args, stop, bar, cut, sums, since: Vec::new(), lost: None };

@@ -48,11 +48,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Opens the journals of all streams, or of the stream that the user named.
+/// The journals of all streams, or of the one whose folder was given.
 fn journals(source: &Source) -> Result<Vec<Journal>> {
-    if source.only.stream.is_none()
-        && let Ok(streams) = Streams::open(&source.dir)
-    {
+    if let Ok(streams) = Streams::open(&source.dir) {
         let mut journals = streams.into_journals();
         journals.retain(|journal| !journal.files().is_empty() || !journal.problems().is_empty());
         if !journals.is_empty() {

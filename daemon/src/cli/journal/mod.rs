@@ -14,7 +14,6 @@ mod verify;
 use super::say::note;
 use super::stop::Stop;
 use anyhow::{Context, Result};
-use shmcast::StreamId;
 use shmcast::journal::{Journal, Streams};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -70,60 +69,40 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 /// A journal that a verb reads.
 #[derive(Debug, clap::Args)]
 pub(super) struct Source {
-    /// Directory of the journal, or the folder of one stream in it
+    /// Directory of the journal, of which the newest stream is taken, or the folder of one stream in it
     #[arg(id = "journal", value_name = "JOURNAL")]
     pub(super) dir: PathBuf,
-    #[command(flatten)]
-    only: Only,
-}
-
-/// The stream that is taken where a directory has several.
-#[derive(Debug, Clone, Copy, clap::Args)]
-struct Only {
-    /// Take this stream: `shmcast journal ls` lists all in the directory [default: the newest]
-    #[arg(long, value_name = "ID", value_parser = parse_stream)]
-    stream: Option<StreamId>,
-}
-
-fn parse_stream(text: &str) -> Result<StreamId, &'static str> {
-    StreamId::parse(text).ok_or("give the 32 digits that `shmcast journal ls` shows")
 }
 
 impl Source {
     /// Opens it.
     fn open(&self) -> Result<Journal> {
-        self.only.open(&self.dir)
+        open(&self.dir)
     }
 
     /// Opens the journal. If the directory has several streams, prints which stream was chosen.
     fn open_and_say(&self) -> Result<Journal> {
-        self.only.open_and_say(&self.dir)
+        open_and_say(&self.dir)
     }
 }
 
-impl Only {
-    fn open(self, dir: &Path) -> Result<Journal> {
-        let opened = match self.stream {
-            Some(stream) => Journal::open_stream(dir, stream),
-            None => Journal::open(dir),
-        };
-        opened.context("journal")
-    }
+fn open(dir: &Path) -> Result<Journal> {
+    Journal::open(dir).context("journal")
+}
 
-    fn open_and_say(self, dir: &Path) -> Result<Journal> {
-        let journal = self.open(dir)?;
-        let others = Streams::open(dir).map_or(0, |streams| {
-            let with_files = streams.journals().iter().filter(|journal| !journal.files().is_empty());
-            with_files.filter(|other| other.stream() != journal.stream()).count()
-        });
-        if let (None, 1.., Some(stream)) = (self.stream, others, journal.stream()) {
-            let dir = dir.display();
-            note!(
-                "{dir}: this is of stream {stream}, the newest; `shmcast journal ls {dir}` shows {others} more, for --stream"
-            );
-        }
-        Ok(journal)
+fn open_and_say(dir: &Path) -> Result<Journal> {
+    let journal = open(dir)?;
+    let others = Streams::open(dir).map_or(0, |streams| {
+        let with_files = streams.journals().iter().filter(|journal| !journal.files().is_empty());
+        with_files.filter(|other| other.stream() != journal.stream()).count()
+    });
+    if let (1.., Some(stream)) = (others, journal.stream()) {
+        let dir = dir.display();
+        note!(
+            "{dir}: this is of stream {stream}, the newest; `shmcast journal ls {dir}` shows {others} more: give the folder {dir}/STREAM of one"
+        );
     }
+    Ok(journal)
 }
 
 /// The directory that has the file at `path`.

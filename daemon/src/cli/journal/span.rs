@@ -43,6 +43,11 @@ pub(in crate::cli) struct Part {
 }
 
 impl Span {
+    /// Whether a part was asked for.
+    pub(in crate::cli) fn is_given(&self) -> bool {
+        self.from.is_some() || self.to.is_some()
+    }
+
     /// Opens the part. There is something in it.
     pub(in crate::cli) fn open(&self, source: &Source) -> Result<Part> {
         let mut part = self.begin(source, source.open_and_say()?)?;

@@ -76,7 +76,7 @@ pub(super) struct CompletionsArgs {
     /// The shell
     shell: Shell,
     /// The program to complete
-    #[arg(long = "for", value_name = "PROGRAM", value_enum, default_value = "shmcast")]
+    #[arg(value_enum, default_value = "shmcast")]
     program: Program,
 }
 
@@ -107,7 +107,7 @@ fn with_channels(command: clap::Command) -> clap::Command {
 
 /// Returns the channels that a verb without `--dir` would find. Returns none if they cannot be listed.
 fn channels() -> Vec<CompletionCandidate> {
-    let host = HostArg { dir: None }.host();
+    let host = HostArg::default().host();
     let channels = host.ok().and_then(|host| host.channels().ok()).unwrap_or_default();
     channels.into_iter().map(|channel| CompletionCandidate::new(channel.channel)).collect()
 }

@@ -148,9 +148,9 @@ impl Stage {
         Ok(stage)
     }
 
-    /// The option with the addresses of all servers.
+    /// The addresses of all servers.
     pub(super) fn nats(&self) -> String {
-        format!("--nats {}", self.cluster.urls())
+        self.cluster.urls()
     }
 
     fn command(&self, is_near: bool, arguments: &str) -> Command {
@@ -169,7 +169,8 @@ impl Stage {
     }
 
     fn sender(&self) -> Bridge {
-        let mut command = self.command(true, &format!("send ticks {} --set nats.create=true", self.nats()));
+        let mut command =
+            self.command(true, &format!("send ticks --nats {} --set nats.create=true", self.nats()));
         if let Some(Planted::InSender(mistake)) = self.planted {
             command.env("SHMCAST_ENGINE_MISTAKE", mistake);
         }
@@ -178,7 +179,7 @@ impl Stage {
 
     /// Starts the end that receives.
     pub(super) fn begin_receive(&mut self) {
-        let mut command = self.command(false, &format!("recv ticks --capacity 64MiB {}", self.nats()));
+        let mut command = self.command(false, &format!("recv ticks --capacity 64MiB --nats {}", self.nats()));
         if let Some(Planted::InReceiver(mistake)) = self.planted {
             command.env("SHMCAST_ENGINE_MISTAKE", mistake);
         }
@@ -315,7 +316,7 @@ impl Stage {
     pub(super) fn next_leader(&self, not: &str) -> Result<String, String> {
         let others = self.cluster.servers.iter().enumerate();
         let others = others.filter(|(n, _)| format!("s{n}") != not).map(|(_, server)| server.url());
-        let nats = format!("--nats {}", others.collect::<Vec<_>>().join(","));
+        let nats = others.collect::<Vec<_>>().join(",");
         Ok(wait_for("another leader", || {
             let info = self.info(&nats);
             let name = info["leader"].as_str().unwrap_or_default();

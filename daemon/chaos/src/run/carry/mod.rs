@@ -291,7 +291,7 @@ impl World<'_> {
             .arg(&way.to);
         let server = local(way.wire.asks_at).to_string();
         match way.trouble {
-            Trouble::Crashes => command.args(["--unicast", "--server", &server]),
+            Trouble::Crashes => command.args(["--set", "receive.unicast=true", "--server", &server]),
             _ => command.args(["--from", &local(way.wire.hears_at[0]).to_string()]),
         };
         if way.trouble != Trouble::Prelude {

@@ -144,10 +144,10 @@ impl Network {
             add("--allow", self.allowed().to_owned());
         }
         if self.net.native {
-            add("--profile", "native".to_owned());
+            add("--set", "profile=native".to_owned());
         }
         if self.net.sealed {
-            add("--keys", self.keys_path().display().to_string());
+            add("--set", format!("keys={}", self.keys_path().display()));
         }
         words
     }

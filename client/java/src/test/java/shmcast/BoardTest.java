@@ -115,7 +115,7 @@ class BoardTest {
     @Test
     void aLateReaderGetsTheBoardAndThenTheStream() throws Exception {
         Ticks ticks = new Ticks(100);
-        ticks.publish(publishers, 1, 5_000, "--capacity", "64KiB", "--board", "4..8");
+        ticks.publish(publishers, 1, 5_000, "--capacity", "64KiB", "--set", "board.key=4..8");
         Screen screen = new Screen(ticks);
         try (Subscriber s = subscriber().start(Start.BOARD).open()) {
             assertEquals(5_001, s.nextSequence());
@@ -137,7 +137,7 @@ class BoardTest {
     @Test
     void aSlowReaderGetsTheNewestAndTheNumberLeftOut() throws Exception {
         Ticks ticks = new Ticks(50);
-        ticks.publish(publishers, 1, 400, "--capacity", "64KiB", "--board", "4..8");
+        ticks.publish(publishers, 1, 400, "--capacity", "64KiB", "--set", "board.key=4..8");
         List<Subscriber> slow = new ArrayList<>();
         slow.add(subscriber().conflate().open());
         slow.add(subscriber().conflateBehind(8 << 10).open());
@@ -185,7 +185,7 @@ class BoardTest {
     @Test
     void boardsThatAreJoinedUnderKilledPublishersMissNothing() throws Exception {
         Ticks ticks = new Ticks(300);
-        ticks.publish(publishers, 1, 1, "--capacity", "256KiB", "--board", "4..8", "--board-keys", "512");
+        ticks.publish(publishers, 1, 1, "--capacity", "256KiB", "--set", "board.key=4..8", "--set", "board.keys=512");
         long next = 2;
         int joins = 0;
         for (int life = 0; life < 5; life++) {
@@ -243,7 +243,7 @@ class BoardTest {
         for (String text : List.of("EUR 1.08", "GBP 1.27", "EUR 1.09", "x", "JPY" + "y".repeat(100), "CHF 1", "CHF", "USD 1", "AUD 2")) {
             payloads.add(bytes(text));
         }
-        publishLines(payloads, "--capacity", "64KiB", "--board", "0..3", "--board-keys", "5", "--board-value", "64");
+        publishLines(payloads, "--capacity", "64KiB", "--set", "board.key=0..3", "--set", "board.keys=5", "--set", "board.value=64");
         try (Board board = subscriber().openBoard()) {
             assertEquals(new BoardSpec(0, 3, 5, 64, -1), board.spec());
             BoardEntry euro = board.get(bytes("EUR"));
@@ -302,7 +302,7 @@ class BoardTest {
             String channel = "k" + length;
             int keys = length == 1 ? 200 : 500;
             Process process = publishers.start(
-                    "pub", channel, "--framing", "u32le", "--prepare", "none", "--capacity", "1MiB", "--board", "3.." + (3 + length), "--board-value", "512");
+                    "pub", channel, "--framing", "u32le", "--set", "prepare=none", "--capacity", "1MiB", "--set", "board.key=3.." + (3 + length), "--set", "board.value=512");
             List<byte[]> all = new ArrayList<>();
             try (var out = process.getOutputStream()) {
                 for (int n = 0; n < keys; n++) {
@@ -360,7 +360,7 @@ class BoardTest {
         }
         Subscriber removed = subscriber().hidden().open();
         assertEquals(0, publishers.start("rm", "c").waitFor());
-        new Ticks(3).publish(publishers, 1, 3, "--capacity", "64KiB", "--board", "4..8");
+        new Ticks(3).publish(publishers, 1, 3, "--capacity", "64KiB", "--set", "board.key=4..8");
         try (Board board = subscriber().openBoard()) {
             assertEquals(0, publishers.start("rm", "c").waitFor());
             assertEquals(Code.SUPERSEDED, assertThrows(ShmcastException.class, () -> board.get(new byte[4])).code());
@@ -371,7 +371,7 @@ class BoardTest {
     @Test
     void lookingAndConflatingAllocateNothing() throws Exception {
         Ticks ticks = new Ticks(64);
-        ticks.publish(publishers, 1, 2_000, "--capacity", "64KiB", "--board", "4..8");
+        ticks.publish(publishers, 1, 2_000, "--capacity", "64KiB", "--set", "board.key=4..8");
         ThreadMXBean threads = (ThreadMXBean) ManagementFactory.getThreadMXBean();
         long thread = Thread.currentThread().getId();
         byte[][] keys = new byte[64][];

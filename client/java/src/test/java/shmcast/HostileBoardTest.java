@@ -40,7 +40,7 @@ class HostileBoardTest {
 
     /** A segment that a publisher wrote. */
     private static ByteBuffer written(Publishers publishers) throws Exception {
-        TICKS.publish(publishers, 1, 900, "--capacity", "64KiB", "--board", "4..8", "--board-keys", "32", "--board-value", "48");
+        TICKS.publish(publishers, 1, 900, "--capacity", "64KiB", "--set", "board.key=4..8", "--set", "board.keys=32", "--set", "board.value=48");
         byte[] bytes = Files.readAllBytes(publishers.directory.resolve("c/segment"));
         return ByteBuffer.wrap(bytes).order(ByteOrder.LITTLE_ENDIAN);
     }

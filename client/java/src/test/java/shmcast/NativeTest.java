@@ -70,7 +70,7 @@ class NativeTest {
 
     /** A publisher to the daemon's channel by the command, which reads messages with their lengths. */
     private Process publisher() throws IOException {
-        ProcessBuilder builder = new ProcessBuilder(Publishers.command("shmcast"), "pub", "c", "--framing", "u32le", "--prepare", "none");
+        ProcessBuilder builder = new ProcessBuilder(Publishers.command("shmcast"), "pub", "c", "--framing", "u32le", "--set", "prepare=none");
         onlyTheDaemon(builder);
         return builder.redirectError(Redirect.DISCARD).redirectOutput(Redirect.DISCARD).start();
     }
@@ -175,7 +175,7 @@ class NativeTest {
     void deathsAreTold() throws Exception {
         assumeTrue(CAN, "this Java cannot look at locks");
         startDaemon();
-        publishers.publish(1, 1, "--capacity", "1MiB", "--max-message", "65536");
+        publishers.publish(1, 1, "--capacity", "1MiB", "--set", "max_message=65536");
         List<Long> gone = new ArrayList<>();
         Handler handler = new Handler() {
             @Override

@@ -50,7 +50,7 @@ final class Publishers implements AutoCloseable {
 
     /** Starts `shmcast pub c`, which reads messages with their lengths. */
     Process publisher(String... more) throws IOException {
-        List<String> words = new ArrayList<>(List.of("pub", "c", "--framing", "u32le", "--prepare", "none"));
+        List<String> words = new ArrayList<>(List.of("pub", "c", "--framing", "u32le", "--set", "prepare=none"));
         words.addAll(List.of(more));
         return start(words.toArray(String[]::new));
     }

@@ -132,7 +132,7 @@ class ReadingTest {
             assertEquals(Code.NAME, assertThrows(ShmcastException.class, builder::open).code());
         }
         assertEquals(Code.NO_CHANNEL, assertThrows(ShmcastException.class, subscriber()::open).code());
-        publishers.publish(1, 3, "--capacity", "64KiB", "--max-message", "8KiB");
+        publishers.publish(1, 3, "--capacity", "64KiB", "--set", "max_message=8KiB");
         assertEquals(Code.NOT_YET, assertThrows(ShmcastException.class, subscriber().from(9)::open).code());
         try (Subscriber s = subscriber().hidden().open()) {
             assertEquals(0, publishers.start("rm", "c").waitFor());
@@ -148,7 +148,7 @@ class ReadingTest {
     /** Received and missed are together what was published, however fast publishers are, and however they end. */
     @Test
     void nothingIsLostSilentlyBehindPublishersThatAreKilled() throws Exception {
-        publishers.publish(1, 1, "--capacity", "1MiB", "--max-message", "65536");
+        publishers.publish(1, 1, "--capacity", "1MiB", "--set", "max_message=65536");
         Counted bursting = new Counted();
         Counted yielding = new Counted();
         try (Subscriber one = subscriber().start(Start.OLDEST).waiting(Wait.BURST).open();

@@ -12,7 +12,7 @@ pub(super) struct Packet {
 }
 
 /// A capture that is being read.
-pub(in super::super) struct Packets<'a> {
+pub(super) struct Packets<'a> {
     capture: Capture<'a>,
     /// Datagrams that were read and are not due yet. Datagrams of a pipe are not read ahead.
     ahead: VecDeque<Packet>,

@@ -1,4 +1,4 @@
-//! `shmcast pub --pcap`: publishes the packets of a network capture on a channel.
+//! A capture of a network that is published.
 //!
 //! Each UDP payload becomes a message. With `--unwrap`, each message of a MoldUDP64 feed or of a native line becomes one (`unwrapped`). The
 //! capture's time stamps only decide when a message is published. Each packet is published, or counted with the reason why it was not.
@@ -6,59 +6,77 @@
 mod packets;
 mod unwrapped;
 
-use super::Interruptible;
+use super::Args;
+use crate::cli::MISSED;
 use crate::cli::figures::grouped;
-use crate::cli::pace::{Schedule, Speed};
-use crate::cli::say::note;
+use crate::cli::pace::Schedule;
+use crate::cli::publish::{Interruptible, progress};
+use crate::cli::ring::{Published, memory, wait_for_readers};
+use crate::cli::say::{note, print_json};
 use crate::cli::stop::Stop;
-use crate::cli::units::{parse_duration, words};
 use anyhow::{Context, Error, Result, bail};
 use indicatif::ProgressBar;
+use packets::Packets;
 use serde_json::{Value, json};
 use shmcast::Publisher;
 use shmcast_bridge::pcap::{Capture, CaptureCounters, Protocols, Skipped};
-use shmcast_bridge::proto::session::Session;
-use std::path::{Path, PathBuf};
-use std::str::FromStr;
-use std::time::Duration;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
 use unwrapped::Unwrapped;
-
-pub(super) use packets::Packets;
 
 /// How many protocols the summary for programs names.
 const NAMED_PROTOCOLS: usize = 32;
+/// The longest silence of a capture, if the user names none.
+const MAX_PAUSE: Duration = Duration::from_secs(2);
 
-#[derive(Debug, clap::Args)]
-pub(super) struct CaptureArgs {
-    /// Capture to publish, as tcpdump and Wireshark write it, or - for stdin; each UDP payload becomes a message
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["input", "framing", "rate"])]
-    pcap: Option<PathBuf>,
-    /// How fast to play the capture: 1 as it was recorded, 10 ten times as fast, or max
-    #[arg(long, value_name = "SPEED", requires = "pcap", default_value = "1", value_parser = words(&["max"], Speed::from_str),
-          hide_possible_values = true)]
-    speed: Speed,
-    /// Shorten each pause in the capture to this time, before --speed counts, because clocks of captures may jump
-    #[arg(long, value_name = "TIME", requires = "pcap", default_value = "2s", value_parser = parse_duration)]
-    max_pause: Duration,
-    /// Publish the messages of a MoldUDP64 feed or a native line, in order and without repetitions; missing messages become gaps
-    #[arg(long, requires = "pcap")]
-    unwrap: bool,
-    /// Publish only this session of the capture [default: the first session, and each session that follows after its end]
-    #[arg(long, value_name = "NAME", requires = "unwrap", value_parser = Session::named)]
-    session: Option<Session>,
-    /// Take datagrams to these ports only
-    #[arg(long = "port", value_name = "PORT", value_delimiter = ',', requires = "pcap")]
-    ports: Vec<u16>,
+pub(super) fn run(args: &Args, stop: &Stop) -> Result<ExitCode> {
+    // This comes before the channel exists: a wrong file name should leave nothing behind.
+    let packets = args.open(stop)?;
+    let settings = args.ring.begin()?;
+    let (host, channel) = args.host.host_of(&args.into)?;
+    let mut publisher = settings.publisher_of_input(&host, &channel)?.open()?;
+    wait_for_readers(args.ring.wait_readers, &host, &channel, stop)?;
+
+    let first = publisher.next_sequence();
+    let (started, bar) = (Instant::now(), progress());
+    let mut played = args.play(packets, &mut publisher, stop, &bar)?;
+    let Played { mut published, mut bytes, mut is_complete, .. } = played;
+    for _ in 1..args.repeat {
+        if !is_complete {
+            break;
+        }
+        let again = args.play(args.open(stop)?, &mut publisher, stop, &bar)?;
+        published += again.published;
+        bytes += again.bytes;
+        is_complete = again.is_complete;
+    }
+    let sums = Published::by(&publisher, first, (published, bytes, is_complete), started);
+    bar.finish_and_clear();
+    let memory = memory(&publisher);
+    publisher.close();
+    if args.json {
+        print_json(&sums.json(&channel, json!({ "memory": memory, "capture": played.json() })))?;
+    } else {
+        played.print();
+    }
+    let said = format!("{}, epoch {}", sums.text("published", &channel), sums.epoch);
+    sums.end(said, args.json, stop)?;
+    match played.failure.take() {
+        Some(failure) => Err(failure),
+        None if played.has_lost() => Ok(ExitCode::from(MISSED)),
+        None => Ok(ExitCode::SUCCESS),
+    }
 }
 
 /// The result of playing a capture.
-pub(super) struct Played {
+struct Played {
     /// Messages published.
-    pub(super) published: u64,
+    published: u64,
     /// Bytes of their payload.
-    pub(super) bytes: u64,
+    bytes: u64,
     /// Whether the whole file was played before any signal.
-    pub(super) is_complete: bool,
+    is_complete: bool,
     counters: CaptureCounters,
     protocols: Protocols,
     unwrapped: Option<Unwrapped>,
@@ -69,19 +87,14 @@ pub(super) struct Played {
     failure: Option<Error>,
 }
 
-impl CaptureArgs {
-    /// The file, if one is to be played.
-    pub(super) fn file(&self) -> Option<&Path> {
-        self.pcap.as_deref()
-    }
-
-    /// Opens the file, and checks that it is a capture. Waits for the first bytes of a pipe. A pipe that is to be played several times is
-    /// refused.
-    pub(super) fn open<'a>(&self, path: &Path, times: u64, stop: &'a Stop) -> Result<Packets<'a>> {
-        let place = || format!("--pcap {}", path.display());
-        let input = Interruptible::open(path, stop).with_context(|| format!("open {}", place()))?;
+impl Args {
+    /// Opens the file, which proves that it is a capture. Waits for the first bytes of a pipe. Refuses a pipe if it is to be played several times.
+    fn open<'a>(&self, stop: &'a Stop) -> Result<Packets<'a>> {
+        let place = || self.recording.display().to_string();
+        let input =
+            Interruptible::open(&self.recording, stop).with_context(|| format!("open {}", place()))?;
         let is_file = input.file.metadata().with_context(place)?.is_file();
-        if times > 1 && !is_file {
+        if self.repeat > 1 && !is_file {
             bail!("{} can be read only once: give --loop a file", place());
         }
         match Capture::open(input, &self.ports) {
@@ -91,18 +104,18 @@ impl CaptureArgs {
     }
 
     /// Publishes all of a capture.
-    pub(super) fn play(
+    fn play(
         &self,
-        path: &Path,
         mut packets: Packets<'_>,
         publisher: &mut Publisher,
         stop: &Stop,
         progress: &ProgressBar,
     ) -> Result<Played> {
-        let place = || format!("--pcap {}", path.display());
+        let place = || self.recording.display().to_string();
+        let max_pause = self.max_pause.unwrap_or(MAX_PAUSE);
         let first_sequence = publisher.next_sequence();
-        let mut unwrapped = self.unwrap.then(|| Unwrapped::new(self.session));
-        let mut schedule = Schedule::new(stop, self.speed, Some(self.max_pause));
+        let mut unwrapped = self.unwrap.map(Unwrapped::new);
+        let mut schedule = Schedule::new(stop, self.speed, Some(max_pause));
         let (mut published, mut bytes) = (0, 0);
         while let Some(packet) = packets.next() {
             if let Some(time_ns) = packet.time_ns {
@@ -139,8 +152,8 @@ impl CaptureArgs {
             protocols,
             unwrapped,
             shortened: schedule.shortened(),
-            max_pause: self.max_pause,
-            path: path.to_owned(),
+            max_pause,
+            path: self.recording.clone(),
             failure: failure.filter(|_| is_complete).map(|e| Error::new(e).context(place())),
         };
         played.check_for_feed()?;
@@ -154,7 +167,7 @@ impl Played {
         if !self.is_complete || self.failure.is_some() {
             return Ok(());
         }
-        let place = format!("--pcap {}", self.path.display());
+        let place = self.path.display();
         if self.counters.datagrams == 0 {
             bail!("{place}: no UDP datagram to publish: {}; found: {}", self.packets(), self.protocols);
         }
@@ -189,19 +202,14 @@ impl Played {
         text
     }
 
-    /// Takes the reason why the file could not be read to its end.
-    pub(super) fn take_failure(&mut self) -> Option<Error> {
-        self.failure.take()
-    }
-
-    /// Whether anything of the capture was lost: packets that could not be read, or messages of the feed that are missing or were left out.
-    pub(super) fn has_lost(&self) -> bool {
+    /// Whether something of the capture is lost: packets that could not be read, and messages of the feed that are missing or were left out.
+    fn has_lost(&self) -> bool {
         let is_unread = self.counters.cut_off || self.counters.unread() > 0;
         is_unread || self.unwrapped.as_ref().is_some_and(Unwrapped::has_lost)
     }
 
     /// Prints the result for people.
-    pub(super) fn print(&self) {
+    fn print(&self) {
         note!("{}: {}", self.path.display(), self.packets());
         if let Some(unwrapped) = &self.unwrapped {
             note!("{}: {}", self.path.display(), unwrapped.describe());
@@ -209,7 +217,7 @@ impl Played {
     }
 
     /// Returns the result for programs.
-    pub(super) fn json(&self) -> Value {
+    fn json(&self) -> Value {
         let counters = &self.counters;
         let of = |reason| counters.skipped(reason);
         let protocols = self.protocols.by_packets().into_iter().take(NAMED_PROTOCOLS);

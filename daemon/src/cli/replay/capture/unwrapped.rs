@@ -141,7 +141,7 @@ impl Unwrapped {
             let (count, others) = (grouped(counters.other_sessions), said(&others, 0));
             let left_out = match self.only {
                 Some(_) => "left out",
-                None => "LEFT OUT: choose one with --session, or by --port",
+                None => "LEFT OUT: choose one with --unwrap=SESSION, or by --port",
             };
             text += &format!("; {count} packets of other sessions ({others}) {left_out}");
         }

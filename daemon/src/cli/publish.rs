@@ -1,0 +1,203 @@
+//! `shmcast pub`: publishes real input on a channel.
+
+use super::HostArg;
+use super::figures::grouped;
+use super::framing::{InputFraming, read_message};
+use super::pace::{Pace, Rate};
+use super::ring::{Published, RingArgs, keys_and, memory, wait_for_readers};
+use super::say::print_json;
+use super::stop::Stop;
+use super::units::words;
+use anyhow::{Context, Result, bail};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use serde_json::json;
+use shmcast::hosting::fault;
+use shmcast::{Mark, Publisher};
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::Instant;
+
+const EXAMPLE: &str = "\
+Examples:
+  seq 1 1000000 | shmcast pub ticks --wait-readers 1
+  shmcast pub itch --input 12302019.NASDAQ_ITCH50 --framing u16be --rate 1000000/s
+  shmcast pub prices --set board.key=0..6 --set board.keys=10000 < prices.txt
+  seq 1 1000000 | shmcast pub ticks --set continue_from=/var/tmp/ticks   # with shmcast record
+
+`shmcast replay` publishes journals and captures of a network.
+
+Exit codes: 0 all was published, 1 error, 2 wrong usage; 130 (Ctrl-C) or 143 (SIGTERM) if it
+came before the end: the last line says how many messages were published, and up to which
+sequence.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = keys_and(EXAMPLE))]
+pub(super) struct Args {
+    /// Name of the channel
+    channel: String,
+    #[command(flatten)]
+    host: HostArg,
+    /// File to publish, or - for stdin
+    #[arg(long, value_name = "FILE", default_value = "-")]
+    input: PathBuf,
+    /// How the input is cut into messages
+    #[arg(long, value_enum, default_value = "lines")]
+    framing: InputFraming,
+    /// Messages a second, as 5000/s, or max
+    #[arg(long, default_value = "max", value_parser = words(&["max"], Rate::from_str), hide_possible_values = true)]
+    rate: Rate,
+    /// Publish the input this many times
+    #[arg(long = "loop", value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    repeat: u64,
+    /// Tag of each message, from 0 to 65535
+    #[arg(long, value_name = "TAG", default_value_t = 0)]
+    tag: u16,
+    /// Publish each message as a key message, from which a reader may start afresh
+    #[arg(long)]
+    key: bool,
+    #[command(flatten)]
+    ring: RingArgs,
+    /// Print the summary as JSON on stdout
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let stop = Stop::listen()?;
+    // This comes before the channel exists: a wrong file name should leave nothing behind.
+    if from_stdin(args) && args.repeat != 1 {
+        bail!("stdin can be read only once: give --loop a file with --input");
+    }
+    let input = open_input(args, &stop)?;
+    let settings = args.ring.begin()?;
+    let (host, channel) = args.host.host_of(&args.channel)?;
+    let mut publisher = settings.publisher_of_input(&host, &channel)?.open()?;
+    wait_for_readers(args.ring.wait_readers, &host, &channel, &stop)?;
+
+    let first_sequence = publisher.next_sequence();
+    let (started, bar) = (Instant::now(), progress());
+    let done = publish_input(args, input, &mut publisher, &stop, &bar)?;
+    let sums = Published::by(&publisher, first_sequence, done, started);
+    bar.finish_and_clear();
+    let memory = memory(&publisher);
+    publisher.close();
+    if args.json {
+        print_json(&sums.json(&args.channel, json!({ "memory": memory })))?;
+    }
+    let said = format!("{}, epoch {}", sums.text("published", &args.channel), sums.epoch);
+    sums.end(said, args.json, &stop)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn from_stdin(args: &Args) -> bool {
+    args.input.as_os_str() == "-"
+}
+
+fn open_input<'a>(args: &Args, stop: &'a Stop) -> Result<BufReader<Interruptible<'a>>> {
+    let input = Interruptible::open(&args.input, stop);
+    let input = input.with_context(|| format!("open --input {}", args.input.display()))?;
+    Ok(BufReader::with_capacity(1 << 20, input))
+}
+
+/// Publishes the input as often as asked for. Returns the messages and bytes that were published, and whether these were all.
+fn publish_input(
+    args: &Args,
+    first_input: BufReader<Interruptible<'_>>,
+    publisher: &mut Publisher,
+    stop: &Stop,
+    progress: &ProgressBar,
+) -> Result<(u64, u64, bool)> {
+    let (mut published, mut bytes) = (0, 0);
+    let pace = Pace::new(stop);
+    let mut input = Some(first_input);
+    let mut message = Vec::new();
+    let is_complete = 'all: {
+        for _ in 0..args.repeat {
+            let mut input = input.take().map_or_else(|| open_input(args, stop), Ok)?;
+            loop {
+                let is_there = match read_message(args.framing, &mut input, &mut message) {
+                    // The input was cut off, possibly within a message.
+                    Err(_) if stop.is_set() => break 'all false,
+                    read => read?,
+                };
+                if !is_there {
+                    break;
+                }
+                pace.wait_turn(args.rate, published);
+                if stop.is_set() && !fault!("cut_line_is_published") {
+                    break 'all false;
+                }
+                publisher.publish_with(&message, Mark { tag: args.tag, key: args.key })?;
+                bytes += message.len() as u64;
+                published += 1;
+                if published % 4096 == 0 {
+                    progress.set_position(published);
+                }
+            }
+        }
+        true
+    };
+    Ok((published, bytes, is_complete))
+}
+
+/// Input whose next read fails when the program is told to stop, also while there is nothing to read.
+pub(super) struct Interruptible<'a> {
+    pub(super) file: File,
+    stop: &'a Stop,
+}
+
+impl<'a> Interruptible<'a> {
+    /// Opens a file, or stdin for `-`. A pipe that has a name is opened before anybody writes to it.
+    pub(super) fn open(path: &Path, stop: &'a Stop) -> io::Result<Self> {
+        let file = match path.as_os_str() == "-" {
+            true => File::from(io::stdin().as_fd().try_clone_to_owned()?),
+            false => File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?,
+        };
+        Ok(Self { file, stop })
+    }
+}
+
+impl Read for Interruptible<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if self.stop.is_set() {
+                if fault!("cut_line_is_published") {
+                    return Ok(0);
+                }
+                return Err(io::Error::other(self.stop.interrupted("interrupted")));
+            }
+            let mut input = [PollFd::new(self.file.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut input, PollTimeout::from(100u8)) {
+                // There is no input yet, or a signal came: check whether it was meant for us.
+                Ok(0) | Err(Errno::EINTR) => {}
+                Ok(_) => match self.file.read(buffer) {
+                    // Somebody else has read it.
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                    read => return read,
+                },
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+}
+
+/// A progress line if stderr is a terminal, and nothing otherwise.
+pub(super) fn progress() -> ProgressBar {
+    let rate = |state: &ProgressState, out: &mut dyn fmt::Write| {
+        // An error is ignored: the line is for people, and the terminal may be gone.
+        let _ = write!(out, "{}/s", grouped(state.per_sec() as u64));
+    };
+    let style = ProgressStyle::with_template("{spinner} published {human_pos} ({rate}) {elapsed}")
+        .expect("the template is ours")
+        .with_key("rate", rate);
+    ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()).with_style(style)
+}

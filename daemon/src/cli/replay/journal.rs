@@ -1,0 +1,155 @@
+//! A journal that is published again.
+//!
+//! Readers of the new channel receive what readers of the recorded channel received: the same messages, with the same sequences, tags, key
+//! flags, gaps and sessions of bridges. Messages that the journal lacks are gaps.
+
+use super::Args;
+use crate::cli::figures::grouped;
+use crate::cli::journal::Source;
+use crate::cli::journal::span::{Item, Part, schema_of};
+use crate::cli::pace::{Schedule, Speed};
+use crate::cli::publish::progress;
+use crate::cli::ring::{Published, wait_for_readers};
+use crate::cli::say::print_json;
+use crate::cli::stop::Stop;
+use crate::cli::{Host, MISSED};
+use anyhow::{Context, Result, bail};
+use indicatif::ProgressBar;
+use serde_json::json;
+use shmcast::hosting::session_identity;
+use shmcast::journal::format::ControlRecord;
+use shmcast::journal::{Entry, JournalControl};
+use shmcast::{Mark, Publisher};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+
+pub(super) fn run(args: &Args, stop: &Stop) -> Result<ExitCode> {
+    let dir = &args.recording;
+    // A wrong directory or part should leave nothing behind.
+    let mut part = args.span.open(&Source { dir: dir.clone() })?;
+    let settings = args.ring.begin()?;
+    let first = part.due();
+    let (host, channel) = args.host.host_of(&args.into)?;
+    // The channel is examined first, because opening it would announce a publisher to its readers.
+    if let Some(next) = host.channel(&channel).ok().and_then(|status| status.next_sequence) {
+        check_fits(&host, &channel, dir, next, first)?;
+    }
+    let mut builder = settings.publisher(&host, &channel)?;
+    if part.schema.id != 0 {
+        builder = builder.schema(part.schema.id, part.schema.name.clone());
+    }
+    let publisher = builder.open()?;
+    check_fits(&host, &channel, dir, publisher.next_sequence(), first)?;
+    wait_for_readers(args.ring.wait_readers, &host, &channel, stop)?;
+
+    let (started, bar) = (Instant::now(), progress());
+    let mut play = Play { publisher, published: 0, bytes: 0, gaps: 0, missing: 0 };
+    let played = play.all(args, &mut part, stop, &bar);
+    bar.finish_and_clear();
+    let sums = Published::by(&play.publisher, first, (play.published, play.bytes, played?), started);
+    let Play { gaps, missing, .. } = play;
+    if args.json {
+        let more = json!({ "journal": dir, "gaps": gaps, "missing": missing, "too_old": part.too_old });
+        print_json(&sums.json(&channel, more))?;
+    }
+    let mut said = sums.text("replayed", &channel);
+    if missing > 0 {
+        said += &format!("; {} are MISSING, {} gaps to readers", grouped(missing), grouped(gaps));
+    }
+    if !sums.is_complete {
+        said += &format!("; go on with --from {}", sums.next);
+    }
+    sums.end(said, args.json, stop)?;
+    Ok(if missing + part.too_old > 0 { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
+}
+
+/// Checks that a channel can take a stream from `first` on. `next` is the channel's next sequence. The channel must be new, or continue at
+/// `first`.
+fn check_fits(host: &Host, channel: &str, journal: &Path, next: u64, first: u64) -> Result<()> {
+    if next == 1 || next == first {
+        return Ok(());
+    }
+    let again = match host {
+        Host::Directory(_) => format!("remove it with `shmcast rm {channel}`, or name a new channel"),
+        Host::Daemon(_) => "name a channel that nothing was published on".to_owned(),
+    };
+    bail!(
+        "{channel} is at sequence {next}, and the replay of {} begins at {first}: readers would take the one stream for the other: \
+         {again}; or go on where it is with --from {next}",
+        journal.display()
+    )
+}
+
+/// A replay so far.
+struct Play {
+    publisher: Publisher,
+    published: u64,
+    bytes: u64,
+    /// Gaps that readers were told of, and sequences in them.
+    gaps: u64,
+    missing: u64,
+}
+
+impl Play {
+    /// Publishes the part. Returns whether all of it was published before a signal.
+    fn all(&mut self, args: &Args, part: &mut Part, stop: &Stop, bar: &ProgressBar) -> Result<bool> {
+        // Readers of a new channel begin at the first sequence of the part.
+        self.publisher.gap(part.due() - 1)?;
+        let mut schedule = Schedule::new(stop, args.speed, args.max_pause);
+        let (schema, into) = (part.schema.clone(), &args.into);
+        while let Some(Item { entry, wall_ns, header }) = part.next()? {
+            match entry {
+                Entry::Message(message) => {
+                    if (header.schema_id, &header.schema) != (schema.id, &schema.name) {
+                        let (found, from) = (schema_of(header), message.sequence);
+                        bail!(
+                            "message {from} of the journal is of {found}, and what was published on {into} is of {schema}, which \
+                             its readers expect: replay the rest into another channel, with --from {from}"
+                        );
+                    }
+                    if let Some(wall_ns) = wall_ns {
+                        schedule.wait(wall_ns);
+                    }
+                    if stop.is_set() {
+                        return Ok(false);
+                    }
+                    let mark = Mark { tag: message.tag, key: message.key };
+                    let sequence = self.publisher.publish_with(message.payload, mark).with_context(|| {
+                        format!(
+                            "message {}: a channel for it is made with --set max_message=SIZE",
+                            message.sequence
+                        )
+                    })?;
+                    if sequence != message.sequence {
+                        bail!("message {} of the journal came out of order", message.sequence);
+                    }
+                    self.published += 1;
+                    self.bytes += message.payload.len() as u64;
+                    if args.speed != Speed::Max || self.published.is_multiple_of(4096) {
+                        bar.set_position(self.published);
+                    }
+                }
+                Entry::Lost(loss) => self.gap(loss.to)?,
+                Entry::Control { control: JournalControl::Ring(ControlRecord::Gap { to, .. }), .. } => {
+                    self.gap(to)?;
+                }
+                Entry::Control {
+                    control: JournalControl::Ring(ControlRecord::Session { high, low }),
+                    ..
+                } => self.publisher.session(session_identity([high, low]))?,
+                // Epochs and the end are the new publisher's own. Other records concern only the recording.
+                _ => {}
+            }
+        }
+        Ok(true)
+    }
+
+    fn gap(&mut self, to: u64) -> Result<()> {
+        let from = self.publisher.next_sequence();
+        self.publisher.gap(to)?;
+        self.gaps += 1;
+        self.missing += to + 1 - from;
+        Ok(())
+    }
+}

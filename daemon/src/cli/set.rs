@@ -1,0 +1,111 @@
+//! `--set KEY=VALUE`: settings by the names that they have in a configuration, read as the daemon reads them. So a setting has one name, one
+//! range and one default, and its errors name the keys that there are.
+
+use crate::config::{explain, without_string};
+use anyhow::{Result, anyhow};
+use serde::de::DeserializeOwned;
+use std::str::FromStr;
+use toml::{Table, Value};
+
+/// A key and its value.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Setting {
+    pub(super) key: String,
+    pub(super) value: Value,
+}
+
+impl FromStr for Setting {
+    type Err = String;
+
+    /// Reads the value as TOML, and as a text if it is no TOML: a word or an address needs no quotes.
+    fn from_str(text: &str) -> Result<Setting, String> {
+        let Some((key, value)) = text.split_once('=') else {
+            return Err("no \"=\": write it like KEY=VALUE".to_owned());
+        };
+        let is_name =
+            |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        if !key.split('.').all(is_name) {
+            return Err(format!("{key:?} is no key: write it like KEY=VALUE, or TABLE.KEY=VALUE"));
+        }
+        let read = format!("value = {value}").parse::<Table>().ok();
+        let read = read.filter(|table| table.len() == 1).and_then(|mut table| table.remove("value"));
+        Ok(Setting { key: key.to_owned(), value: read.unwrap_or_else(|| Value::String(value.to_owned())) })
+    }
+}
+
+impl Setting {
+    /// The key, or the table in which it is.
+    pub(super) fn table(&self) -> &str {
+        self.key.split('.').next().unwrap_or_default()
+    }
+}
+
+/// A table of a configuration in the making.
+#[derive(Debug, Default)]
+pub(super) struct Draft(pub(super) Table);
+
+impl Draft {
+    /// A table with these settings.
+    pub(super) fn of<'a>(settings: impl IntoIterator<Item = &'a Setting>) -> Self {
+        let mut draft = Self::default();
+        draft.set(settings);
+        draft
+    }
+
+    pub(super) fn set<'a>(&mut self, settings: impl IntoIterator<Item = &'a Setting>) {
+        settings.into_iter().for_each(|Setting { key, value }| self.put(key, value.clone()));
+    }
+
+    /// Gives a key its value. The name may go through tables, as in `send.linger_ms`.
+    pub(super) fn put(&mut self, key: &str, value: impl Into<Value>) {
+        let mut parts = key.split('.').peekable();
+        let mut table = &mut self.0;
+        while let Some(part) = parts.next() {
+            if parts.peek().is_none() {
+                table.insert(part.to_owned(), value.into());
+                return;
+            }
+            let below = table.entry(part).or_insert_with(|| Value::Table(Table::new()));
+            if !below.is_table() {
+                *below = Value::Table(Table::new());
+            }
+            let Value::Table(below) = below else { return };
+            table = below;
+        }
+    }
+
+    /// Reads the table.
+    ///
+    /// # Errors
+    /// The first mistake, in the words of a configuration.
+    pub(super) fn read<T: DeserializeOwned>(self) -> Result<T> {
+        Value::Table(self.0).try_into().map_err(|e: toml::de::Error| {
+            let shown = e.to_string();
+            let place = shown.lines().find_map(|line| line.strip_prefix("in `")?.strip_suffix('`'));
+            // An account may stand in these.
+            let is_secret = place.is_some_and(|place| place.starts_with("nats"));
+            let message = if is_secret { without_string(e.message()) } else { e.message().to_owned() };
+            match place {
+                Some(place) => anyhow!("{place}: {}", explain(&message)),
+                None => anyhow!("{}", explain(&message)),
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_toml_or_a_text() {
+        let read = |text: &str| text.parse::<Setting>().expect("it is a setting").value;
+        assert_eq!(read("a=1_000"), Value::Integer(1000));
+        assert_eq!(read("a.b=10.0.0.1:30002"), Value::String("10.0.0.1:30002".to_owned()));
+        assert_eq!(read("a=[\"x\"]"), Value::Array(vec![Value::String("x".to_owned())]));
+        assert_eq!(read("a=1\nb=2"), Value::String("1\nb=2".to_owned()));
+        for text in ["linger", "=5", "a b=5", "send.=5"] {
+            assert!(text.parse::<Setting>().is_err(), "{text}");
+        }
+    }
+}
