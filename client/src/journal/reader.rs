@@ -40,7 +40,6 @@ pub enum Entry<'a> {
 /// most). Everything is checked before it is returned: checksums, salts, numbers, chains and sequences. A part that fails the check is
 /// [`Entry::Lost`] with exactly its sequences. Old files that retention removed before this reader reached them are also reported as lost,
 /// with [`Cause::Cut`].
-/// [`Cause::Cut`].
 #[derive(Debug)]
 pub struct Reader {
     pub(super) files: Files,
@@ -128,6 +127,22 @@ impl Reader {
     /// ```
     pub fn wall_ns(&self, time: u64) -> Option<u64> {
         wall_ns(self.clock?, self.header()?.ring.clock_hz, time)
+    }
+
+    /// The wall clock of a message, also of one that carries no time of its own. Such a message counts as of the last clock record of the
+    /// journal before it, which is at most a second older. `None` if the journal says nothing about the time there.
+    ///
+    /// ```no_run
+    /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
+    /// let mut reader = journal.read_from(1)?;
+    /// if let Some(shmcast::journal::Entry::Message(message)) = reader.next()? {
+    ///     let time = message.time;
+    ///     println!("{:?}", reader.about_ns(time));
+    /// }
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    pub fn about_ns(&self, time: u64) -> Option<u64> {
+        self.wall_ns(time).or_else(|| Some(self.clock.filter(|_| time == NO_TIME)?.0))
     }
 
     /// The header of the file that the last entry came from. It describes the ring, that ring's clock and the schema of its messages. Each

@@ -194,8 +194,11 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
     recorders.carry(&config.channels);
     manager::tell(&[NotifyState::Ready])?;
     tracing::info!(socket = %shown, channels = config.channels.len(), kept, crashed, "ready");
+    let mut looks = tokio::time::interval(Duration::from_secs(1));
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
+            _ = looks.tick() => recorders.tend(),
             _ = hang_up.recv() => tokio::select! {
                 () = reload(options, &shared, (&supervisor, &mut recorders), &mut config) => {}
                 // A signal to stop does not wait until the memory of added channels is made.

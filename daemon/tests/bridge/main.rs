@@ -13,6 +13,7 @@ mod feed;
 mod flood;
 mod forged;
 mod forger;
+mod forms;
 mod group;
 mod hear;
 mod hops;

@@ -22,6 +22,8 @@ mod journal;
 mod journal_cut;
 mod journal_export;
 mod journal_join;
+mod journal_limits;
+mod journal_times;
 mod limits;
 mod pcap;
 mod record;

@@ -18,11 +18,13 @@ mod gates;
 mod generations;
 mod hostile;
 mod journals;
+mod journals_files;
 mod library;
 #[cfg(feature = "http")]
 mod metrics;
 mod park;
 mod reboot;
+mod refused_threads;
 mod reload;
 mod restart;
 mod retention;
