@@ -224,7 +224,9 @@ impl Journal {
     /// ```
     pub fn refresh(&mut self) -> Result<(), JournalError> {
         self.lock = match self.folder.file("lock", OFlags::RDONLY) {
-            Err(e) if is_shortage(&e) => return Err(JournalError::os("open", self.folder.path_of("lock"))(e)),
+            Err(e) if is_shortage(&e) => {
+                return Err(JournalError::os("open", self.folder.path_of("lock"))(e));
+            }
             lock => lock.ok(),
         };
         let changed = self.changed();
@@ -254,7 +256,9 @@ impl Journal {
                     self.listed = None;
                     return Err(JournalError::os("open", self.folder.path_of(&name))(e));
                 }
-                Err(Unusable::Wrong(why)) if self.is_unwritten(&name) => unwritten.push(Problem { name, why }),
+                Err(Unusable::Wrong(why)) if self.is_unwritten(&name) => {
+                    unwritten.push(Problem { name, why })
+                }
                 Err(Unusable::Wrong(why)) => self.problems.push(Problem { name, why }),
             }
         }

@@ -154,10 +154,16 @@ impl Sink {
     fn read_to(&mut self, life: u64, last: u64, at: &str) {
         let deadline = Instant::now() + PATIENCE;
         while self.life < life || self.due <= last {
-            assert!(Instant::now() < deadline, "{at}: waits for {last} of life {life} at {} of {}", self.due, self.life);
+            assert!(
+                Instant::now() < deadline,
+                "{at}: waits for {last} of life {life} at {} of {}",
+                self.due,
+                self.life
+            );
             match self.reader.recv_deadline(Instant::now() + Duration::from_millis(200)) {
                 Ok(Some(Event::Message(message))) => {
-                    let word = |at: usize| u64::from_le_bytes(message.payload[at..at + 8].try_into().unwrap());
+                    let word =
+                        |at: usize| u64::from_le_bytes(message.payload[at..at + 8].try_into().unwrap());
                     let (of, sequence) = (word(0), word(8));
                     assert_eq!(sequence, message.sequence, "{at}");
                     if of != self.life {
@@ -219,7 +225,7 @@ fn reload(hosts: &Hosts, host: Host, daemon: &Running, config: &str) {
 fn daemons_under(form: Form) {
     let test = format!("daemons_under_every_event_{form:?}");
     let Some(hosts) = Hosts::with_daemons(&test, 2) else { return };
-    let strict = channel() + "strict = true\n";
+    let strict = channel() + "mode = \"strict\"\n";
     let (sends, receives) = (form.sends(&hosts, &strict, 60_000), form.receives(&hosts));
     let (mut a, mut b) = (daemon(&hosts, Host::A, &sends), daemon(&hosts, Host::B, &receives));
     let mut source = opened(&hosts, 1);
@@ -311,8 +317,7 @@ fn commands_of_every_form_are_stopped_restarted_and_made_anew() {
         let (mut a, mut b) = (sending(), hosts.shmcast(Host::B, &recv));
         let dir = hosts.channels(Host::B);
         source.publish(1);
-        let mut sink =
-            Sink::new(move || Subscriber::builder("t").dir(&dir).start(Start::Oldest).open().ok());
+        let mut sink = Sink::new(move || Subscriber::builder("t").dir(&dir).start(Start::Oldest).open().ok());
         let arrives = |source: &mut Source, sink: &mut Sink, at: &str| {
             let last = source.publish(200);
             sink.read_to(1, last, &format!("{form:?}: {at}"));

@@ -76,9 +76,14 @@ fn a_part_has_every_message_of_its_times_however_the_clock_was_set() {
         assert_eq!(ends(&host, &journal, &format!("--to {}", at(ns))), (1, last(ns)), "to {sequence}");
     }
     // Between two times that are 20 ms apart: the clocks may be read again where a search begins.
-    for (from_ms, to_ms) in
-        [(1_010, 3_010), (5_010, 9_990), (9_990, 10_010), (12_010, 20_010), (13_990, 35_010), (22_010, 60_000)]
-    {
+    for (from_ms, to_ms) in [
+        (1_010, 3_010),
+        (5_010, 9_990),
+        (9_990, 10_010),
+        (12_010, 20_010),
+        (13_990, 35_010),
+        (22_010, 60_000),
+    ] {
         let [from, to] = [from_ms, to_ms].map(|ms| begun + ms * 1_000_000);
         let span = format!("--from {} --to {}", at(from), at(to));
         assert_eq!(ends(&host, &journal, &span), (first(from), last(to)), "{span}");
@@ -90,7 +95,11 @@ fn a_part_has_every_message_of_its_times_however_the_clock_was_set() {
         let sums = host.json(&format!("journal export {journal} --pcap {} {span} --json", pcap.display()));
         assert_eq!(sums["messages"], last(to) + 1 - first(from), "{span}");
     }
-    let span = format!("--from {} --to {} --speed max --json", at(begun + 9_990_000_000), at(begun + 10_010_000_000));
+    let span = format!(
+        "--from {} --to {} --speed max --json",
+        at(begun + 9_990_000_000),
+        at(begun + 10_010_000_000)
+    );
     let replayed = host.json(&format!("replay {journal} --into again {span}"));
     assert_eq!(replayed["first_sequence"], first(begun + 9_990_000_000));
     assert_eq!(replayed["next_sequence"], last(begun + 10_010_000_000) + 1);
