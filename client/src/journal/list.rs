@@ -448,3 +448,22 @@ impl Journal {
             .map_err(|source| JournalError::Format { path: path(), source })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::Errno;
+
+    /// A file that could not be opened for lack of descriptors once passed for one of no journal, so that readers lost all that it has.
+    #[test]
+    fn a_shortage_says_nothing_about_a_file() {
+        let of = |errno: Errno| Unusable::of(errno.into());
+        for shortage in [Errno::MFILE, Errno::NFILE, Errno::NOMEM] {
+            assert!(matches!(of(shortage), Unusable::Unknown(_)), "{shortage}");
+        }
+        assert!(matches!(of(Errno::NOENT), Unusable::Gone));
+        assert!(
+            matches!(of(Errno::LOOP), Unusable::Wrong(_)) && matches!(of(Errno::ACCESS), Unusable::Wrong(_))
+        );
+    }
+}

@@ -25,6 +25,7 @@ mod nassau;
 mod native;
 mod power;
 mod promoted;
+mod promoted_events;
 mod relay;
 mod replay;
 mod roles;
