@@ -27,6 +27,7 @@ mod journal_times;
 mod limits;
 mod pcap;
 mod record;
+mod record_places;
 mod recorder_faults;
 mod replay;
 mod resume_sequences;

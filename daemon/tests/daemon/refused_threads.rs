@@ -23,7 +23,7 @@ const UID: u32 = 54_327;
 /// Sets how many threads and processes of its user the daemon may see when it starts a thread, or that there is no limit. Only a process of
 /// the same user may do that everywhere.
 fn limit(daemon: &Process, most: &str) {
-    let mut command = as_user(NAME, UID, Path::new("prlimit")).unwrap();
+    let mut command = as_user(NAME, UID, Path::new("/usr/bin/prlimit")).unwrap();
     command.args(["--pid", &daemon.id().to_string(), &format!("--nproc={most}:")]);
     assert!(command.status().unwrap().success());
 }
@@ -31,7 +31,7 @@ fn limit(daemon: &Process, most: &str) {
 /// The greatest limit that the daemon may have.
 fn hard_limit(daemon: &Process) -> Option<String> {
     let words = ["--pid", &daemon.id().to_string(), "--nproc", "--output=HARD", "--noheadings"];
-    let output = Command::new("prlimit").args(words).output().ok()?;
+    let output = Command::new("/usr/bin/prlimit").args(words).output().ok()?;
     Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
