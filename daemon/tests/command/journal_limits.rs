@@ -215,8 +215,6 @@ fn what_exceeds_a_size_limit_or_a_disk_is_an_error_and_leaves_nothing() {
     for (verb, made) in scene.makings(&out) {
         refused(&limited(&scene.host, 100, &format!("{shmcast} {verb}")), "File too large", &verb, &made);
     }
-    let hold = limited(&scene.host, 0, &format!("{shmcast} journal hold {} audit", scene.shown()));
-    assert!(text(&hold.stderr).contains("File too large"), "{}", text(&hold.stderr));
     scene.host.run("rm ticks");
     let input = scene.path("input").display().to_string();
     let on = format!("pub ticks --capacity 64KiB --max-message 1000 --input {input} --continue-from");
@@ -240,6 +238,16 @@ fn what_exceeds_a_size_limit_or_a_disk_is_an_error_and_leaves_nothing() {
     let output = scene.host.run(&format!("{on} {}", full.join("j").display()));
     assert!(text(&output.stderr).contains("No space left"), "{}", text(&output.stderr));
     assert!(!scene.path("channels/ticks").exists(), "a channel without its journal");
+}
+
+#[test]
+fn a_hold_beyond_the_size_limit_is_an_error_and_no_hold() {
+    let scene = Scene::new();
+    let shmcast = program("shmcast").display().to_string();
+    let hold = limited(&scene.host, 0, &format!("{shmcast} journal hold {} audit", scene.shown()));
+    assert!(text(&hold.stderr).contains("File too large"), "{}", text(&hold.stderr));
+    let folder = scene.files()[0].parent().unwrap().to_owned();
+    assert!(!folder.join("audit.hold").exists(), "a hold without its sequence");
 }
 
 #[test]

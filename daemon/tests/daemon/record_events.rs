@@ -89,7 +89,6 @@ fn a_recording_follows_its_channel_through_every_change() {
     let mut publisher = scene.open();
     scene.publish(&mut publisher, 100);
     wait_until_recorded(&dir, 100, "the beginning");
-    let mut times = vec![SystemTime::now()];
     let client = scene.daemon.client();
     // A takeover: the first publisher's late messages are void.
     assert!(scene.daemon.shmcast("takeover ticks").output().unwrap().status.success());
@@ -105,8 +104,6 @@ fn a_recording_follows_its_channel_through_every_change() {
         ("mode", config("clock = \"monotonic\"")),
         ("mode again", config("mode = \"strict\"\nclock = \"monotonic\"")),
     ] {
-        std::thread::sleep(Duration::from_millis(20));
-        times.push(SystemTime::now());
         scene.reload(&changed);
         let mut publisher = scene.open();
         scene.publish(&mut publisher, 100);
@@ -114,20 +111,6 @@ fn a_recording_follows_its_channel_through_every_change() {
         publisher.close();
     }
     assert!(recorder.is_alive(), "the recorder has ended");
-    // Each time is found in the ring in which it was, by a reader of the strict channel and its journal.
-    for (time, first) in times.iter().skip(1).zip((200u64..).step_by(100)) {
-        let builder = Subscriber::builder("ticks").client(&client).start(Start::Time(*time));
-        let mut reader = builder.history(History::Dir(dir.clone())).open().unwrap();
-        let number = wait_for("a message of that time", || {
-            match reader.recv_deadline(Instant::now() + Duration::from_secs(1)).unwrap() {
-                Some(Event::Message(message)) => {
-                    Some(u64::from_le_bytes(message.payload.try_into().unwrap()))
-                }
-                _ => None,
-            }
-        });
-        assert_eq!(number, first + 1, "{time:?}");
-    }
     // Removed and added again: another stream, in a folder of its own.
     scene.reload("");
     wait_until("the removal", || client.channel("ticks").is_err());
@@ -154,4 +137,40 @@ fn a_recording_follows_its_channel_through_every_change() {
     assert_eq!((numbers.len() as u64, lost), (150, 0), "all of the present ring");
     drop(late);
     recorder.end_by(Signal::SIGTERM);
+}
+
+/// Rings of different schemas and clocks, one after the other: a time is found in the ring in which it was.
+#[test]
+fn a_time_is_found_whatever_clock_its_ring_has() {
+    let room = scratch();
+    let dir = room.path().join("journal");
+    let mut scene = Scene { daemon: Daemon::start(&config("mode = \"strict\"")), number: 0 };
+    let words = format!("record ticks --to {} --file 1MiB --wait-channel", dir.display());
+    let _recorder = Process::start(&mut scene.daemon.shmcast(&words));
+    let mut times = Vec::new();
+    for more in
+        ["", "\nclock = \"monotonic\"", "\nschema_id = 7\nschema = \"other\"", "\nclock = \"monotonic\""]
+    {
+        scene.reload(&config(&format!("mode = \"strict\"{more}")));
+        std::thread::sleep(Duration::from_millis(20));
+        times.push(SystemTime::now());
+        let mut publisher = scene.open();
+        scene.publish(&mut publisher, 100);
+        wait_until_recorded(&dir, scene.number, more);
+        publisher.close();
+    }
+    let client = scene.daemon.client();
+    for (time, before) in times.iter().zip((0u64..).step_by(100)) {
+        let builder = Subscriber::builder("ticks").client(&client).start(Start::Time(*time));
+        let mut reader = builder.history(History::Dir(dir.clone())).open().unwrap();
+        let number = wait_for("a message of that time", || {
+            match reader.recv_deadline(Instant::now() + Duration::from_secs(1)).unwrap() {
+                Some(Event::Message(message)) => {
+                    Some(u64::from_le_bytes(message.payload.try_into().unwrap()))
+                }
+                _ => None,
+            }
+        });
+        assert_eq!(number, before + 1, "{time:?}");
+    }
 }
