@@ -14,7 +14,7 @@ use shmcast_testkit::{Process, skip, wait_for, wait_until};
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 const NAME: &str = "a_journal_that_gets_no_thread_is_told_tried_again_and_misses_nothing";
 /// A user without other processes.
@@ -31,8 +31,8 @@ fn limit(daemon: &Process, most: &str) {
 /// The greatest limit that the daemon may have.
 fn hard_limit(daemon: &Process) -> Option<String> {
     let words = ["--pid", &daemon.id().to_string(), "--nproc", "--output=HARD", "--noheadings"];
-    let output = Command::new("/usr/bin/prlimit").args(words).output().ok()?;
-    Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    let output = as_user(NAME, UID, Path::new("/usr/bin/prlimit"))?.args(words).output().ok()?;
+    Some(String::from_utf8_lossy(&output.stdout).trim().to_owned()).filter(|hard| !hard.is_empty())
 }
 
 fn status(client: &Client) -> Option<JournalStatus> {
@@ -81,8 +81,8 @@ fn a_journal_that_gets_no_thread_is_told_tried_again_and_misses_nothing() {
     command.arg("--config").arg(&config).arg("--socket").arg(&socket).env_remove("NOTIFY_SOCKET");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(path("log")).unwrap());
     let mut daemon = Process::start(&mut command);
-    let Some(hard) = hard_limit(&daemon) else { return skip(NAME, "there is no prlimit") };
     let client = wait_for("the daemon", || Client::at(&socket).ok());
+    let Some(hard) = hard_limit(&daemon) else { return skip(NAME, "there is no prlimit") };
     let mut publisher = publishing(&client, "ticks").open().unwrap();
     publish(&mut publisher, 1_000);
     limit(&daemon, "1");
