@@ -234,7 +234,7 @@ fn daemons_under(form: Form) {
         let client = Client::at(&socket).ok()?;
         Subscriber::builder("t").client(&client).start(Start::Oldest).open().ok()
     });
-    let mut arrives = |source: &mut Source, sink: &mut Sink, at: &str| {
+    let arrives = |source: &mut Source, sink: &mut Sink, at: &str| {
         let last = source.publish(200);
         sink.read_to(1, last, &format!("{form:?}: {at}"));
         assert_eq!(sink.missing, 0, "{form:?}: {at}");

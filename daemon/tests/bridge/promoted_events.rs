@@ -88,7 +88,9 @@ fn a_promoted_mirror_stays_this_hosts_whatever_happens() {
     wait_for("the mirror's session", || bridge(&hosts, Host::B)["session"].as_str().map(str::to_owned));
     let client = Client::at(hosts.socket(Host::B)).unwrap();
     let mut reader = Subscriber::builder("t").client(&client).start(Start::Oldest).open().unwrap();
-    (0..100).for_each(|_| drop(source.publish(b"before").unwrap()));
+    for _ in 0..100 {
+        source.publish(b"before").unwrap();
+    }
     let deadline = Instant::now() + PATIENCE;
     while reader.next_sequence() <= 100 {
         assert!(reader.recv_deadline(deadline).unwrap().is_some(), "nothing comes");
