@@ -2,6 +2,7 @@
 
 use super::JournalError;
 use crate::directory::Folder;
+use crate::error::is_shortage;
 use crate::lock::{self, Held};
 use rustix::fs::OFlags;
 use shmcast_layout::journal::{
@@ -99,6 +100,26 @@ pub fn take_lock(lock: File) -> io::Result<Option<JournalLock>> {
     Ok(is_free.then(|| JournalLock { _held: Held::new(lock) }))
 }
 
+/// The reason why a file is not in the list.
+enum Unusable {
+    /// It was removed meanwhile.
+    Gone,
+    /// It is no file of a journal, or is not readable.
+    Wrong(String),
+    /// Descriptors or memory are short.
+    Unknown(io::Error),
+}
+
+impl Unusable {
+    fn of(e: io::Error) -> Self {
+        match e.kind() {
+            io::ErrorKind::NotFound => Self::Gone,
+            _ if is_shortage(&e) => Self::Unknown(e),
+            _ => Self::Wrong(e.to_string()),
+        }
+    }
+}
+
 /// An open file, with the content of its header and trailer.
 pub(super) struct Opened {
     pub(super) file: Arc<File>,
@@ -193,7 +214,8 @@ impl Journal {
     /// Reads the directory again. Files that were already sealed at the last refresh are not read again.
     ///
     /// # Errors
-    /// [`JournalError::Os`] if the directory cannot be listed.
+    /// [`JournalError::Os`] if the directory cannot be listed, or if descriptors or memory are short. The list then has the files that were
+    /// known before.
     ///
     /// ```no_run
     /// # let mut journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
@@ -201,7 +223,12 @@ impl Journal {
     /// # Ok::<(), shmcast::journal::JournalError>(())
     /// ```
     pub fn refresh(&mut self) -> Result<(), JournalError> {
-        self.lock = self.folder.file("lock", OFlags::RDONLY).ok();
+        self.lock = match self.folder.file("lock", OFlags::RDONLY) {
+            Err(e) if is_shortage(&e) => {
+                return Err(JournalError::os("open", self.folder.path_of("lock"))(e));
+            }
+            lock => lock.ok(),
+        };
         let changed = self.changed();
         if changed.is_some() && changed == self.listed && self.look_at_open_files() {
             return Ok(());
@@ -221,9 +248,18 @@ impl Journal {
             }
             match self.look_at(&name) {
                 Ok(file) => self.files.push(Arc::new(file)),
-                Err(None) => {}
-                Err(Some(why)) if self.is_unwritten(&name) => unwritten.push(Problem { name, why }),
-                Err(Some(why)) => self.problems.push(Problem { name, why }),
+                Err(Unusable::Gone) => {}
+                // It says nothing about the file, which must not pass for one that is not there.
+                Err(Unusable::Unknown(e)) => {
+                    self.files.extend(known.into_values());
+                    self.sort();
+                    self.listed = None;
+                    return Err(JournalError::os("open", self.folder.path_of(&name))(e));
+                }
+                Err(Unusable::Wrong(why)) if self.is_unwritten(&name) => {
+                    unwritten.push(Problem { name, why })
+                }
+                Err(Unusable::Wrong(why)) => self.problems.push(Problem { name, why }),
             }
         }
         // A file may have its name before its first bytes. This is possible only for the last file.
@@ -255,13 +291,10 @@ impl Journal {
         true
     }
 
-    /// Reads one file. The error says what is wrong with the file. It is `None` if the file was removed meanwhile.
-    fn look_at(&self, name: &str) -> Result<FileInfo, Option<String>> {
-        let gone = |e: io::Error| match e.kind() {
-            io::ErrorKind::NotFound => None,
-            _ => Some(e.to_string()),
-        };
-        let opened = self.open_name(name).map_err(gone)?.map_err(|why| Some(why.to_string()))?;
+    /// Reads one file.
+    fn look_at(&self, name: &str) -> Result<FileInfo, Unusable> {
+        let opened = self.open_name(name).map_err(Unusable::of)?;
+        let opened = opened.map_err(|why| Unusable::Wrong(why.to_string()))?;
         let Opened { header, trailer, bytes, .. } = opened;
         Ok(FileInfo { name: name.to_owned(), header, trailer, bytes })
     }
@@ -413,5 +446,24 @@ impl Journal {
         self.open_name(&file.name)
             .map_err(JournalError::os("read", path()))?
             .map_err(|source| JournalError::Format { path: path(), source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::Errno;
+
+    /// A file that could not be opened for lack of descriptors once passed for one of no journal, so that readers lost all that it has.
+    #[test]
+    fn a_shortage_says_nothing_about_a_file() {
+        let of = |errno: Errno| Unusable::of(errno.into());
+        for shortage in [Errno::MFILE, Errno::NFILE, Errno::NOMEM] {
+            assert!(matches!(of(shortage), Unusable::Unknown(_)), "{shortage}");
+        }
+        assert!(matches!(of(Errno::NOENT), Unusable::Gone));
+        assert!(
+            matches!(of(Errno::LOOP), Unusable::Wrong(_)) && matches!(of(Errno::ACCESS), Unusable::Wrong(_))
+        );
     }
 }

@@ -35,7 +35,8 @@ impl Journal {
     }
 
     /// Opens a reader at a wall-clock time, in nanoseconds since 1970. In the order of the stream, its first message is the first one of
-    /// this time or later. If the clock was set back, earlier times may follow, but no message of that time or later is left out.
+    /// this time or later. If the clock was set back, earlier times may follow, but no message of that time or later is left out. A message without
+    /// a time of its own counts [as of the last clock record](Reader::about_ns) before it.
     ///
     /// Cost: the same as for [`read_from`](Self::read_from).
     ///
@@ -77,7 +78,7 @@ impl Reader {
                 None => return Ok(reader),
                 Some(Entry::Message(m)) => {
                     let time = m.time;
-                    reader.wall_ns(time).is_none_or(|wall| wall >= time_ns)
+                    reader.about_ns(time).is_none_or(|wall| wall >= time_ns)
                 }
                 Some(_) => false,
             };

@@ -129,6 +129,22 @@ impl Reader {
         wall_ns(self.clock?, self.header()?.ring.clock_hz, time)
     }
 
+    /// The wall clock of a message, also of one that carries no time of its own. Such a message counts as of the last clock record of the
+    /// journal before it, which is at most a second older. `None` if the journal says nothing about the time there.
+    ///
+    /// ```no_run
+    /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
+    /// let mut reader = journal.read_from(1)?;
+    /// if let Some(shmcast::journal::Entry::Message(message)) = reader.next()? {
+    ///     let time = message.time;
+    ///     println!("{:?}", reader.about_ns(time));
+    /// }
+    /// # Ok::<(), shmcast::journal::JournalError>(())
+    /// ```
+    pub fn about_ns(&self, time: u64) -> Option<u64> {
+        self.wall_ns(time).or_else(|| Some(self.clock.filter(|_| time == NO_TIME)?.0))
+    }
+
     /// The header of the file that had the last entry. It describes the ring, that ring's clock and the schema of its messages. Each ring
     /// begins a new file. Before the first entry it is the header of the first file, and `None` if there is no file.
     ///

@@ -87,4 +87,9 @@ impl RecordError {
     pub fn is_restart(&self) -> bool {
         matches!(self, Self::Restarted | Self::Receive(RecvError::Superseded))
     }
+
+    /// Whether the system refused a thread or memory for now. The same recording may begin a moment later.
+    pub fn is_passing(&self) -> bool {
+        matches!(self, Self::Os { source, .. } if source.kind() == io::ErrorKind::WouldBlock)
+    }
 }

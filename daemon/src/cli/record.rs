@@ -105,7 +105,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let config = args.journal()?;
     let settings = Settings { sync: args.sync.unwrap_or(config.sync), ..config.settings() };
     let (host, channel) = args.host.host_of(&args.channel)?;
-    let (mut sums, mut waits) = (Sums::default(), args.wait_channel);
+    let (mut sums, mut waits, mut told) = (Sums::default(), args.wait_channel, None::<String>);
     let ended = loop {
         let subscriber =
             host.subscriber(&channel).role(Role::Recorder).start(Start::Oldest).history(History::Never);
@@ -122,8 +122,19 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         };
         let recorder = match Recorder::start(&args.to, subscriber, settings.clone()) {
             Ok(recorder) => recorder,
+            // It was recording a moment ago, and the ring has what came meanwhile.
+            Err(e) if e.is_passing() && sums.streams > 0 && !stop.is_set() => {
+                let text = e.to_string();
+                if told.as_deref() != Some(&text) {
+                    note!("{channel}: {text}: trying again each second");
+                }
+                told = Some(text);
+                rest(&stop);
+                continue;
+            }
             Err(e) => break Err(e.into()),
         };
+        told = None;
         sums.streams += 1;
         match record(args, (&host, &channel), recorder, &stop, &mut sums) {
             Err(error) if is_restart(&error) && !stop.is_set() => {
@@ -137,6 +148,14 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     sums.tell(args, &channel)?;
     ended?;
     Ok(if sums.overrun + sums.missing > 0 { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
+}
+
+/// Waits for a second, or until the command must stop.
+fn rest(stop: &Stop) {
+    let until = Instant::now() + Duration::from_secs(1);
+    while Instant::now() < until && !stop.is_set() {
+        std::thread::sleep(LOOK);
+    }
 }
 
 /// Records one stream until the stream is over or the command is stopped.

@@ -198,6 +198,19 @@ impl Events {
     }
 }
 
+/// Events that an operator must see: each is logged as a warning.
+const TROUBLES: [&str; 9] = [
+    "bridge-failed",
+    "bridge-keys-kept",
+    "gate-dropped",
+    "journal-error",
+    "journal-failed",
+    "journal-hold-broken",
+    "journal-lost",
+    "journal-no-room",
+    "journal-refused",
+];
+
 fn log(event: &str, channel: Option<&str>, role: Option<&str>, who: Option<&Identity>, detail: &str) {
     match who {
         Some(who) => tracing::info!(
@@ -209,6 +222,7 @@ fn log(event: &str, channel: Option<&str>, role: Option<&str>, who: Option<&Iden
             command = who.command.as_deref(),
             detail,
         ),
+        None if TROUBLES.contains(&event) => tracing::warn!(event, channel, role, detail),
         None => tracing::info!(event, channel, role, detail),
     }
 }

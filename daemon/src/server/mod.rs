@@ -192,19 +192,34 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
     recorders.carry(&config.channels);
     manager::tell(&[NotifyState::Ready])?;
     tracing::info!(socket = %shown, channels = config.channels.len(), kept, crashed, "ready");
-    loop {
-        tokio::select! {
-            _ = hang_up.recv() => tokio::select! {
-                () = reload(options, &shared, (&supervisor, &mut recorders), &mut config) => {}
-                // A signal to stop does not wait until the memory of added channels is made.
-                () = ends.received() => break,
-            },
-            () = ends.received() => break,
-        }
-    }
+    let carriers = (&supervisor, &mut recorders);
+    serve_until_told(options, &shared, carriers, &mut config, (&mut hang_up, &mut ends)).await;
     wait_for_recorders(&shared).await;
     accepting.abort();
     stop(&shared, supervisor, recorders, &marker).await
+}
+
+/// Follows the configuration, and tends the recorders, until a signal to stop comes.
+async fn serve_until_told(
+    options: &Options,
+    shared: &ServerState,
+    (supervisor, recorders): (&Supervisor, &mut Recorders),
+    config: &mut Config,
+    (hang_up, ends): (&mut Signal, &mut EndSignals),
+) {
+    let mut looks = tokio::time::interval(Duration::from_secs(1));
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = looks.tick() => recorders.tend(),
+            _ = hang_up.recv() => tokio::select! {
+                () = reload(options, shared, (supervisor, &mut *recorders), config) => {}
+                // A signal to stop does not wait until the memory of added channels is made.
+                () = ends.received() => return,
+            },
+            () = ends.received() => return,
+        }
+    }
 }
 
 /// Lets in programs that were not attached before, after these pauses.

@@ -1,41 +1,60 @@
 //! Remembers the received channels that were promoted to channels of this host. The next daemon does not receive them, and lets programs
 //! publish on them.
 //!
-//! Each such channel has an empty file beside the socket. The file is gone after a boot, as the ring is.
+//! Each such channel has an empty file beside the socket. The file is gone after a boot, as the ring is. While a daemon runs, its memory
+//! decides: if somebody removes a file, the daemon makes it again.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The notes of promoted channels.
+/// The notes of promoted channels. Clones share the same notes.
 #[derive(Debug, Clone)]
 pub struct Promoted {
     socket: PathBuf,
+    /// The channels that this daemon knows to be promoted, each with whether it was told that its file cannot be made again.
+    known: Arc<Mutex<BTreeMap<String, bool>>>,
 }
 
 impl Promoted {
     /// The notes beside this socket.
     pub(super) fn beside(socket: &Path) -> Promoted {
-        Promoted { socket: socket.to_owned() }
+        Promoted { socket: socket.to_owned(), known: Arc::default() }
     }
 
     fn note(&self, channel: &str) -> PathBuf {
         self.socket.with_extension(format!("promoted-{channel}"))
     }
 
+    fn known(&self) -> MutexGuard<'_, BTreeMap<String, bool>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether the channel is promoted.
     pub(super) fn contains(&self, channel: &str) -> bool {
-        self.note(channel).exists()
+        let mut known = self.known();
+        let is_promoted = known.contains_key(channel) || self.note(channel).exists();
+        if is_promoted {
+            known.entry(channel.to_owned()).or_default();
+        }
+        is_promoted
     }
 
     /// Notes that the channel is promoted.
     pub(super) fn add(&self, channel: &str) -> Result<(), String> {
+        let mut known = self.known();
         let note = self.note(channel);
-        fs::write(&note, "").map_err(|e| format!("note in {} that it is promoted: {e}", note.display()))
+        fs::write(&note, "").map_err(|e| format!("note in {} that it is promoted: {e}", note.display()))?;
+        known.insert(channel.to_owned(), false);
+        Ok(())
     }
 
     /// Forgets it.
     pub(super) fn remove(&self, channel: &str) {
+        let mut known = self.known();
+        known.remove(channel);
         let note = self.note(channel);
         match fs::remove_file(&note) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
@@ -43,5 +62,57 @@ impl Promoted {
             }
             _ => {}
         }
+    }
+
+    /// Makes files again that were removed. Without its file, the next daemon would receive a channel that is of this host.
+    pub(super) fn renew(&self) {
+        for (channel, told) in self.known().iter_mut() {
+            let note = self.note(channel);
+            match fs::symlink_metadata(&note) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                _ => continue,
+            }
+            match fs::write(&note, "") {
+                Ok(()) => {
+                    *told = false;
+                    tracing::warn!(channel, "{} was removed: it is made again", note.display());
+                }
+                Err(e) if !std::mem::replace(told, true) => {
+                    tracing::error!(
+                        channel,
+                        "the next daemon will receive a promoted channel: {}: {e}",
+                        note.display()
+                    );
+                }
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Somebody cleans the directory, which exists again later: the daemon knows all the time, and so does the next one.
+    #[test]
+    fn a_note_that_is_removed_is_made_again() {
+        let room = tempfile::tempdir().expect("a directory");
+        let run = room.path().join("run");
+        fs::create_dir(&run).expect("a directory");
+        let promoted = Promoted::beside(&run.join("s"));
+        promoted.add("t").expect("it is noted");
+        fs::remove_dir_all(&run).expect("it is there");
+        promoted.renew();
+        promoted.renew();
+        assert!(promoted.clone().contains("t"));
+        fs::create_dir(&run).expect("a directory");
+        promoted.renew();
+        let next = Promoted::beside(&run.join("s"));
+        assert!(next.contains("t") && !next.contains("u"));
+        next.remove("t");
+        next.renew();
+        assert!(!Promoted::beside(&run.join("s")).contains("t"));
+        assert!(promoted.contains("t"), "each daemon has a memory of its own");
     }
 }

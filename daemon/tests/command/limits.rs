@@ -12,12 +12,12 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 /// Runs a program under a limit on file sizes, in blocks of 1 KiB.
-fn limited(host: &Host, blocks: u32, program_and_arguments: &str) -> Output {
+pub(crate) fn limited(host: &Host, blocks: u32, program_and_arguments: &str) -> Output {
     under(host, &format!("ulimit -f {blocks}"), program_and_arguments)
 }
 
 /// Runs a program under a limit, which must neither kill it nor let it panic.
-fn under(host: &Host, limit: &str, program_and_arguments: &str) -> Output {
+pub(crate) fn under(host: &Host, limit: &str, program_and_arguments: &str) -> Output {
     let script = format!("ulimit -c 0; {limit}; exec {program_and_arguments}");
     let mut command = Command::new("bash");
     command.args(["-c", &script]).env("SHMCAST_DIR", host.dir.path().join("channels"));

@@ -142,3 +142,39 @@ fn an_interrupted_replay_goes_on() {
     let read = host.run("sub again --from oldest").stdout;
     assert!(read == bytes);
 }
+
+/// A replay that is stopped goes on; one that is killed goes on where its channel is; and one of a channel that is made anew begins again.
+#[test]
+fn a_replay_that_is_stopped_killed_or_made_anew_gives_each_message_once() {
+    let host = Host::new();
+    let bytes = lines(20_000);
+    let journal = recorded_at(&host, &bytes, |n| n / 10);
+    let replay = |more: &str| format!("replay {journal} --into again {more}");
+    let next = || {
+        let stat = host.run("stat again --json");
+        let stat: Value = serde_json::from_slice(&stat.stdout).unwrap_or_default();
+        stat["next_sequence"].as_u64().unwrap_or(0)
+    };
+    let running = host.start(&replay("--capacity 32MiB"));
+    wait_until("the first messages", || next() > 1_000);
+    running.signal(nix::sys::signal::Signal::SIGSTOP);
+    let at = next();
+    std::thread::sleep(Duration::from_millis(150));
+    // What it had begun to publish when it was stopped is there now.
+    assert!(next() <= at + 1);
+    running.signal(nix::sys::signal::Signal::SIGCONT);
+    wait_until("more messages", || next() > at + 1_000);
+    running.kill();
+    let killed_at = next();
+    assert!(killed_at < 20_000, "it was killed too late");
+    // Readers would take the one stream for the other.
+    let output = host.run(&replay("--speed max"));
+    let said = text(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains(&format!("--from {killed_at}")), "{said}");
+    assert!(host.run(&replay(&format!("--speed max --from {killed_at}"))).status.success());
+    assert!(host.run("sub again --from oldest").stdout == bytes, "each message once, in order");
+    assert!(host.run("rm again").status.success());
+    let anew = host.json(&replay("--speed max --capacity 32MiB --json"));
+    assert_eq!((&anew["first_sequence"], &anew["published"]), (&json!(1), &json!(20_000)));
+    assert!(host.run("sub again --from oldest").stdout == bytes);
+}

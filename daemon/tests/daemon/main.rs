@@ -18,11 +18,15 @@ mod gates;
 mod generations;
 mod hostile;
 mod journals;
+mod journals_files;
+mod kinds;
 mod library;
 #[cfg(feature = "http")]
 mod metrics;
 mod park;
 mod reboot;
+mod record_events;
+mod refused_threads;
 mod reload;
 mod restart;
 mod retention;

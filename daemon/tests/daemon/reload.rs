@@ -176,3 +176,29 @@ fn the_waker_moves_to_the_cpu_that_a_reload_names() {
     daemon.wait_for_log(&["WARN", "cpu=1023", "the waker runs where it ran before"]);
     assert_eq!(waker_cpus(&daemon).as_deref(), Some("0"));
 }
+
+/// Limits are of requests: attached programs neither notice that they are lower, nor that they are higher again.
+#[test]
+fn changed_limits_hold_for_requests_and_cost_no_message() {
+    let config = |requests: u32| {
+        format!(
+            "[limits]\nrequests_per_second = {requests}\nrequest_burst = {requests}\n{}",
+            channel("a", FOR_ALL)
+        )
+    };
+    let daemon = Daemon::start(&config(100_000));
+    let client = daemon.client();
+    let bystanders = Bystanders::start(&client, "a");
+    bystanders.assert_flowing();
+    reload(&daemon, &config(2));
+    let refused = wait_for("a refusal", || client.channel("a").err());
+    assert!(refused.to_string().contains("limits.requests_per_second"), "{refused}");
+    bystanders.assert_flowing();
+    reload(&daemon, &config(100_000));
+    // A bucket is filled by the new rate.
+    wait_for("an answer", || client.channel("a").ok());
+    for _ in 0..200 {
+        client.channel("a").unwrap();
+    }
+    bystanders.assert_flowing();
+}

@@ -10,7 +10,7 @@ use super::status::{Board, Life, RepairCounters, SendCounters};
 use super::thread::wall_ns;
 use super::waiting::Waiting;
 use shmcast::Subscriber;
-use shmcast::hosting::{session_identity, session_words};
+use shmcast::hosting::{fault, session_identity, session_words};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -143,9 +143,9 @@ impl Sending {
 
     /// Notes which session this bridge sends, from which ring, and where the session began.
     ///
-    /// - The session of a mirror began with the first sequence of its ring here.
     /// - A resumed session began where the state file or the previous bridge says.
-    /// - Any other session begins with the next message.
+    /// - Any other session began with its ring here. A ring has one session. Without a state file, this bridge does not know what an earlier
+    ///   bridge has sent in this session. The session's receivers may still request those messages.
     pub(super) fn note_start(
         &self,
         subscriber: &Subscriber,
@@ -158,7 +158,10 @@ impl Sending {
         let is_mirror = subscriber.remote_session() == Some(*session.as_bytes());
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let noted = state.as_ref().filter(|_| is_resumed).and_then(|(file, _)| file.begin(session));
-        let begin = if is_mirror { subscriber.first_sequence() } else { noted.or(begun).unwrap_or(next) };
+        let known = if is_mirror { None } else { noted.or(begun) };
+        let unknown =
+            if fault!("a_session_begins_with_its_bridge") { next } else { subscriber.first_sequence() };
+        let begin = known.unwrap_or(unknown);
         self.begin.store(begin, Ordering::Release);
         drop(state);
         self.write(|file, progress| match is_resumed {

@@ -44,7 +44,7 @@ fn copy(args: &Args, to: &Path, stop: &Stop) -> Result<Sums> {
     let bar = ProgressBar::new_spinner().with_message("cutting").with_finish(ProgressFinish::AndClear);
     let (header, clock) = beginning(args.source.open()?, part.due(), stop, &args.out, &bar)?;
     let mut cut = Cut::begin(to, &header, args.out.file, clock)?;
-    while let Some(Item { entry, wall_ns, header }) = part.next()? {
+    while let Some(Item { entry, wall_ns, header, .. }) = part.next()? {
         if stop.is_set() {
             return Err(args.out.not_written(stop));
         }

@@ -117,13 +117,13 @@ fn write(args: &Args, out: &mut std::fs::File, stop: &Stop) -> Result<Sums> {
         sums: Sums { missing: part.too_old, session: session.to_string(), ..Sums::default() },
     };
     let bar = ProgressBar::new_spinner().with_message("exporting");
-    while let Some(Item { entry, wall_ns, .. }) = part.next()? {
+    while let Some(Item { entry, about_ns, .. }) = part.next()? {
         if stop.is_set() {
             bar.finish_and_clear();
             return Err(not_written(stop, &args.out));
         }
         match entry {
-            Entry::Message(message) => feed.message(&message, wall_ns)?,
+            Entry::Message(message) => feed.message(&message, about_ns)?,
             Entry::Lost(loss) => feed.sums.missing += loss.to + 1 - loss.from,
             Entry::Control { control: JournalControl::Ring(ControlRecord::Gap { from, to }), .. } => {
                 feed.sums.missing += to + 1 - from;

@@ -153,7 +153,7 @@ impl Joining<'_> {
                 return Err(self.args.out.not_written(self.stop));
             }
             let due = part.due();
-            let Some(Item { entry, wall_ns, header }) = part.next()? else { return Ok(due) };
+            let Some(Item { entry, wall_ns, header, .. }) = part.next()? else { return Ok(due) };
             if !matches!(entry, Entry::Lost(_)) {
                 self.cut.go_on_in(header, clock_at(&entry, wall_ns, header));
             }

@@ -12,11 +12,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct Span {
-    /// Begin with this sequence, or with the first message of this time: HH:MM[:SS[.FRACTION]] of today (UTC), a date and
-    /// time such as 2026-01-31T09:30:00Z, or @SECONDS since 1970 [default: the oldest]
+    /// Begin with this sequence, or with the first message of this time or later: HH:MM[:SS[.FRACTION]] of today (UTC), a date
+    /// and time such as 2026-01-31T09:30:00Z, or @SECONDS since 1970 [default: the oldest]
     #[arg(long, value_name = "SEQ|TIME", value_parser = words(&[], parse_place))]
     from: Option<Place>,
-    /// End with this sequence, or before the first message of this time [default: the last]
+    /// End with this sequence, or with the last message of this time or earlier [default: the last]
     #[arg(long, value_name = "SEQ|TIME", value_parser = words(&[], parse_place))]
     to: Option<Place>,
 }
@@ -26,6 +26,8 @@ pub(in crate::cli) struct Item<'a> {
     pub(in crate::cli) entry: Entry<'a>,
     /// The wall clock of a message in nanoseconds since 1970; `None` if the message has no time.
     pub(in crate::cli) wall_ns: Option<u64>,
+    /// The same for any message: one without a time counts as of the last clock record before it.
+    pub(in crate::cli) about_ns: Option<u64>,
     /// The header of the file that it comes from.
     pub(in crate::cli) header: &'a FileHeader,
 }
@@ -33,8 +35,10 @@ pub(in crate::cli) struct Item<'a> {
 /// A reader of a part of a journal.
 pub(in crate::cli) struct Part {
     reader: Reader,
-    /// The sequence behind the last one.
+    /// The sequence behind the last one, as far as it is known.
     end: u64,
+    /// The time at which the part ends, in nanoseconds since 1970, until a later message is met.
+    until_ns: Option<u64>,
     /// Number of requested sequences that are older than all sequences in the journal.
     pub(in crate::cli) too_old: u64,
     /// The schema of its first entry.
@@ -50,14 +54,14 @@ impl Span {
 
     /// Opens the part. There is something in it.
     pub(in crate::cli) fn open(&self, source: &Source) -> Result<Part> {
-        let mut part = self.begin(source, source.open_and_say()?)?;
-        let Some(schema) = part.next()?.map(|item| schema_of(item.header)) else {
+        let mut part = self.begin(source.open_and_say()?)?;
+        let Some(schema) = self.first_schema(&mut part)? else {
             let dir = source.dir.display();
             bail!(
                 "{dir}: nothing is between --from and --to: `shmcast journal stat {dir}` says what is there"
             );
         };
-        let part = Part { schema, ..self.begin(source, source.open()?)? };
+        let part = Part { schema, ..self.begin(source.open()?)? };
         if part.too_old > 0 {
             let (oldest, missing) = (part.due(), grouped(part.too_old));
             note!("{} to {} ({missing}) are older than all that is kept", oldest - part.too_old, oldest - 1);
@@ -65,7 +69,23 @@ impl Span {
         Ok(part)
     }
 
-    fn begin(&self, source: &Source, journal: Journal) -> Result<Part> {
+    /// The schema at the first entry of a part; `None` if there is nothing in the part. Records about clocks and rings that stand before the
+    /// first message do not count if the part ends by a time, because they may be later than the part.
+    fn first_schema(&self, part: &mut Part) -> Result<Option<SchemaId>> {
+        let ends_by_time = matches!(self.to, Some(Place::Time(_)));
+        while let Some(item) = part.next()? {
+            let is_record = match item.entry {
+                Entry::Control { control, .. } => control.skipped().is_none(),
+                _ => false,
+            };
+            if !(ends_by_time && is_record) {
+                return Ok(Some(schema_of(item.header)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn begin(&self, journal: Journal) -> Result<Part> {
         let (reader, too_old) = match self.from {
             Some(Place::Time(time)) => (journal.read_since(nanos(time))?, 0),
             Some(Place::Sequence(wanted)) => {
@@ -78,12 +98,12 @@ impl Span {
                 (journal.read_from(oldest)?, 0)
             }
         };
-        let end = match self.to {
-            Some(Place::Time(time)) => source.open()?.read_since(nanos(time))?.due(),
-            Some(Place::Sequence(last)) => last.saturating_add(1),
-            None => u64::MAX,
+        let (end, until_ns) = match self.to {
+            Some(Place::Time(time)) => (u64::MAX, Some(nanos(time))),
+            Some(Place::Sequence(last)) => (last.saturating_add(1), None),
+            None => (u64::MAX, None),
         };
-        Ok(Part { end, too_old, ..Part::at(reader) })
+        Ok(Part { end, until_ns, too_old, ..Part::at(reader) })
     }
 }
 
@@ -113,7 +133,7 @@ impl Part {
 
     fn at(reader: Reader) -> Self {
         let schema = reader.header().map_or(SchemaId { id: 0, name: String::new() }, schema_of);
-        Self { reader, end: u64::MAX, too_old: 0, schema, payload: Vec::new() }
+        Self { reader, end: u64::MAX, until_ns: None, too_old: 0, schema, payload: Vec::new() }
     }
 
     /// Goes on at another sequence.
@@ -126,21 +146,50 @@ impl Part {
         self.reader.due().min(self.end)
     }
 
+    /// Finds the end of a part that ends by a time, where the message `sequence`, which was returned last, is the first later one. If the clock
+    /// was set back, messages of the time or earlier may follow, so the rest of the journal is read.
+    fn find_end(&mut self, sequence: u64, until_ns: u64) -> Result<()> {
+        let (mut end, mut is_within) = (sequence, false);
+        while let Some(entry) = self.reader.next()? {
+            let Entry::Message(Message { sequence, time, .. }) = entry else { continue };
+            match self.reader.about_ns(time) {
+                Some(ns) if ns <= until_ns => is_within = true,
+                Some(_) if is_within => (end, is_within) = (sequence, false),
+                _ => {}
+            }
+        }
+        self.end = if is_within { self.reader.due() } else { end };
+        self.until_ns = None;
+        // The control records before the message were returned before it.
+        self.reader.seek(sequence)?;
+        while self.reader.due() <= sequence && self.reader.next()?.is_some() {}
+        Ok(())
+    }
+
     /// Returns the next entry. Returns `None` after the last one, and at the current end of a journal that is still recorded.
     pub(in crate::cli) fn next(&mut self) -> Result<Option<Item<'_>>> {
         if self.reader.due() >= self.end {
             return Ok(None);
         }
         let last = self.end - 1;
-        let (entry, wall_ns) = match self.reader.next()? {
+        let (entry, wall_ns, about_ns) = match self.reader.next()? {
             None => return Ok(None),
             Some(Entry::Message(Message { payload, sequence, tag, key, time, .. })) => {
                 self.payload.clear();
                 self.payload.extend_from_slice(payload);
+                let about_ns = self.reader.about_ns(time);
+                if let Some(until_ns) = self.until_ns
+                    && about_ns.is_some_and(|ns| ns > until_ns)
+                {
+                    self.find_end(sequence, until_ns)?;
+                    if sequence >= self.end {
+                        return Ok(None);
+                    }
+                }
                 let message = Message { payload: &self.payload, sequence, tag, key, time, conflated: None };
-                (Entry::Message(message), self.reader.wall_ns(time))
+                (Entry::Message(message), self.reader.wall_ns(time), about_ns)
             }
-            Some(Entry::Lost(loss)) => (Entry::Lost(Loss { to: loss.to.min(last), ..loss }), None),
+            Some(Entry::Lost(loss)) => (Entry::Lost(Loss { to: loss.to.min(last), ..loss }), None, None),
             Some(Entry::Control { sequence, time, control }) => {
                 let control = match control {
                     JournalControl::Ring(ControlRecord::Gap { from, to }) => {
@@ -148,11 +197,11 @@ impl Part {
                     }
                     control => control,
                 };
-                (Entry::Control { sequence, time, control }, None)
+                (Entry::Control { sequence, time, control }, None, None)
             }
             Some(_) => bail!("the journal has an entry that this version does not know: use a newer shmcast"),
         };
         let header = self.reader.header().context("an entry comes from a file")?;
-        Ok(Some(Item { entry, wall_ns, header }))
+        Ok(Some(Item { entry, wall_ns, about_ns, header }))
     }
 }

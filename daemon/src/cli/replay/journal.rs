@@ -98,7 +98,7 @@ impl Play {
         self.publisher.gap(part.due() - 1)?;
         let mut schedule = Schedule::new(stop, args.speed, args.max_pause);
         let (schema, into) = (part.schema.clone(), &args.into);
-        while let Some(Item { entry, wall_ns, header }) = part.next()? {
+        while let Some(Item { entry, about_ns, header, .. }) = part.next()? {
             match entry {
                 Entry::Message(message) => {
                     if (header.schema_id, &header.schema) != (schema.id, &schema.name) {
@@ -108,8 +108,8 @@ impl Play {
                              its readers expect: replay the rest into another channel, with --from {from}"
                         );
                     }
-                    if let Some(wall_ns) = wall_ns {
-                        schedule.wait(wall_ns);
+                    if let Some(about_ns) = about_ns {
+                        schedule.wait(about_ns);
                     }
                     if stop.is_set() {
                         return Ok(false);

@@ -321,6 +321,7 @@ impl Work {
     fn look(&mut self) {
         let has_left = |bridge: &ConfiguredBridge| bridge.endpoint.as_ref().is_none_or(Endpoint::is_finished);
         self.bridges.leaving().retain(|bridge| !has_left(bridge));
+        self.bridges.promoted.renew();
         let mut due = Vec::new();
         {
             let mut configured = self.bridges.configured();

@@ -89,12 +89,22 @@ pub struct Recorders {
     threads: BTreeMap<String, JoinHandle<()>>,
     /// Threads of journals that are no longer configured, by channel. A new journal of the channel waits for the thread's end.
     leaving: BTreeMap<String, JoinHandle<()>>,
+    /// Journals whose thread the system refused to start, by channel.
+    refused: BTreeMap<String, Refused>,
+}
+
+/// When a journal's thread is started again.
+#[derive(Debug)]
+struct Refused {
+    at: Instant,
+    pauses: Pauses,
 }
 
 impl Recorders {
     /// Makes an owner without recorders. The recorders will report to `events`, and reach this daemon at `socket`.
     pub fn new(journals: Journals, events: Events, socket: PathBuf) -> Self {
-        Self { journals, events, socket, threads: BTreeMap::new(), leaving: BTreeMap::new() }
+        let (threads, leaving, refused) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { journals, events, socket, threads, leaving, refused }
     }
 
     /// Keeps journals of exactly these channels from now on. A journal that has not changed continues without interruption. The call does
@@ -102,39 +112,69 @@ impl Recorders {
     pub fn carry(&mut self, channels: &[ChannelConfig]) {
         let wanted = channels.iter().filter_map(|channel| Some((&channel.name, channel.journal.as_ref()?)));
         let wanted: BTreeMap<&String, &JournalConfig> = wanted.collect();
-        let mut recordings = self.journals.recordings();
-        recordings.retain(|channel, recording| {
-            // A journal whose thread could not be started is tried again.
-            let stays = self.threads.contains_key(channel)
-                && wanted.get(channel).is_some_and(|config| **config == recording.config);
+        self.journals.recordings().retain(|channel, recording| {
+            let stays = wanted.get(channel).is_some_and(|config| **config == recording.config);
             if !stays {
                 recording.stop.store(true, Ordering::Relaxed);
                 self.leaving.extend(self.threads.remove_entry(channel));
+                self.refused.remove(channel);
                 self.events.tell("journal-removed", Some(channel), None, None, &recording.shown());
             }
             stays
         });
+        // The system may have threads again since the last attempt.
+        self.tend_at(None);
         for (channel, config) in wanted {
-            if recordings.contains_key(channel) {
-                continue;
-            }
-            let recording = Arc::new(Recording::new(channel, config));
-            let work = Work {
-                recording: recording.clone(),
-                events: self.events.clone(),
-                socket: self.socket.clone(),
-                before: self.leaving.remove(channel),
-            };
-            recordings.insert(channel.clone(), recording.clone());
-            let started = std::thread::Builder::new().name("journal".to_owned()).spawn(move || work.run());
-            match started {
-                Ok(thread) => drop(self.threads.insert(channel.clone(), thread)),
-                Err(e) => {
-                    recording.fail(&self.events, &format!("start its thread: {e}: a reload tries again"))
-                }
+            if !self.journals.has(channel) {
+                let recording = Arc::new(Recording::new(channel, config));
+                self.journals.recordings().insert(channel.clone(), recording.clone());
+                self.start(recording, Pauses::default());
             }
         }
         self.leaving.retain(|_, thread| !thread.is_finished());
+    }
+
+    /// Starts the threads again that the system refused, each when its pause is over. Call it about once a second. The call does not wait.
+    pub fn tend(&mut self) {
+        self.tend_at(Some(Instant::now()));
+    }
+
+    /// Starts the threads again whose pause is over at `now`; all of them without a time.
+    fn tend_at(&mut self, now: Option<Instant>) {
+        let (due, later): (BTreeMap<_, _>, _) = std::mem::take(&mut self.refused)
+            .into_iter()
+            .partition(|(_, refused)| now.is_none_or(|now| refused.at <= now));
+        self.refused = later;
+        for (channel, Refused { pauses, .. }) in due {
+            if let Some(recording) = self.journals.find(&channel) {
+                self.start(recording, pauses);
+            }
+        }
+    }
+
+    /// Starts the thread of a journal. If the system refuses, that is told and shown, and [`tend`](Self::tend) tries again.
+    fn start(&mut self, recording: Arc<Recording>, mut pauses: Pauses) {
+        let channel = recording.channel.clone();
+        // The thread before may still write its last frames. If this thread is not started, the next one waits for it.
+        let before = Arc::new(Mutex::new(self.leaving.remove(&channel)));
+        let work = Work {
+            recording: recording.clone(),
+            events: self.events.clone(),
+            socket: self.socket.clone(),
+            before: before.clone(),
+        };
+        let started = std::thread::Builder::new().name("journal".to_owned()).spawn(move || work.run());
+        match started {
+            Ok(thread) => drop(self.threads.insert(channel, thread)),
+            Err(e) => {
+                let before = before.lock().unwrap_or_else(PoisonError::into_inner).take();
+                self.leaving.extend(before.map(|thread| (channel.clone(), thread)));
+                let at = Instant::now() + pauses.after(Duration::ZERO);
+                self.refused.insert(channel, Refused { at, pauses });
+                let what = "it is tried again: raise the limit on processes (ulimit -u, TasksMax)";
+                recording.fail(&self.events, &format!("start its thread: {e}: {what}"));
+            }
+        }
     }
 
     /// Stops all recorders, and waits a limited time until they have sealed their files. `hold` keeps publishers away from a closed channel
@@ -281,12 +321,13 @@ struct Work {
     events: Events,
     socket: PathBuf,
     /// The thread that kept the channel's previous journal. It may still write its last frames.
-    before: Option<JoinHandle<()>>,
+    before: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 
 impl Work {
-    fn run(mut self) {
-        if let Some(before) = self.before.take() {
+    fn run(self) {
+        let before = self.before.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(before) = before {
             // The thread has reported its own errors.
             let _ = before.join();
         }

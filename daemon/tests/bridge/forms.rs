@@ -1,0 +1,443 @@
+//! Each form of lines by what happens to bridges and daemons: they are stopped, killed, restarted, changed by a reload, and made anew. Each
+//! message says which life of the channel it is of and its number there, so no message can pass for another one.
+
+use super::daemons::{GROUP, SERVER, channel, with_fields};
+use super::native::sealed;
+use super::roles::make_channel;
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use shmcast::{Client, Event, Publisher, RecvError, Start, Subscriber};
+use shmcast_testkit::hosts::{Host, Hosts, Running};
+use shmcast_testkit::{PATIENCE, wait_for, wait_until};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const SECOND: (&str, &str) = ("239.77.0.2:30001", "10.77.1.1:30002");
+
+/// A form of lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Unicast,
+    Native,
+    Sealed,
+    Multicast,
+}
+
+const FORMS: [Form; 4] = [Form::Unicast, Form::Native, Form::Sealed, Form::Multicast];
+
+impl Form {
+    /// Fields of both bridges.
+    fn fields(self, hosts: &Hosts) -> String {
+        match self {
+            Self::Native => "profile = \"native\"\n".to_owned(),
+            Self::Sealed => sealed(hosts),
+            Self::Unicast | Self::Multicast => String::new(),
+        }
+    }
+
+    /// The lines of an end whose interfaces begin with `interface`.
+    fn lines(self, interface: &str) -> String {
+        let line = |group: &str, n: u8| format!("{{ group = \"{group}\", interface = \"{interface}{n}\" }}");
+        match self {
+            Self::Unicast => String::new(),
+            Self::Multicast => format!("line = [{}, {}]\n", line(GROUP, 0), line(SECOND.0, 1)),
+            Self::Native | Self::Sealed => format!("line = [{}]\n", line(GROUP, 0)),
+        }
+    }
+
+    fn sends(self, hosts: &Hosts, of: &str, linger_ms: u32) -> String {
+        let config = format!(
+            "{of}[[bridge]]\nchannel = \"t\"\n{}[bridge.send]\nlinger_ms = {linger_ms}\n\
+             [bridge.send.repair]\nbind = \"{SERVER}\"\nallow = [\"10.77.0.0/16\"]\n",
+            self.lines("va")
+        );
+        with_fields(&config, &self.fields(hosts))
+    }
+
+    fn receives(self, hosts: &Hosts) -> String {
+        let unicast = if self == Self::Unicast { "unicast = true\n" } else { "" };
+        let config = format!(
+            "{}[[bridge]]\nchannel = \"t\"\n{}[bridge.receive]\nservers = [\"{SERVER}\"]\nfrom = 1\n{unicast}",
+            channel(),
+            self.lines("vb")
+        );
+        with_fields(&config, &self.fields(hosts))
+    }
+
+    /// The words of `bridge send`.
+    fn send_words(self, hosts: &Hosts, state: &Path) -> String {
+        let lines = match self {
+            Self::Unicast => String::new(),
+            Self::Multicast => format!("--to {GROUP} --to {} --interface va0 --interface va1", SECOND.0),
+            Self::Native | Self::Sealed => format!("--to {GROUP} --interface va0"),
+        };
+        format!(
+            "bridge send t {lines} --repair {SERVER} --allow 10.77.0.0/16 {} --set send.from=oldest --set send.linger_ms=60000 \
+             --set send.state={}",
+            self.more_words(hosts),
+            state.display()
+        )
+    }
+
+    fn recv_words(self, hosts: &Hosts) -> String {
+        let lines = match self {
+            Self::Unicast => "--unicast".to_owned(),
+            Self::Multicast => format!("--from {GROUP} --from {} --interface vb0 --interface vb1", SECOND.0),
+            Self::Native | Self::Sealed => format!("--from {GROUP} --interface vb0"),
+        };
+        format!(
+            "bridge recv t {lines} --server {SERVER} {} --set receive.from=1 --capacity 16MiB",
+            self.more_words(hosts)
+        )
+    }
+
+    fn more_words(self, hosts: &Hosts) -> String {
+        match self {
+            Self::Unicast | Self::Multicast => String::new(),
+            Self::Native => "--profile native".to_owned(),
+            Self::Sealed => {
+                sealed(hosts);
+                format!("--profile native --keys {}", hosts.keys().display())
+            }
+        }
+    }
+}
+
+/// A publisher that writes the life of its channel into each message.
+struct Source {
+    publisher: Publisher,
+    life: u64,
+}
+
+impl Source {
+    fn of(publisher: Publisher, life: u64) -> Self {
+        Self { publisher, life }
+    }
+
+    /// Publishes so many messages, and returns the last one's sequence.
+    fn publish(&mut self, count: u64) -> u64 {
+        for _ in 0..count {
+            let sequence = self.publisher.next_sequence();
+            let words = [self.life, sequence].map(u64::to_le_bytes).concat();
+            assert_eq!(self.publisher.publish(&words).unwrap(), sequence);
+        }
+        self.publisher.next_sequence() - 1
+    }
+}
+
+/// A reader of the mirror.
+struct Sink {
+    reader: Subscriber,
+    open: Box<dyn Fn() -> Option<Subscriber>>,
+    life: u64,
+    due: u64,
+    /// Sequences that were told as missing.
+    missing: u64,
+    sessions: Vec<[u8; 10]>,
+}
+
+impl Sink {
+    fn new(open: impl Fn() -> Option<Subscriber> + 'static) -> Self {
+        let reader = wait_for("the mirror", &open);
+        Self { reader, open: Box::new(open), life: 1, due: 1, missing: 0, sessions: Vec::new() }
+    }
+
+    /// Begins again at the oldest message.
+    fn again(&mut self, life: u64) {
+        self.reader = wait_for("the mirror", &self.open);
+        (self.life, self.due, self.missing) = (life, self.reader.next_sequence(), 0);
+        self.sessions.clear();
+    }
+
+    /// Takes events up to message `last` of a life. A later life may begin before it.
+    fn read_to(&mut self, life: u64, last: u64, at: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.life < life || self.due <= last {
+            assert!(
+                Instant::now() < deadline,
+                "{at}: waits for {last} of life {life} at {} of {}",
+                self.due,
+                self.life
+            );
+            match self.reader.recv_deadline(Instant::now() + Duration::from_millis(200)) {
+                Ok(Some(Event::Message(message))) => {
+                    let word =
+                        |at: usize| u64::from_le_bytes(message.payload[at..at + 8].try_into().unwrap());
+                    let (of, sequence) = (word(0), word(8));
+                    assert_eq!(sequence, message.sequence, "{at}");
+                    if of != self.life {
+                        assert!(of > self.life && of <= life, "{at}: life {of} behind {}", self.life);
+                        (self.life, self.due) = (of, sequence);
+                    }
+                    assert_eq!(sequence, self.due, "{at}: of life {of}");
+                    self.due += 1;
+                }
+                Ok(Some(Event::Gap { from, to } | Event::Lost { from, to, .. })) => {
+                    self.missing += to + 1 - from;
+                    self.due = to + 1;
+                }
+                Ok(Some(Event::Lapped(lapped))) => {
+                    self.missing += lapped.missed;
+                    self.due = lapped.resumed_at;
+                }
+                Ok(Some(Event::NewSession { session })) => self.sessions.push(session),
+                Ok(Some(_) | None) | Err(RecvError::Stalled { .. }) => {}
+                Err(RecvError::Superseded) => {
+                    self.reader = wait_for("the next channel", &self.open);
+                    self.due = self.reader.next_sequence();
+                }
+                Err(e) => panic!("{at}: {e}"),
+            }
+        }
+    }
+}
+
+/// The runtime directory of a host's daemon, with all that it keeps.
+fn forget(hosts: &Hosts, host: Host) {
+    fs::remove_dir_all(hosts.socket(host).parent().unwrap()).unwrap();
+}
+
+fn client(hosts: &Hosts, host: Host) -> Client {
+    wait_for("the daemon", || Client::at(hosts.socket(host)).ok())
+}
+
+fn opened(hosts: &Hosts, life: u64) -> Source {
+    let client = client(hosts, Host::A);
+    Source::of(wait_for("the channel", || Publisher::builder("t").client(&client).open().ok()), life)
+}
+
+fn daemon(hosts: &Hosts, host: Host, config: &str) -> Running {
+    let daemon = hosts.daemon(host, config);
+    daemon.wait_for_log("bridge-started");
+    daemon
+}
+
+fn reload(hosts: &Hosts, host: Host, daemon: &Running, config: &str) {
+    let count = |event: &str| daemon.log().matches(event).count();
+    let before = count("bridge-started");
+    hosts.configure(host, config);
+    daemon.signal(Signal::SIGHUP);
+    wait_until("the changed bridge", || count("bridge-started") > before);
+    assert_eq!(count("bridge-failed"), 0, "{}", daemon.log());
+}
+
+fn daemons_under(form: Form) {
+    let test = format!("daemons_under_every_event_{form:?}");
+    let Some(hosts) = Hosts::with_daemons(&test, 2) else { return };
+    let strict = channel() + "mode = \"strict\"\n";
+    let (sends, receives) = (form.sends(&hosts, &strict, 60_000), form.receives(&hosts));
+    let (mut a, mut b) = (daemon(&hosts, Host::A, &sends), daemon(&hosts, Host::B, &receives));
+    let mut source = opened(&hosts, 1);
+    let socket = hosts.socket(Host::B);
+    let mut sink = Sink::new(move || {
+        let client = Client::at(&socket).ok()?;
+        Subscriber::builder("t").client(&client).start(Start::Oldest).open().ok()
+    });
+    let arrives = |source: &mut Source, sink: &mut Sink, at: &str| {
+        let last = source.publish(200);
+        sink.read_to(1, last, &format!("{form:?}: {at}"));
+        assert_eq!(sink.missing, 0, "{form:?}: {at}");
+    };
+    arrives(&mut source, &mut sink, "the beginning");
+    for (host, running) in [("A", &a), ("B", &b)] {
+        running.signal(Signal::SIGSTOP);
+        source.publish(200);
+        std::thread::sleep(Duration::from_millis(150));
+        running.signal(Signal::SIGCONT);
+        arrives(&mut source, &mut sink, &format!("{host} was stopped"));
+    }
+    for is_killed in [true, false] {
+        let end = |running: Running| if is_killed { running.kill() } else { drop(running.stop()) };
+        end(b);
+        source.publish(200);
+        b = daemon(&hosts, Host::B, &receives);
+        arrives(&mut source, &mut sink, &format!("B ended, killed: {is_killed}"));
+        end(a);
+        source.publish(200);
+        a = daemon(&hosts, Host::A, &sends);
+        arrives(&mut source, &mut sink, &format!("A ended, killed: {is_killed}"));
+    }
+    for round in 1..=2 {
+        reload(&hosts, Host::A, &a, &form.sends(&hosts, &strict, 60_000 + round));
+        arrives(&mut source, &mut sink, &format!("A's bridge was changed, {round}"));
+    }
+    // B without anything: it has all again, from A's ring.
+    b.kill();
+    forget(&hosts, Host::B);
+    let _b = daemon(&hosts, Host::B, &receives);
+    sink.again(1);
+    arrives(&mut source, &mut sink, "B was made anew");
+    // A without anything: another life of the channel, which nobody takes for the one before.
+    a.kill();
+    drop(source);
+    forget(&hosts, Host::A);
+    let _a = daemon(&hosts, Host::A, &sends);
+    let mut source = opened(&hosts, 2);
+    assert_eq!(source.publisher.next_sequence(), 1, "nothing is left of the life before");
+    let last = source.publish(300);
+    sink.read_to(2, last, &format!("{form:?}: A was made anew"));
+}
+
+#[test]
+fn daemons_of_unicast_leases_under_every_event() {
+    daemons_under(Form::Unicast);
+}
+
+#[test]
+fn daemons_of_native_lines_under_every_event() {
+    daemons_under(Form::Native);
+}
+
+#[test]
+fn daemons_of_sealed_lines_under_every_event() {
+    daemons_under(Form::Sealed);
+}
+
+#[test]
+fn daemons_of_two_lines_under_every_event() {
+    daemons_under(Form::Multicast);
+}
+
+/// `bridge send` and `bridge recv` of each form are stopped, restarted and made anew.
+#[test]
+fn commands_of_every_form_are_stopped_restarted_and_made_anew() {
+    for form in FORMS {
+        let test = format!("commands_of_every_form_{form:?}");
+        let Some(hosts) = Hosts::new(&test, 2) else { return };
+        let state: PathBuf = hosts.dir.path().join("state");
+        let (send, recv) = (form.send_words(&hosts, &state), form.recv_words(&hosts));
+        let mut source = Source::of(make_channel(&hosts.channels(Host::A)), 1);
+        let start = |host: Host, words: &str, word: &str| {
+            let running = hosts.shmcast(host, words);
+            running.wait_for_log(word);
+            running
+        };
+        let sending = || start(Host::A, &send, "sending session");
+        let (mut a, mut b) = (sending(), hosts.shmcast(Host::B, &recv));
+        let dir = hosts.channels(Host::B);
+        source.publish(1);
+        let mut sink = Sink::new(move || Subscriber::builder("t").dir(&dir).start(Start::Oldest).open().ok());
+        let arrives = |source: &mut Source, sink: &mut Sink, at: &str| {
+            let last = source.publish(200);
+            sink.read_to(1, last, &format!("{form:?}: {at}"));
+            assert_eq!(sink.missing, 0, "{form:?}: {at}");
+        };
+        arrives(&mut source, &mut sink, "the beginning");
+        for running in [&a, &b] {
+            running.signal(Signal::SIGSTOP);
+            source.publish(200);
+            std::thread::sleep(Duration::from_millis(150));
+            running.signal(Signal::SIGCONT);
+            arrives(&mut source, &mut sink, "an end was stopped");
+        }
+        b.stop();
+        source.publish(200);
+        b = hosts.shmcast(Host::B, &recv);
+        arrives(&mut source, &mut sink, "the receiver was restarted");
+        let sessions = sink.sessions.len();
+        a.stop();
+        source.publish(200);
+        a = sending();
+        arrives(&mut source, &mut sink, "the sender was restarted");
+        assert_eq!(sink.sessions.len(), sessions, "{form:?}: with its state file it goes on in its session");
+        // Without its state file it begins another session, of the same channel.
+        a.kill();
+        fs::remove_file(&state).unwrap();
+        source.publish(200);
+        a = sending();
+        arrives(&mut source, &mut sink, "the sender was made anew");
+        b.kill();
+        fs::remove_dir_all(hosts.channels(Host::B)).unwrap();
+        let _b = hosts.shmcast(Host::B, &recv);
+        sink.again(1);
+        arrives(&mut source, &mut sink, "the receiver was made anew");
+        drop(a);
+    }
+}
+
+/// The figures of A's repairs.
+fn from_journal(hosts: &Hosts) -> u64 {
+    let status = super::daemons::bridge(hosts, Host::A);
+    status.pointer("/figures/repair/journal/messages").and_then(Value::as_u64).unwrap_or(0)
+}
+
+/// A receiver that was away for many rings gets all from the sender's journal, whatever happens to either daemon meanwhile.
+#[test]
+fn repairs_from_the_journal_go_on_under_every_event() {
+    let test = "repairs_from_the_journal_go_on_under_every_event";
+    if shmcast_testkit::unit::asked().is_some() {
+        return shmcast_testkit::skip(test, "the unit lets journals lie in /var/lib/shmcast alone");
+    }
+    let Some(hosts) = Hosts::with_daemons(test, 1) else { return };
+    let journal = hosts.dir.path().join("journal");
+    let small = channel().replace(&super::roles::CAPACITY.to_string(), &(1 << 20).to_string());
+    let recorded = format!("{small}journal = {{ dir = \"{}\", file = \"1MiB\" }}\n", journal.display());
+    let (form, at) = (Form::Native, |linger_ms| Form::Native.sends(&hosts, &recorded, linger_ms));
+    let receives = form.receives(&hosts);
+    let mut a = daemon(&hosts, Host::A, &at(60_000));
+    let mut b = daemon(&hosts, Host::B, &receives);
+    let mut source = opened(&hosts, 1);
+    let socket = hosts.socket(Host::B);
+    let mut sink = Sink::new(move || {
+        let client = Client::at(&socket).ok()?;
+        Subscriber::builder("t").client(&client).start(Start::Oldest).open().ok()
+    });
+    let first = source.publish(1_000);
+    sink.read_to(1, first, "the beginning");
+    // Several rings, as fast as the recorder keeps up.
+    let publish_rings = |source: &mut Source| {
+        let client = client(&hosts, Host::A);
+        for _ in 0..20 {
+            let last = source.publish(3_000);
+            wait_until("the journal", || {
+                let status = client.channel("t").ok().and_then(|channel| channel.journal);
+                status.is_some_and(|journal| journal.durable >= last)
+            });
+        }
+    };
+    for event in ["stopped", "restarted", "killed", "bridge changed", "receiver stopped", "receiver anew"] {
+        let before = from_journal(&hosts);
+        b.kill();
+        publish_rings(&mut source);
+        if event == "receiver anew" {
+            forget(&hosts, Host::B);
+        }
+        b = daemon(&hosts, Host::B, &receives);
+        let mut is_counted = true;
+        match event {
+            "stopped" => {
+                a.signal(Signal::SIGSTOP);
+                std::thread::sleep(Duration::from_millis(200));
+                a.signal(Signal::SIGCONT);
+            }
+            "restarted" => {
+                a.stop();
+                a = daemon(&hosts, Host::A, &at(60_000));
+                is_counted = false;
+            }
+            "killed" => {
+                a.kill();
+                a = daemon(&hosts, Host::A, &at(60_000));
+                is_counted = false;
+            }
+            "bridge changed" => {
+                reload(&hosts, Host::A, &a, &at(50_000));
+                is_counted = false;
+            }
+            "receiver stopped" => {
+                b.signal(Signal::SIGSTOP);
+                std::thread::sleep(Duration::from_millis(200));
+                b.signal(Signal::SIGCONT);
+            }
+            _ => sink.again(1),
+        }
+        let last = source.publish(100);
+        sink.read_to(1, last, event);
+        assert_eq!(sink.missing, 0, "{event}");
+        if is_counted {
+            let repaired = from_journal(&hosts) - before;
+            assert!(repaired > 10_000, "{event}: {repaired} came from the journal");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! A mirror that was promoted, although its source still publishes: whatever happens to its daemon, its bridge and its note, programs of this
+//! host alone publish on it, and nothing of the source gets into it.
+
+use super::daemons::{GROUP, bridge, channel};
+use super::roles::make_channel;
+use nix::sys::signal::Signal;
+use shmcast::{Client, Event, Publisher, Start, Subscriber};
+use shmcast_testkit::hosts::{Host, Hosts, Running};
+use shmcast_testkit::{PATIENCE, skip, wait_for, wait_until};
+use std::fs;
+use std::time::{Duration, Instant};
+
+fn receives(of: &str, name: &str, more: &str) -> String {
+    format!(
+        "{of}[[bridge]]\nname = \"{name}\"\nchannel = \"t\"\nline = [{{ group = \"{GROUP}\", interface = \"vb0\" }}]\n\
+         [bridge.receive]\nfrom = 1\n{more}"
+    )
+}
+
+struct Scene<'a> {
+    hosts: &'a Hosts,
+    source: Publisher,
+    reader: Subscriber,
+    /// The last of this host's own messages.
+    last: u64,
+}
+
+impl Scene<'_> {
+    fn client(&self) -> Client {
+        wait_for("the daemon", || Client::at(self.hosts.socket(Host::B)).ok())
+    }
+
+    /// Messages of the source, and of this host; only these come to the reader.
+    fn is_ours(&mut self, local: &mut Publisher, at: &str) {
+        wait_until("the publisher's attachment", || local.is_registered() == Some(true));
+        for _ in 0..50 {
+            self.source.publish(b"the source's").unwrap();
+        }
+        for _ in 0..10 {
+            self.last = local.publish(b"ours").unwrap();
+        }
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self
+                .reader
+                .recv_deadline(deadline)
+                .unwrap()
+                .unwrap_or_else(|| panic!("{at}: nothing comes"))
+            {
+                Event::Message(message) => {
+                    assert_eq!(message.payload, b"ours", "{at}: message {}", message.sequence);
+                    if message.sequence == self.last {
+                        break;
+                    }
+                }
+                Event::NewSession { session } => panic!("{at}: {session:?}"),
+                Event::Lapped(_) => panic!("{at}: lapped"),
+                _ => {}
+            }
+        }
+        assert_eq!(bridge(self.hosts, Host::B)["state"], "promoted", "{at}");
+    }
+
+    fn reload(&self, daemon: &Running, config: &str) {
+        let count = || daemon.log().matches("event=\"reloaded\"").count();
+        let before = count();
+        self.hosts.configure(Host::B, config);
+        daemon.signal(Signal::SIGHUP);
+        wait_until("the reload", || count() > before);
+        // The supervisor takes the new table a moment later.
+        std::thread::sleep(Duration::from_millis(150));
+    }
+}
+
+#[test]
+fn a_promoted_mirror_stays_this_hosts_whatever_happens() {
+    let test = "a_promoted_mirror_stays_this_hosts_whatever_happens";
+    if shmcast_testkit::unit::asked().is_some() {
+        return skip(test, "the unit lets journals lie in /var/lib/shmcast alone");
+    }
+    let Some(mut hosts) = Hosts::new(test, 1) else { return };
+    let mut source = make_channel(&hosts.channels(Host::A));
+    let words = format!("bridge send t --to {GROUP} --interface va0 --set send.from=oldest");
+    let _sender = hosts.shmcast(Host::A, &words);
+    hosts.use_daemons(true);
+    let plain = receives(&channel(), "in", "");
+    let mut b = hosts.daemon(Host::B, &plain);
+    wait_for("the mirror's session", || bridge(&hosts, Host::B)["session"].as_str().map(str::to_owned));
+    let client = Client::at(hosts.socket(Host::B)).unwrap();
+    let mut reader = Subscriber::builder("t").client(&client).start(Start::Oldest).open().unwrap();
+    for _ in 0..100 {
+        source.publish(b"before").unwrap();
+    }
+    let deadline = Instant::now() + PATIENCE;
+    while reader.next_sequence() <= 100 {
+        assert!(reader.recv_deadline(deadline).unwrap().is_some(), "nothing comes");
+    }
+    let promoted = hosts.shmcast(Host::B, "bridge promote t --json --force").end();
+    assert_eq!(promoted.0, 0, "{}", b.log());
+    let mut local = Publisher::builder("t").client(&client).open().unwrap();
+    // The source is told no more: behind this only our messages count.
+    let first = local.publish(b"ours").unwrap();
+    while reader.next_sequence() <= first {
+        assert!(reader.recv_deadline(deadline).unwrap().is_some(), "nothing comes");
+    }
+    let mut scene = Scene { hosts: &hosts, source, reader, last: first };
+    scene.is_ours(&mut local, "promoted");
+    b.signal(Signal::SIGSTOP);
+    std::thread::sleep(Duration::from_millis(150));
+    b.signal(Signal::SIGCONT);
+    scene.is_ours(&mut local, "the daemon was stopped");
+    // A changed bridge, another name, and a journal that begins and ends.
+    let journal = hosts.dir.path().join("journal");
+    let recorded = format!("{}journal = {{ dir = \"{}\", file = \"1MiB\" }}\n", channel(), journal.display());
+    for (what, config) in [
+        ("the bridge was changed", receives(&channel(), "in", "clock_limit_us = 0\n")),
+        ("the bridge was renamed", receives(&channel(), "other", "clock_limit_us = 0\n")),
+        ("a journal began", receives(&recorded, "other", "clock_limit_us = 0\n")),
+    ] {
+        scene.reload(&b, &config);
+        scene.is_ours(&mut local, what);
+    }
+    wait_until("the journal", || {
+        let channel = scene.client().channel("t").ok();
+        channel.and_then(|channel| channel.journal).is_some_and(|journal| journal.durable >= scene.last)
+    });
+    scene.reload(&b, &plain);
+    scene.is_ours(&mut local, "the journal ended");
+    // Somebody removes the note; the daemon makes it again, and the next one knows.
+    let run = hosts.socket(Host::B).parent().unwrap().to_owned();
+    let note = || {
+        let names = fs::read_dir(&run).unwrap().map(|entry| entry.unwrap().path());
+        names.into_iter().find(|path| path.to_string_lossy().ends_with("promoted-t"))
+    };
+    fs::remove_file(note().expect("a note")).unwrap();
+    wait_until("the note", || note().is_some());
+    scene.is_ours(&mut local, "the note was removed");
+    b.stop();
+    b = hosts.daemon(Host::B, &plain);
+    scene.is_ours(&mut local, "the daemon was restarted");
+    // The bridge is taken out, and comes back while our publisher is there: it does not get the channel.
+    scene.reload(&b, &channel());
+    assert!(bridge(&hosts, Host::B).is_null());
+    assert!(note().is_none());
+    scene.last = local.publish(b"ours").unwrap();
+    scene.reload(&b, &plain);
+    for _ in 0..50 {
+        scene.source.publish(b"the source's").unwrap();
+    }
+    scene.last = local.publish(b"ours").unwrap();
+    let deadline = Instant::now() + Duration::from_secs(2);
+    while let Some(event) = scene.reader.recv_deadline(deadline).unwrap() {
+        if let Event::Message(message) = event {
+            assert_eq!(message.payload, b"ours", "message {}", message.sequence);
+        }
+    }
+    assert_eq!(scene.reader.next_sequence(), scene.last + 1);
+    assert_ne!(bridge(&hosts, Host::B)["state"], "promoted");
+}

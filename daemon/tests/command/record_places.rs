@@ -1,0 +1,173 @@
+//! The directory of `shmcast record` goes away under it, by a removal or with its mount; and a recorder begins in a directory that was emptied,
+//! beside readers and publishers that use it.
+
+use nix::sys::signal::Signal;
+use shmcast::journal::{Entry, Journal};
+use shmcast::{Event, History, Publisher, RecvError, Start, Subscriber};
+use shmcast_testkit::command::{Host, text};
+use shmcast_testkit::disk::Small;
+use shmcast_testkit::{PATIENCE, Process, wait_for, wait_until};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+struct Scene {
+    host: Host,
+    publisher: Publisher,
+}
+
+impl Scene {
+    fn new(capacity: u64) -> Self {
+        let host = Host::new();
+        let builder = Publisher::builder("ticks").dir(host.dir.path().join("channels")).capacity(capacity);
+        let publisher = builder.open().unwrap();
+        Self { host, publisher }
+    }
+
+    fn journal(&self) -> PathBuf {
+        self.host.dir.path().join("journal")
+    }
+
+    fn record(&self) -> Process {
+        self.host.start(&format!("record ticks --to {} --file 1MiB --json", self.journal().display()))
+    }
+
+    /// Publishes so many messages. Returns the last one's sequence.
+    fn publish(&mut self, count: u64) -> u64 {
+        for _ in 0..count {
+            let sequence = self.publisher.next_sequence();
+            self.publisher.publish(&sequence.to_le_bytes().repeat(12)).unwrap();
+        }
+        self.publisher.next_sequence() - 1
+    }
+}
+
+/// The sequences that a journal has, and how many it names as lost.
+fn contents(dir: &Path) -> Option<(Vec<u64>, u64)> {
+    let mut reader = Journal::open(dir).and_then(|it| it.read_from(1)).ok()?;
+    let (mut sequences, mut lost) = (Vec::new(), 0);
+    while let Some(entry) = reader.next().ok()? {
+        match entry {
+            Entry::Message(message) => sequences.push(message.sequence),
+            Entry::Lost(loss) => lost += loss.to + 1 - loss.from,
+            _ => {}
+        }
+    }
+    Some((sequences, lost))
+}
+
+fn wait_until_recorded(dir: &Path, last: u64) {
+    wait_until("the journal", || contents(dir).is_some_and(|(sequences, _)| sequences.last() == Some(&last)));
+}
+
+fn run(program: &str, arguments: &[&str]) {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{program} {arguments:?}: {output:?}");
+}
+
+/// A recorder whose directory lost its name ends with an error, and calls nothing durable.
+fn ends_as_moved(recorder: Process) {
+    let output = recorder.output();
+    let said = text(&output.stderr);
+    assert!(
+        output.status.code() == Some(1) && said.contains("removed or moved"),
+        "{}: {said}",
+        output.status
+    );
+    let sums: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(sums["durable"], 0, "{sums}");
+}
+
+#[test]
+fn a_directory_that_is_removed_or_unmounted_under_a_recorder_is_an_error() {
+    let mut scene = Scene::new(4 << 20);
+    let last = scene.publish(1_000);
+    let recorder = scene.record();
+    wait_until_recorded(&scene.journal(), last);
+    fs::remove_dir_all(scene.journal()).unwrap();
+    ends_as_moved(recorder);
+    // Again, with all that the ring has.
+    let recorder = scene.record();
+    wait_until_recorded(&scene.journal(), last);
+    recorder.signal(Signal::SIGTERM);
+    assert!(recorder.output().status.success());
+    let Some(small) =
+        Small::make("a_directory_that_is_removed_or_unmounted_under_a_recorder_is_an_error", 32)
+    else {
+        return;
+    };
+    fs::remove_dir_all(scene.journal()).unwrap();
+    fs::create_dir(scene.journal()).unwrap();
+    let (volume, point) = (small.path().display().to_string(), scene.journal().display().to_string());
+    run("mount", &["--bind", &volume, &point]);
+    let recorder = scene.record();
+    wait_until_recorded(small.path(), last);
+    run("umount", &["--lazy", &point]);
+    ends_as_moved(recorder);
+    run("mount", &["--bind", &volume, &point]);
+    let last = scene.publish(1_000);
+    let recorder = scene.record();
+    wait_until_recorded(small.path(), last);
+    recorder.signal(Signal::SIGTERM);
+    assert!(recorder.output().status.success());
+    assert_eq!(contents(small.path()), Some(((1..=last).collect(), 0)));
+    run("umount", &[&point]);
+}
+
+/// The journal is emptied, and another recorder begins there: a reader of the directory that was lapped meanwhile is told of exactly what
+/// neither ring nor journal has; and a publisher that goes on behind the journal gives no sequence twice.
+#[test]
+fn a_recorder_in_an_emptied_directory_costs_only_what_is_told() {
+    let mut scene = Scene::new(1 << 20);
+    let journal = scene.journal();
+    let recorder = scene.record();
+    let last = scene.publish(1_000);
+    wait_until_recorded(&journal, last);
+    let builder = Subscriber::builder("ticks").dir(scene.host.dir.path().join("channels"));
+    let builder = builder.start(Start::Oldest).history(History::Dir(journal.clone()));
+    let mut reader = builder.open().unwrap();
+    let mut received = 0;
+    while received < 500 {
+        received += u64::from(matches!(reader.recv().unwrap(), Event::Message(_)));
+    }
+    recorder.kill();
+    fs::remove_dir_all(&journal).unwrap();
+    // Several rings that nobody records, and then a recorder that begins with what the ring has.
+    scene.publish(20_000);
+    let recorder = scene.record();
+    let mut last = scene.publish(100);
+    wait_until_recorded(&journal, last);
+    for _ in 0..10 {
+        last = scene.publish(2_000);
+        wait_until_recorded(&journal, last);
+    }
+    let (recorded, lost) = contents(&journal).unwrap();
+    assert_eq!(recorded.len() as u64 + lost, last, "what came before the recorder has a name");
+    let (mut missing, deadline) = (0, Instant::now() + PATIENCE);
+    while received + missing < last {
+        match reader.recv_deadline(deadline) {
+            Ok(Some(Event::Message(message))) => {
+                received += 1;
+                assert_eq!(message.sequence, received + missing);
+            }
+            Ok(Some(Event::Lapped(lapped))) => missing += lapped.missed,
+            Ok(Some(Event::Lost { from, to, .. } | Event::Gap { from, to })) => missing += to + 1 - from,
+            Ok(Some(_)) | Err(RecvError::Stalled { .. }) => {}
+            other => panic!("{other:?} at {received} and {missing} of {last}"),
+        }
+    }
+    assert!(missing > 0 && missing <= lost, "{missing} of {lost}");
+    // The publisher's memory is lost, and it goes on behind the journal of the recorder that was made anew.
+    recorder.signal(Signal::SIGTERM);
+    assert!(matches!(recorder.output().status.code(), Some(0 | 3)));
+    drop(reader);
+    let channels = scene.host.dir.path().join("channels");
+    let Scene { host, publisher } = scene;
+    drop(publisher);
+    fs::remove_dir_all(&channels).unwrap();
+    let builder = Publisher::builder("ticks").dir(&channels).capacity(1 << 20).continue_from(&journal);
+    let publisher = wait_for("the channel", || builder.clone().open().ok());
+    assert!(publisher.next_sequence() > last, "{} is given twice", publisher.next_sequence());
+    drop((publisher, host));
+}

@@ -1,0 +1,237 @@
+//! What happens to the directory of a daemon's journal while it is recorded to: it is removed, moved, full, read-only, behind a link, on a
+//! mount that goes and comes back, and beyond a limit on file sizes. Each is told and shown, nothing is called durable that cannot be
+//! read back by its name, and when the fault is over, the journal has all that the ring still had.
+
+use nix::sys::signal::Signal;
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+use shmcast::control::JournalStatus;
+use shmcast::journal::{Entry, Journal};
+use shmcast::{Client, Publisher};
+use shmcast_testkit::daemon::{Daemon, FOR_ALL, publishing};
+use shmcast_testkit::disk::Small;
+use shmcast_testkit::{scratch, wait_for, wait_until};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+
+/// A channel, strict or not, whose ring has all messages of a test.
+fn config(dir: &Path, more: &str) -> String {
+    format!(
+        "[[channel]]\nname = \"ticks\"\ncapacity = \"16MiB\"\nmlock = false\nhugepages = false\n{FOR_ALL}\n{more}\n\
+         journal = {{ dir = \"{}\", file = \"1MiB\", buffer = \"1MiB\" }}\n",
+        dir.display()
+    )
+}
+
+struct Scene {
+    daemon: Daemon,
+    client: Client,
+    publisher: Publisher,
+}
+
+impl Scene {
+    fn new(dir: &Path, more: &str) -> Self {
+        let daemon = Daemon::start(&config(dir, more));
+        let client = daemon.client();
+        let publisher = publishing(&client, "ticks").open().unwrap();
+        let mut scene = Self { daemon, client, publisher };
+        scene.publish(1_000);
+        scene.wait_until_whole(dir);
+        scene
+    }
+
+    fn status(&self) -> Option<JournalStatus> {
+        self.client.channel("ticks").unwrap().journal
+    }
+
+    fn publish(&mut self, count: u64) {
+        for _ in 0..count {
+            let sequence = self.publisher.next_sequence();
+            self.publisher.publish(&sequence.to_le_bytes().repeat(16)).unwrap();
+        }
+    }
+
+    fn wait_for(&self, state: &str) -> JournalStatus {
+        wait_for(&format!("the state {state}"), || self.status().filter(|journal| journal.state == state))
+    }
+
+    /// Waits until all that was published is durable, and in the journal by its name, without a loss.
+    fn wait_until_whole(&self, dir: &Path) {
+        let last = self.publisher.next_sequence() - 1;
+        wait_until("the journal", || {
+            self.status().is_some_and(|it| it.state == "recording" && it.durable >= last)
+        });
+        assert_eq!(whole(dir), Ok((1..=last).collect()));
+    }
+
+    fn is_told(&self, words: &[&str]) {
+        self.daemon.wait_for_log(words);
+    }
+}
+
+/// The sequences of a journal; an error names a loss.
+fn whole(dir: &Path) -> Result<Vec<u64>, String> {
+    let mut reader = Journal::open(dir).and_then(|it| it.read_from(1)).map_err(|e| e.to_string())?;
+    let mut sequences = Vec::new();
+    while let Some(entry) = reader.next().map_err(|e| e.to_string())? {
+        match entry {
+            Entry::Message(message) => {
+                assert_eq!(message.payload, message.sequence.to_le_bytes().repeat(16));
+                sequences.push(message.sequence);
+            }
+            Entry::Lost(loss) => return Err(format!("{loss:?}")),
+            _ => {}
+        }
+    }
+    Ok(sequences)
+}
+
+fn run(program: &str, arguments: &[&str]) {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{program} {arguments:?}: {output:?}");
+}
+
+#[test]
+fn a_directory_that_is_removed_or_moved_is_told_and_recorded_again_from_the_ring() {
+    let room = scratch();
+    let dir = room.path().join("journal");
+    let mut scene = Scene::new(&dir, "");
+    fs::remove_dir_all(&dir).unwrap();
+    scene.publish(1_000);
+    scene.is_told(&["journal-failed", "removed or moved"]);
+    scene.wait_until_whole(&dir);
+    // A single file, too.
+    let file = fs::read_dir(Journal::open(&dir).unwrap().path()).unwrap().map(|it| it.unwrap().path());
+    let file = file.into_iter().find(|path| path.extension().is_some_and(|it| it == "smj")).unwrap();
+    let count = |scene: &Scene| scene.daemon.log().matches("journal-failed").count();
+    let before = count(&scene);
+    fs::rename(&file, room.path().join("away")).unwrap();
+    scene.publish(1_000);
+    wait_until("the second failure", || count(&scene) > before);
+    fs::rename(room.path().join("away"), &file).unwrap();
+    scene.wait_until_whole(&dir);
+}
+
+#[test]
+fn a_directory_behind_a_link_goes_on_where_the_link_leads() {
+    let room = scratch();
+    let [one, other, dir] = ["one", "other", "journal"].map(|name| room.path().join(name));
+    fs::create_dir(&one).unwrap();
+    fs::create_dir(&other).unwrap();
+    symlink(&one, &dir).unwrap();
+    let mut scene = Scene::new(&dir, "");
+    assert_eq!(whole(&one), Ok((1..=1_000).collect()));
+    // The link leads elsewhere now: what is recorded could not be read by the name that is configured.
+    let next = room.path().join("next");
+    symlink(&other, &next).unwrap();
+    fs::rename(&next, &dir).unwrap();
+    scene.publish(1_000);
+    scene.is_told(&["journal-failed", "removed or moved"]);
+    scene.wait_until_whole(&dir);
+    assert_eq!(whole(&other), Ok((1..=2_000).collect()));
+    // And nowhere: no directory is made through it.
+    fs::remove_dir_all(&other).unwrap();
+    scene.publish(1_000);
+    let why = scene.wait_for("failed").why.unwrap();
+    assert!(!why.is_empty() && !other.exists(), "{why}");
+    fs::create_dir(&other).unwrap();
+    scene.wait_until_whole(&dir);
+}
+
+#[test]
+fn a_mount_that_goes_and_comes_back_costs_nothing_that_the_ring_has() {
+    let Some(small) = Small::make("a_mount_that_goes_and_comes_back_costs_nothing_that_the_ring_has", 64)
+    else {
+        return;
+    };
+    let room = scratch();
+    let dir = room.path().join("journal");
+    fs::create_dir(&dir).unwrap();
+    let [volume, point] = [small.path(), &dir].map(|path| path.to_str().unwrap());
+    run("mount", &["--bind", volume, point]);
+    let mut scene = Scene::new(&dir, "");
+    assert_eq!(whole(small.path()), Ok((1..=1_000).collect()));
+    run("umount", &["--lazy", point]);
+    scene.publish(1_000);
+    scene.is_told(&["journal-failed", "removed or moved"]);
+    // What is below the mount point has its name now.
+    scene.wait_until_whole(&dir);
+    run("mount", &["--bind", volume, point]);
+    scene.publish(1_000);
+    // The volume's own journal goes on where it ended: the ring has the rest.
+    wait_until("the volume", || whole(small.path()) == Ok((1..=3_000).collect()));
+    scene.wait_until_whole(&dir);
+    scene.daemon.end(Signal::SIGTERM);
+    run("umount", &[point]);
+    // What is below the mount point was recorded until the mount was seen.
+    let below = whole(&dir).unwrap().len() as u64;
+    assert!((2_000..=3_000).contains(&below), "{below}");
+}
+
+#[test]
+fn a_full_disk_is_told_and_made_up_for() {
+    let Some(small) = Small::make("a_full_disk_is_told_and_made_up_for", 8) else { return };
+    let dir = small.path().join("journal");
+    let mut scene = Scene::new(&dir, "mode = \"strict\"");
+    fs::write(small.path().join("rest"), vec![0; small.free() as usize]).unwrap();
+    while scene.status().is_none_or(|journal| journal.state != "refused") {
+        scene.publish(1_000);
+        assert!(scene.publisher.next_sequence() < 50_000, "the disk takes more than it has room for");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    scene.is_told(&["journal-refused", "the disk takes nothing"]);
+    let refused = scene.status().unwrap();
+    assert!(refused.durable < scene.publisher.next_sequence() - 1, "{refused:?}");
+    assert!(whole(&dir).unwrap().len() as u64 >= refused.durable, "durable, and not there");
+    fs::remove_file(small.path().join("rest")).unwrap();
+    scene.is_told(&["journal-recovered"]);
+    scene.wait_until_whole(&dir);
+}
+
+#[test]
+fn a_read_only_disk_is_told_and_made_up_for() {
+    let Some(small) = Small::make("a_read_only_disk_is_told_and_made_up_for", 64) else { return };
+    // The directory is inside of the mount, which can be made read-only only while nobody writes: so it is mounted a second time.
+    let room = scratch();
+    let dir = room.path().join("journal");
+    fs::create_dir(&dir).unwrap();
+    let [volume, point] = [small.path(), &dir].map(|path| path.to_str().unwrap());
+    run("mount", &["--bind", volume, point]);
+    let mut scene = Scene::new(&dir, "");
+    scene.daemon.end(Signal::SIGTERM);
+    run("mount", &["-o", "remount,bind,ro", point]);
+    scene.daemon.restart();
+    scene.client = scene.daemon.client();
+    let why = scene.wait_for("failed").why.unwrap();
+    assert!(why.contains("Read-only file system"), "{why}");
+    scene.publish(1_000);
+    run("mount", &["-o", "remount,bind,rw", point]);
+    scene.wait_until_whole(&dir);
+    scene.daemon.end(Signal::SIGTERM);
+    run("umount", &[point]);
+}
+
+#[test]
+fn a_size_limit_is_told_and_made_up_for() {
+    let room = scratch();
+    let dir = room.path().join("journal");
+    let mut scene = Scene::new(&dir, "");
+    let limit = |most: Option<u64>| {
+        let maximum = getrlimit(Resource::Fsize).maximum;
+        let pid = Pid::from_raw(scene.daemon.pid().as_raw());
+        prlimit(pid, Resource::Fsize, Rlimit { current: most.or(maximum), maximum }).unwrap();
+    };
+    limit(Some(100 << 10));
+    while scene.status().is_none_or(|journal| journal.state == "recording") {
+        for _ in 0..1_000 {
+            let sequence = scene.publisher.next_sequence();
+            scene.publisher.publish(&sequence.to_le_bytes().repeat(16)).unwrap();
+        }
+        assert!(scene.publisher.next_sequence() < 50_000, "files grow beyond their limit");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    scene.is_told(&["File too large"]);
+    limit(None);
+    scene.wait_until_whole(&dir);
+}
