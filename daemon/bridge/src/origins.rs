@@ -56,7 +56,7 @@ impl Origins {
     ///
     /// # Errors
     /// The lowest epoch, if `ring` was not sent under this tag.
-    pub fn of_ring(&self, tag: [u8; 4], ring: [u64; 2]) -> Result<Session, u64> {
+    pub(crate) fn of_ring(&self, tag: [u8; 4], ring: [u64; 2]) -> Result<Session, u64> {
         Self::find(&self.sessions(), tag, ring)
     }
 
@@ -65,7 +65,7 @@ impl Origins {
     ///
     /// # Errors
     /// Those of `choose`. After an error nothing is noted.
-    pub fn begin<E>(
+    pub(crate) fn begin<E>(
         &self,
         tag: [u8; 4],
         ring: [u64; 2],

@@ -10,7 +10,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// A sentence that says what is wrong with the file and what to do about it. It does not name the file.
-pub fn read(path: &Path, most: u64) -> Result<String, String> {
+pub(crate) fn read(path: &Path, most: u64) -> Result<String, String> {
     let file = File::open(path).map_err(|e| e.to_string())?;
     if let Some(problem) = problem(&file.metadata().map_err(|e| e.to_string())?) {
         return Err(problem);

@@ -65,7 +65,7 @@ pub fn try_cpu(cpu: Option<usize>) -> Result<(), BridgeError> {
 ///
 /// # Errors
 /// [`BridgeError`]. After an error the thread does not run.
-pub fn spawn(
+pub(crate) fn spawn(
     name: &str,
     cpu: Option<usize>,
     body: impl FnOnce() + Send + 'static,
@@ -144,7 +144,7 @@ impl Idle {
     }
 
     /// Whether the thread polls and yields, and never sleeps.
-    pub fn yields(&self) -> bool {
+    pub(crate) fn yields(&self) -> bool {
         self.choice.mode == WaitMode::Yield
     }
 

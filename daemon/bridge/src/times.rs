@@ -60,7 +60,7 @@ impl Moment {
 
     /// Converts nanoseconds since 1970 to ticks.
     #[inline]
-    pub fn ticks_of(&self, wall_ns: u64) -> u64 {
+    pub(crate) fn ticks_of(&self, wall_ns: u64) -> u64 {
         let ticks = |ns: u64| (u128::from(ns) * u128::from(self.clock.hz()) / 1_000_000_000) as u64;
         match wall_ns.checked_sub(self.wall_ns) {
             Some(later_ns) => self.ticks.wrapping_add(ticks(later_ns)),
@@ -120,7 +120,7 @@ impl OriginTimes {
     }
 
     /// Begins to keep the times of publication, if that needs no pulse. The first messages arrive before the first pulse.
-    pub fn begin(&mut self, clock: Clock) {
+    pub(crate) fn begin(&mut self, clock: Clock) {
         if self.moment.is_none() && !fault!("times_begin_late") {
             self.refresh(Some(clock), None);
         }
@@ -128,13 +128,13 @@ impl OriginTimes {
 
     /// Returns a message's time in ticks. Returns `None` if the message gets the time of its arrival.
     #[inline]
-    pub fn ticks_of(&self, time_ns: u64) -> Option<u64> {
+    pub(crate) fn ticks_of(&self, time_ns: u64) -> Option<u64> {
         let moment = self.moment.filter(|_| time_ns != 0)?;
         Some(moment.ticks_of(time_ns))
     }
 
     /// Whether messages keep the times of their publication.
-    pub fn are_kept(&self) -> bool {
+    pub(crate) fn are_kept(&self) -> bool {
         self.moment.is_some()
     }
 }

@@ -48,7 +48,7 @@ impl Drop for Seat {
 
 impl Choice {
     /// Makes the choice on this host. Reads how many CPUs the process may use.
-    pub fn of(wait: WaitMode) -> Choice {
+    pub(crate) fn of(wait: WaitMode) -> Choice {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Choice::among(wait, cpus)
     }

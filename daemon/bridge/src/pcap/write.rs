@@ -102,7 +102,7 @@ impl Tap {
     }
 
     /// Returns the counts of the packets so far.
-    pub fn captured(&self) -> Captured {
+    pub(crate) fn captured(&self) -> Captured {
         Captured {
             packets: self.shared.written.load(Ordering::Relaxed),
             dropped: self.shared.dropped.load(Ordering::Relaxed),

@@ -247,7 +247,7 @@ impl ControlDatagram {
     }
 
     /// Writes the control datagram of this kind and body to `out`, and returns its size. Kind and body come from a native packet.
-    pub fn from_body(kind: u8, body: &[u8], out: &mut [u8; CONTROL_MAX_BYTES]) -> Option<usize> {
+    pub(crate) fn from_body(kind: u8, body: &[u8], out: &mut [u8; CONTROL_MAX_BYTES]) -> Option<usize> {
         let size = BODY + body.len();
         out.fill(0);
         out.get_mut(BODY..size)?.copy_from_slice(body);

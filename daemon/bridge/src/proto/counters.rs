@@ -111,12 +111,12 @@ impl Histogram {
     }
 
     /// The largest value.
-    pub fn max_ns(&self) -> u64 {
+    pub(crate) fn max_ns(&self) -> u64 {
         self.max_ns
     }
 
     /// Returns the quantile for `share` (0 to 1): at least this share of the values is not greater. Returns 0 if there are no values.
-    pub fn quantile_ns(&self, share: f64) -> u64 {
+    pub(crate) fn quantile_ns(&self, share: f64) -> u64 {
         let wanted = ((self.count() as f64 * share).ceil() as u64).max(1);
         let mut seen = 0;
         for (slot, count) in self.counts.iter().enumerate() {
@@ -129,12 +129,12 @@ impl Histogram {
     }
 
     /// Returns the words of the histogram, so that it can be copied. [`Histogram::from_words`] makes a histogram from them.
-    pub fn words(&self) -> impl Iterator<Item = u64> + '_ {
+    pub(crate) fn words(&self) -> impl Iterator<Item = u64> + '_ {
         self.counts.iter().copied().chain([self.max_ns])
     }
 
     /// Makes a histogram from the words of another one. Missing words count as 0.
-    pub fn from_words(words: impl IntoIterator<Item = u64>) -> Histogram {
+    pub(crate) fn from_words(words: impl IntoIterator<Item = u64>) -> Histogram {
         let mut words = words.into_iter();
         let mut histogram = Histogram::default();
         histogram.counts.iter_mut().zip(&mut words).for_each(|(count, word)| *count = word);
@@ -149,7 +149,7 @@ impl Histogram {
     }
 
     /// Adds all of another histogram's values.
-    pub fn merge(&mut self, other: &Histogram) {
+    pub(crate) fn merge(&mut self, other: &Histogram) {
         for (own, more) in self.counts.iter_mut().zip(other.counts.iter()) {
             *own += more;
         }

@@ -21,7 +21,7 @@ pub struct Rate {
 
 impl Rate {
     /// Returns this rate, or `per_second` if that is more. The burst grows with the rate, so that the bucket fills in the same time.
-    pub fn at_least(self, per_second: u64) -> Rate {
+    pub(crate) fn at_least(self, per_second: u64) -> Rate {
         if per_second <= self.per_second {
             return self;
         }
@@ -43,23 +43,23 @@ pub struct TokenBucket {
 
 impl TokenBucket {
     /// Whether anything is left in the bucket. One charge may take more than is left. The bucket is then closed until the debt is paid.
-    pub fn is_open(&self, now_ns: u64, rate: Rate) -> bool {
+    pub(crate) fn is_open(&self, now_ns: u64, rate: Rate) -> bool {
         self.opens_in_ns(now_ns, rate) == 0
     }
 
     /// Returns how long it takes until the bucket opens, in nanoseconds; 0 if it is open.
-    pub fn opens_in_ns(&self, now_ns: u64, rate: Rate) -> u64 {
+    pub(crate) fn opens_in_ns(&self, now_ns: u64, rate: Rate) -> u64 {
         let debt_ns = self.full_at_ns.saturating_sub(now_ns);
         debt_ns.saturating_add(1).saturating_sub(rate.cost_ns(rate.burst.max(1)))
     }
 
     /// Takes `amount` out of the bucket.
-    pub fn charge(&mut self, now_ns: u64, rate: Rate, amount: u64) {
+    pub(crate) fn charge(&mut self, now_ns: u64, rate: Rate, amount: u64) {
         self.full_at_ns = self.full_at_ns.max(now_ns).saturating_add(rate.cost_ns(amount));
     }
 
     /// Takes `amount` if the bucket is open. Returns whether it was.
-    pub fn take(&mut self, now_ns: u64, rate: Rate, amount: u64) -> bool {
+    pub(crate) fn take(&mut self, now_ns: u64, rate: Rate, amount: u64) -> bool {
         let is_open = self.is_open(now_ns, rate);
         if is_open {
             self.charge(now_ns, rate, amount);
@@ -83,17 +83,17 @@ pub struct SourceBuckets {
 
 impl SourceBuckets {
     /// Makes an empty table for at most `max_sources` sources at a time.
-    pub fn new(rate: Rate, max_sources: usize) -> SourceBuckets {
+    pub(crate) fn new(rate: Rate, max_sources: usize) -> SourceBuckets {
         SourceBuckets { rate, buckets: HashMap::with_capacity(max_sources), max_sources, tidy_at_ns: 0 }
     }
 
     /// Fills all buckets at another rate from now on.
-    pub fn set_rate(&mut self, rate: Rate) {
+    pub(crate) fn set_rate(&mut self, rate: Rate) {
         self.rate = rate;
     }
 
     /// Whether the bucket of `source` is open. Returns false if the table has no room for this source.
-    pub fn is_open(&mut self, now_ns: u64, source: IpAddr) -> bool {
+    pub(crate) fn is_open(&mut self, now_ns: u64, source: IpAddr) -> bool {
         if let Some(bucket) = self.buckets.get(&source) {
             return bucket.is_open(now_ns, self.rate);
         }
@@ -106,24 +106,24 @@ impl SourceBuckets {
     }
 
     /// Takes `amount` out of the bucket of `source`, for which [`SourceBuckets::is_open`] returned true.
-    pub fn charge(&mut self, now_ns: u64, source: IpAddr, amount: u64) {
+    pub(crate) fn charge(&mut self, now_ns: u64, source: IpAddr, amount: u64) {
         if self.buckets.len() < self.max_sources || self.buckets.contains_key(&source) {
             self.buckets.entry(source).or_default().charge(now_ns, self.rate, amount);
         }
     }
 
     /// Whether the table has a bucket for `source`.
-    pub fn contains(&self, source: IpAddr) -> bool {
+    pub(crate) fn contains(&self, source: IpAddr) -> bool {
         self.buckets.contains_key(&source)
     }
 
     /// Returns the number of sources in the table.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.buckets.len()
     }
 
     /// Whether the table is empty.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.buckets.is_empty()
     }
 }
@@ -144,7 +144,7 @@ pub struct NetworkError {
 
 impl Network {
     /// Whether the network contains `address`. An IPv4-mapped IPv6 address counts as IPv4.
-    pub fn contains(&self, address: IpAddr) -> bool {
+    pub(crate) fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {
             (IpAddr::V4(own), IpAddr::V4(other)) => same_prefix(v4_bits(own), v4_bits(other), self.prefix),
             (IpAddr::V6(own), IpAddr::V6(other)) => same_prefix(own.to_bits(), other.to_bits(), self.prefix),
@@ -153,7 +153,7 @@ impl Network {
     }
 
     /// Makes the network of one address.
-    pub fn host(address: IpAddr) -> Network {
+    pub(crate) fn host(address: IpAddr) -> Network {
         let address = address.to_canonical();
         Network { address, prefix: if address.is_ipv4() { 32 } else { 128 } }
     }
@@ -208,12 +208,12 @@ impl AllowList {
     }
 
     /// Whether the list is empty.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Whether the list allows `address`.
-    pub fn allows(&self, address: IpAddr) -> bool {
+    pub(crate) fn allows(&self, address: IpAddr) -> bool {
         self.0.iter().any(|network| network.contains(address))
     }
 }

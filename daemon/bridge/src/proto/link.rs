@@ -59,7 +59,7 @@ impl Link {
     }
 
     /// Returns the rate of live packets: 95 % of the link.
-    pub fn live_rate(&self) -> Rate {
+    pub(crate) fn live_rate(&self) -> Rate {
         Rate { per_second: self.percent(95), burst: BURST_BYTES }
     }
 
@@ -121,31 +121,31 @@ pub struct Pacer {
 
 impl Pacer {
     /// Makes a pacer of a link on which nothing was sent yet.
-    pub fn of(link: Link, now_ns: u64) -> Pacer {
+    pub(crate) fn of(link: Link, now_ns: u64) -> Pacer {
         let (rate, bucket) = (link.live_rate(), TokenBucket::default());
         Pacer { rate, bucket, empty_ns: now_ns, is_tight: false }
     }
 
     /// Notes that no message waits to be sent.
     #[inline]
-    pub fn note_empty(&mut self, now_ns: u64) {
+    pub(crate) fn note_empty(&mut self, now_ns: u64) {
         self.empty_ns = now_ns;
     }
 
     /// Whether the sender must call [`wait_ns`](Self::wait_ns) before it sends the next packets.
     #[inline]
-    pub fn is_tight(&self) -> bool {
+    pub(crate) fn is_tight(&self) -> bool {
         self.is_tight
     }
 
     /// Returns how long the next packets must wait, in nanoseconds.
-    pub fn wait_ns(&self, now_ns: u64) -> u64 {
+    pub(crate) fn wait_ns(&self, now_ns: u64) -> u64 {
         self.bucket.opens_in_ns(now_ns, self.rate)
     }
 
     /// Notes that this many bytes were sent.
     #[inline]
-    pub fn charge(&mut self, now_ns: u64, bytes: u64) {
+    pub(crate) fn charge(&mut self, now_ns: u64, bytes: u64) {
         // The link was free for these bytes since they were published. This is true only up to a limit.
         let since_ns = self.empty_ns.clamp(now_ns.saturating_sub(WINDOW_NS), now_ns);
         self.bucket.charge(since_ns, self.rate, bytes);
@@ -171,13 +171,13 @@ pub struct Remainder {
 
 impl Remainder {
     /// Makes the remainder of a link on which nothing was sent yet.
-    pub fn of(link: Link) -> Remainder {
+    pub(crate) fn of(link: Link) -> Remainder {
         let (whole, least) = Default::default();
         Remainder { link, whole, least, steps: [(0, 0); STEPS], oldest: 0, seen: (0, 0) }
     }
 
     /// Notes how many bytes of live packets have been sent so far. Call this before repairs are sent, and every few milliseconds.
-    pub fn note_live(&mut self, now_ns: u64, live_bytes: u64) {
+    pub(crate) fn note_live(&mut self, now_ns: u64, live_bytes: u64) {
         let (seen_ns, seen) = std::mem::replace(&mut self.seen, (now_ns, live_bytes));
         // The link was free for these bytes since the last call.
         self.whole.charge(seen_ns, self.link.whole_rate(), live_bytes.saturating_sub(seen));
@@ -189,18 +189,18 @@ impl Remainder {
     }
 
     /// Returns how long it takes until a repair may be sent, in nanoseconds; 0 if it may be sent now.
-    pub fn opens_in_ns(&self, now_ns: u64) -> u64 {
+    pub(crate) fn opens_in_ns(&self, now_ns: u64) -> u64 {
         let whole_ns = self.whole.opens_in_ns(now_ns, self.link.whole_rate());
         whole_ns.min(self.least.opens_in_ns(now_ns, self.link.least_rate()))
     }
 
     /// Whether a repair may be sent now.
-    pub fn is_open(&self, now_ns: u64) -> bool {
+    pub(crate) fn is_open(&self, now_ns: u64) -> bool {
         self.opens_in_ns(now_ns) == 0
     }
 
     /// Notes that this many bytes of repairs were sent.
-    pub fn charge(&mut self, now_ns: u64, bytes: u64) {
+    pub(crate) fn charge(&mut self, now_ns: u64, bytes: u64) {
         if !self.whole.is_open(now_ns, self.link.whole_rate()) {
             self.least.charge(now_ns, self.link.least_rate(), bytes);
         }
@@ -208,7 +208,7 @@ impl Remainder {
     }
 
     /// Returns how much of the 95 % live packets did not use in the last 10 ms, in bytes per second. Returns at least 2 % of the link.
-    pub fn per_second(&self) -> u64 {
+    pub(crate) fn per_second(&self) -> u64 {
         let ((since_ns, before), (now_ns, live_bytes)) = (self.steps[self.oldest], self.seen);
         let took_ns = u128::from(now_ns.saturating_sub(since_ns).max(MILLISECOND_NS));
         let live = u128::from(live_bytes.saturating_sub(before)) * u128::from(SECOND_NS) / took_ns;

@@ -20,7 +20,7 @@ pub struct Run {
 
 impl Run {
     /// Returns the messages of the run.
-    pub fn messages(&self) -> Messages<'_> {
+    pub(crate) fn messages(&self) -> Messages<'_> {
         Messages::checked_before(self.first, self.end, &self.blocks, self.form)
     }
 
@@ -46,7 +46,7 @@ pub struct Store {
 
 impl Store {
     /// Makes an empty store. Buffers are allocated when they are first needed, and then reused.
-    pub fn new(max_packets: usize, max_bytes: usize) -> Store {
+    pub(crate) fn new(max_packets: usize, max_bytes: usize) -> Store {
         Store {
             runs: VecDeque::with_capacity(max_packets),
             pool: Vec::with_capacity(max_packets),
@@ -59,7 +59,7 @@ impl Store {
     }
 
     /// Returns the first part of `first..end` that is not stored.
-    pub fn next_missing(&self, first: u64, end: u64) -> Option<Range<u64>> {
+    pub(crate) fn next_missing(&self, first: u64, end: u64) -> Option<Range<u64>> {
         let mut at = first;
         for run in self.runs.range(self.runs.partition_point(|run| run.end <= first)..) {
             if at >= end || run.first > at {
@@ -72,7 +72,7 @@ impl Store {
 
     /// Stores a copy of `messages`. None of them may be stored already. Returns false if there is no room. With `spare`, a quarter of the
     /// store is reserved for repairs.
-    pub fn insert(&mut self, messages: Messages<'_>, spare: bool) -> bool {
+    pub(crate) fn insert(&mut self, messages: Messages<'_>, spare: bool) -> bool {
         let size = messages.blocks().len();
         let share = |limit: usize| if spare { limit - limit / 4 } else { limit };
         if self.runs.len() >= share(self.max_packets) || self.held_bytes + size > share(self.max_bytes) {
@@ -91,7 +91,7 @@ impl Store {
     }
 
     /// Removes the first run and returns it, if it starts at or before `next`. Give it back with [`Store::recycle`].
-    pub fn take_ready(&mut self, next: u64) -> Option<Run> {
+    pub(crate) fn take_ready(&mut self, next: u64) -> Option<Run> {
         if self.runs.front()?.first > next {
             return None;
         }
@@ -102,7 +102,7 @@ impl Store {
     }
 
     /// Removes the messages from `sequence` on. Returns how many there were.
-    pub fn truncate(&mut self, sequence: u64) -> u64 {
+    pub(crate) fn truncate(&mut self, sequence: u64) -> u64 {
         let mut dropped = 0;
         while self.runs.back().is_some_and(|run| run.end > sequence) {
             let Some(mut run) = self.runs.pop_back() else { break };
@@ -123,7 +123,7 @@ impl Store {
     }
 
     /// Returns a run's buffer to the pool.
-    pub fn recycle(&mut self, run: Run) {
+    pub(crate) fn recycle(&mut self, run: Run) {
         let mut blocks = run.blocks;
         blocks.clear();
         self.pool.push(blocks);
@@ -146,13 +146,13 @@ impl Store {
     }
 
     /// Returns how many more packets of `size` bytes fit.
-    pub fn room(&self, size: usize) -> usize {
+    pub(crate) fn room(&self, size: usize) -> usize {
         let by_bytes = (self.max_bytes - self.held_bytes.min(self.max_bytes)) / size.max(1);
         by_bytes.min(self.max_packets - self.runs.len())
     }
 
     /// Whether the store is empty.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
@@ -167,7 +167,7 @@ impl Store {
     }
 
     /// Returns the bytes of all buffers, in use or in the pool.
-    pub fn reserved_bytes(&self) -> usize {
+    pub(crate) fn reserved_bytes(&self) -> usize {
         self.reserved_bytes
     }
 }

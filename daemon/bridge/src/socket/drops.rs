@@ -20,7 +20,7 @@ pub struct Drops {
 
 impl Drops {
     /// Adds the drops since the last call to `counter`.
-    pub fn look(&mut self, socket: &UdpSocket, counter: &mut u64) {
+    pub(crate) fn look(&mut self, socket: &UdpSocket, counter: &mut u64) {
         // A kernel that does not support this was noted as a refusal at the start.
         let Ok(drops) = datagrams::drops(socket) else { return };
         let more = drops.wrapping_sub(std::mem::replace(&mut self.last, drops));
@@ -32,20 +32,20 @@ impl Drops {
 
     /// Whether the socket's own drops may have caused a loss that was just noticed.
     #[cold]
-    pub fn explain_a_loss(&mut self, socket: &UdpSocket, counter: &mut u64) -> bool {
+    pub(crate) fn explain_a_loss(&mut self, socket: &UdpSocket, counter: &mut u64) -> bool {
         self.look(socket, counter);
         self.are_new
     }
 
     /// Notes that the socket is empty.
     #[inline]
-    pub fn note_empty(&mut self) {
+    pub(crate) fn note_empty(&mut self) {
         self.was_empty = true;
     }
 
     /// Notes that a datagram arrived and no message was missing before it.
     #[inline]
-    pub fn note_whole(&mut self) {
+    pub(crate) fn note_whole(&mut self) {
         self.are_new &= !self.was_empty;
     }
 }

@@ -116,7 +116,12 @@ pub struct Tuning {
 }
 
 /// Sets the marks of all packets that are sent from a socket.
-pub fn mark(socket: &UdpSocket, marks: Marks, name: impl fmt::Display, refusals: &mut RefusedSettings) {
+pub(crate) fn mark(
+    socket: &UdpSocket,
+    marks: Marks,
+    name: impl fmt::Display,
+    refusals: &mut RefusedSettings,
+) {
     let socket = SockRef::from(socket);
     if let Some(dscp) = marks.dscp {
         let class = u32::from(dscp) << 2;
@@ -166,7 +171,7 @@ pub fn open_line(
 ///
 /// # Errors
 /// [`SocketError`]
-pub fn open_merging_line(
+pub(crate) fn open_merging_line(
     line: &LineSpec,
     tuning: Tuning,
     refusals: &mut RefusedSettings,
@@ -178,7 +183,7 @@ pub fn open_merging_line(
 
 /// Checks whether the kernel can merge packets of equal length, by switching merging on and off. The first time takes the kernel longer
 /// than all later ones, so this is done at the start.
-pub fn try_merge(socket: &UdpSocket, name: impl fmt::Display, refusals: &mut RefusedSettings) {
+pub(crate) fn try_merge(socket: &UdpSocket, name: impl fmt::Display, refusals: &mut RefusedSettings) {
     let tried = datagrams::merge(socket, true).and_then(|()| datagrams::merge(socket, false));
     refusals.note(format_args!("{name}: packets put together (UDP_GRO)"), tried);
 }
@@ -231,7 +236,7 @@ pub fn open_sender(line: &LineSpec, ttl: u8, loopback: bool) -> Result<UdpSocket
 ///
 /// # Errors
 /// [`SocketError`]
-pub fn aim(socket: &impl AsFd, line: &LineSpec, ttl: u8, loopback: bool) -> Result<(), SocketError> {
+pub(crate) fn aim(socket: &impl AsFd, line: &LineSpec, ttl: u8, loopback: bool) -> Result<(), SocketError> {
     let socket = SockRef::from(socket);
     let (hops, of) = (u32::from(ttl), line.group);
     let interface = interface_of(line, &socket)?;
@@ -273,7 +278,7 @@ pub(super) fn set_patience(socket: &impl AsFd) -> io::Result<()> {
 ///
 /// # Errors
 /// [`SocketError`]
-pub fn open_beside(server: &UdpSocket) -> Result<UdpSocket, SocketError> {
+pub(crate) fn open_beside(server: &UdpSocket) -> Result<UdpSocket, SocketError> {
     let unknown = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
     let address = server.local_addr().map_err(os("use the socket of", unknown))?;
     let server = server.try_clone().map_err(os("use the socket of", address))?;

@@ -296,7 +296,7 @@ impl BridgeSpec {
     }
 
     /// Returns the marks of the packets that the bridge sends.
-    pub fn marks(&self) -> Marks {
+    pub(crate) fn marks(&self) -> Marks {
         Marks { dscp: self.dscp, priority: self.priority }
     }
 

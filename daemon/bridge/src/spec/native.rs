@@ -41,7 +41,7 @@ pub enum TimeMode {
 
 impl BridgeSpec {
     /// Returns the profile of a line.
-    pub fn profile_of(&self, line: &LineSpec) -> Profile {
+    pub(crate) fn profile_of(&self, line: &LineSpec) -> Profile {
         line.profile.unwrap_or(self.profile)
     }
 
@@ -62,7 +62,7 @@ impl BridgeSpec {
     }
 
     /// Whether any line, or the server for leases and repairs, is plain.
-    pub fn is_any_plain(&self) -> bool {
+    pub(crate) fn is_any_plain(&self) -> bool {
         let serves = self.send.as_ref().is_some_and(|send| send.repair.is_some());
         let is_plain = |line| self.profile_of(line) == Profile::Plain;
         self.lines.iter().any(is_plain) || self.profile == Profile::Plain && serves

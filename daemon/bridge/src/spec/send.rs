@@ -226,7 +226,7 @@ impl RepairSpec {
 
 impl SendSpec {
     /// Returns how long the bridge serves repairs after the end.
-    pub fn linger(&self) -> Duration {
+    pub(crate) fn linger(&self) -> Duration {
         Duration::from_millis(self.linger_ms)
     }
 }

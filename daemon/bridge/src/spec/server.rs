@@ -75,7 +75,7 @@ impl ServerAddress {
     }
 
     /// Returns the account that is part of the address.
-    pub fn account(&self) -> Option<&Account> {
+    pub(crate) fn account(&self) -> Option<&Account> {
         self.account.as_ref()
     }
 

@@ -9,17 +9,17 @@ const STALE_DOUBLINGS: u32 = 2;
 
 impl Gaps {
     /// Returns the sequence before which all messages have been shown to exist.
-    pub fn shown(&self) -> u64 {
+    pub(crate) fn shown(&self) -> u64 {
         self.shown
     }
 
     /// Begins another feed. Messages from `next` on are not known to exist.
-    pub fn begin(&mut self, next: u64) {
+    pub(crate) fn begin(&mut self, next: u64) {
         (self.shown, self.probe) = (next, None);
     }
 
     /// Notes that all messages before `sequence` have been shown to exist. Missing ones among them may be given up from now on.
-    pub fn show(&mut self, now_ns: u64, sequence: u64) {
+    pub(crate) fn show(&mut self, now_ns: u64, sequence: u64) {
         if sequence <= self.shown {
             return;
         }
@@ -77,7 +77,7 @@ impl Gaps {
     }
 
     /// Removes the holes from `sequence` on. They were only claims.
-    pub fn retract(&mut self, sequence: u64) {
+    pub(crate) fn retract(&mut self, sequence: u64) {
         while let Some(last) = self.holes.back_mut().filter(|last| last.end > sequence) {
             if last.first < sequence {
                 last.end = sequence;
@@ -91,7 +91,7 @@ impl Gaps {
     }
 
     /// Whether `sequence` is missing.
-    pub fn is_missing(&self, sequence: u64) -> bool {
+    pub(crate) fn is_missing(&self, sequence: u64) -> bool {
         self.is_any_missing(sequence..sequence + 1)
     }
 
@@ -102,7 +102,7 @@ impl Gaps {
 
     /// Handles a server's answer to the request that started at `first`: no message from `first` on is published yet. Returns how often the
     /// hole has been denied so far, or `None` if there is no such request.
-    pub fn handle_held(
+    pub(crate) fn handle_held(
         &mut self,
         now_ns: u64,
         server: usize,
@@ -126,13 +126,13 @@ impl Gaps {
 
     /// Returns how often a claim must be denied before it is removed: once for each server that is up, and at least twice. One server may
     /// lag, and a single answer may be forged.
-    pub fn denials_needed(&self) -> u32 {
+    pub(crate) fn denials_needed(&self) -> u32 {
         self.up_servers().count_ones().max(2)
     }
 
     /// Handles a server's answer to the request that started at `first`: the server holds no message from `first` up to `oldest`. It may
     /// hold earlier messages, because its journal may have losses. Returns false, and does nothing, if there is no such request.
-    pub fn handle_gone(
+    pub(crate) fn handle_gone(
         &mut self,
         now_ns: u64,
         server: usize,

@@ -127,7 +127,7 @@ pub struct Gaps {
 
 impl Gaps {
     /// Makes an empty list.
-    pub fn new(mut config: GapConfig) -> Gaps {
+    pub(crate) fn new(mut config: GapConfig) -> Gaps {
         config.servers = config.servers.min(MAX_SERVERS);
         config.max_requests = config.max_requests.max(1);
         config.max_holes = config.max_holes.max(2 * config.max_requests);
@@ -150,7 +150,7 @@ impl Gaps {
     }
 
     /// Whether nothing is missing.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.holes.is_empty()
     }
 
@@ -161,7 +161,7 @@ impl Gaps {
 
     /// Whether the early messages `first..end` may be stored. If the list of holes is full, only messages that make no further hole may be
     /// stored.
-    pub fn has_room(&self, first: u64, end: u64) -> bool {
+    pub(crate) fn has_room(&self, first: u64, end: u64) -> bool {
         if self.holes.len() < self.config.max_holes {
             return true;
         }
@@ -173,13 +173,13 @@ impl Gaps {
     }
 
     /// Returns when [`Gaps::handle_timeout`] has something to do. Returns `None` while nothing is missing, or while time changes nothing.
-    pub fn next_deadline(&self) -> Option<u64> {
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
         (self.due_ns != u64::MAX).then_some(self.due_ns)
     }
 
     /// Notes the sizes of messages, so that a request can be cut to one answer. `sizes` has the size of each message. It is read only while
     /// a server may be of another make.
-    pub fn note_sizes(&mut self, messages: u64, bytes: usize, sizes: impl Iterator<Item = usize>) {
+    pub(crate) fn note_sizes(&mut self, messages: u64, bytes: usize, sizes: impl Iterator<Item = usize>) {
         if self.config.may_be_plain && self.servers.iter().any(|server| !server.is_ours) {
             self.longest_bytes = sizes.max().map_or(0, |size| size as u64).max(self.longest_bytes);
         }
@@ -191,14 +191,14 @@ impl Gaps {
     }
 
     /// Notes that a server has sent a control datagram of shmcast. So each packet of its answers names its own first message.
-    pub fn note_ours(&mut self, server: usize) {
+    pub(crate) fn note_ours(&mut self, server: usize) {
         if let Some(server) = self.servers.get_mut(server) {
             server.is_ours = true;
         }
     }
 
     /// Notes that `first..end` is missing. These messages come after all known ones.
-    pub fn extend(&mut self, now_ns: u64, first: u64, end: u64, counters: &mut ReceiverCounters) {
+    pub(crate) fn extend(&mut self, now_ns: u64, first: u64, end: u64, counters: &mut ReceiverCounters) {
         if first >= end {
             return;
         }
@@ -249,7 +249,7 @@ impl Gaps {
     }
 
     /// Notes that every line has sent something after `sequence`. Messages missing before it are lost, and not late.
-    pub fn handle_passed(&mut self, now_ns: u64, sequence: u64, counters: &mut ReceiverCounters) {
+    pub(crate) fn handle_passed(&mut self, now_ns: u64, sequence: u64, counters: &mut ReceiverCounters) {
         if self.config.servers == 0 {
             return;
         }
@@ -268,7 +268,7 @@ impl Gaps {
 
     /// Notes that the messages `arrived` were received from a server, or from a line if `server` is `None`. Returns how many of them were
     /// missing.
-    pub fn fill(
+    pub(crate) fn fill(
         &mut self,
         now_ns: u64,
         arrived: Range<u64>,
@@ -338,7 +338,13 @@ impl Gaps {
     }
 
     /// Measures the round trip of a server from its packet that starts at `first`. Call this before [`Gaps::fill`].
-    pub fn handle_reply(&mut self, now_ns: u64, server: usize, first: u64, counters: &mut ReceiverCounters) {
+    pub(crate) fn handle_reply(
+        &mut self,
+        now_ns: u64,
+        server: usize,
+        first: u64,
+        counters: &mut ReceiverCounters,
+    ) {
         self.note_alive(now_ns, server);
         let asked = self.holes.iter().find_map(|hole| match hole.state {
             State::Requested { first: asked, server, sent_ns, .. } if asked == first => {
@@ -372,14 +378,14 @@ impl Gaps {
     }
 
     /// Notes a round trip of a server that a lease measured. It is ignored if requests have measured one.
-    pub fn note_rtt(&mut self, server: usize, rtt_ns: u64) {
+    pub(crate) fn note_rtt(&mut self, server: usize, rtt_ns: u64) {
         if let Some(state) = self.servers.get_mut(server).filter(|state| state.rtt_ns == 0) {
             state.sample(rtt_ns.max(1));
         }
     }
 
     /// Requests the remaining messages of a request at once, if its answer did not fit one datagram. Call this after [`Gaps::fill`].
-    pub fn handle_rest(&mut self, server: usize, first: u64) {
+    pub(crate) fn handle_rest(&mut self, server: usize, first: u64) {
         for hole in &mut self.holes {
             if hole.is_requested(server, first) {
                 hole.state = State::Wanted;
@@ -391,7 +397,7 @@ impl Gaps {
 
     /// Notes that a server sent a fragment of the message at `first`. If it was the last packet of the answer, the rest is requested at
     /// once. Otherwise more packets of the answer follow, and the receiver waits for them.
-    pub fn handle_part(&mut self, now_ns: u64, server: usize, first: u64, is_last: bool) {
+    pub(crate) fn handle_part(&mut self, now_ns: u64, server: usize, first: u64, is_last: bool) {
         if is_last {
             return self.handle_rest(server, first);
         }
@@ -408,14 +414,14 @@ impl Gaps {
 
     /// Notes that a server sent messages that had already arrived. Most likely its first answer was late and not lost, so the waits become
     /// longer.
-    pub fn handle_needless(&mut self, now_ns: u64, server: usize) {
+    pub(crate) fn handle_needless(&mut self, now_ns: u64, server: usize) {
         if let Some(state) = self.servers.get_mut(server) {
             state.note_late(now_ns, &self.config);
         }
     }
 
     /// Removes the holes from `next` on that were given up. Returns the sequence after them, or `None` if there are none.
-    pub fn take_expired(&mut self, next: u64) -> Option<u64> {
+    pub(crate) fn take_expired(&mut self, next: u64) -> Option<u64> {
         let mut end = None;
         while let Some(hole) = self.holes.front() {
             if hole.state != State::Expired || hole.first != end.unwrap_or(next) {
@@ -428,20 +434,20 @@ impl Gaps {
     }
 
     /// Gives up all holes, because the session is over.
-    pub fn expire_all(&mut self) {
+    pub(crate) fn expire_all(&mut self) {
         for hole in &mut self.holes {
             hole.state = State::Expired;
         }
     }
 
     /// Whether any of these messages is missing.
-    pub fn is_any_missing(&self, messages: Range<u64>) -> bool {
+    pub(crate) fn is_any_missing(&self, messages: Range<u64>) -> bool {
         let at = self.holes.partition_point(|hole| hole.end <= messages.start);
         self.holes.get(at).is_some_and(|hole| hole.first < messages.end)
     }
 
     /// Returns each hole as (first, end), in order.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.holes.iter().map(|hole| (hole.first, hole.end))
     }
 }

@@ -31,7 +31,12 @@ struct Pending {
 impl Gaps {
     /// Returns the next request to send, if one is due. `room` is the number of answers that the store can hold. One more request is always
     /// allowed, because the answer to the first hole need not be stored.
-    pub fn poll_request(&mut self, now_ns: u64, room: usize, counters: &mut ReceiverCounters) -> Option<Ask> {
+    pub(crate) fn poll_request(
+        &mut self,
+        now_ns: u64,
+        room: usize,
+        counters: &mut ReceiverCounters,
+    ) -> Option<Ask> {
         if let Some(probe) = self.probe.take() {
             return Some(probe);
         }
@@ -112,7 +117,7 @@ impl Gaps {
     }
 
     /// Whether a server is down: it has left requests unanswered and sent nothing else for too long.
-    pub fn is_down(&self, server: usize) -> bool {
+    pub(crate) fn is_down(&self, server: usize) -> bool {
         self.servers.get(server).is_some_and(|server| server.is_down)
     }
 

@@ -29,12 +29,12 @@ pub(super) struct Turn {
 
 impl Gaps {
     /// Sets the seed of the delays. It should be random.
-    pub fn seed(&mut self, seed: u64) {
+    pub(crate) fn seed(&mut self, seed: u64) {
         self.turn.random = seed;
     }
 
     /// Notes the number of our lease among those of a server, from 0, and how many leases it has.
-    pub fn note_place(&mut self, server: usize, place: u16, group: u16) {
+    pub(crate) fn note_place(&mut self, server: usize, place: u16, group: u16) {
         if let Some(server) = self.servers.get_mut(server) {
             server.place = Some(place);
         }
@@ -42,29 +42,29 @@ impl Gaps {
     }
 
     /// Notes what the feed reports about its receivers: how many there are, and the longest of their round trips.
-    pub fn note_group(&mut self, group: u16, longest_ns: u64) {
+    pub(crate) fn note_group(&mut self, group: u16, longest_ns: u64) {
         (self.turn.group, self.turn.longest_ns) = (group, longest_ns.min(LONGEST_MAX_NS));
     }
 
     /// Returns our place among the receivers of the server that is asked first, if the server reported it. Also returns how many receivers
     /// there are.
-    pub fn place(&self) -> (Option<u16>, u16) {
+    pub(crate) fn place(&self) -> (Option<u16>, u16) {
         (self.servers[self.first_server()].place, self.turn.group)
     }
 
     /// Notes that our own socket dropped packets before the packet that is handled next. No other receiver has lost these packets.
-    pub fn note_drop(&mut self) {
+    pub(crate) fn note_drop(&mut self) {
         self.turn.has_dropped = true;
     }
 
     /// Notes that a packet was handled. Our own socket did not drop the messages that are missing after it.
-    pub fn forget_drop(&mut self) {
+    pub(crate) fn forget_drop(&mut self) {
         self.turn.has_dropped = false;
     }
 
     /// Notes that a server will send nothing for a while. The requests that it has not answered are repeated afterwards. After a pause,
     /// further pauses are ignored for the same time, so that a forger of pauses can block at most half of the time.
-    pub fn handle_pause(&mut self, now_ns: u64, server: usize, wait_ns: u64) {
+    pub(crate) fn handle_pause(&mut self, now_ns: u64, server: usize, wait_ns: u64) {
         self.note_alive(now_ns, server);
         let until_ns = now_ns.saturating_add(wait_ns.min(LONGEST_MAX_NS)).saturating_add(self.delay_ns());
         let Some(state) = self.servers.get_mut(server) else { return };

@@ -13,7 +13,7 @@ const IGNORED_LIMIT: u32 = 32;
 
 impl Gaps {
     /// Notes that a server sent a datagram. It is up then.
-    pub fn note_alive(&mut self, now_ns: u64, server: usize) {
+    pub(crate) fn note_alive(&mut self, now_ns: u64, server: usize) {
         self.heard_ns = now_ns;
         if let Some(state) = self.servers.get_mut(server) {
             state.note_heard(now_ns);
@@ -22,7 +22,7 @@ impl Gaps {
 
     /// Handles a server's answer to the request that started at `first`: the server holds the messages but may not send them yet. Returns
     /// false, and does nothing, if there is no such request.
-    pub fn handle_later(
+    pub(crate) fn handle_later(
         &mut self,
         now_ns: u64,
         server: usize,
@@ -51,7 +51,7 @@ impl Gaps {
 
     /// Does what is due at `now_ns`: holds end, requests time out, and holes are given up. Walks over all holes, but only if something is
     /// due.
-    pub fn handle_timeout(&mut self, now_ns: u64, counters: &mut ReceiverCounters) {
+    pub(crate) fn handle_timeout(&mut self, now_ns: u64, counters: &mut ReceiverCounters) {
         if now_ns < self.due_ns {
             return;
         }

@@ -153,7 +153,7 @@ impl Container {
     }
 
     /// Returns the sequences that the packet covers.
-    pub fn head(&self) -> Head {
+    pub(crate) fn head(&self) -> Head {
         Head { sequence: self.sequence, messages: self.messages }
     }
 }
@@ -210,12 +210,12 @@ impl Numbers {
     }
 
     /// Returns how many packets the longer one of the sender's two series of numbers has.
-    pub fn sent(&self) -> u64 {
+    pub(crate) fn sent(&self) -> u64 {
         self.live.max(self.other & !OTHER)
     }
 
     /// The sender.
-    pub fn sender(&self) -> u64 {
+    pub(crate) fn sender(&self) -> u64 {
         self.sender
     }
 }

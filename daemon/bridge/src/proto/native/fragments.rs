@@ -116,12 +116,12 @@ impl Assembly {
     }
 
     /// The message.
-    pub fn message(&self) -> Messages<'_> {
+    pub(crate) fn message(&self) -> Messages<'_> {
         Messages::checked_before(self.sequence, self.sequence + 1, &self.bytes, Form::Whole(self.meta))
     }
 
     /// Returns the message without its bytes. The store keeps this in place of the message.
-    pub fn apart(&self) -> Messages<'static> {
+    pub(crate) fn apart(&self) -> Messages<'static> {
         Messages::checked_before(self.sequence, self.sequence + 1, &[], Form::Apart)
     }
 
@@ -185,17 +185,17 @@ impl Assembler {
     }
 
     /// Whether no message is being assembled or waits.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
 
     /// Returns the number of bytes of all messages that are being assembled, or are complete and early.
-    pub fn held_bytes(&self) -> usize {
+    pub(crate) fn held_bytes(&self) -> usize {
         self.held_bytes
     }
 
     /// Returns the number of messages that are being assembled, or are complete and early.
-    pub fn messages(&self) -> usize {
+    pub(crate) fn messages(&self) -> usize {
         self.open.len()
     }
 
@@ -290,23 +290,23 @@ impl Assembler {
     }
 
     /// Whether a fragment of the message `sequence` at `offset` is the first one of a server's answer.
-    pub fn begins_answer(&self, sequence: u64, offset: u32) -> bool {
+    pub(crate) fn begins_answer(&self, sequence: u64, offset: u32) -> bool {
         offset == self.position(sequence).map_or(0, |at| self.open[at].asked_from)
     }
 
     /// Removes a complete message and returns it. Give it back with [`Assembler::keep`] or [`Assembler::recycle`].
-    pub fn take_whole(&mut self, sequence: u64) -> Option<Assembly> {
+    pub(crate) fn take_whole(&mut self, sequence: u64) -> Option<Assembly> {
         let at = self.position(sequence).filter(|&at| self.open[at].is_whole())?;
         self.remove(at)
     }
 
     /// Stores a complete message until it is delivered.
-    pub fn keep(&mut self, assembly: Assembly) {
+    pub(crate) fn keep(&mut self, assembly: Assembly) {
         self.insert(assembly);
     }
 
     /// Returns a message's buffer to the pool.
-    pub fn recycle(&mut self, mut assembly: Assembly) {
+    pub(crate) fn recycle(&mut self, mut assembly: Assembly) {
         assembly.pieces.clear();
         let (class, size) = class_of(assembly.bytes.capacity());
         let is_first = self.pools[class].is_empty();
@@ -323,7 +323,7 @@ impl Assembler {
     }
 
     /// Removes all messages outside `from..to`.
-    pub fn retain(&mut self, from: u64, to: u64) {
+    pub(crate) fn retain(&mut self, from: u64, to: u64) {
         while self.open.front().is_some_and(|open| open.sequence < from) {
             self.close(0);
         }
@@ -334,7 +334,7 @@ impl Assembler {
 
     /// Writes the request for the missing parts of the message `sequence` to `out`. Returns its number of entries, or 0 if no part of the
     /// message has arrived.
-    pub fn ask(&mut self, sequence: u64, out: &mut [Entry; MAX_ENTRIES]) -> usize {
+    pub(crate) fn ask(&mut self, sequence: u64, out: &mut [Entry; MAX_ENTRIES]) -> usize {
         let Some(at) = self.position(sequence) else { return 0 };
         let assembly = &mut self.open[at];
         let most = assembly.part_bytes.saturating_mul(MAX_PARTS as u32);

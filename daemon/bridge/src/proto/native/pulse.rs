@@ -44,7 +44,7 @@ pub struct Pulse {
 
 impl Pulse {
     /// Parses a body. Returns `None` if the body is not a pulse, or is longer than one.
-    pub fn parse(body: &[u8]) -> Option<Pulse> {
+    pub(crate) fn parse(body: &[u8]) -> Option<Pulse> {
         let mut body = Reader(body);
         let mut pulse = Pulse {
             next: body.u64()?,

@@ -73,7 +73,7 @@ impl RecordWriter {
 
     /// Returns the part of the buffer into which the caller may copy the next message. [`RecordWriter::commit`] then adds this message.
     /// Returns `None` if there is no room for a message.
-    pub fn room<'b>(&self, buffer: &'b mut [u8]) -> Option<&'b mut [u8]> {
+    pub(crate) fn room<'b>(&self, buffer: &'b mut [u8]) -> Option<&'b mut [u8]> {
         let room = if self.count < u16::MAX {
             buffer.get_mut(self.bytes + MAX_RECORD_HEAD_BYTES..)?
         } else {
@@ -85,7 +85,7 @@ impl RecordWriter {
 
     /// Adds the `size` bytes in [`RecordWriter::room`] as the next message. Returns false if they do not fit, or if this packet cannot
     /// express the message's time.
-    pub fn commit(&mut self, buffer: &mut [u8], size: usize, meta: Meta) -> bool {
+    pub(crate) fn commit(&mut self, buffer: &mut [u8], size: usize, meta: Meta) -> bool {
         let from = self.bytes + MAX_RECORD_HEAD_BYTES;
         let Some(at) = self.begin(buffer, size, meta) else { return false };
         buffer.copy_within(from..from + size, at);

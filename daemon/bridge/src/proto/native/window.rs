@@ -21,7 +21,7 @@ impl Default for Window {
 
 impl Window {
     /// Whether the number may still be accepted. Numbers begin with 1.
-    pub fn is_fresh(&self, number: u64) -> bool {
+    pub(crate) fn is_fresh(&self, number: u64) -> bool {
         if number > self.highest {
             return true;
         }
@@ -30,7 +30,7 @@ impl Window {
     }
 
     /// Marks the number as accepted. Call this only if the packet is known to be the sender's own.
-    pub fn take(&mut self, number: u64) {
+    pub(crate) fn take(&mut self, number: u64) {
         if number > self.highest {
             let passed = (number / 64 - self.highest / 64).min(WORDS as u64);
             (1..=passed).for_each(|step| self.words[Window::word(self.highest + step * 64)] = 0);
@@ -40,7 +40,7 @@ impl Window {
     }
 
     /// Removes all numbers.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.highest = 0;
         self.words.fill(0);
     }

@@ -152,7 +152,7 @@ impl Receiver {
 
     /// Handles a server's answer to the request that started at `first`: no message from `first` on is published yet, and the server's next
     /// sequence is `next`. The answer is ignored if there is no such request.
-    pub fn handle_held(
+    pub(crate) fn handle_held(
         &mut self,
         now_ns: u64,
         server: usize,

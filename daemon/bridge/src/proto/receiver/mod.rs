@@ -228,7 +228,7 @@ impl Receiver {
 
     /// Returns the next request to send on a native line: the server's index, the session, and the number of entries in `out`. After every
     /// `handle_*`, call this until it returns `None`.
-    pub fn poll_ask(
+    pub(crate) fn poll_ask(
         &mut self,
         now_ns: u64,
         out: &mut [Entry; MAX_ENTRIES],
@@ -249,7 +249,7 @@ impl Receiver {
     }
 
     /// Returns when to call [`Receiver::handle_timeout`]. Returns `None` while time changes nothing.
-    pub fn next_deadline(&self) -> Option<u64> {
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
         self.gaps.next_deadline()
     }
 
@@ -412,13 +412,13 @@ impl Receiver {
     }
 
     /// Gives up every hole, and delivers the stored messages.
-    pub fn give_up(&mut self, sink: &mut impl FnMut(Delivery<'_>)) {
+    pub(crate) fn give_up(&mut self, sink: &mut impl FnMut(Delivery<'_>)) {
         self.gaps.expire_all();
         self.advance(sink);
     }
 
     /// Returns how long no packet of the session has arrived on a line. Counts from the start if none has ever arrived.
-    pub fn silence_ns(&self, now_ns: u64) -> u64 {
+    pub(crate) fn silence_ns(&self, now_ns: u64) -> u64 {
         now_ns.saturating_sub(self.heard_ns.unwrap_or(0))
     }
 
@@ -428,12 +428,12 @@ impl Receiver {
     }
 
     /// Returns the session that is followed, if there is one.
-    pub fn session(&self) -> Option<Session> {
+    pub(crate) fn session(&self) -> Option<Session> {
         self.session
     }
 
     /// Returns the session of another feed, if a packet of it arrived on a line within the last ten seconds.
-    pub fn stranger(&self, now_ns: u64) -> Option<Session> {
+    pub(crate) fn stranger(&self, now_ns: u64) -> Option<Session> {
         let is_fresh = |heard_ns: u64| now_ns.saturating_sub(heard_ns) < STRANGER_NS;
         self.stranger.filter(|(_, heard_ns)| is_fresh(*heard_ns)).map(|(session, _)| session)
     }
@@ -449,12 +449,12 @@ impl Receiver {
     }
 
     /// Returns the last pulse of the session; `None` on a plain line.
-    pub fn pulse(&self) -> Option<&Pulse> {
+    pub(crate) fn pulse(&self) -> Option<&Pulse> {
         self.pulse.as_ref()
     }
 
     /// Returns the messages larger than a packet that are not delivered yet, for metrics.
-    pub fn assembler(&self) -> &Assembler {
+    pub(crate) fn assembler(&self) -> &Assembler {
         &self.assembler
     }
 

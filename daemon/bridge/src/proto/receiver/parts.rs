@@ -95,7 +95,7 @@ impl Receiver {
 
     /// Notes a packet that was not opened, because a copy of it was accepted before, or because all its messages were delivered or given
     /// up. `head` has the sequences of these messages.
-    pub fn note_copy(&mut self, now_ns: u64, origin: Origin, head: &Head) {
+    pub(crate) fn note_copy(&mut self, now_ns: u64, origin: Origin, head: &Head) {
         let messages = u64::from(head.messages);
         self.counters.totals.copies += 1;
         if let Origin::Line(line) = origin {
@@ -107,12 +107,12 @@ impl Receiver {
     }
 
     /// Counts a malformed datagram that was dropped before it reached this receiver.
-    pub fn count_malformed(&mut self, reason: Malformed) {
+    pub(crate) fn count_malformed(&mut self, reason: Malformed) {
         self.counters.malformed.count(reason);
     }
 
     /// Whether a packet has only messages that were delivered or given up. It need not be opened then.
-    pub fn is_old(&self, session: super::Session, head: &Head) -> bool {
+    pub(crate) fn is_old(&self, session: super::Session, head: &Head) -> bool {
         head.messages > 0 && self.session == Some(session) && head.end() <= self.next
     }
 }

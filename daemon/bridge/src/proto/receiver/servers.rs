@@ -32,7 +32,7 @@ impl Receiver {
 
     /// Handles a server's answer to the request that started at `first`: the server holds the messages but may not send them yet. The
     /// answer is ignored if there is no such request.
-    pub fn handle_later(&mut self, now_ns: u64, server: usize, (session, first): (Session, u64)) {
+    pub(crate) fn handle_later(&mut self, now_ns: u64, server: usize, (session, first): (Session, u64)) {
         self.gaps.note_ours(server);
         if self.session == Some(session)
             && self.gaps.handle_later(now_ns, server, first, &mut self.counters)
@@ -43,18 +43,18 @@ impl Receiver {
     }
 
     /// Notes any other control datagram of a server, for example about a lease. The server is up then.
-    pub fn note_alive(&mut self, now_ns: u64, server: usize) {
+    pub(crate) fn note_alive(&mut self, now_ns: u64, server: usize) {
         self.gaps.note_ours(server);
         self.gaps.note_alive(now_ns, server);
     }
 
     /// Notes a round trip of a server that was measured elsewhere, for example by a lease. It replaces the initial guess.
-    pub fn note_rtt(&mut self, server: usize, rtt_ns: u64) {
+    pub(crate) fn note_rtt(&mut self, server: usize, rtt_ns: u64) {
         self.gaps.note_rtt(server, rtt_ns);
     }
 
     /// Notes that a server told all receivers that it will send nothing for a while. A pause that is too long is shortened.
-    pub fn handle_pause(&mut self, now_ns: u64, server: usize, (session, wait_ns): (Session, u64)) {
+    pub(crate) fn handle_pause(&mut self, now_ns: u64, server: usize, (session, wait_ns): (Session, u64)) {
         self.gaps.note_ours(server);
         if self.session == Some(session) {
             self.counters.totals.pauses += 1;
@@ -63,12 +63,12 @@ impl Receiver {
     }
 
     /// Notes the number of our lease among those of a server, from 0, and how many leases it has.
-    pub fn note_place(&mut self, server: usize, place: u16, group: u16) {
+    pub(crate) fn note_place(&mut self, server: usize, place: u16, group: u16) {
         self.gaps.note_place(server, place, group);
     }
 
     /// Notes that our own socket dropped packets before the packet that is handled next.
-    pub fn note_drop(&mut self) {
+    pub(crate) fn note_drop(&mut self) {
         self.gaps.note_drop();
     }
 

@@ -143,7 +143,7 @@ pub enum Reply {
 
 impl Reply {
     /// Returns the size of the datagram to send, if there is one.
-    pub fn bytes(&self) -> Option<usize> {
+    pub(crate) fn bytes(&self) -> Option<usize> {
         match *self {
             Reply::Messages { bytes, .. }
             | Reply::Gone { bytes }
@@ -155,7 +155,7 @@ impl Reply {
     }
 
     /// Whether the datagram is sent to all receivers. Otherwise it is sent to the asker.
-    pub fn is_to_all(&self) -> bool {
+    pub(crate) fn is_to_all(&self) -> bool {
         matches!(self, Reply::Messages { to_all: true, .. } | Reply::Pause { .. })
     }
 }
@@ -186,28 +186,28 @@ impl Replay {
     }
 
     /// Notes the longest round trip of any receiver; 0 if none is known.
-    pub fn note_longest(&mut self, longest_ns: u64) {
+    pub(crate) fn note_longest(&mut self, longest_ns: u64) {
         for merge in self.merge.iter_mut().chain(&mut self.merge_native) {
             merge.note_longest(longest_ns);
         }
     }
 
     /// Notes a plain repair that another server sent to all receivers.
-    pub fn note_other(&mut self, now_ns: u64, from: SocketAddr, datagram: &[u8]) {
+    pub(crate) fn note_other(&mut self, now_ns: u64, from: SocketAddr, datagram: &[u8]) {
         if let (Some(merge), Ok(packet)) = (&mut self.merge, Downstream::parse(datagram)) {
             merge.note_other(now_ns, from, packet.sequence);
         }
     }
 
     /// Notes the feed's own rate in bytes per second.
-    pub fn note_live_rate(&mut self, bytes_per_second: u64) {
+    pub(crate) fn note_live_rate(&mut self, bytes_per_second: u64) {
         let least = |grows| if grows { bytes_per_second.saturating_mul(CATCH_UP_FACTOR) } else { 0 };
         self.sources.set_rate(self.config.source_rate.at_least(least(self.config.source_grows)));
         self.global_rate = self.config.global_rate.at_least(least(self.config.global_grows));
     }
 
     /// Notes how many bytes live packets have taken on the wire so far. Returns the bytes per second that are left for repairs.
-    pub fn note_live(&mut self, now_ns: u64, live_bytes: u64) -> Option<u64> {
+    pub(crate) fn note_live(&mut self, now_ns: u64, live_bytes: u64) -> Option<u64> {
         let link = self.link.as_mut()?;
         link.note_live(now_ns, live_bytes);
         Some(link.per_second())
@@ -235,7 +235,7 @@ impl Replay {
 
     /// Answers a datagram that [`Replay::handle_request`] has seen before, in the same way. Its messages have been read from the journal
     /// meanwhile.
-    pub fn answer_request(
+    pub(crate) fn answer_request(
         &mut self,
         now_ns: u64,
         (from, proved): (SocketAddr, bool),
@@ -470,7 +470,7 @@ impl Replay {
     }
 
     /// The counters so far.
-    pub fn counters(&self) -> &ReplayCounters {
+    pub(crate) fn counters(&self) -> &ReplayCounters {
         &self.counters
     }
 }

@@ -25,7 +25,7 @@ pub struct Piece {
 
 impl Piece {
     /// Copies a message from `offset` on to `room`, as far as it fits.
-    pub fn copy(message: &[u8], offset: u32, room: &mut [u8], meta: Meta) -> Self {
+    pub(crate) fn copy(message: &[u8], offset: u32, room: &mut [u8], meta: Meta) -> Self {
         let rest = message.get(offset as usize..).unwrap_or(&[]);
         let size = rest.len().min(room.len());
         room[..size].copy_from_slice(&rest[..size]);
@@ -62,7 +62,7 @@ impl Replay {
     /// Answers a request for the entries of `asked`, which `from` sent in a datagram of `asked_bytes`. The rules are those of
     /// [`Replay::handle_request`]. But an answer with parts of a large message has up to 64 packets. `out` is the buffer for packets, and
     /// limits their size. `held` returns which messages are held from an entry's first one on.
-    pub fn handle_ask(
+    pub(crate) fn handle_ask(
         &mut self,
         now_ns: u64,
         (from, proved): (SocketAddr, bool),
@@ -77,7 +77,7 @@ impl Replay {
 
     /// Answers entries that [`Replay::handle_ask`] has seen before, in the same way. Their messages have been read from the journal
     /// meanwhile.
-    pub fn answer_ask(
+    pub(crate) fn answer_ask(
         &mut self,
         now_ns: u64,
         (from, proved): (SocketAddr, bool),

@@ -38,7 +38,7 @@ counters! {
 
 impl PastCounters {
     /// Returns the sums of these counters and others.
-    pub fn plus(&self, other: &PastCounters) -> PastCounters {
+    pub(crate) fn plus(&self, other: &PastCounters) -> PastCounters {
         PastCounters {
             waited: self.waited + other.waited,
             queue_full: self.queue_full + other.queue_full,
@@ -68,7 +68,7 @@ pub struct Past<Q> {
 
 impl<Q: PartialEq> Past<Q> {
     /// Makes a state in which no block was read. The session's first message is `floor`.
-    pub fn new(floor: u64) -> Past<Q> {
+    pub(crate) fn new(floor: u64) -> Past<Q> {
         Past {
             shelf: Shelf::default(),
             waiting: VecDeque::with_capacity(MAX_WAITING),
@@ -82,7 +82,7 @@ impl<Q: PartialEq> Past<Q> {
 
     /// Returns which messages are held from `first` on, which the ring no longer has. `ring` has the ring's oldest sequence, and the
     /// sequence after its newest one.
-    pub fn held(&mut self, now_ns: u64, first: u64, ring: (u64, u64), request: &Q) -> Held {
+    pub(crate) fn held(&mut self, now_ns: u64, first: u64, ring: (u64, u64), request: &Q) -> Held {
         let (oldest, next) = ring;
         let of_ring = |oldest| Held { is_backed: true, ..Held::of_ring(oldest, next) };
         if first < self.floor {
@@ -119,7 +119,7 @@ impl<Q: PartialEq> Past<Q> {
 
     /// Makes a request wait until its messages have been read. There is room for it if [`held`](Self::held) has just returned
     /// [`Place::Disk`].
-    pub fn wait(&mut self, first: u64, request: Q) {
+    pub(crate) fn wait(&mut self, first: u64, request: Q) {
         if self.waiting.len() < MAX_WAITING {
             self.counters.waited += 1;
             self.waiting.push_back((first, request));
@@ -127,7 +127,7 @@ impl<Q: PartialEq> Past<Q> {
     }
 
     /// Returns the sequence from which the disk must read now. Returns `None` if no request waits, or if the disk is busy.
-    pub fn poll_fetch(&mut self, now_ns: u64) -> Option<u64> {
+    pub(crate) fn poll_fetch(&mut self, now_ns: u64) -> Option<u64> {
         if now_ns < self.retry_ns {
             return None;
         }
@@ -137,12 +137,12 @@ impl<Q: PartialEq> Past<Q> {
 
     /// Returns the sequence from which the disk must read ahead, after a receiver got the message `sequence`. `oldest` is the oldest
     /// sequence in the ring.
-    pub fn poll_ahead(&mut self, now_ns: u64, sequence: u64, oldest: u64) -> Option<u64> {
+    pub(crate) fn poll_ahead(&mut self, now_ns: u64, sequence: u64, oldest: u64) -> Option<u64> {
         if now_ns < self.retry_ns { None } else { self.shelf.fetch_ahead(sequence, oldest) }
     }
 
     /// Takes the disk's answer.
-    pub fn take(&mut self, now_ns: u64, fetched: Fetched) {
+    pub(crate) fn take(&mut self, now_ns: u64, fetched: Fetched) {
         match &fetched {
             Fetched::Block(_) => self.counters.blocks += 1,
             Fetched::NotYet(from) => self.turned_away = Some(*from),
@@ -162,7 +162,7 @@ impl<Q: PartialEq> Past<Q> {
 
     /// Returns the next request that need not wait any longer. It can be answered, or is told to ask again later. Call this after every
     /// [`take`](Self::take) until it returns `None`.
-    pub fn poll_ready(&mut self, now_ns: u64) -> Option<Q> {
+    pub(crate) fn poll_ready(&mut self, now_ns: u64) -> Option<Q> {
         let (turned_away, shelf) = (self.turned_away, &mut self.shelf);
         let mut is_ready = |first: u64| match shelf.find(now_ns, first) {
             Found::OnDisk => turned_away.is_some_and(|from| first >= from).then_some(true),
@@ -179,13 +179,13 @@ impl<Q: PartialEq> Past<Q> {
     }
 
     /// Copies a message of the shelf to `room`, from `offset` on, as far as it fits.
-    pub fn read(&self, sequence: u64, offset: u32, room: &mut [u8]) -> Option<super::Piece> {
+    pub(crate) fn read(&self, sequence: u64, offset: u32, room: &mut [u8]) -> Option<super::Piece> {
         let (data, meta) = self.shelf.get(sequence)?;
         Some(super::Piece::copy(data, offset, room, meta))
     }
 
     /// The counters so far.
-    pub fn counters(&self) -> &PastCounters {
+    pub(crate) fn counters(&self) -> &PastCounters {
         &self.counters
     }
 }

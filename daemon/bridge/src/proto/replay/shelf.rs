@@ -38,12 +38,12 @@ pub struct Block {
 
 impl Block {
     /// Makes an empty block that begins with `first`.
-    pub fn new(first: u64) -> Block {
+    pub(crate) fn new(first: u64) -> Block {
         Block { first, behind: first, ..Block::default() }
     }
 
     /// Adds the next message. Returns whether the block is full.
-    pub fn push(&mut self, data: &[u8], meta: Meta) -> bool {
+    pub(crate) fn push(&mut self, data: &[u8], meta: Meta) -> bool {
         self.bytes.extend_from_slice(data);
         self.records.push((self.bytes.len(), meta));
         self.behind = self.next();
@@ -51,29 +51,29 @@ impl Block {
     }
 
     /// Sets the time of the message that was added last.
-    pub fn date(&mut self, time_ns: u64) {
+    pub(crate) fn date(&mut self, time_ns: u64) {
         if let Some((_, meta)) = self.records.last_mut() {
             meta.time_ns = time_ns;
         }
     }
 
     /// Notes that the journal has none of the next messages before `behind`. No message can be added afterwards.
-    pub fn lose(&mut self, behind: u64) {
+    pub(crate) fn lose(&mut self, behind: u64) {
         self.behind = behind.max(self.next());
     }
 
     /// Returns the sequence after the block's last message.
-    pub fn next(&self) -> u64 {
+    pub(crate) fn next(&self) -> u64 {
         self.first + self.records.len() as u64
     }
 
     /// Returns the sequence with which the next block begins.
-    pub fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.behind
     }
 
     /// Returns a message and its marks.
-    pub fn get(&self, sequence: u64) -> Option<(&[u8], Meta)> {
+    pub(crate) fn get(&self, sequence: u64) -> Option<(&[u8], Meta)> {
         let at = usize::try_from(sequence.checked_sub(self.first)?).ok()?;
         let (end, meta) = self.records.get(at)?;
         let start = at.checked_sub(1).map_or(0, |before| self.records[before].0);

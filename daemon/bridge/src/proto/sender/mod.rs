@@ -157,7 +157,7 @@ impl Sender {
     }
 
     /// Begins a session, or continues one that had ended. The counters restart. The packet numbers of a native line continue.
-    pub fn begin_again(&mut self, config: SenderConfig, session: Session, next: u64, now_ns: u64) {
+    pub(crate) fn begin_again(&mut self, config: SenderConfig, session: Session, next: u64, now_ns: u64) {
         *self = match self.native.take() {
             Some(sealer) => Sender::native(config, session, next, now_ns, sealer),
             None => Sender::new(config, session, next, now_ns),
@@ -165,17 +165,17 @@ impl Sender {
     }
 
     /// Whether this is the sender of a native line.
-    pub fn is_native(&self) -> bool {
+    pub(crate) fn is_native(&self) -> bool {
         self.native.is_some()
     }
 
     /// The sealer of a native line.
-    pub fn sealer(&mut self) -> Option<&mut Sealer> {
+    pub(crate) fn sealer(&mut self) -> Option<&mut Sealer> {
         self.native.as_mut()
     }
 
     /// The size of the largest message that is accepted, in bytes.
-    pub fn max_message_bytes(&self) -> usize {
+    pub(crate) fn max_message_bytes(&self) -> usize {
         if self.native.is_some() {
             return MAX_MESSAGE_BYTES;
         }
@@ -303,7 +303,7 @@ impl Sender {
 
     /// Whether the session has ended, and its end was repeated for long enough. At least [`LEAST_ENDS`] ends must have been sent, because a
     /// receiver does not believe an end that it receives only once.
-    pub fn is_finished(&self, now_ns: u64) -> bool {
+    pub(crate) fn is_finished(&self, now_ns: u64) -> bool {
         let has_lingered = |ended_ns| now_ns.saturating_sub(ended_ns) >= self.config.linger_ns;
         self.counters.ends >= LEAST_ENDS && self.ended_ns.is_some_and(has_lingered)
     }
@@ -364,7 +364,7 @@ impl Sender {
 
     /// Returns when [`Sender::poll_idle`] has something to send if no data arrives. Returns `None` once the session is over and its end was
     /// repeated.
-    pub fn next_deadline(&self, now_ns: u64) -> Option<u64> {
+    pub(crate) fn next_deadline(&self, now_ns: u64) -> Option<u64> {
         (!self.is_finished(now_ns)).then_some(self.beat_at_ns)
     }
 
@@ -374,17 +374,17 @@ impl Sender {
     }
 
     /// The counters so far.
-    pub fn counters(&self) -> &SenderCounters {
+    pub(crate) fn counters(&self) -> &SenderCounters {
         &self.counters
     }
 
     /// The session that is being sent.
-    pub fn session(&self) -> Session {
+    pub(crate) fn session(&self) -> Session {
         self.session
     }
 
     /// Returns the sequence after the last accepted message.
-    pub fn next(&self) -> u64 {
+    pub(crate) fn next(&self) -> u64 {
         self.next
     }
 }

@@ -21,36 +21,36 @@ pub struct History {
 }
 
 impl History {
-    pub fn session(&self, index: usize) -> Session {
+    pub(crate) fn session(&self, index: usize) -> Session {
         Session::of_channel("SIM", index as u64 + 7).unwrap()
     }
 
-    pub fn index(&self, session: Session) -> usize {
+    pub(crate) fn index(&self, session: Session) -> usize {
         (session.epoch().expect("a session of this world") - 7) as usize
     }
 
-    pub fn current(&self) -> usize {
+    pub(crate) fn current(&self) -> usize {
         self.published.len() - 1
     }
 
-    pub fn next(&self) -> u64 {
+    pub(crate) fn next(&self) -> u64 {
         self.published[self.current()] + 1
     }
 
-    pub fn held(&self, server: usize) -> Held {
+    pub(crate) fn held(&self, server: usize) -> Held {
         let next = self.next();
         let oldest = next.saturating_sub(self.ring_capacities[server]).max(1);
         Held::of_ring(oldest, next)
     }
 
     /// Whether any server still holds it.
-    pub fn holds(&self, index: usize, sequence: u64) -> bool {
+    pub(crate) fn holds(&self, index: usize, sequence: u64) -> bool {
         let mut servers = 0..self.ring_capacities.len();
         let is_recorded = self.journal.as_ref().is_some_and(|journal| journal.missing_to(sequence).is_none());
         index == self.current() && (is_recorded || servers.any(|server| sequence >= self.held(server).oldest))
     }
 
-    pub fn message_size(&self, index: usize, sequence: u64) -> usize {
+    pub(crate) fn message_size(&self, index: usize, sequence: u64) -> usize {
         let mixed = mix(index as u64, sequence);
         match mixed % 8 {
             0 => 0,
@@ -59,7 +59,7 @@ impl History {
         }
     }
 
-    pub fn meta(&self, index: usize, sequence: u64) -> Meta {
+    pub(crate) fn meta(&self, index: usize, sequence: u64) -> Meta {
         let mixed = mix(sequence, index as u64);
         let tag = if mixed.is_multiple_of(3) { 0 } else { mixed as u16 };
         // Several messages have one time, and the next is a little later.
@@ -71,7 +71,7 @@ impl History {
         }
     }
 
-    pub fn write_message(&self, index: usize, sequence: u64, into: &mut [u8]) -> Option<usize> {
+    pub(crate) fn write_message(&self, index: usize, sequence: u64, into: &mut [u8]) -> Option<usize> {
         let size = self.message_size(index, sequence);
         let into = into.get_mut(..size)?;
         for (chunk, word) in into.chunks_mut(8).zip(mix(index as u64, sequence)..) {
@@ -81,7 +81,7 @@ impl History {
     }
 }
 
-pub fn mix(a: u64, b: u64) -> u64 {
+pub(crate) fn mix(a: u64, b: u64) -> u64 {
     let mixed = (a.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ b).wrapping_mul(0xD6E8_FEB8_6659_FD93);
     (mixed ^ (mixed >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93)
 }
@@ -100,7 +100,7 @@ pub struct Checker {
 }
 
 impl Checker {
-    pub fn take(&mut self, delivery: Delivery<'_>, history: &History) {
+    pub(crate) fn take(&mut self, delivery: Delivery<'_>, history: &History) {
         match delivery {
             Delivery::NewSession { session, next, previous } => {
                 self.take_session((session, next), previous, history);
@@ -173,13 +173,13 @@ impl Checker {
 }
 
 /// The receiver's own promises, looked at from outside after every step.
-pub fn check_receiver(receiver: &Receiver, config: &ReceiverConfig, checker: &Checker) {
+pub(crate) fn check_receiver(receiver: &Receiver, config: &ReceiverConfig, checker: &Checker) {
     check_backlog(receiver, config, config.gaps.max_holes + config.gaps.max_requests + 8);
     assert!(checker.session.is_none() || receiver.next() == checker.next, "next is not what was delivered");
 }
 
 /// A receiver keeps no more than its bounds allow, and the holes are exactly what is missing.
-pub fn check_backlog(receiver: &Receiver, config: &ReceiverConfig, max_holes: usize) {
+pub(crate) fn check_backlog(receiver: &Receiver, config: &ReceiverConfig, max_holes: usize) {
     let (gaps, store) = receiver.backlog();
     assert!(store.reserved_bytes() <= config.max_early_bytes, "more bytes than allowed");
     assert!(store.packets() <= config.max_early_packets, "more packets than allowed");

@@ -95,7 +95,7 @@ fn write_message(sequence: u64, room: &mut [u8]) -> Option<usize> {
 
 impl Many {
     /// So many receivers, and a server with this configuration. With `leases`, the receivers have places.
-    pub fn new(seed: u64, peers: usize, loss: Loss, server: ReplayConfig, leases: bool) -> Many {
+    pub(crate) fn new(seed: u64, peers: usize, loss: Loss, server: ReplayConfig, leases: bool) -> Many {
         let allow = AllowList::new(vec!["10.0.0.0/8".parse().unwrap()]);
         let server = ReplayConfig { allow: allow.clone(), payload_bytes: PAYLOAD_BYTES, ..server };
         let leases_config = LeaseConfig { allow, ..LeaseConfig::default() };
@@ -148,7 +148,7 @@ impl Many {
     }
 
     /// Lets 20 s pass, in which every receiver that is up renews its lease.
-    pub fn renew(&mut self) {
+    pub(crate) fn renew(&mut self) {
         for peer in self.peers.iter_mut().filter(|peer| peer.is_up) {
             let (mut at_ns, mut out, mut answer) =
                 (self.now_ns, [0; CONTROL_MAX_BYTES], [0; CONTROL_MAX_BYTES]);
@@ -169,19 +169,19 @@ impl Many {
     }
 
     /// The receivers in the order of their places.
-    pub fn by_place(&self) -> Vec<usize> {
+    pub(crate) fn by_place(&self) -> Vec<usize> {
         let mut peers: Vec<usize> = (0..self.peers.len()).filter(|&peer| self.peers[peer].is_up).collect();
         peers.sort_by_key(|&peer| self.peers[peer].receiver.backlog().0.place().0);
         peers
     }
 
     /// Ends a receiver without a word.
-    pub fn kill(&mut self, peer: usize) {
+    pub(crate) fn kill(&mut self, peer: usize) {
         self.peers[peer].is_up = false;
     }
 
     /// The receiver's own socket drops the next packet.
-    pub fn drop_next(&mut self, peer: usize) {
+    pub(crate) fn drop_next(&mut self, peer: usize) {
         self.peers[peer].is_next_dropped = true;
     }
 
@@ -193,7 +193,7 @@ impl Many {
 
     /// Publishes the next packet. The tree loses it on the way to `losers`, and to whom its links lose it. Then runs for
     /// so long.
-    pub fn publish(&mut self, losers: &[usize], run_ns: u64) {
+    pub(crate) fn publish(&mut self, losers: &[usize], run_ns: u64) {
         let number = self.fates.len();
         self.fates.push(Fate::default());
         let mut out = [0; PAYLOAD_BYTES];
@@ -243,7 +243,7 @@ impl Many {
     }
 
     /// Runs until this time.
-    pub fn run(&mut self, until_ns: u64) {
+    pub(crate) fn run(&mut self, until_ns: u64) {
         while let Some(&Reverse((at_ns, id))) = self.events.peek() {
             if at_ns > until_ns {
                 break;
@@ -366,7 +366,7 @@ impl Many {
     }
 
     /// Publishes two packets that nobody loses, and makes sure that everybody has everything soon.
-    pub fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         self.loss = Loss::default();
         (0..2).for_each(|_| self.publish(&[], 20 * RTT_NS));
         let until_ns = self.now_ns + 60 * SECOND_NS;

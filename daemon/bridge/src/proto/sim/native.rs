@@ -14,7 +14,7 @@ use super::check::mix;
 use super::scenario::{PAYLOAD_BYTES, Scenario, Wire};
 use super::{drawn_scenario, plain_scenario, run_all, seeds};
 
-pub fn keyring() -> Keyring {
+pub(crate) fn keyring() -> Keyring {
     Keyring::parse("3 00112233445566778899aabbccddeeff").unwrap()
 }
 
@@ -26,14 +26,14 @@ pub struct Codec {
 }
 
 impl Codec {
-    pub fn new(sender: u64, is_receiver: bool, wire: Wire) -> Codec {
+    pub(crate) fn new(sender: u64, is_receiver: bool, wire: Wire) -> Codec {
         let (mut sealer, mut opener) = (sealer(sender, is_receiver, wire), Opener::new(!is_receiver, 4));
         sealer.set_key(keyring().sealing(0).filter(|_| wire == Wire::Sealed));
         opener.set_keys((wire == Wire::Sealed).then(keyring), wire == Wire::Native);
         Codec { sealer, opener }
     }
 
-    pub fn open(&mut self, now_ns: u64, datagram: &[u8]) -> Result<Vec<u8>, Unopened> {
+    pub(crate) fn open(&mut self, now_ns: u64, datagram: &[u8]) -> Result<Vec<u8>, Unopened> {
         let mut out = vec![0; datagram.len()];
         let size = self.opener.open(now_ns, datagram, &mut out)?;
         out.truncate(size);
@@ -50,14 +50,14 @@ impl Codec {
     }
 }
 
-pub fn sealer(sender: u64, is_receiver: bool, wire: Wire) -> Sealer {
+pub(crate) fn sealer(sender: u64, is_receiver: bool, wire: Wire) -> Sealer {
     let mut sealer = Sealer::new(mix(sender, 0x5EA1), is_receiver);
     sealer.set_key(keyring().sealing(0).filter(|_| wire == Wire::Sealed));
     sealer
 }
 
 /// Gives a native packet to a receiver, as the receiving thread does.
-pub fn take(
+pub(crate) fn take(
     now_ns: u64,
     origin: Origin,
     bytes: &[u8],
@@ -98,7 +98,7 @@ pub fn take(
 }
 
 /// The next request of a receiver, sealed, and its server.
-pub fn poll_ask(now_ns: u64, codec: &mut Codec, receiver: &mut Receiver) -> Option<(usize, Vec<u8>)> {
+pub(crate) fn poll_ask(now_ns: u64, codec: &mut Codec, receiver: &mut Receiver) -> Option<(usize, Vec<u8>)> {
     let mut entries = [Entry { first: 0, count: 0, offset: 0, bytes: 0 }; MAX_ENTRIES];
     let (server, session, count) = receiver.poll_ask(now_ns, &mut entries)?;
     Some((server, codec.ask(session, &entries[..count])))

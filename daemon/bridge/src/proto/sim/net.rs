@@ -36,12 +36,12 @@ pub struct Link {
 }
 
 impl Link {
-    pub fn new(profile: Profile) -> Link {
+    pub(crate) fn new(profile: Profile) -> Link {
         Link { profile, in_burst: false, last_ns: 0 }
     }
 
     /// Sends a datagram and gives the copies that arrive, at most two.
-    pub fn send(&mut self, rng: &mut fastrand::Rng, now_ns: u64, bytes: &[u8]) -> Vec<Arrival> {
+    pub(crate) fn send(&mut self, rng: &mut fastrand::Rng, now_ns: u64, bytes: &[u8]) -> Vec<Arrival> {
         let copies = 1 + usize::from(rng.f64() < self.profile.duplicate);
         let mut arrivals = Vec::with_capacity(copies);
         for _ in 0..copies {

@@ -32,7 +32,7 @@ pub struct Journal {
 
 impl Journal {
     /// The sequence after the missing ones, if this one is missing.
-    pub fn missing_to(&self, sequence: u64) -> Option<u64> {
+    pub(crate) fn missing_to(&self, sequence: u64) -> Option<u64> {
         let lost = self.lost.iter().find(|lost| lost.contains(&sequence)).map(|lost| lost.end);
         lost.or((sequence < self.oldest).then_some(self.oldest))
     }
@@ -91,7 +91,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    pub fn add(&mut self, other: &Totals) {
+    pub(crate) fn add(&mut self, other: &Totals) {
         self.runs += other.runs;
         self.delivered += other.delivered;
         self.gap_messages += other.gap_messages;
@@ -111,7 +111,7 @@ impl Totals {
     }
 
     /// Bytes served again, for each byte whose earlier answer was lost.
-    pub fn repeat_ratio(&self) -> f64 {
+    pub(crate) fn repeat_ratio(&self) -> f64 {
         self.repeated_bytes as f64 / (self.lost_repair_bytes + self.unusable_repair_bytes).max(1) as f64
     }
 }

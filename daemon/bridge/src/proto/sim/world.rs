@@ -109,7 +109,7 @@ impl World {
         Codec::new(self.senders, is_receiver, self.scenario.wire)
     }
 
-    pub fn new(seed: u64, scenario: Scenario) -> World {
+    pub(crate) fn new(seed: u64, scenario: Scenario) -> World {
         let history = History {
             published: vec![0],
             ring_capacities: scenario.ring_capacities.clone(),
@@ -161,7 +161,7 @@ impl World {
     }
 
     /// Runs until every receiver has everything, then makes sure that all is quiet.
-    pub fn run(mut self) -> Totals {
+    pub(crate) fn run(mut self) -> Totals {
         while !self.is_done() {
             assert!(self.step(), "nothing left to happen, and not done");
             assert!(self.now_ns < LIMIT_NS, "does not come to an end: {}", self.describe());

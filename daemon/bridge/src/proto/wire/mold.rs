@@ -26,7 +26,7 @@ pub struct Head {
 
 impl Head {
     /// Reads the first fields. Returns `None` if the datagram is too short for them.
-    pub fn of(datagram: &[u8]) -> Option<Head> {
+    pub(crate) fn of(datagram: &[u8]) -> Option<Head> {
         let header = datagram.first_chunk::<HEADER_BYTES>()?;
         let (sequence, count) = (header[10..18].try_into().ok()?, header[18..].try_into().ok()?);
         let messages = match u16::from_be_bytes(count) {
@@ -37,7 +37,7 @@ impl Head {
     }
 
     /// Returns the sequence after the last message.
-    pub fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.sequence.saturating_add(u64::from(self.messages))
     }
 }
@@ -136,13 +136,13 @@ impl PacketWriter {
     }
 
     /// Returns the number of messages in the packet.
-    pub fn count(&self) -> u16 {
+    pub(crate) fn count(&self) -> u16 {
         self.count
     }
 
     /// Returns the part of the buffer for the next message's data, so that a reader can copy directly into it. It may be empty. Returns
     /// `None` if there is no room even for the message's length. Call [`PacketWriter::commit`] next.
-    pub fn room<'b>(&self, buffer: &'b mut [u8]) -> Option<&'b mut [u8]> {
+    pub(crate) fn room<'b>(&self, buffer: &'b mut [u8]) -> Option<&'b mut [u8]> {
         let room = if self.count < MAX_MESSAGES {
             buffer.get_mut(self.bytes + LENGTH_BYTES..)?
         } else {
@@ -153,7 +153,7 @@ impl PacketWriter {
     }
 
     /// Adds the `size` bytes that were written into [`PacketWriter::room`] as the next message. Returns false if they do not fit.
-    pub fn commit(&mut self, buffer: &mut [u8], size: usize) -> bool {
+    pub(crate) fn commit(&mut self, buffer: &mut [u8], size: usize) -> bool {
         let Ok(length) = u16::try_from(size) else {
             return false;
         };

@@ -67,7 +67,7 @@ impl<'a> Downstream<'a> {
     }
 
     /// Returns the sequence after the last message, or the next one expected if the packet has no message.
-    pub fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         match self.body {
             Body::Messages(messages) => messages.end(),
             // A fragment does not show what follows its message, nor that its message is complete.

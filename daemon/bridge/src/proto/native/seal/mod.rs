@@ -209,7 +209,7 @@ impl Opener {
     }
 
     /// The counters so far.
-    pub fn counters(&self) -> &OpenerCounters {
+    pub(crate) fn counters(&self) -> &OpenerCounters {
         &self.counters
     }
 
