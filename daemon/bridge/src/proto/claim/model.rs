@@ -35,6 +35,8 @@ enum Fault {
     BelievesClaims,
     /// Packets of others are not heard.
     Deaf,
+    /// An order does not wait for the claim of the egress that sends.
+    ObeysAtOnce,
 }
 
 const fn ip(last: u8) -> IpAddr {
@@ -95,7 +97,7 @@ enum Action {
     LosePackets(usize),
     /// The first packet in the sockets of this egress is lost, or came before it listened.
     LosePacket(usize),
-    /// An operator's order to a standby: `Election::take`. One that has heard nobody yet begins where its ring ends, and repairs bring the rest.
+    /// An operator's order to one that does not send: `Election::order`.
     Order(usize),
     /// A stranger sends a claim.
     Forge(usize),
@@ -318,7 +320,7 @@ impl Model for Senders {
             if may_die && is_known {
                 all.push(Action::Kill(at));
             }
-            if may_fail && world.orders == 0 && election.role() == Role::Standby {
+            if may_fail && world.orders == 0 && !is_active {
                 all.push(Action::Order(at));
             }
             if may_fail && world.forged == 0 && is_active {
@@ -364,7 +366,11 @@ impl Model for Senders {
             }
             Action::Order(at) => {
                 next.orders += 1;
-                next.egresses[at].election.iter_mut().for_each(|election| election.take(now_ns));
+                let is_at_once = self.fault == Some(Fault::ObeysAtOnce);
+                next.egresses[at].election.iter_mut().for_each(|election| match is_at_once {
+                    true => election.take(now_ns),
+                    false => election.order(now_ns),
+                });
             }
             Action::Forge(at) => {
                 next.forged += 1;
@@ -444,12 +450,13 @@ fn hash_election(election: &Election, hasher: &mut impl Hasher) {
         started_ns,
         turned_ns: _,
         claim_due_ns,
+        ordered_until_ns,
         step,
         takeovers: _,
         yields: _,
     } = election;
     (*role as u8, is_mirror, claim, highest, better, line_ns, seen, started_ns).hash(hasher);
-    (&firsts[..APART.min(*packets)], packets, claim_due_ns).hash(hasher);
+    (&firsts[..APART.min(*packets)], packets, claim_due_ns, ordered_until_ns).hash(hasher);
     match step {
         None => 0.hash(hasher),
         Some(Step::Take(_, from)) => (1, from).hash(hasher),
@@ -467,6 +474,7 @@ fn two_egresses_leave_no_gap_and_one_sends_in_the_end() {
         (Fault::OnlyWhatItHeard, NO_GAP),
         (Fault::BelievesClaims, NOT_FORGED),
         (Fault::Deaf, ONE_SENDS),
+        (Fault::ObeysAtOnce, NO_GAP),
     ];
     check("senders of a stream", &[NO_GAP, ONE_SENDS, NOT_FORGED], &mutants, |fault| Senders { fault });
 }
