@@ -54,12 +54,11 @@ impl Outlet {
     pub(super) fn go_back(&mut self, next: u64) -> u64 {
         let oldest = self.channel.clone().page(false).history(History::Never).start(Start::Oldest).open();
         let oldest = oldest.map_or(next, |ring| ring.next_sequence()).max(self.cutter.due());
-        match &mut self.subscriber {
-            // If the ring is another one by now, or has gone on, the place is not there.
-            Some(subscriber) if oldest < next && subscriber.seek(oldest).is_ok() => {
-                subscriber.next_sequence().min(next)
-            }
-            _ => next,
+        let Some(subscriber) = self.subscriber.as_mut().filter(|_| oldest < next) else { return next };
+        // If the ring is another one by now, or has gone on, the place is not there.
+        match subscriber.seek(oldest) {
+            Ok(()) => subscriber.next_sequence().min(next),
+            Err(_) => next,
         }
     }
 }
