@@ -130,7 +130,8 @@ fn a_sender_ends_though_its_server_stands_still() {
     for stands in [Stands::NotLong, Stands::ForSeconds] {
         let mut send = feed.send(&sends);
         let mut receive = feed.receive(&nats);
-        feed.go_on(2_000, &mut [&mut send, &mut receive]);
+        // More than the sender before can have stored.
+        feed.go_on(30_000, &mut [&mut send, &mut receive]);
         receive.end();
         server.pause();
         if stands == Stands::ForSeconds {
