@@ -57,16 +57,10 @@ impl World {
                     self.ordered.insert(self.lives[at]);
                 }
             }
-            19 if self.is_log_sound => {
-                self.log.hide(&mut self.rng);
-                self.hidden_until_ns = Some(self.now_ns + self.rng.u64(SECOND_NS / 4..6 * SECOND_NS));
-            }
+            19 if self.is_log_sound => self.hide(),
             19 => self.log.remake(),
             // The power of all servers is cut: the ring may overwrite what they have lost before they are back.
-            23 | 24 => {
-                self.lose_tail();
-                self.away_until_ns = self.now_ns + self.rng.u64(SECOND_NS / 4..3 * SECOND_NS);
-            }
+            23 | 24 => self.cut_power(),
             20..23 => {
                 let until_ns = self.now_ns + self.rng.u64(SECOND_NS..3 * SECOND_NS);
                 self.stops = Some((until_ns, self.rng.bool()));
@@ -78,6 +72,18 @@ impl World {
         }
         // The log gives a reader entries from a number on, whatever that number has become.
         self.feed();
+    }
+
+    /// The copy for readers lacks some entries for a while.
+    fn hide(&mut self) {
+        self.log.hide(&mut self.rng);
+        self.hidden_until_ns = Some(self.now_ns + self.rng.u64(SECOND_NS / 4..6 * SECOND_NS));
+    }
+
+    /// The log loses its end, and answers nobody for a while.
+    fn cut_power(&mut self) {
+        self.lose_tail();
+        self.away_until_ns = self.now_ns + self.rng.u64(SECOND_NS / 4..3 * SECOND_NS);
     }
 
     /// A writer's process is stopped while the blocks that it has just cut are still its own, and the log loses something: all of it, if somebody
