@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::client::{Log, shown};
 use crate::losses::losses_of;
-use crate::proto::want::Want;
+use crate::proto::want::{Want, Wanted};
 use crate::proto::writer::Trouble;
 use crate::send::runtime;
 pub use crate::told::{Finding, Verdict};
@@ -280,7 +280,7 @@ async fn look_at_subjects(log: &Log, words: &[&str], findings: &mut Findings) {
 /// Checks whether this account may publish a request on a subject beside the stream. The request names a session that no stream has.
 async fn look_at_word(log: &Log, word: &str, findings: &mut Findings) {
     let subject = format!("{}.{word}", log.subject);
-    let nothing = Want { session: Session::from_bytes([b'.'; 10]), first: 1, offset: 0 };
+    let nothing = Want { session: Session::from_bytes([b'.'; 10]), first: 1, wanted: Wanted::Exact(0) };
     log.link.forget();
     let said = log.client.publish(subject.clone(), nothing.encode().to_vec().into()).await;
     settle(log).await;

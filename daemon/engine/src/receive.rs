@@ -93,7 +93,11 @@ impl Receiver {
         };
         // No block is accepted before it is known which seals open.
         receiving.look_at_keys();
-        let run = move || runtime.block_on(receiving.run(answers));
+        let run = move || {
+            runtime.block_on(receiving.run(answers));
+            // The look-up of a server's name may still wait.
+            runtime.shutdown_background();
+        };
         let mut threads = Threads::default();
         threads.start(&format!("recv-{}", spec.title()), spec.cpu, run)?;
         Ok(Receiver { shared, threads })

@@ -25,6 +25,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::oneshot;
 
 use crate::EngineError;
 use crate::client::Log;
@@ -76,13 +77,25 @@ impl Sender {
         let outlet = Outlet::open(spec, channel, options, (order, replies), (clock, shared.clone()))?;
         let (title, own) = (spec.title(), outlet.id());
         let mut sender = Sender { shared: shared.clone(), threads: Threads::default() };
+        let (running, over) = oneshot::channel::<()>();
         let serve = move || {
-            // The call returns when all senders of orders are dropped.
-            let _ = runtime.block_on(serve(log, orders, (reply, want), (clock, shared, own)));
+            runtime.block_on(async {
+                // The serving ends with the ring's thread, whatever it waits for at that time.
+                tokio::select! {
+                    _ = serve(log, orders, (reply, want), (clock, shared, own)) => {}
+                    _ = over => {}
+                }
+            });
+            // The look-up of a server's name may still wait.
+            runtime.shutdown_background();
         };
         sender.threads.start(&format!("nats-{title}"), None, serve)?;
         sender.threads.start(&format!("mend-{title}"), None, move || mending.run())?;
-        sender.threads.start(&format!("send-{title}"), spec.cpu, move || outlet.run())?;
+        let send = move || {
+            let _running = running;
+            outlet.run();
+        };
+        sender.threads.start(&format!("send-{title}"), spec.cpu, send)?;
         Ok(sender)
     }
 
@@ -281,9 +294,9 @@ async fn carry_out(
                 tokio::spawn(async move { log.look_at_copies().await });
             }
             let subject = format!("{}.pulse", log.subject);
-            let _ = log.client.publish(subject, pulse(writer)).await;
+            log.say(subject, pulse(writer)).await;
         }
-        Order::Answer(to, block) => drop(log.client.publish(to, Bytes::from(block)).await),
+        Order::Answer(to, block) => log.say(to, Bytes::from(block)).await,
     }
 }
 
@@ -302,6 +315,44 @@ fn parse_pulse(bytes: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::tests::silent_server;
+    use crate::proto::block::BlockId;
+    use shmcast_bridge::spec::{Engine, SendSpec};
+    use std::time::Duration;
+
+    /// The thread with the connection once waited for room among the appends without an answer, and took no answers meanwhile. It never
+    /// ended.
+    #[test]
+    fn appends_that_nobody_answers_hold_up_neither_the_next_ones_nor_the_end() {
+        let servers = vec![silent_server().parse().unwrap()];
+        let nats = NatsSpec { servers, ..NatsSpec::default() };
+        let (engine, send) = (Engine::Nats, Some(SendSpec::default()));
+        let spec = BridgeSpec { engine, nats: Some(nats.clone()), send, ..BridgeSpec::new("t") };
+        let (clock, runtime) = (Clock::start(), runtime().unwrap());
+        let (order, orders) = unbounded_channel();
+        let (reply, replies) = mpsc::channel();
+        let (want, _wants) = mpsc::sync_channel(1);
+        let appends = 100 * nats.in_flight as u64;
+        for number in 1..=appends {
+            let (id, block) = (BlockId { writer: 1, number }, Bytes::from_static(b"block"));
+            let append = Append { round: 1, at_ns: clock.now_ns(), after: 0, behind: None, id, block };
+            assert!(order.send(Order::Append(append)).is_ok());
+        }
+        drop(order);
+        let is_over = runtime.block_on(async {
+            let log = Log::reach(&spec, &nats).await.unwrap();
+            let shared = SendState::new(
+                Life::new(Vec::new(), choice_of(spec.wait).shown),
+                log.link.clone(),
+                log.keys.clone(),
+            );
+            let serving = serve(log, orders, (reply, want), (clock, Arc::new(shared), 1));
+            tokio::time::timeout(Duration::from_secs(60), serving).await
+        });
+        assert!(is_over.is_ok(), "it waits for ever");
+        let troubles = replies.try_iter().filter(|reply| matches!(reply, Reply::Ack(_, _, Err(_)))).count();
+        assert!(troubles > 0, "the ring's thread is told of appends that found no room");
+    }
 
     #[test]
     fn of_a_flood_of_pulses_few_are_passed_on() {

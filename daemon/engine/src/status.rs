@@ -3,6 +3,7 @@
 use shmcast_bridge::counters;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 counters! {
     /// The counters of an end that sends.
@@ -104,6 +105,10 @@ counters! {
 #[cfg_attr(not(feature = "nats"), allow(dead_code, reason = "there is no client to tell it"))]
 const TOLD_AFTER: u64 = 5;
 
+/// Servers that elect a leader may take this long. Then it is reported that nobody decides for the stream.
+#[cfg_attr(not(feature = "nats"), allow(dead_code, reason = "there is no client to tell it"))]
+const UNDECIDED_FOR: Duration = Duration::from_secs(15);
+
 /// The state of the connection. The client's callbacks set it, and the end's thread reports it.
 #[derive(Debug, Default)]
 pub(crate) struct Link {
@@ -113,6 +118,8 @@ pub(crate) struct Link {
     /// Number of appends that were refused in a row.
     refusals: AtomicU64,
     refused: Mutex<Option<String>>,
+    /// Since when nobody decides for the stream, and why the servers say so.
+    undecided: Mutex<Option<(Instant, String)>>,
 }
 
 #[cfg_attr(not(feature = "nats"), allow(dead_code, reason = "there is no client to tell it"))]
@@ -160,9 +167,31 @@ impl Link {
         }
     }
 
-    /// Returns the last error of the connection, or else the reason of the refusals.
+    /// Notes that a server decides for the stream.
+    pub(crate) fn decided(&self) {
+        *self.undecided.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Notes that nobody decides for the stream, so that nothing can be stored.
+    pub(crate) fn undecided(&self, why: String) {
+        let mut undecided = self.undecided.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = undecided.as_ref().map_or_else(Instant::now, |(since, _)| *since);
+        *undecided = Some((since, why));
+    }
+
+    /// Returns the last error of the connection, or else the reason why blocks are refused, or why nobody decides.
     pub(crate) fn why(&self) -> Option<String> {
         let of = |text: &Mutex<Option<String>>| text.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        of(&self.why).or_else(|| of(&self.refused))
+        of(&self.why).or_else(|| self.stands_still(UNDECIDED_FOR)).or_else(|| of(&self.refused))
+    }
+
+    /// Returns a sentence about a stream for which nobody has decided for this time.
+    fn stands_still(&self, limit: Duration) -> Option<String> {
+        let undecided = self.undecided.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, why) = undecided.as_ref().filter(|(since, _)| since.elapsed() >= limit)?;
+        Some(format!(
+            "THE FEED STANDS STILL: {why}. What is published waits in the ring. Start servers that are away. If all are there and \
+             elect no leader, remove the stream by `shmcast bridge stream rm`: a sender with create = true makes it again"
+        ))
     }
 }

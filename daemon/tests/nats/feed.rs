@@ -321,6 +321,12 @@ impl Bridge {
         said
     }
 
+    /// Ends it as Ctrl-C does while it starts.
+    pub(crate) fn end_at_the_start(self) {
+        interrupt(&self.process);
+        self.process.output();
+    }
+
     /// Ends it as Ctrl-C does. Its counters, and what it has said since the last words that were waited for.
     pub(crate) fn end(mut self) -> (Value, String) {
         self.assert_alive();

@@ -1,9 +1,10 @@
 //! Servers that are away for longer than the ring lasts, or far away.
 
 use crate::feed::{Feed, Pace, Sizes};
+use nix::sys::signal::Signal;
 use shmcast::journal::Journal;
 use shmcast_bridge::proto::session::Session;
-use shmcast_engine::proto::want::Want;
+use shmcast_engine::proto::want::{Want, Wanted};
 use shmcast_testkit::PATIENCE;
 use shmcast_testkit::nats::{Relay, alone};
 use shmcast_testkit::wait_until;
@@ -126,6 +127,47 @@ fn a_receiver_that_waits_for_its_stream_waits_for_its_servers_too() {
     feed.finish();
 }
 
+/// How long a server has stood still when a sender is told to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stands {
+    /// Blocks are on their way, and the sender does not know it.
+    NotLong,
+    /// The sender has given its connection up, and looks for another one.
+    ForSeconds,
+}
+
+/// A sender once did not end, because the thread with its connection waited for answers that it did not take.
+#[test]
+fn a_sender_ends_though_its_server_stands_still() {
+    let test = "a_sender_ends_though_its_server_stands_still";
+    let Some((_turn, _dir, server)) = alone(test) else { return };
+    let pace = Pace { messages: 1 << 40, ahead: 20_000, pause: Duration::from_millis(2), capacity: 64 << 20 };
+    let mut feed = Feed::publish(pace);
+    feed.compare(|_| false);
+    let nats = format!("--nats {}", server.url());
+    let sends = format!("{nats} --set nats.create=true --set nats.history=false");
+    for stands in [Stands::NotLong, Stands::ForSeconds] {
+        let mut send = feed.send(&sends);
+        let mut receive = feed.receive(&nats);
+        // More than the sender before can have stored.
+        feed.go_on(30_000, &mut [&mut send, &mut receive]);
+        receive.end();
+        server.pause();
+        if stands == Stands::ForSeconds {
+            send.wait_for_words("broke");
+        }
+        let (sent, said) = send.end();
+        assert!(sent["send"]["stored"].as_u64() > Some(0), "{stands:?}: {sent}");
+        assert!(said.contains("NOT STORED"), "{stands:?}: {said}");
+        server.signal(Signal::SIGCONT);
+    }
+    // One that is just starting has no counters to report.
+    server.pause();
+    feed.send(&sends).end_at_the_start();
+    server.signal(Signal::SIGCONT);
+    feed.finish();
+}
+
 /// Each request for what is not published yet once held the messages up for 200 ms.
 #[test]
 fn requests_for_what_is_not_published_yet_hold_nothing_up() {
@@ -141,15 +183,15 @@ fn requests_for_what_is_not_published_yet_hold_nothing_up() {
     let far = shmcast::Subscriber::builder("ticks").dir(feed.far.dir.path().join("channels"));
     let session = Session::from_bytes(far.open().unwrap().remote_session().unwrap());
     // The sender has message 1, and its answer tells that it has come so far.
-    let known = Want { session, first: 1, offset: 0 }.encode();
+    let known = Want { session, first: 1, wanted: Wanted::Exact(0) }.encode();
     let known = [&b"PUB shmcast.ticks.want _INBOX.asker 32\r\n"[..], &known, b"\r\n"].concat();
-    let want = Want { session, first: 1 << 40, offset: 0 }.encode();
+    let want = Want { session, first: 1 << 40, wanted: Wanted::Exact(0) }.encode();
     let mut asker = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
     asker.write_all(b"CONNECT {\"verbose\":false}\r\nSUB _INBOX.asker 1\r\n").unwrap();
     asker.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
     let request = [&b"PUB shmcast.ticks.want _INBOX.nobody 32\r\n"[..], &want, b"\r\n"].concat();
     // An answer to the stream's own subject would be stored there by the sender's hand.
-    let there = Want { session, first: 1, offset: 0 }.encode();
+    let there = Want { session, first: 1, wanted: Wanted::Exact(0) }.encode();
     let forged = [&b"PUB shmcast.ticks.want shmcast.ticks 32\r\n"[..], &there, b"\r\n"].concat();
     let request = [request, forged].concat().repeat(10);
     let enough = AtomicBool::new(false);

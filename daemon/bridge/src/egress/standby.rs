@@ -37,7 +37,7 @@ impl Live {
             failover.hear(now_ns, has_stood);
         }
         if self.outlet.shared.takes_over.swap(false, Ordering::Relaxed) {
-            failover.election.take(now_ns);
+            failover.election.order(now_ns);
         }
         let step = failover.election.poll(now_ns);
         match step {

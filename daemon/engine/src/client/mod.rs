@@ -4,20 +4,21 @@
 //! - `shmcast.CHANNEL.pulse`: announcements of the writer. The stream does not keep them.
 //! - `shmcast.CHANNEL.want`: requests of readers for missing messages. The stream does not keep them.
 
+mod leader;
 mod streams;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use async_nats::jetstream::context::{
     DeleteStreamErrorKind, GetStreamErrorKind, PublishAckFuture, PublishError, PublishErrorKind,
 };
 use async_nats::jetstream::stream::{
-    Config, DirectGetErrorKind, DiscardPolicy, External, Info, InfoError, RawMessageErrorKind,
-    RetentionPolicy, Source, State, StorageType, Stream,
+    Config, DirectGetErrorKind, DiscardPolicy, External, Info, RawMessageErrorKind, RetentionPolicy, Source,
+    StorageType, Stream,
 };
 use async_nats::jetstream::{Context, ErrorCode, context};
-use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, HeaderMap};
+use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, HeaderMap, Subject};
 use bytes::Bytes;
 use shmcast_bridge::Keys;
 use shmcast_bridge::spec::server::{Account, ServerAddress};
@@ -101,13 +102,6 @@ fn is_decided(info: &Info) -> bool {
 /// numbers are lower.
 fn first_number() -> u64 {
     (wall_ns() / 1_000_000) << 10
-}
-
-/// Whether an error says that there is no such stream.
-fn is_absent(error: &InfoError) -> bool {
-    let cause = std::error::Error::source(error)
-        .and_then(|cause| cause.downcast_ref::<async_nats::jetstream::Error>());
-    cause.is_some_and(|cause| cause.error_code() == ErrorCode::STREAM_NOT_FOUND)
 }
 
 fn refused(name: &str, why: impl ToString) -> EngineError {
@@ -216,7 +210,9 @@ impl Log {
             return Err(EngineError::BlockTooLarge { block: nats.block_bytes, most });
         }
         let context = context::ContextBuilder::new().ack_timeout(nats.ack()).timeout(REQUEST);
-        let context = context.max_ack_inflight(2 * nats.in_flight + 16);
+        // Appends that nobody waits for any more count until they time out. One too many is refused and does not wait: the thread that
+        // would wait is the one that takes answers.
+        let context = context.max_ack_inflight(8 * nats.in_flight + 64).backpressure_on_inflight(false);
         let context = match &nats.domain {
             Some(domain) => context.domain(domain).build(client.clone()),
             None => context.build(client.clone()),
@@ -367,7 +363,7 @@ impl Log {
         if let Some(number) = stores_after(error) {
             self.stores_after.store(number, Ordering::Relaxed);
         }
-        if trouble == Trouble::Busy {
+        if trouble == Trouble::Busy && error.kind() != PublishErrorKind::MaxAckPending {
             let name = &self.name;
             self.link.refused(match error.kind() {
                 PublishErrorKind::StreamNotFound => format!("there is no stream {name:?} any more"),
@@ -375,30 +371,6 @@ impl Log {
             });
         }
         trouble
-    }
-
-    /// Returns the state of the log according to its leader; `None` if the leader did not answer.
-    async fn state(&self) -> Option<State> {
-        match self.stream.get_info().await {
-            Ok(info) => {
-                self.note_copies(&info);
-                is_decided(&info).then_some(info.state)
-            }
-            Err(e) if is_absent(&e) => self.make_again().await,
-            Err(_) => None,
-        }
-    }
-
-    /// Creates the stream again after somebody removed it, if this end creates streams.
-    async fn make_again(&self) -> Option<State> {
-        let made = match &self.creates {
-            Some(nats) => self.create(nats, None).await.map(|info| info.state),
-            None => Err(refused(
-                &self.name,
-                "it is gone: make it by `shmcast bridge stream create`, or send with create = true",
-            )),
-        };
-        made.map_err(|e| self.link.refused(e.to_string())).ok()
     }
 
     /// The end of the log, from its leader.
@@ -470,11 +442,18 @@ impl Log {
         entries.heartbeat(HEARTBEAT).messages().await.map_err(|e| sentence(&e))
     }
 
+    /// Publishes a word beside the stream. While the connection takes nothing, the word is dropped after some time: each comes again.
+    pub(crate) async fn say(&self, subject: impl Into<Subject>, word: Bytes) {
+        // An error says that the client has ended, which the next append says as well.
+        let _ = tokio::time::timeout(REQUEST, self.client.publish(subject.into(), word)).await;
+    }
+
     /// Asks the writers for messages that the log lacks; `None` if no writer answers.
     pub(crate) async fn want(&self, want: Want) -> Option<Bytes> {
         let subject = format!("{}.want", self.subject);
-        let asked = self.client.request(subject, Bytes::copy_from_slice(&want.encode())).await;
-        asked.ok().map(|answer| answer.payload)
+        let asked = self.client.request(subject, Bytes::copy_from_slice(&want.encode()));
+        // The client's own limit begins when the connection has taken the request.
+        tokio::time::timeout(2 * REQUEST, asked).await.ok()?.ok().map(|answer| answer.payload)
     }
 }
 

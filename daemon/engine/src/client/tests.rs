@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::time::Instant;
 
 /// A server that says it is there, and answers nothing else.
-fn silent_server() -> String {
+pub(crate) fn silent_server() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("nats://{}", listener.local_addr().unwrap());
     std::thread::spawn(move || {

@@ -17,6 +17,8 @@ pub(super) enum News {
     End,
     Restarted,
     Session(Session),
+    /// The publisher has overtaken the bridge, which continues with this sequence.
+    Lapped(u64),
     Error(RecvError),
 }
 
@@ -195,11 +197,7 @@ impl Cutter {
     #[cold]
     fn take_news(&mut self, event: Event<'_>) -> News {
         match event {
-            Event::Lapped(lapped) => {
-                self.messages_missed += self.not_counted(lapped.resumed_at);
-                self.skip_to(lapped.resumed_at);
-                News::None
-            }
+            Event::Lapped(lapped) => News::Lapped(lapped.resumed_at),
             // Sequences in a journal's reserve were never used, so they are no lost messages.
             Event::Gap { to, .. } | Event::Lost { to, cause: Cause::Reserve, .. } => {
                 self.gap_messages += self.not_counted(to + 1);
@@ -222,6 +220,12 @@ impl Cutter {
             Event::Restarted => News::Restarted,
             _ => News::None,
         }
+    }
+
+    /// Records that the sequences before `next` were overwritten.
+    pub(super) fn lapse(&mut self, next: u64) {
+        self.messages_missed += self.not_counted(next);
+        self.skip_to(next);
     }
 
     /// Records that the channel ends here.
@@ -267,7 +271,9 @@ mod tests {
             cutter.clear();
             cutter.set_due(10);
             let flow = cutter.take(Event::Lapped(Lapped { missed: resumed_at - 10, resumed_at }));
-            assert!(flow.is_break(), "a gap waits for a place");
+            assert!(matches!(flow, ControlFlow::Break(News::Lapped(next)) if next == resumed_at));
+            cutter.lapse(resumed_at);
+            assert!(cutter.is_blocked(), "a gap waits for a place");
             assert_eq!((cutter.messages_missed, cutter.due()), (missed, resumed_at));
             assert_eq!(cutter.next_cut(), Some(Cut::gap(10, resumed_at - 1)));
         }

@@ -1,6 +1,6 @@
-//! Determines the stream and session of a sent channel, and the error of this host's clock.
+//! Determines the stream, the session and the oldest message of a sent channel, and the error of this host's clock.
 
-use shmcast::{Event, Subscriber};
+use shmcast::{Event, History, Start, Subscriber};
 use shmcast_bridge::BridgeError;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::spec::BridgeSpec;
@@ -8,6 +8,7 @@ use shmcast_bridge::term_at;
 use shmcast_bridge::times::own_error_ns;
 use std::io;
 
+use super::Outlet;
 use crate::proto::block::{Stream, UNKNOWN_ERROR};
 
 /// Returns the stream and session under which a channel is sent. A channel that came from another host keeps its session.
@@ -42,6 +43,23 @@ pub(super) fn first_of(mut ring: Subscriber, session: Session) -> u64 {
         }
     }
     first
+}
+
+impl Outlet {
+    /// Goes back to the oldest message that is due and that the ring has, after the publisher has overtaken this thread. Returns its sequence.
+    ///
+    /// The subscriber leaves the more room the faster the publisher is: up to half of the ring. If the burst is over, that is far too much, and
+    /// what stays in the ring would be named lost.
+    pub(super) fn go_back(&mut self, next: u64) -> u64 {
+        let oldest = self.channel.clone().page(false).history(History::Never).start(Start::Oldest).open();
+        let oldest = oldest.map_or(next, |ring| ring.next_sequence()).max(self.cutter.due());
+        let Some(subscriber) = self.subscriber.as_mut().filter(|_| oldest < next) else { return next };
+        // If the ring is another one by now, or has gone on, the place is not there.
+        match subscriber.seek(oldest) {
+            Ok(()) => subscriber.next_sequence().min(next),
+            Err(_) => next,
+        }
+    }
 }
 
 /// Returns a number that no other sender has.

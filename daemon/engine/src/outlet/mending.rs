@@ -5,7 +5,7 @@
 
 use async_nats::Subject;
 use shmcast::journal::Cause;
-use shmcast::{Event, Start, SubscriberBuilder};
+use shmcast::{Event, Lapped, Start, SubscriberBuilder};
 use shmcast_bridge::KeysSeen;
 use shmcast_bridge::proto::wire::Meta;
 use shmcast_bridge::thread::wall_ns;
@@ -20,7 +20,7 @@ use super::clock_error;
 use crate::messages::Order;
 use crate::proto::block::{Cut, Packing, max_whole_bytes};
 use crate::proto::mutant::{Mutant, is};
-use crate::proto::want::{Answerer, Want};
+use crate::proto::want::{Answerer, Want, Wanted};
 use crate::state::SendState;
 
 /// Greatest number of waiting requests.
@@ -68,8 +68,8 @@ impl Mending {
     }
 }
 
-/// Makes a block that begins with the requested sequence. Returns `None` if the sequence is not published yet, is no longer here, or takes
-/// too long to read. Another sender may have it.
+/// Makes a block that begins with the first requested sequence that this host has. Returns `None` if it has none of them, if they are not
+/// published yet, or if the search takes too long. Another sender may have them.
 fn cut_for(channel: &SubscriberBuilder, want: &Want, block_bytes: usize) -> Option<Cut> {
     let mut past = channel.clone().page(false).start(Start::Sequence(want.first)).open().ok()?;
     if want.first >= past.next_sequence() + past.lag() {
@@ -78,6 +78,7 @@ fn cut_for(channel: &SubscriberBuilder, want: &Want, block_bytes: usize) -> Opti
     let moment = Moment::now(past.clock());
     let deadline = Instant::now() + PATIENCE;
     let mut packing = Packing::new(block_bytes);
+    let mut first = want.first;
     loop {
         let event = match past.try_recv() {
             Ok(Some(event)) => event,
@@ -90,12 +91,15 @@ fn cut_for(channel: &SubscriberBuilder, want: &Want, block_bytes: usize) -> Opti
         match event {
             Event::Message(message) => {
                 let meta = Meta { tag: message.tag, key: message.key, time_ns: moment.wall_of(message.time) };
-                let due = packing.next().unwrap_or(want.first);
+                let due = packing.next().unwrap_or(first);
                 if message.sequence != due {
                     break;
                 }
                 if packing.is_empty() && message.payload.len() > max_whole_bytes(block_bytes) {
-                    let offset = (want.offset as usize).min(message.payload.len() - 1);
+                    let offset = match want.wanted {
+                        Wanted::Exact(offset) => (offset as usize).min(message.payload.len() - 1),
+                        Wanted::Any(_) => 0,
+                    };
                     return Some(Cut::part(message.sequence, message.payload, meta, offset, block_bytes));
                 }
                 if !packing.push(message.sequence, message.payload, meta) {
@@ -105,9 +109,12 @@ fn cut_for(channel: &SubscriberBuilder, want: &Want, block_bytes: usize) -> Opti
             Event::Gap { from, to } | Event::Lost { from, to, cause: Cause::Reserve }
                 if packing.is_empty() =>
             {
-                return (from..=to).contains(&want.first).then(|| Cut::gap(want.first, to));
+                return (from..=to).contains(&first).then(|| Cut::gap(first, to));
             }
             event if is_end(&event) || !packing.is_empty() => break,
+            // What is lost here may be with another sender. A request for any message gets the next one.
+            Event::Lapped(Lapped { resumed_at: next, .. }) if next <= want.last() => first = next,
+            Event::Lost { to, .. } if to < want.last() => first = to + 1,
             Event::Lapped(_) | Event::Lost { .. } => break,
             _ => {}
         }

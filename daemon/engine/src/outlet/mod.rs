@@ -376,6 +376,10 @@ impl Outlet {
                     self.next_session = Some((session, self.cutter.due()));
                 }
             }
+            News::Lapped(next) => {
+                let next = self.go_back(next);
+                self.cutter.lapse(next);
+            }
             // The journal's recorder is stalled. The next call waits again.
             News::Error(RecvError::Stalled { .. }) => {}
             News::Error(e) => return Err(format!("channel {:?}: {e}", self.spec.channel)),

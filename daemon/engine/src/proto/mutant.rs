@@ -24,6 +24,10 @@ pub(crate) enum Mutant {
     TakesTwice,
     /// The reader reports missing messages as lost, without asking a writer.
     AsksNobody,
+    /// The reader gives up a whole hole when nobody has its beginning.
+    GivesUpAll,
+    /// The reader does not look into the log again before it gives up what nobody has sent.
+    TrustsTheCopy,
     /// The reader does not notice that the log's end has moved back.
     TrustsTheEnd,
     /// The reader does not check whether entries were lost between the log and itself.

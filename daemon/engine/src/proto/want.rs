@@ -1,11 +1,14 @@
 //! A reader's request for messages that the log lacks. Any writer answers with one block.
 //!
 //! ```text
-//! magic "SHMW" | version u8 | 0 x 3 | session 10 | 0 x 2 | first u64 | offset u32
+//! magic "SHMW" | version u8 | kind u8: 0 exact, 1 any | 0 x 2 | session 10 | 0 x 2 | first u64 | offset or count u32
 //! ```
-//! The answer begins with the message `first`. If that message is sent in fragments, the answer begins with its byte `offset`. A gap in the
-//! answer means that the channel itself lacks these messages. A writer whose ring no longer has them does not answer, because another
-//! writer may have them.
+//! The answer to an exact request begins with the message `first`. If that message is sent in fragments, the answer begins with its byte
+//! `offset`. A gap in the answer means that the channel itself lacks these messages. A writer whose ring no longer has them does not answer,
+//! because another writer may have them.
+//!
+//! If no writer answers, the reader requests any of the `count` sequences from `first` on, before it gives any of them up. The answer begins
+//! with the first of them that the writer has. Earlier builds do not know this request, and do not answer it.
 
 use shmcast_bridge::proto::native::keys::GroupKey;
 use shmcast_bridge::proto::session::Session;
@@ -18,6 +21,15 @@ pub const WANT_BYTES: usize = 32;
 const MAGIC: &[u8; 4] = b"SHMW";
 const VERSION: u8 = 1;
 
+/// The part of the channel that a reader wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// The message with the first sequence. If it is sent in fragments, the answer begins with the byte at this offset.
+    Exact(u32),
+    /// The first message that the writer has among this many sequences.
+    Any(u32),
+}
+
 /// A request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Want {
@@ -25,31 +37,54 @@ pub struct Want {
     pub session: Session,
     /// The first sequence wanted.
     pub first: u64,
-    /// The first requested byte of the message `first`, if it is sent in fragments.
-    pub offset: u32,
+    /// The part that is requested from there on.
+    pub wanted: Wanted,
 }
 
 impl Want {
+    /// Makes a request for any of the sequences `first..=last`, or for as many of them as a request can name.
+    pub fn any(session: Session, first: u64, last: u64) -> Want {
+        let count = u32::try_from(last.saturating_sub(first) + 1).unwrap_or(u32::MAX);
+        Want { session, first, wanted: Wanted::Any(count) }
+    }
+
+    /// The last sequence with which an answer may begin.
+    pub fn last(&self) -> u64 {
+        match self.wanted {
+            Wanted::Exact(_) => self.first,
+            Wanted::Any(count) => self.first.saturating_add(u64::from(count) - 1),
+        }
+    }
+
     /// The request's bytes.
     pub fn encode(&self) -> [u8; WANT_BYTES] {
+        let (kind, number) = match self.wanted {
+            Wanted::Exact(offset) => (0, offset),
+            Wanted::Any(count) => (1, count),
+        };
         let mut out = [0; WANT_BYTES];
         out[..4].copy_from_slice(MAGIC);
-        out[4] = VERSION;
+        (out[4], out[5]) = (VERSION, kind);
         out[8..18].copy_from_slice(self.session.as_bytes());
         out[20..28].copy_from_slice(&self.first.to_be_bytes());
-        out[28..].copy_from_slice(&self.offset.to_be_bytes());
+        out[28..].copy_from_slice(&number.to_be_bytes());
         out
     }
 
     /// Parses a request. Returns `None` if it is not sound.
     pub fn parse(bytes: &[u8]) -> Option<Want> {
         let bytes: &[u8; WANT_BYTES] = bytes.try_into().ok()?;
+        let number = u32::from_be_bytes(bytes[28..].try_into().ok()?);
         let want = Want {
             session: Session::from_bytes(bytes[8..18].try_into().ok()?),
             first: u64::from_be_bytes(bytes[20..28].try_into().ok()?),
-            offset: u32::from_be_bytes(bytes[28..].try_into().ok()?),
+            wanted: match bytes[5] {
+                0 => Wanted::Exact(number),
+                _ => Wanted::Any(number),
+            },
         };
-        (want.first > 0 && want.encode() == *bytes).then_some(want)
+        let is_sound = want.first > 0 && want.wanted != Wanted::Any(0);
+        (is_sound && want.encode() == *bytes).then_some(want)
     }
 }
 
@@ -87,16 +122,23 @@ mod tests {
 
     #[test]
     fn bytes_of_a_request_are_fixed() {
-        let want = Want { session: Session::of_channel("TICK", 35).unwrap(), first: 0x0102, offset: 3 };
+        let session = Session::of_channel("TICK", 35).unwrap();
+        let want = Want { session, first: 0x0102, wanted: Wanted::Exact(3) };
         let bytes = want.encode();
         assert_eq!(&bytes, b"SHMW\x01\0\0\0TICK00000Z\0\0\0\0\0\0\0\0\x01\x02\0\0\0\x03");
-        assert_eq!(Want::parse(&bytes), Some(want));
-        for at in (0..8).chain(18..20) {
+        assert_eq!((Want::parse(&bytes), want.last()), (Some(want), 0x0102));
+        for at in (0..8).filter(|at| *at != 5).chain(18..20) {
             let mut wrong = bytes;
             wrong[at] ^= 1;
             assert_eq!(Want::parse(&wrong), None, "byte {at}");
         }
         assert_eq!(Want::parse(&bytes[1..]), None);
         assert_eq!(Want::parse(&Want { first: 0, ..want }.encode()), None);
+        let any = Want::any(session, 0x0102, 0x0104);
+        let bytes = any.encode();
+        assert_eq!(&bytes, b"SHMW\x01\x01\0\0TICK00000Z\0\0\0\0\0\0\0\0\x01\x02\0\0\0\x03");
+        assert_eq!((Want::parse(&bytes), any.last()), (Some(any), 0x0104));
+        assert_eq!(Want::parse(&Want { wanted: Wanted::Any(0), ..any }.encode()), None);
+        assert_eq!(Want::any(session, 1, u64::MAX - 1).last(), u64::from(u32::MAX), "as many as fit");
     }
 }

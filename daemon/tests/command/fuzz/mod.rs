@@ -24,7 +24,7 @@ use shmcast_bridge::proto::wire::{Meta, PacketWriter, Request, end_of_session, h
 use shmcast_daemon::config::DEFAULT_CONFIG;
 use shmcast_engine::proto::block::{Cut, Head, Kind, Packing, Stream};
 use shmcast_engine::proto::seal::Sealer as BlockSealer;
-use shmcast_engine::proto::want::Want;
+use shmcast_engine::proto::want::{Want, Wanted};
 use shmcast_testkit::number;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
@@ -187,7 +187,8 @@ fn no_bytes_break_the_blocks_of_an_engine() {
         Cut::gap(1, 9).finish(head, &open).0,
         Cut::gap(5, u64::MAX - 1).finish(head, &open).0,
         Cut::end(4).finish(head, &sealer).0,
-        Want { session: session(), first: 7, offset: 3 }.encode().to_vec(),
+        Want { session: session(), first: 7, wanted: Wanted::Exact(3) }.encode().to_vec(),
+        Want::any(session(), 7, 9).encode().to_vec(),
     ];
     fuzz("block", 30_000, &sound, targets::block);
 }

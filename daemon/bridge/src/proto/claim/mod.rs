@@ -3,6 +3,7 @@
 //! ```text
 //! Listen  ── heard one that sends ──> Standby          ── nobody sends ──> Active
 //! Standby ── the one that sends is silent for `takeover` + rank x 4 ms, or an order ──> Active
+//! Listen  ── an order, and the claim of the one that sends, or none for 3 x `takeover` ──> Active
 //! Active  ── hears a higher claim, and that egress's packets ──> Standby
 //! ```
 //! All egresses of a stream have the same bytes under the same sequences, so at worst two of them send the same packets.
@@ -125,6 +126,8 @@ pub(crate) struct Election {
     started_ns: u64,
     turned_ns: u64,
     claim_due_ns: u64,
+    /// Until when an order waits for the claim of the egress that sends. Without that claim it is not known what was sent on all lines.
+    ordered_until_ns: Option<u64>,
     step: Option<Step>,
     takeovers: u64,
     yields: u64,
@@ -156,6 +159,7 @@ impl Election {
             started_ns: now_ns,
             turned_ns: now_ns,
             claim_due_ns: now_ns,
+            ordered_until_ns: None,
             step: None,
             takeovers: 0,
             yields: 0,
@@ -282,8 +286,17 @@ impl Election {
         self.role = Role::Standby;
     }
 
-    /// Makes this egress active now, as an operator asked. Does nothing if it is active already.
-    pub(crate) fn take(&mut self, now_ns: u64) {
+    /// Makes this egress active, as an operator asked. If this egress knows the sequence that the active sender has sent, it becomes active at
+    /// once. Otherwise it waits for the active sender's claim. If no claim arrives in three times `takeover_ms`, no sender is active, and this
+    /// egress becomes active. Does nothing if it is active already.
+    pub(crate) fn order(&mut self, now_ns: u64) {
+        if self.role != Role::Active && self.ordered_until_ns.is_none() {
+            self.ordered_until_ns = Some(now_ns + 3 * self.config.takeover_ns);
+        }
+    }
+
+    fn take(&mut self, now_ns: u64) {
+        self.ordered_until_ns = None;
         if self.role == Role::Active {
             return;
         }
@@ -316,9 +329,11 @@ impl Election {
 
     /// Takes over if that is due. Returns the step that the egress must take.
     pub(crate) fn poll(&mut self, now_ns: u64) -> Option<Step> {
-        if self.role != Role::Active && now_ns >= self.take_due_ns() {
+        let is_known = self.other.is_some() || self.packets >= APART;
+        let is_ordered = self.ordered_until_ns.is_some();
+        if self.role != Role::Active && (now_ns >= self.take_due_ns() || is_ordered && is_known) {
             match self.role {
-                Role::Listen if self.better => {
+                Role::Listen if self.better && !is_ordered => {
                     // Another egress has also just started and takes precedence. It has some time to take over.
                     (self.role, self.started_ns, self.better) = (Role::Standby, now_ns, false);
                 }
@@ -331,7 +346,7 @@ impl Election {
     fn take_due_ns(&self) -> u64 {
         let takeover_ns = self.config.takeover_ns;
         let patience_ns = takeover_ns + u64::from(self.config.rank) * RANK_NS;
-        match (self.role, self.other, self.line_ns) {
+        let due_ns = match (self.role, self.other, self.line_ns) {
             (Role::Active, ..) => u64::MAX,
             (Role::Listen, ..) => self.started_ns + 3 * takeover_ns,
             (_, Some(other), line_ns) => {
@@ -341,7 +356,8 @@ impl Election {
             }
             (_, None, Some(line_ns)) => line_ns + SILENT_NS + patience_ns,
             (_, None, None) => self.started_ns + 3 * takeover_ns + patience_ns,
-        }
+        };
+        due_ns.min(self.ordered_until_ns.unwrap_or(u64::MAX))
     }
 
     /// Returns the claim to send to every peer, if it is due. `next` is the sequence before which everything has been sent on all lines.

@@ -35,6 +35,8 @@ enum Fault {
     BelievesClaims,
     /// The egress does not receive packets of the other one.
     Deaf,
+    /// An order does not wait for the claim of the egress that sends.
+    ObeysAtOnce,
 }
 
 const fn ip(last: u8) -> IpAddr {
@@ -95,8 +97,7 @@ enum Action {
     LosePackets(usize),
     /// The first packet in the sockets of this egress is lost, or arrived before the egress listened.
     LosePacket(usize),
-    /// An operator tells a standby to take over: `Election::take`. A standby that has heard nothing yet begins at the end of its ring, and
-    /// repairs must bring the earlier messages.
+    /// An operator's order to a standby: `Election::order`.
     Order(usize),
     /// Another host sends a forged claim.
     Forge(usize),
@@ -319,7 +320,7 @@ impl Model for Senders {
             if may_die && is_known {
                 all.push(Action::Kill(at));
             }
-            if may_fail && world.orders == 0 && election.role() == Role::Standby {
+            if may_fail && world.orders == 0 && !is_active {
                 all.push(Action::Order(at));
             }
             if may_fail && world.forged == 0 && is_active {
@@ -365,7 +366,11 @@ impl Model for Senders {
             }
             Action::Order(at) => {
                 next.orders += 1;
-                next.egresses[at].election.iter_mut().for_each(|election| election.take(now_ns));
+                let is_at_once = self.fault == Some(Fault::ObeysAtOnce);
+                next.egresses[at].election.iter_mut().for_each(|election| match is_at_once {
+                    true => election.take(now_ns),
+                    false => election.order(now_ns),
+                });
             }
             Action::Forge(at) => {
                 next.forged += 1;
@@ -445,12 +450,13 @@ fn hash_election(election: &Election, hasher: &mut impl Hasher) {
         started_ns,
         turned_ns: _,
         claim_due_ns,
+        ordered_until_ns,
         step,
         takeovers: _,
         yields: _,
     } = election;
     (*role as u8, is_mirror, claim, highest, better, line_ns, seen, started_ns).hash(hasher);
-    (&firsts[..APART.min(*packets)], packets, claim_due_ns).hash(hasher);
+    (&firsts[..APART.min(*packets)], packets, claim_due_ns, ordered_until_ns).hash(hasher);
     match step {
         None => 0.hash(hasher),
         Some(Step::Take(_, from)) => (1, from).hash(hasher),
@@ -468,6 +474,7 @@ fn two_egresses_leave_no_gap_and_one_sends_in_the_end() {
         (Fault::OnlyWhatItHeard, NO_GAP),
         (Fault::BelievesClaims, NOT_FORGED),
         (Fault::Deaf, ONE_SENDS),
+        (Fault::ObeysAtOnce, NO_GAP),
     ];
     check("senders of a stream", &[NO_GAP, ONE_SENDS, NOT_FORGED], &mutants, |fault| Senders { fault });
 }

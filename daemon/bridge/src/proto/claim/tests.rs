@@ -253,11 +253,40 @@ fn an_order_moves_the_claim_without_a_pause() {
     let standby = world.egresses.iter().position(|e| e.election.role() == Role::Standby).unwrap();
     world.longest_pause_ns = 0;
     let now_ns = world.now_ns;
-    world.egresses[standby].election.take(now_ns);
+    world.egresses[standby].election.order(now_ns);
     (0..100).for_each(|_| world.tick(20));
     assert_eq!(world.egresses[standby].election.role(), Role::Active);
     assert_eq!(world.egresses[1 - standby].election.role(), Role::Standby);
     assert!(world.longest_pause_ns <= TICK_NS && world.has[1].iter().all(|has| *has));
+}
+
+/// A sender that had just been started once obeyed at once. It began with what was new, and left out what was published while it was away.
+#[test]
+fn an_order_to_a_listener_waits_for_the_word_of_the_one_that_sends() {
+    let claim = Claim {
+        session: session(),
+        claim: 6,
+        next: 40,
+        rank: 1,
+        role: Role::Active,
+        is_mirror: false,
+        stream: STREAM,
+        sender: 2,
+    };
+    let mut own = election(0, 0, 1);
+    own.order(1);
+    assert_eq!((own.poll(1), own.role()), (None, Role::Listen));
+    own.handle_packet(2, IP[1], session(), (44, 45));
+    assert_eq!((own.poll(2), own.role()), (None, Role::Standby), "another line may lack earlier packets");
+    own.handle_claim(3, IP[1], &claim, true);
+    assert_eq!((own.poll(3), own.claim()), (Some(Step::Take(session(), Some(40))), 7));
+    let mut alone = election(0, 0, 1);
+    alone.order(1);
+    assert_eq!(
+        alone.poll(3 * TAKEOVER_NS + 1),
+        Some(Step::Take(session(), None)),
+        "nobody claims the stream"
+    );
 }
 
 #[test]

@@ -8,7 +8,8 @@
 //!          A block begins after the next sequence: the first time -> BOUNDS; the second time -> HOLE
 //!          No block for half a second: requests the last entry. If it has changed or is gone, or if the log has a later entry, which was
 //!          lost on the way -> BOUNDS
-//! HOLE     asks the writers for the missing messages. After they arrived or were given up -> BOUNDS
+//! HOLE     asks the writers for the missing messages. After they arrived -> BOUNDS
+//!          No writer answers: asks for any part of them, then -> BOUNDS, once. Then gives up what no writer has -> BOUNDS
 //! ```
 //! The only lasting state of a reader is in the local ring: the session and the next sequence. A reader judges a block only by the block's
 //! own fields. So a block that is repeated, late or out of order changes only counters.
@@ -26,7 +27,7 @@ use shmcast_bridge::proto::session::Session;
 use super::block::{Body, Damaged, Head, Kind};
 use super::mutant::{Mutant, is};
 use super::seal::Opener;
-use super::want::Want;
+use super::want::{Want, Wanted};
 
 pub use said::{Ask, Delivery, ReaderConfig, ReaderCounters};
 
@@ -34,6 +35,10 @@ pub use said::{Ask, Delivery, ReaderConfig, ReaderCounters};
 const AGAIN_NS: u64 = 250 * MILLISECOND_NS;
 /// Without an answer for this time, a request has failed.
 const ANSWER_NS: u64 = 5_000 * MILLISECOND_NS;
+/// For how long, at most, the writers are asked for any part of a hole.
+const ANY_NS: u64 = 2_000 * MILLISECOND_NS;
+/// A reader that gives nothing up looks into the log again after this time without an answer.
+const PATIENT_NS: u64 = 5_000 * MILLISECOND_NS;
 /// Time without a block after which the last entry is read again. A log that lost its end may have another block under the same number.
 const IDLE_NS: u64 = 500 * MILLISECOND_NS;
 
@@ -58,6 +63,7 @@ enum Phase {
     Hole {
         to: u64,
         since_ns: u64,
+        asks: Asks,
     },
 }
 
@@ -69,6 +75,15 @@ enum Look {
     Last,
     /// Whether the log has a later entry. The servers send an entry only once, and a broken connection may have lost it.
     Behind,
+}
+
+/// What a reader asks the writers for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asks {
+    /// The message that is due.
+    Due,
+    /// Any message before this sequence, which is missing or comes after the hole: nobody has answered about the one that is due.
+    Any { before: u64 },
 }
 
 /// A message whose parts are arriving.
@@ -98,6 +113,9 @@ pub struct Reader {
     is_certain: bool,
     /// The last range of entry numbers that was skipped: its first number, and the number after it.
     lacking: Option<(u64, u64)>,
+    /// The sequence due and the one before which no writer has anything, when the log was last searched for them. If the log lacks them
+    /// still, they are given up.
+    nobodys: Option<(u64, u64)>,
     parts: Parts,
     opener: Opener,
     counters: ReaderCounters,
@@ -118,6 +136,7 @@ impl Reader {
             crc: None,
             is_certain: false,
             lacking: None,
+            nobodys: None,
             parts: Parts::default(),
             opener: Opener::default(),
             counters: ReaderCounters::default(),
@@ -170,7 +189,7 @@ impl Reader {
                 self.search(now_ns);
                 Ask::Bounds
             }
-            Phase::Hole { to, since_ns } => self.ask_for_mends(now_ns, to, since_ns, sink)?,
+            Phase::Hole { to, since_ns, asks } => self.ask_for_mends(now_ns, (to, since_ns, asks), sink)?,
         };
         self.round += 1;
         self.ask_ns = now_ns + if matches!(ask, Ask::Want(_)) { AGAIN_NS } else { ANSWER_NS };
@@ -188,25 +207,52 @@ impl Reader {
     fn ask_for_mends(
         &mut self,
         now_ns: u64,
-        to: u64,
-        since_ns: u64,
+        (to, since_ns, asks): (u64, u64, Asks),
         sink: &mut impl FnMut(Delivery<'_>),
     ) -> Option<Ask> {
         let (Some(session), Some(first)) = (self.session, self.next) else {
             self.search(now_ns);
             return None;
         };
-        let is_over = self.config.give_up_ns.is_some_and(|limit| now_ns.saturating_sub(since_ns) >= limit);
-        if is_over || is(Mutant::AsksNobody) {
-            self.counters.given_up += to - first + 1;
-            sink(Delivery::Gap { from: first, to });
-            self.next = Some(to + 1);
-            self.search(now_ns);
+        if is(Mutant::AsksNobody) {
+            self.give_up(now_ns, first, to, sink);
             return None;
         }
+        let silent_ns = now_ns.saturating_sub(since_ns);
+        let asks = match (asks, self.config.give_up_ns) {
+            (Asks::Due, Some(limit_ns)) if silent_ns >= limit_ns => {
+                self.phase = Phase::Hole { to, since_ns: now_ns, asks: Asks::Any { before: to + 1 } };
+                Asks::Any { before: to + 1 }
+            }
+            (Asks::Due, None) if silent_ns >= PATIENT_NS => {
+                self.search(now_ns);
+                return None;
+            }
+            (Asks::Any { before }, limit_ns) if silent_ns >= limit_ns.unwrap_or(ANY_NS).min(ANY_NS) => {
+                // A copy of the log that lacked it may have it by now.
+                self.nobodys = Some((first, before));
+                match is(Mutant::TrustsTheCopy) {
+                    true => self.give_up(now_ns, first, to.min(before - 1), sink),
+                    false => self.search(now_ns),
+                }
+                return None;
+            }
+            (asks, _) => asks,
+        };
         self.counters.wanted += 1;
         let offset = if self.parts.sequence == first { self.parts.bytes.len() as u32 } else { 0 };
-        Some(Ask::Want(Want { session, first, offset }))
+        Some(Ask::Want(match asks {
+            Asks::Due => Want { session, first, wanted: Wanted::Exact(offset) },
+            Asks::Any { before } => Want::any(session, first, before - 1),
+        }))
+    }
+
+    /// Names the sequences `first..=to` as lost.
+    fn give_up(&mut self, now_ns: u64, first: u64, to: u64, sink: &mut impl FnMut(Delivery<'_>)) {
+        self.counters.given_up += to - first + 1;
+        sink(Delivery::Gap { from: first, to });
+        self.next = Some(to + 1);
+        self.search(now_ns);
     }
 
     /// Searches for its place in the log again.
@@ -283,12 +329,12 @@ impl Reader {
             return;
         }
         if head.first > next && !is(Mutant::TakesHoles) {
-            return self.miss(now_ns, head.first - 1);
+            return self.miss(now_ns, head.first - 1, sink);
         }
         match self.take(head, body, sink) {
             // An incomplete message does not count, because its fragments arrive again after each search.
             true => self.is_certain &= self.next == Some(next),
-            false => self.miss(now_ns, next),
+            false => self.miss(now_ns, next, sink),
         }
     }
 
@@ -303,17 +349,22 @@ impl Reader {
             None => self.next.unwrap_or(head.first),
         };
         (self.session, self.next, self.parts) = (Some(head.session), Some(next), Parts::default());
+        self.nobodys = None;
         sink(Delivery::Session { session: head.session, next });
         true
     }
 
     /// Notes that the sequences up to `to` have not arrived.
-    fn miss(&mut self, now_ns: u64, to: u64) {
+    fn miss(&mut self, now_ns: u64, to: u64, sink: &mut impl FnMut(Delivery<'_>)) {
         if !self.is_certain && !is(Mutant::NeverLooksAgain) {
             return self.search(now_ns);
         }
+        if let Some((first, before)) = self.nobodys.take().filter(|(first, _)| self.next == Some(*first)) {
+            let last = if is(Mutant::GivesUpAll) { to } else { to.min(before - 1) };
+            return self.give_up(now_ns, first, last, sink);
+        }
         self.counters.holes += 1;
-        self.phase = Phase::Hole { to, since_ns: now_ns };
+        self.phase = Phase::Hole { to, since_ns: now_ns, asks: Asks::Due };
         self.ask_ns = now_ns;
         self.round += 1;
     }
@@ -374,7 +425,7 @@ impl Reader {
         answer: Option<&[u8]>,
         sink: &mut impl FnMut(Delivery<'_>),
     ) {
-        let (Phase::Hole { to, .. }, Some(next)) = (self.phase, self.next) else { return };
+        let (Phase::Hole { to, asks, .. }, Some(next)) = (self.phase, self.next) else { return };
         if round == self.round {
             self.ask_ns = now_ns + AGAIN_NS;
         }
@@ -382,10 +433,21 @@ impl Reader {
         let Some(block) = answer else { return };
         let mut opener = std::mem::take(&mut self.opener);
         match opener.open(block) {
+            Ok((head, _)) if head.first > next => self.take_hint(now_ns, (to, asks), &head),
             Ok((head, body)) => self.take_mend(now_ns, (to, next), &head, body, sink),
             Err(why) => self.count_damage(why),
         }
         self.opener = opener;
+    }
+
+    /// Notes that a writer has messages from this block on, though nobody has the one that is due.
+    fn take_hint(&mut self, now_ns: u64, (to, asks): (u64, Asks), head: &Head) {
+        let Asks::Any { before } = asks else { return };
+        if Some(head.session) == self.session && head.first < before {
+            // Another writer may have earlier ones.
+            let asks = Asks::Any { before: head.first };
+            (self.phase, self.ask_ns) = (Phase::Hole { to, since_ns: now_ns, asks }, now_ns);
+        }
     }
 
     fn take_mend(
@@ -419,7 +481,10 @@ impl Reader {
         match now_due > to {
             true => self.search(now_ns),
             // The sender may have more of the missing messages, so the time until they are given up begins again.
-            false => (self.phase, self.ask_ns) = (Phase::Hole { to, since_ns: now_ns }, now_ns),
+            false => {
+                let hole = Phase::Hole { to, since_ns: now_ns, asks: Asks::Due };
+                (self.phase, self.ask_ns) = (hole, now_ns);
+            }
         }
     }
 }

@@ -82,6 +82,8 @@ pub(super) struct Ring {
     pub(super) wrong: Option<String>,
     pub(super) parts: u64,
     pub(super) given_up: u64,
+    /// The sequences that were named as lost since somebody looked: both ends are in it.
+    pub(super) gaps: Vec<(u64, u64)>,
     pub(super) sessions: u64,
 }
 
@@ -108,6 +110,7 @@ impl Ring {
             Delivery::Gap { from, to } => {
                 let due = std::mem::replace(&mut self.next, to + 1);
                 self.given_up += to - from + 1;
+                self.gaps.push((from, to));
                 let is_gone = to < channel.oldest(now_ns);
                 (from != due || !is_gone).then(|| format!("{from} to {to} are given up, {due} is due"))
             }

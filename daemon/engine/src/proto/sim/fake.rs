@@ -1,6 +1,6 @@
 //! A log in memory with the three calls, and with all the faults that a log can have.
 
-use super::super::block::{BlockId, HEAD_BYTES, parse, stamp};
+use super::super::block::{BlockId, HEAD_BYTES, Kind, parse, stamp};
 use super::super::seal::Opener;
 use super::super::writer::{Append, Last, Trouble};
 use fastrand::Rng;
@@ -24,6 +24,8 @@ pub(super) struct Log {
     last: u64,
     /// Whether a last entry was taken out, so that nobody could see its name.
     is_nameless: bool,
+    /// The numbers of entries that the copy for readers lacks at the moment: both ends are in it.
+    hidden: Option<(u64, u64)>,
 }
 
 impl Log {
@@ -78,8 +80,30 @@ impl Log {
 
     /// The first entry at or after a number.
     pub(super) fn read(&self, from: u64) -> Option<(u64, Vec<u8>)> {
-        let entry = self.entries.iter().find(|entry| entry.number >= from)?;
+        let is_hidden =
+            |entry: &&Entry| self.hidden.is_some_and(|(from, to)| (from..=to).contains(&entry.number));
+        let entry = self.entries.iter().find(|entry| entry.number >= from && !is_hidden(entry))?;
         Some((entry.number, entry.block.clone()))
+    }
+
+    /// The copy for readers lacks some of the newest entries, but not the last one.
+    pub(super) fn hide(&mut self, rng: &mut Rng) {
+        let to = self.last.saturating_sub(1);
+        self.hidden = Some((to.saturating_sub(rng.u64(..12)), to));
+    }
+
+    /// The copy for readers has all entries again.
+    pub(super) fn show(&mut self) {
+        self.hidden = None;
+    }
+
+    /// Whether a reader can get a message with one of these sequences from it.
+    pub(super) fn has_any(&self, (from, to): (u64, u64)) -> bool {
+        let has = |entry: &Entry| match parse(&entry.block) {
+            Ok((head, _)) => head.kind == Kind::Data && head.first <= to && head.end() > from,
+            Err(_) => false,
+        };
+        self.hidden.is_none() && self.entries.iter().any(has)
     }
 
     /// The numbers of the first and the last entry.

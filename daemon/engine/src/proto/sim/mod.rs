@@ -1,8 +1,8 @@
 //! Random stories of a log that fails in every way, played with the machines of both ends in virtual time.
 //!
 //! A story has a channel, one or two writers, a log, and a reader with a ring. Answers are lost, appends come late, the log
-//! loses its end or its beginning, exchanges blocks, drops and damages them, is removed and made again, and everybody is killed, stopped and
-//! started again. One of two writers may have other keys, strangers send pulses, and an operator orders takeovers. The reader must publish
+//! loses its end or its beginning, exchanges blocks, drops and damages them, is removed and made again, is away for longer than the ring has the
+//! messages, and gives out a copy that lacks some blocks for a while. Everybody is killed, stopped and started again. One of two writers may have other keys, strangers send pulses, and an operator orders takeovers. The reader must publish
 //! each message once, in order and byte for byte, and may name as lost only what nobody has. A block must stand after the one that it was
 //! built for, which its writer can open, and an ordered takeover of an idle channel must succeed.
 
@@ -102,6 +102,8 @@ fn each_mistake_is_found() {
         Mutant::TakesHoles,
         Mutant::TakesTwice,
         Mutant::AsksNobody,
+        Mutant::GivesUpAll,
+        Mutant::TrustsTheCopy,
         Mutant::TrustsTheEnd,
         Mutant::TrustsTheWay,
         Mutant::NeverLooksAgain,

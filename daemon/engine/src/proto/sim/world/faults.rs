@@ -10,7 +10,7 @@ impl World {
     pub(super) fn fail(&mut self) {
         // Another fault may hide the loss: a rival mends it, or a damaged block stands at the end.
         self.must_notice = None;
-        match self.rng.u8(if self.is_log_sound { 6..19 } else { 0..23 }) {
+        match self.rng.u8(if self.is_log_sound { 6..20 } else { 0..25 }) {
             0 => self.log.lose_front(&mut self.rng),
             1 => self.log.swap(&mut self.rng),
             2 | 3 => self.log.damage(&mut self.rng, self.channel.keys().is_some()),
@@ -57,7 +57,10 @@ impl World {
                     self.ordered.insert(self.lives[at]);
                 }
             }
+            19 if self.is_log_sound => self.hide(),
             19 => self.log.remake(),
+            // The power of all servers is cut: the ring may overwrite what they have lost before they are back.
+            23 | 24 => self.cut_power(),
             20..23 => {
                 let until_ns = self.now_ns + self.rng.u64(SECOND_NS..3 * SECOND_NS);
                 self.stops = Some((until_ns, self.rng.bool()));
@@ -69,6 +72,18 @@ impl World {
         }
         // The log gives a reader entries from a number on, whatever that number has become.
         self.feed();
+    }
+
+    /// The copy for readers lacks some entries for a while.
+    fn hide(&mut self) {
+        self.log.hide(&mut self.rng);
+        self.hidden_until_ns = Some(self.now_ns + self.rng.u64(SECOND_NS / 4..6 * SECOND_NS));
+    }
+
+    /// The log loses its end, and answers nobody for a while.
+    fn cut_power(&mut self) {
+        self.lose_tail();
+        self.away_until_ns = self.now_ns + self.rng.u64(SECOND_NS / 4..3 * SECOND_NS);
     }
 
     /// A writer's process is stopped while the blocks that it has just cut are still its own, and the log loses something: all of it, if somebody

@@ -86,7 +86,8 @@ impl World {
             return Err("the log lost what it had acknowledged, and the writer did not notice".to_owned());
         }
         self.count_reader();
-        if self.is_log_sound && !self.has_stranger && self.report.holes > 0 {
+        let was_whole = self.is_log_sound && self.hidden_until_ns.is_none();
+        if was_whole && !self.has_stranger && self.report.holes > 0 {
             return Err("the writers left a hole in a sound log".to_owned());
         }
         (0..2).for_each(|at| self.count_writer(at));
@@ -94,6 +95,16 @@ impl World {
         self.report.given_up += self.ring.given_up;
         self.report.sessions += self.ring.sessions;
         Ok(self.report)
+    }
+
+    /// What is named as lost must not be in a log that keeps what it stored.
+    pub(super) fn judge_gaps(&mut self) -> Result<(), String> {
+        for (from, to) in std::mem::take(&mut self.ring.gaps) {
+            if self.is_log_sound && !self.has_stranger && self.log.has_any((from, to)) {
+                return Err(format!("{from} to {to} are given up, and the log has some of them"));
+            }
+        }
+        Ok(())
     }
 
     /// A block was stored.

@@ -15,7 +15,7 @@ use super::fake::Log;
 use super::scenario::{BLOCK_BYTES, TROUBLED_NS};
 use crate::proto::block::{Packing, Stream};
 use crate::proto::reader::{Ask, Delivery, Reader, ReaderConfig};
-use crate::proto::want::{Answerer, Want};
+use crate::proto::want::{Answerer, Want, Wanted};
 use crate::proto::writer::{Append, Last, Resume, State, Trouble, Writer, WriterConfig};
 
 /// All must have come by then.
@@ -80,6 +80,10 @@ pub(super) struct World {
     follows: Option<(u64, u64, u64)>,
     /// Entries that are given to the reader before this time are lost on the way.
     deaf_until_ns: u64,
+    /// Until when the log answers nobody.
+    away_until_ns: u64,
+    /// Until when the copy for readers lacks entries, if it ever did.
+    hidden_until_ns: Option<u64>,
     is_calm: bool,
     /// Whether the log keeps what it stored: only answers, connections and processes fail.
     is_log_sound: bool,
@@ -123,6 +127,8 @@ impl World {
             births: 0,
             follows: None,
             deaf_until_ns: 0,
+            away_until_ns: 0,
+            hidden_until_ns: None,
             loss,
             must_notice: None,
             has_stranger: false,
@@ -226,7 +232,11 @@ impl World {
             if self.reader.is_none() && self.now_ns >= self.reader_back_ns {
                 self.start_reader();
             }
+            if self.hidden_until_ns.is_some_and(|until_ns| self.now_ns >= until_ns) {
+                self.log.show();
+            }
             self.deliver()?;
+            self.judge_gaps()?;
             if let Some(wrong) = self.ring.wrong.take() {
                 return Err(format!("{wrong}, at {} ms", self.now_ns / MILLISECOND_NS));
             }
@@ -263,6 +273,7 @@ impl World {
         let delay = self.delay();
         let awake_ns = self.writer_of(life).map_or(0, |actor| actor.awake_ns);
         match event {
+            Event::Append(_) | Event::AskLast(_) | Event::Asked(..) if self.now_ns < self.away_until_ns => {}
             Event::Acked(..) | Event::Last(..) if awake_ns > self.now_ns => {
                 self.events.push((awake_ns, life, event));
             }
@@ -334,14 +345,17 @@ impl World {
         }
     }
 
+    /// A sender answers as `Mending` does: with what its ring has, and not at all about what is older.
     fn mend(&mut self, want: Want) -> Option<Vec<u8>> {
         let (channel, now_ns) = (self.channel, self.now_ns);
         let actor = self.writers.iter().flatten().next()?;
-        if want.first >= channel.next(now_ns) {
+        let first = want.first.max(channel.oldest(now_ns));
+        if first > want.last() || first >= channel.next(now_ns) {
             return None;
         }
         let mut packing = Packing::new(BLOCK_BYTES);
-        let cut = channel.cut(now_ns, want.first, want.offset as usize, &mut packing);
+        let offset = if let Wanted::Exact(offset) = want.wanted { offset as usize } else { 0 };
+        let cut = channel.cut(now_ns, first, offset, &mut packing);
         Some(self.answers.answer((STREAM, actor.writer.session()), cut, 0))
     }
 

@@ -1,0 +1,50 @@
+//! The state of the log as the server has it that decides for the stream, and what to do while none does.
+
+use async_nats::jetstream::ErrorCode;
+use async_nats::jetstream::stream::{InfoError, State};
+
+use super::{Log, is_decided, refused, sentence};
+
+/// Whether an error says that there is no such stream.
+fn is_absent(error: &InfoError) -> bool {
+    let cause = std::error::Error::source(error)
+        .and_then(|cause| cause.downcast_ref::<async_nats::jetstream::Error>());
+    cause.is_some_and(|cause| cause.error_code() == ErrorCode::STREAM_NOT_FOUND)
+}
+
+impl Log {
+    /// The state of the log as its leader has it; `None` if that cannot be said now.
+    pub(super) async fn state(&self) -> Option<State> {
+        match self.stream.get_info().await {
+            Ok(info) if is_decided(&info) => {
+                self.link.decided();
+                self.note_copies(&info);
+                Some(info.state)
+            }
+            Ok(_) => self.wait_for_leader("its servers have elected none that decides"),
+            Err(e) if is_absent(&e) => self.make_again().await,
+            Err(e) => self.wait_for_leader(&sentence(&e)),
+        }
+    }
+
+    /// Notes that nobody decides for the stream, which is told if it lasts.
+    fn wait_for_leader(&self, why: &str) -> Option<State> {
+        // A connection that is broken has its own words.
+        if self.link.is_connected() {
+            self.link.undecided(format!("stream {:?}: {why}", self.name));
+        }
+        None
+    }
+
+    /// Makes the stream again that somebody has removed, if this end makes streams.
+    async fn make_again(&self) -> Option<State> {
+        let made = match &self.creates {
+            Some(nats) => self.create(nats, None).await.map(|info| info.state),
+            None => Err(refused(
+                &self.name,
+                "it is gone: make it by `shmcast bridge stream create`, or send with create = true",
+            )),
+        };
+        made.map_err(|e| self.link.refused(e.to_string())).ok()
+    }
+}
