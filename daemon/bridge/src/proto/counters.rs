@@ -149,6 +149,7 @@ impl Histogram {
     }
 
     /// Adds all of another histogram's values.
+    #[cfg(test)]
     pub(crate) fn merge(&mut self, other: &Histogram) {
         for (own, more) in self.counts.iter_mut().zip(other.counts.iter()) {
             *own += more;

@@ -118,11 +118,13 @@ impl SourceBuckets {
     }
 
     /// Returns the number of sources in the table.
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.buckets.len()
     }
 
     /// Whether the table is empty.
+    #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.buckets.is_empty()
     }
@@ -150,12 +152,6 @@ impl Network {
             (IpAddr::V6(own), IpAddr::V6(other)) => same_prefix(own.to_bits(), other.to_bits(), self.prefix),
             _ => false,
         }
-    }
-
-    /// Makes the network of one address.
-    pub(crate) fn host(address: IpAddr) -> Network {
-        let address = address.to_canonical();
-        Network { address, prefix: if address.is_ipv4() { 32 } else { 128 } }
     }
 
     /// Returns how many leading bits all addresses of the network share.

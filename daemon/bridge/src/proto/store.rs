@@ -152,6 +152,7 @@ impl Store {
     }
 
     /// Whether the store is empty.
+    #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
@@ -167,6 +168,7 @@ impl Store {
     }
 
     /// Returns the bytes of all buffers, in use or in the pool.
+    #[cfg(test)]
     pub(crate) fn reserved_bytes(&self) -> usize {
         self.reserved_bytes
     }

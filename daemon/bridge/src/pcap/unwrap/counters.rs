@@ -47,6 +47,7 @@ pub struct UnwrapCounters {
 
 impl UnwrapCounters {
     /// Returns how many datagrams are in one of the counters. Once the capture has ended, all of them are.
+    #[cfg(test)]
     pub(crate) fn accounted(&self) -> u64 {
         let of_feed = self.packets + self.copies + self.heartbeats + self.late + self.implausible;
         let others = self.other_sessions + self.stale + self.controls + self.requests + self.sealed;

@@ -150,7 +150,7 @@ impl Gaps {
     }
 
     /// Whether nothing is missing.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.holes.is_empty()
     }
 
@@ -447,6 +447,7 @@ impl Gaps {
     }
 
     /// Returns each hole as (first, end), in order.
+    #[cfg(test)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.holes.iter().map(|hole| (hole.first, hole.end))
     }

@@ -184,17 +184,13 @@ impl Assembler {
         }
     }
 
-    /// Whether no message is being assembled or waits.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.open.is_empty()
-    }
-
     /// Returns the number of bytes of all messages that are being assembled, or are complete and early.
     pub(crate) fn held_bytes(&self) -> usize {
         self.held_bytes
     }
 
     /// Returns the number of messages that are being assembled, or are complete and early.
+    #[cfg(test)]
     pub(crate) fn messages(&self) -> usize {
         self.open.len()
     }
