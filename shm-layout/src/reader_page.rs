@@ -49,7 +49,7 @@ impl ReaderPage {
 
     /// Notes the subscriber's place.
     #[inline]
-    pub fn moved(&self, place: Place) {
+    pub(crate) fn moved(&self, place: Place) {
         self.set::<POSITION>(place.position);
         self.set::<SEQUENCE>(place.sequence);
     }

@@ -184,7 +184,7 @@ impl Segment {
     /// Takes the writing end. The caller holds the channel's writer lock, and drops the writer before it releases the lock.
     ///
     /// # Errors
-    /// See [`Writer::take_over`].
+    /// See `Writer::take_over`.
     ///
     /// # Panics
     /// When the segment was mapped for reading.

@@ -97,7 +97,7 @@ pub(crate) fn spawn(
 pub struct Threads(Vec<JoinHandle<()>>);
 
 impl Threads {
-    /// Starts one more thread, as [`spawn`] does.
+    /// Starts one more thread, as `spawn` does.
     ///
     /// # Errors
     /// [`BridgeError`]. After an error the thread does not run.

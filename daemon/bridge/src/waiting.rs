@@ -53,7 +53,7 @@ impl Choice {
         Choice::among(wait, cpus)
     }
 
-    /// Makes the choice like [`of`](Self::of), but with [`WaitMode::Auto`] the thread blocks, for the given reason.
+    /// Makes the choice like `of`, but with [`WaitMode::Auto`] the thread blocks, for the given reason.
     pub fn or_block(wait: WaitMode, why: &str) -> Choice {
         match wait {
             WaitMode::Auto => {

@@ -39,12 +39,12 @@ macro_rules! never {
             ///
             /// # Errors
             /// None.
-            pub fn reload_keys(&self, _spec: &BridgeSpec) -> Result<(), BridgeError> {
+            pub(crate) fn reload_keys(&self, _spec: &BridgeSpec) -> Result<(), BridgeError> {
                 match self.0 {}
             }
 
             /// Cannot be called.
-            pub fn is_finished(&self) -> bool {
+            pub(crate) fn is_finished(&self) -> bool {
                 match self.0 {}
             }
 
@@ -54,7 +54,7 @@ macro_rules! never {
             }
 
             /// Cannot be called.
-            pub fn life(&self) -> &Life {
+            pub(crate) fn life(&self) -> &Life {
                 match self.0 {}
             }
 
@@ -64,7 +64,7 @@ macro_rules! never {
             }
 
             /// Cannot be called.
-            pub fn trouble(&self) -> Option<String> {
+            pub(crate) fn trouble(&self) -> Option<String> {
                 match self.0 {}
             }
         }
@@ -81,12 +81,12 @@ impl Sender {
     }
 
     /// Cannot be called.
-    pub fn take_over(&self) {
+    pub(crate) fn take_over(&self) {
         match self.0 {}
     }
 
     /// Cannot be called.
-    pub fn acks(&self) -> Histogram {
+    pub(crate) fn acks(&self) -> Histogram {
         match self.0 {}
     }
 }
@@ -99,7 +99,7 @@ pub mod check {
     pub use crate::told::{Finding, Verdict};
 
     /// Reports that this build does not support the bridge.
-    pub fn check(_spec: &BridgeSpec) -> Vec<Finding> {
+    pub(crate) fn check(_spec: &BridgeSpec) -> Vec<Finding> {
         let says = EngineError::NotBuilt.to_string();
         vec![Finding { about: "engine".to_owned(), verdict: Verdict::Fails, says }]
     }
@@ -124,7 +124,7 @@ pub mod stream {
     ///
     /// # Errors
     /// [`EngineError::NotBuilt`].
-    pub fn info(_spec: &BridgeSpec) -> Result<StreamInfo, EngineError> {
+    pub(crate) fn info(_spec: &BridgeSpec) -> Result<StreamInfo, EngineError> {
         Err(EngineError::NotBuilt)
     }
 
@@ -140,7 +140,10 @@ pub mod stream {
     ///
     /// # Errors
     /// [`EngineError::NotBuilt`].
-    pub fn verify(_spec: &BridgeSpec, _progress: impl FnMut(u64, u64)) -> Result<Verified, EngineError> {
+    pub(crate) fn verify(
+        _spec: &BridgeSpec,
+        _progress: impl FnMut(u64, u64),
+    ) -> Result<Verified, EngineError> {
         Err(EngineError::NotBuilt)
     }
 }

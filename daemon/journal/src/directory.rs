@@ -108,7 +108,7 @@ impl Directory {
     ///
     /// # Errors
     /// The system's error.
-    pub fn remove_spare(&self) -> io::Result<()> {
+    pub(crate) fn remove_spare(&self) -> io::Result<()> {
         remove(&self.handle, SPARE)
     }
 
@@ -144,7 +144,7 @@ impl Directory {
     ///
     /// # Errors
     /// The system's error.
-    pub fn perform(&self, step: &Step) -> io::Result<()> {
+    pub(crate) fn perform(&self, step: &Step) -> io::Result<()> {
         match step {
             Step::Create { number, size } => self.create(*number, *size),
             Step::Write { number, offset, pieces, ahead, durable } => {

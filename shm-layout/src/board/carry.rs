@@ -38,7 +38,7 @@ impl Carry {
 
     /// Merges the ring's valid messages into the copy: the messages whose sequences are less than `below`. `reader` reads the same segment,
     /// and `buffer` has room for its largest message.
-    pub fn finish(&mut self, reader: &mut Reader, below: u64, buffer: &mut [u8]) {
+    pub(crate) fn finish(&mut self, reader: &mut Reader, below: u64, buffer: &mut [u8]) {
         let mut through = self.through;
         for _ in 0..TRIES {
             if let Some(through) = through
@@ -78,7 +78,7 @@ impl Carry {
 
     /// Writes the copy to a new board, which no other process has seen. The next message of the new board has the sequence `below`. If the
     /// two boards take their keys from different bytes of the payload, the new board begins empty.
-    pub fn put_on(&self, cells: BoardCells, below: u64) {
+    pub(crate) fn put_on(&self, cells: BoardCells, below: u64) {
         let spec = cells.geometry.spec;
         let mut writer = BoardWriter::new(cells.clone(), 0);
         let is_same = spec.key() == self.snapshot.view().geometry().spec.key();

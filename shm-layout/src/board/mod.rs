@@ -113,7 +113,7 @@ impl BoardCells {
     }
 
     /// Initializes a new board whose first message will be `first`. No other process has seen this board.
-    pub fn begin_at(&self, first: u64) {
+    pub(crate) fn begin_at(&self, first: u64) {
         self.set(SINCE, first);
         self.set(THROUGH, first.saturating_sub(1));
     }
@@ -177,7 +177,7 @@ impl Head {
 
     /// Whether the slot has a key that was not removed.
     #[inline(always)]
-    pub fn is_live(&self) -> bool {
+    pub(crate) fn is_live(&self) -> bool {
         self.version != 0 && !self.meta.has(Meta::REMOVED) && !self.meta.has(Meta::EMPTY)
     }
 }

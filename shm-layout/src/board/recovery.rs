@@ -29,7 +29,7 @@ impl BoardWriter {
     ///
     /// # Errors
     /// [`LocateError::Corrupt`] when another program wrote to the ring.
-    pub fn take_over(
+    pub(crate) fn take_over(
         cells: BoardCells,
         mut reader: Reader,
         buffer: &mut [u8],

@@ -197,7 +197,7 @@ impl JournalControl {
     ///
     /// # Errors
     /// [`FormatError`] if the payload is too short for its kind, or has its sequences in the wrong order.
-    pub fn decode(payload: &[u8]) -> Result<Self, FormatError> {
+    pub(crate) fn decode(payload: &[u8]) -> Result<Self, FormatError> {
         let count = payload.len() / 8;
         let word = |at: usize| if at < count { u64_at(payload, at * 8) } else { 0 };
         let needed = match word(0) {

@@ -8,7 +8,7 @@
 //!          .. + 64 * keys       heads: one line a slot
 //!          .. + stride * keys   values: the payload of the slot's message
 //! ```
-//! The creator decides the sizes once. Other processes then find them in the header, and [`Geometry::from_words`] checks them.
+//! The creator decides the sizes once. Other processes then find them in the header, and `Geometry::from_words` checks them.
 
 use super::geometry::{GRANULE, HEADER_BYTES, MAX_MESSAGE, WORD};
 use crate::error::OpenError;
@@ -133,7 +133,7 @@ impl Spec {
     ///
     /// # Errors
     /// [`BoardError`] that names the first size out of range.
-    pub fn check(&self) -> Result<(), BoardError> {
+    pub(crate) fn check(&self) -> Result<(), BoardError> {
         let Self { keys, value, key_start: start, key_end: end, .. } = *self;
         if !(1..=MAX_KEYS).contains(&keys) {
             return Err(BoardError::Keys { keys });
@@ -179,17 +179,17 @@ impl Geometry {
     }
 
     /// Offset of the index.
-    pub const fn index_offset(&self) -> u64 {
+    pub(crate) const fn index_offset(&self) -> u64 {
         HEADER_BYTES
     }
 
     /// Offset of the heads, on a cache line.
-    pub const fn heads_offset(&self) -> u64 {
+    pub(crate) const fn heads_offset(&self) -> u64 {
         (self.index_offset() + self.entries * WORD).next_multiple_of(GRANULE)
     }
 
     /// Offset of the values, on a cache line.
-    pub const fn values_offset(&self) -> u64 {
+    pub(crate) const fn values_offset(&self) -> u64 {
         self.heads_offset() + self.spec.keys * GRANULE
     }
 
@@ -204,7 +204,7 @@ impl Geometry {
     }
 
     /// The immutable words of the header.
-    pub fn to_words(&self) -> [u64; FIXED_WORDS] {
+    pub(crate) fn to_words(self) -> [u64; FIXED_WORDS] {
         let Spec { keys, value, key_start, key_end, remove_tag } = self.spec;
         let mut words = [0; FIXED_WORDS];
         let tag = remove_tag.map_or(0, |tag| HAS_TAG | u64::from(tag));
@@ -227,7 +227,7 @@ impl Geometry {
     ///
     /// # Errors
     /// [`OpenError`] that names the first value that no creator writes.
-    pub fn from_words(words: &[u64]) -> Result<Self, OpenError> {
+    pub(crate) fn from_words(words: &[u64]) -> Result<Self, OpenError> {
         let damaged = |what| OpenError::Field { what };
         let words: &[u64; FIXED_WORDS] = words.first_chunk().ok_or(damaged("the board's header"))?;
         if words[0] != MAGIC {
@@ -271,7 +271,7 @@ impl Geometry {
 
     /// The fingerprint of a key in the index. The search for the key begins at the entry with this number, modulo the number of entries.
     #[inline(always)]
-    pub const fn fingerprint(&self, [first, second]: [u64; 2]) -> u32 {
+    pub(crate) const fn fingerprint(&self, [first, second]: [u64; 2]) -> u32 {
         (mix(mix(self.seed, first), second) >> 32) as u32
     }
 }
@@ -364,7 +364,7 @@ impl Meta {
 
     /// The meaning of a word.
     #[inline(always)]
-    pub const fn from_word(word: u64) -> Self {
+    pub(crate) const fn from_word(word: u64) -> Self {
         Self(word)
     }
 
@@ -378,7 +378,7 @@ impl Meta {
 /// An entry of the index: the fingerprint of a key, and its slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// See [`Geometry::fingerprint`].
+    /// See `Geometry::fingerprint`.
     pub fingerprint: u32,
     /// Number of the slot.
     pub slot: u32,
@@ -393,7 +393,7 @@ impl Entry {
 
     /// The meaning of a word; `None` if there is no entry.
     #[inline(always)]
-    pub const fn from_word(word: u64) -> Option<Self> {
+    pub(crate) const fn from_word(word: u64) -> Option<Self> {
         match word as u32 {
             0 => None,
             slot => Some(Self { fingerprint: (word >> 32) as u32, slot: slot - 1 }),

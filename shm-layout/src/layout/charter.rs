@@ -74,7 +74,7 @@ pub enum Verdict {
 
 impl Verdict {
     /// Encodes the verdict on `generation` as the word of its slot.
-    pub const fn pack(self, generation: u64) -> u64 {
+    pub(crate) const fn pack(self, generation: u64) -> u64 {
         let tag = (generation & ((1 << TAG_BITS) - 1)) << CUT_BITS;
         tag | match self {
             Self::Open => 1 << KIND,

@@ -119,7 +119,7 @@ impl Said {
 
 /// Returns the check of a reader that has no place, while `position` stands on the page.
 #[inline(always)]
-pub const fn no_check(position: u64, segment: [u64; 2]) -> u64 {
+pub(crate) const fn no_check(position: u64, segment: [u64; 2]) -> u64 {
     !check(position, segment)
 }
 
@@ -140,7 +140,7 @@ pub const fn claim(position: u64, found: u64, segment: [u64; 2]) -> Said {
 ///
 /// # Panics
 /// When the name is longer than [`NAME_BYTES`].
-pub fn name_words(name: &str) -> [u64; 1 + NAME_WORDS] {
+pub(crate) fn name_words(name: &str) -> [u64; 1 + NAME_WORDS] {
     assert!(name.len() <= NAME_BYTES, "a gate's name is checked before it is written");
     let mut bytes = [0; NAME_WORDS * WORD as usize];
     bytes[..name.len()].copy_from_slice(name.as_bytes());
@@ -152,7 +152,7 @@ pub fn name_words(name: &str) -> [u64; 1 + NAME_WORDS] {
 }
 
 /// Decodes a name from words, of which the first is the name's length. Returns `None` if they hold no name.
-pub fn name_of(words: &[u64]) -> Option<String> {
+pub(crate) fn name_of(words: &[u64]) -> Option<String> {
     let length = usize::try_from(*words.first()?).ok().filter(|length| *length <= NAME_BYTES)?;
     let bytes: Vec<u8> = words.get(1..=NAME_WORDS)?.iter().flat_map(|word| word.to_le_bytes()).collect();
     String::from_utf8(bytes[..length].to_vec()).ok()

@@ -1,7 +1,7 @@
 //! Sizes and offsets of a segment, and their rules.
 //!
 //! The creator decides the geometry once and writes it into the header. Another process must not trust the header: it calls
-//! [`Geometry::check`] before it uses any offset that is computed from the header.
+//! `Geometry::check` before it uses any offset that is computed from the header.
 
 use thiserror::Error;
 
@@ -86,7 +86,7 @@ impl Geometry {
     }
 
     /// The largest payload that a ring of `capacity` bytes allows: an eighth of the capacity, at most [`MAX_MESSAGE`].
-    pub const fn message_limit(capacity: u64) -> u64 {
+    pub(crate) const fn message_limit(capacity: u64) -> u64 {
         if capacity / 8 < MAX_MESSAGE { capacity / 8 } else { MAX_MESSAGE }
     }
 
@@ -112,7 +112,7 @@ impl Geometry {
     ///
     /// # Errors
     /// [`GeometryError`] that names the first field out of its range.
-    pub fn check(&self) -> Result<(), GeometryError> {
+    pub(crate) fn check(&self) -> Result<(), GeometryError> {
         let Self { capacity, chunk, index_entries, max_message, data_offset } = *self;
         if !capacity.is_power_of_two() || !(MIN_CAPACITY..=MAX_CAPACITY).contains(&capacity) {
             return Err(GeometryError::Capacity { capacity });

@@ -93,7 +93,7 @@ impl State {
     }
 
     /// Unpacks a state word. Returns `None` for a state that this version does not know.
-    pub const fn unpack(word: u64) -> Option<(u64, Self)> {
+    pub(crate) const fn unpack(word: u64) -> Option<(u64, Self)> {
         let state = match word & 0xff {
             1 => Self::Active,
             2 => Self::Recovering,
@@ -194,7 +194,7 @@ impl Header {
     ///
     /// # Errors
     /// [`OpenError`] that names the first field that is wrong. It is `Truncated` if `words` is shorter than a page.
-    pub fn from_words(words: &[u64]) -> Result<Self, OpenError> {
+    pub(crate) fn from_words(words: &[u64]) -> Result<Self, OpenError> {
         if words.len() < HEADER_WORDS {
             return Err(OpenError::Truncated { found: words.len() as u64 * WORD, needed: HEADER_BYTES });
         }

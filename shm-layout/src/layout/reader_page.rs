@@ -68,7 +68,7 @@ impl Role {
     const ALL: [Self; 3] = [Self::Reader, Self::Recorder, Self::Bridge];
 
     /// The role with this number. Any other word means [`Role::Reader`].
-    pub fn of_word(word: u64) -> Self {
+    pub(crate) fn of_word(word: u64) -> Self {
         Self::ALL.into_iter().find(|role| *role as u64 == word).unwrap_or_default()
     }
 

@@ -96,7 +96,7 @@ impl Commit {
 
     /// Whether this is the message with `sequence`. One comparison covers all bits but the key flag and the length.
     #[inline]
-    pub const fn is_message(self, sequence: u64) -> bool {
+    pub(crate) const fn is_message(self, sequence: u64) -> bool {
         let kind = Flags::VALID.and(Flags::PAD).and(Flags::CONTROL);
         let decides = (u32::MAX as u64) << 32 | (kind.0 as u64) << LENGTH_BITS;
         (self.0 ^ Self::new(sequence, Flags::VALID, 0).0) & decides == 0
@@ -104,20 +104,20 @@ impl Commit {
 
     /// Whether this word equals `expected`, except for the key flag.
     #[inline]
-    pub const fn is_like(self, expected: Self) -> bool {
+    pub(crate) const fn is_like(self, expected: Self) -> bool {
         (self.0 ^ expected.0) & !((Flags::KEY.0 as u64) << LENGTH_BITS) == 0
     }
 
     /// The commit word of the next message, if that message has the same length and flags.
     #[inline]
-    pub const fn next_alike(self) -> Self {
+    pub(crate) const fn next_alike(self) -> Self {
         Self(self.0.wrapping_add(1 << 32))
     }
 
     /// Whether this can be the commit word of the next record, which begins `to_end` bytes before the end of the ring. If it cannot be, the
     /// reader was lapped, or the ring is corrupt.
     #[inline]
-    pub const fn is_plausible(self, next_sequence: u64, to_end: u64, max_message: u64) -> bool {
+    pub(crate) const fn is_plausible(self, next_sequence: u64, to_end: u64, max_message: u64) -> bool {
         let is_pad = self.flags().has(Flags::PAD);
         let fits = if is_pad { self.record_bytes() == to_end } else { self.record_bytes() <= to_end };
         let bounded = self.length() <= max_message
@@ -217,7 +217,7 @@ impl ControlRecord {
     }
 
     /// Decodes payload words. Returns `None` for a gap whose ends are in the wrong order, or whose last sequence is too large.
-    pub const fn from_words(words: [u64; 3]) -> Option<Self> {
+    pub(crate) const fn from_words(words: [u64; 3]) -> Option<Self> {
         match words {
             [1, epoch, _] => Some(Self::Epoch { epoch }),
             [2, _, _] => Some(Self::End),

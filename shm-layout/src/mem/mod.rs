@@ -47,7 +47,7 @@ impl Map {
     ///
     /// # Errors
     /// As for [`read_only`](Self::read_only).
-    pub fn read_only_at(file: &File, offset: u64, bytes: u64) -> io::Result<Self> {
+    pub(crate) fn read_only_at(file: &File, offset: u64, bytes: u64) -> io::Result<Self> {
         let map = MmapOptions::new().len(length(bytes)?).offset(offset).map_raw_read_only(file)?;
         let _ = map.advise(Advice::DontDump);
         Ok(Self { map: Arc::new(map), writable: false, has_holes: false })

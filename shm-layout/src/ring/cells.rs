@@ -62,7 +62,7 @@ impl Cells {
 
     /// The word with index `number`, modulo the number of words. The number of words must be a power of two.
     #[inline(always)]
-    pub fn wrapped(&self, number: u64) -> &AtomicU64 {
+    pub(crate) fn wrapped(&self, number: u64) -> &AtomicU64 {
         // SAFETY: the mask makes any number at most the index of the last word.
         let word = unsafe { self.words.add(number as usize & self.last) };
         // SAFETY: as in `deref`.
@@ -71,20 +71,20 @@ impl Cells {
 
     /// The word of a ring at `position`, in bytes since the ring began. These cells must be the data of the ring.
     #[inline(always)]
-    pub fn word_at(&self, position: u64) -> &AtomicU64 {
+    pub(crate) fn word_at(&self, position: u64) -> &AtomicU64 {
         self.wrapped(position / WORD)
     }
 
     /// The words of the `bytes` from `position` on. Returns `None` if they cross the end of the ring. `bytes` is a multiple of eight.
     #[inline(always)]
-    pub fn run_at(&self, position: u64, bytes: u64) -> Option<&[AtomicU64]> {
+    pub(crate) fn run_at(&self, position: u64, bytes: u64) -> Option<&[AtomicU64]> {
         let at = (position / WORD) as usize & self.last;
         self.get(at..at + (bytes / WORD) as usize)
     }
 
     /// Stores zero in the words at `from`, `from + step` and so on, below `end`. `end - from` is a multiple of `step`.
     #[inline(always)]
-    pub fn zero_each(&self, from: u64, end: u64, step: u64) {
+    pub(crate) fn zero_each(&self, from: u64, end: u64, step: u64) {
         let Some(run) = self.run_at(from, end - from) else {
             return self.zero_across_the_end(from, end, step);
         };

@@ -83,7 +83,7 @@ impl Default for Histogram {
 
 impl Histogram {
     const SLOTS: usize = 62 * 8;
-    /// The number of [`words`](Histogram::words) of a histogram.
+    /// The number of `words` of a histogram.
     pub const WORDS: usize = Histogram::SLOTS + 1;
 
     /// Records a duration `times` times.

@@ -150,7 +150,7 @@ pub enum Lane {
     Help,
 }
 
-/// Steps to perform in order until one fails. The caller reports the result to [`Writer::done`].
+/// Steps to perform in order until one fails. The caller reports the result to `Writer::done`.
 #[derive(Debug, Clone)]
 pub struct Op {
     /// Number of the operation.

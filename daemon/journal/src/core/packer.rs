@@ -167,7 +167,7 @@ impl Packer {
     }
 
     /// The sequence due at the next record.
-    pub const fn due(&self) -> u64 {
+    pub(crate) const fn due(&self) -> u64 {
         self.due
     }
 
@@ -198,7 +198,7 @@ impl Packer {
 
     /// Ends the records of one ring. The next records come from the ring that `header` describes. Call [`at`](Self::at) with the new ring's
     /// time first.
-    pub fn go_on_in(&mut self, header: Arc<FileHeader>) {
+    pub(crate) fn go_on_in(&mut self, header: Arc<FileHeader>) {
         self.close();
         self.latest_ns = self.latest_ns();
         (self.header, self.last_clock, self.noted) = (header, None, None);
@@ -245,7 +245,7 @@ impl Packer {
     }
 
     /// Packs a reserve record for `sequence`, unless the last reserve is at least as high.
-    pub fn reserve_up_to(&mut self, sequence: u64) {
+    pub(crate) fn reserve_up_to(&mut self, sequence: u64) {
         if sequence.min(MAX_SEQUENCE - 1) > self.reserve {
             self.raise_reserve(sequence);
         }
@@ -336,7 +336,7 @@ impl Packer {
     }
 
     /// Returns the age of the open frame; `None` if no frame is open.
-    pub fn open_for(&self, now: Now) -> Option<Duration> {
+    pub(crate) fn open_for(&self, now: Now) -> Option<Duration> {
         self.open.as_ref().map(|(_, since)| now.mono.saturating_sub(*since))
     }
 

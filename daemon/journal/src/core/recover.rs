@@ -106,7 +106,8 @@ pub struct Recovered {
 impl Recovered {
     /// Returns how a channel continues whose ring is gone: its next sequence, and the sequences that are lost before it. Returns `None` for
     /// an empty journal.
-    pub fn after_power_cut(&self) -> Option<(u64, Option<Loss>)> {
+    #[cfg(test)]
+    pub(crate) fn after_power_cut(&self) -> Option<(u64, Option<Loss>)> {
         self.last.as_ref()?;
         if self.is_clean || self.reserve < self.due {
             return Some((self.due, None));

@@ -6,22 +6,22 @@ use std::io;
 
 impl Writer {
     /// Whether there is room for more frames in memory.
-    pub const fn has_room(&self) -> bool {
+    pub(crate) const fn has_room(&self) -> bool {
         self.buffered < self.settings.buffer
     }
 
     /// Bytes of frames in memory.
-    pub const fn buffered(&self) -> usize {
+    pub(crate) const fn buffered(&self) -> usize {
         self.buffered
     }
 
     /// Whether frames wait while another write is in progress.
-    pub fn is_behind(&self) -> bool {
+    pub(crate) fn is_behind(&self) -> bool {
         !self.waiting.is_empty()
     }
 
     /// Whether no frame waits and no write is in progress, so that even a small frame may be written now.
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         !self.is_behind() && self.busy[Lane::Write as usize].is_none()
     }
 
@@ -31,27 +31,27 @@ impl Writer {
     }
 
     /// The highest durable sequence. Every sequence up to it is durable, or durably recorded as lost.
-    pub const fn durable(&self) -> u64 {
+    pub(crate) const fn durable(&self) -> u64 {
         self.durable - 1
     }
 
     /// The greatest durable reserve; 0 if there is none.
-    pub const fn reserve(&self) -> u64 {
+    pub(crate) const fn reserve(&self) -> u64 {
         self.reserve
     }
 
     /// Bytes written to files.
-    pub const fn bytes_written(&self) -> u64 {
+    pub(crate) const fn bytes_written(&self) -> u64 {
         self.bytes_written
     }
 
     /// The number of the newest file. Before the first file, the number that the first file will have.
-    pub const fn active(&self) -> u64 {
+    pub(crate) const fn active(&self) -> u64 {
         self.header.file
     }
 
     /// Takes the oldest error, with the name of the failed operation.
-    pub fn take_error(&mut self) -> Option<(&'static str, io::Error)> {
+    pub(crate) fn take_error(&mut self) -> Option<(&'static str, io::Error)> {
         self.errors.pop_front()
     }
 

@@ -358,7 +358,7 @@ impl Writer {
     }
 
     /// Takes the result of an operation.
-    pub fn done(&mut self, id: u64, result: io::Result<()>, now: Now) {
+    pub(crate) fn done(&mut self, id: u64, result: io::Result<()>, now: Now) {
         let Some(slot) =
             self.busy.iter_mut().find(|slot| slot.as_ref().is_some_and(|(running, _)| *running == id))
         else {

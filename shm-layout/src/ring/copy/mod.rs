@@ -24,7 +24,7 @@ pub const INLINE_WORDS: usize = 6;
 
 /// Prefetches the line of `word` for a store. It only affects how long that store takes.
 #[inline(always)]
-pub fn fetch_to_store(word: &AtomicU64) {
+pub(crate) fn fetch_to_store(word: &AtomicU64) {
     #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
     // SAFETY: the hint changes no byte of memory and no register, and a CPU that does not know it does nothing.
     unsafe {
@@ -115,7 +115,7 @@ impl Copier {
     /// # Panics
     /// Unless the words are [`INLINE_WORDS`] and a number of whole lines, and there are exactly as many bytes.
     #[inline(always)]
-    pub fn load_lines(self, words: &[AtomicU64], bytes: &mut [u8]) {
+    pub(crate) fn load_lines(self, words: &[AtomicU64], bytes: &mut [u8]) {
         #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
         self.load_whole(words, bytes);
         #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
@@ -127,7 +127,7 @@ impl Copier {
     /// # Panics
     /// Unless there are whole lines of words, one at least, and exactly as many bytes.
     #[inline(always)]
-    pub fn load_records(self, words: &[AtomicU64], bytes: &mut [u8]) {
+    pub(crate) fn load_records(self, words: &[AtomicU64], bytes: &mut [u8]) {
         assert!(words.len() * 8 == bytes.len() && bytes.len().is_multiple_of(64) && !bytes.is_empty());
         #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
         self.load_run(words, bytes);

@@ -77,7 +77,7 @@ impl Writer {
     /// # Errors
     /// [`TakeOverError::Superseded`]; or [`TakeOverError::Locate`] when the walk finds bytes that no correct writer leaves. Then the ring
     /// is unchanged.
-    pub fn take_over(
+    pub(crate) fn take_over(
         cells: RingCells,
         geometry: Geometry,
         pid: u32,

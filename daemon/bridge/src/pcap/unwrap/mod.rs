@@ -14,7 +14,7 @@
 //! | sends | any | never: its last [`HELD_PACKETS`] packets are kept, and earlier ones are left out and counted |
 //!
 //! A packet more than [`FAR_MESSAGES`] ahead waits until two others agree with it. Each datagram is in exactly one of the counters that
-//! [`UnwrapCounters::accounted`] adds up.
+//! `UnwrapCounters::accounted` adds up.
 
 mod counters;
 mod packet;

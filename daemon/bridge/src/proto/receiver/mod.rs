@@ -212,7 +212,7 @@ impl Receiver {
         }
     }
 
-    /// Does what is due at `now_ns`. Call this at [`Receiver::next_deadline`]; early calls are free.
+    /// Does what is due at `now_ns`. Call this at `Receiver::next_deadline`; early calls are free.
     pub fn handle_timeout(&mut self, now_ns: u64, sink: &mut impl FnMut(Delivery<'_>)) {
         self.gaps.handle_timeout(now_ns, &mut self.counters);
         self.advance(sink);

@@ -293,7 +293,7 @@ impl Sender {
     }
 
     /// Ends the session. Close and send the batch first. From now on, end-of-session packets replace heartbeats, and the first one is due
-    /// at once. The caller should serve repairs until [`Sender::is_finished`].
+    /// at once. The caller should serve repairs until `Sender::is_finished`.
     pub fn end(&mut self, now_ns: u64) {
         if self.ended_ns.is_none() {
             self.ended_ns = Some(now_ns);
