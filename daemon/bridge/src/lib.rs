@@ -11,7 +11,7 @@
 //! mirror the origin of its channel. [`pcap`] reads and writes captures. [`private`] reads files with secrets. A bridge uses channels
 //! through the client library, as any program does; it needs no daemon.
 //!
-//! No example a function: programs run a bridge as the command `shmcast bridge` or as a table of the daemon's configuration. The simulation
+//! Functions of this crate have no examples: programs run a bridge as the command `shmcast bridge` or as a table of the daemon's configuration. The simulation
 //! of [`proto`] shows how its state machines are used.
 #![forbid(unsafe_code)]
 
