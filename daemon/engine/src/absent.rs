@@ -39,12 +39,12 @@ macro_rules! never {
             ///
             /// # Errors
             /// None.
-            pub(crate) fn reload_keys(&self, _spec: &BridgeSpec) -> Result<(), BridgeError> {
+            pub fn reload_keys(&self, _spec: &BridgeSpec) -> Result<(), BridgeError> {
                 match self.0 {}
             }
 
             /// Cannot be called.
-            pub(crate) fn is_finished(&self) -> bool {
+            pub fn is_finished(&self) -> bool {
                 match self.0 {}
             }
 
@@ -54,7 +54,7 @@ macro_rules! never {
             }
 
             /// Cannot be called.
-            pub(crate) fn life(&self) -> &Life {
+            pub fn life(&self) -> &Life {
                 match self.0 {}
             }
 
@@ -64,7 +64,7 @@ macro_rules! never {
             }
 
             /// Cannot be called.
-            pub(crate) fn trouble(&self) -> Option<String> {
+            pub fn trouble(&self) -> Option<String> {
                 match self.0 {}
             }
         }
@@ -81,12 +81,12 @@ impl Sender {
     }
 
     /// Cannot be called.
-    pub(crate) fn take_over(&self) {
+    pub fn take_over(&self) {
         match self.0 {}
     }
 
     /// Cannot be called.
-    pub(crate) fn acks(&self) -> Histogram {
+    pub fn acks(&self) -> Histogram {
         match self.0 {}
     }
 }
@@ -99,7 +99,7 @@ pub mod check {
     pub use crate::told::{Finding, Verdict};
 
     /// Reports that this build does not support the bridge.
-    pub(crate) fn check(_spec: &BridgeSpec) -> Vec<Finding> {
+    pub fn check(_spec: &BridgeSpec) -> Vec<Finding> {
         let says = EngineError::NotBuilt.to_string();
         vec![Finding { about: "engine".to_owned(), verdict: Verdict::Fails, says }]
     }
@@ -124,7 +124,7 @@ pub mod stream {
     ///
     /// # Errors
     /// [`EngineError::NotBuilt`].
-    pub(crate) fn info(_spec: &BridgeSpec) -> Result<StreamInfo, EngineError> {
+    pub fn info(_spec: &BridgeSpec) -> Result<StreamInfo, EngineError> {
         Err(EngineError::NotBuilt)
     }
 
@@ -140,10 +140,7 @@ pub mod stream {
     ///
     /// # Errors
     /// [`EngineError::NotBuilt`].
-    pub(crate) fn verify(
-        _spec: &BridgeSpec,
-        _progress: impl FnMut(u64, u64),
-    ) -> Result<Verified, EngineError> {
+    pub fn verify(_spec: &BridgeSpec, _progress: impl FnMut(u64, u64)) -> Result<Verified, EngineError> {
         Err(EngineError::NotBuilt)
     }
 }

@@ -27,7 +27,7 @@ impl Capture<'_> {
     ///
     /// # Errors
     /// [`CaptureError`].
-    pub(crate) fn open(_from: impl Read + Send, _ports: &[u16]) -> Result<Self, CaptureError> {
+    pub fn open(_from: impl Read + Send, _ports: &[u16]) -> Result<Self, CaptureError> {
         Err(CaptureError)
     }
 
@@ -35,17 +35,17 @@ impl Capture<'_> {
     ///
     /// # Errors
     /// None.
-    pub(crate) fn read(&mut self) -> Result<Option<Datagram<'_>>, CaptureError> {
+    pub fn read(&mut self) -> Result<Option<Datagram<'_>>, CaptureError> {
         match self.0 {}
     }
 
     /// Cannot be called.
-    pub(crate) fn counters(&self) -> &CaptureCounters {
+    pub fn counters(&self) -> &CaptureCounters {
         match self.0 {}
     }
 
     /// Cannot be called.
-    pub(crate) fn protocols(&self) -> &Protocols {
+    pub fn protocols(&self) -> &Protocols {
         match self.0 {}
     }
 }
@@ -56,7 +56,7 @@ pub struct Tap(Infallible);
 
 impl Tap {
     /// Cannot be called.
-    pub(crate) fn record(&self, _time_ns: u64, _from: SocketAddr, _to: SocketAddr, _payload: &[u8]) {
+    pub fn record(&self, _time_ns: u64, _from: SocketAddr, _to: SocketAddr, _payload: &[u8]) {
         match self.0 {}
     }
 }
@@ -70,12 +70,12 @@ impl CaptureFile {
     ///
     /// # Errors
     /// [`CaptureFileError`].
-    pub(crate) fn create(_path: &Path, _payload_bytes: usize) -> Result<CaptureFile, CaptureFileError> {
+    pub fn create(_path: &Path, _payload_bytes: usize) -> Result<CaptureFile, CaptureFileError> {
         Err(CaptureError)
     }
 
     /// Cannot be called.
-    pub(crate) fn tap(&self) -> Tap {
+    pub fn tap(&self) -> Tap {
         match self.0 {}
     }
 
@@ -83,7 +83,7 @@ impl CaptureFile {
     ///
     /// # Errors
     /// None.
-    pub(crate) fn finish(self) -> Result<Captured, CaptureFileError> {
+    pub fn finish(self) -> Result<Captured, CaptureFileError> {
         match self.0 {}
     }
 }
@@ -97,7 +97,7 @@ impl<W: Write> PacketFile<W> {
     ///
     /// # Errors
     /// An error that contains [`CaptureError`].
-    pub(crate) fn begin(_out: W) -> io::Result<Self> {
+    pub fn begin(_out: W) -> io::Result<Self> {
         Err(io::Error::other(CaptureError))
     }
 
@@ -105,7 +105,7 @@ impl<W: Write> PacketFile<W> {
     ///
     /// # Errors
     /// None.
-    pub(crate) fn write(
+    pub fn write(
         &mut self,
         _time_ns: u64,
         _from: SocketAddr,
@@ -119,7 +119,7 @@ impl<W: Write> PacketFile<W> {
     ///
     /// # Errors
     /// None.
-    pub(crate) fn finish(self) -> io::Result<()> {
+    pub fn finish(self) -> io::Result<()> {
         match self.0 {}
     }
 }

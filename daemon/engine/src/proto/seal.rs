@@ -94,7 +94,7 @@ impl Opener {
     }
 
     /// Sets the keys that open sealed blocks. Without keys, blocks without a seal are accepted whatever `takes_open` says.
-    pub(crate) fn set_keys(&mut self, keys: Option<Keyring>, takes_open: bool) {
+    pub fn set_keys(&mut self, keys: Option<Keyring>, takes_open: bool) {
         let is_there =
             |known: &Known| keys.as_ref().and_then(|keys| keys.of(known.group.id)) == Some(&known.group);
         self.known.retain(is_there);
@@ -137,7 +137,7 @@ impl Opener {
     ///
     /// # Errors
     /// [`Damaged`].
-    pub(crate) fn head(&mut self, block: &[u8]) -> Result<Head, Damaged> {
+    pub fn head(&mut self, block: &[u8]) -> Result<Head, Damaged> {
         match self.keys {
             Some(_) => self.open(block).map(|(head, _)| head),
             None => parse(block).map(|(head, _)| head),

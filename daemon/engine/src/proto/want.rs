@@ -104,17 +104,12 @@ impl Answerer {
     }
 
     /// Sets the key that seals answers. With `None`, answers are not sealed.
-    pub(crate) fn set_key(&mut self, key: Option<&GroupKey>) {
+    pub fn set_key(&mut self, key: Option<&GroupKey>) {
         self.sealer.set_key(self.writer, key);
     }
 
     /// Makes the block that answers a request. `stream` and `session` are those of the answered channel.
-    pub(crate) fn answer(
-        &mut self,
-        (stream, session): (Stream, Session),
-        cut: Cut,
-        clock_error: u16,
-    ) -> Vec<u8> {
+    pub fn answer(&mut self, (stream, session): (Stream, Session), cut: Cut, clock_error: u16) -> Vec<u8> {
         self.number += 1;
         let head = Head { clock_error, ..Head::new(stream, session, (self.writer, self.number)) };
         cut.finish(head, &self.sealer).0

@@ -65,7 +65,7 @@ pub struct Stream(pub [u8; 16]);
 
 impl Stream {
     /// The stream of a feed that came from another host.
-    pub(crate) fn of_session(session: Session) -> Stream {
+    pub fn of_session(session: Session) -> Stream {
         let mut bytes = [0; 16];
         bytes[..10].copy_from_slice(session.as_bytes());
         Stream(bytes)
@@ -98,7 +98,7 @@ pub struct BlockId {
 
 impl BlockId {
     /// Parses the form that [`Display`](fmt::Display) writes; `None` if `text` has another form.
-    pub(crate) fn parse(text: &str) -> Option<BlockId> {
+    pub fn parse(text: &str) -> Option<BlockId> {
         let (writer, number) = text.split_once('-')?;
         let id = BlockId { writer: u64::from_str_radix(writer, 16).ok()?, number: number.parse().ok()? };
         (id.to_string() == text).then_some(id)
@@ -167,7 +167,7 @@ impl Head {
     }
 
     /// Whether the block completes `due` or a later sequence, or begins at or after `due`.
-    pub(crate) fn reaches(&self, due: u64) -> bool {
+    pub fn reaches(&self, due: u64) -> bool {
         self.first >= due || self.end() > due
     }
 
@@ -284,7 +284,7 @@ pub fn parse(block: &[u8]) -> Result<(Head, Body<'_>), Damaged> {
 }
 
 /// Returns the clock error that a block states, in units of 10 us. The block need not be sound.
-pub(crate) fn clock_error_of(block: &[u8]) -> Option<u16> {
+pub fn clock_error_of(block: &[u8]) -> Option<u16> {
     (block.len() >= HEAD_BYTES).then(|| u16::from_be_bytes(array(block, 6)))
 }
 
@@ -349,7 +349,7 @@ impl Cut {
     }
 
     /// Makes the block that announces a new writer. `next` is the sequence of the first message of this writer.
-    pub(crate) fn takeover(next: u64) -> Cut {
+    pub fn takeover(next: u64) -> Cut {
         Cut { kind: Kind::Takeover, ..Cut::end(next) }
     }
 
@@ -372,7 +372,7 @@ impl Cut {
     }
 
     /// Returns how many bytes of a message a fragment holds; 0 for other kinds.
-    pub(crate) fn part_bytes(&self) -> usize {
+    pub fn part_bytes(&self) -> usize {
         match self.kind {
             Kind::Fragment => self.bytes.len() - HEAD_BYTES - FRAGMENT_HEAD_BYTES,
             Kind::Data | Kind::Gap | Kind::End | Kind::Takeover => 0,
@@ -469,7 +469,7 @@ impl Packing {
     }
 
     /// Drops what is in it.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.records = RecordWriter::new(0);
     }
 }

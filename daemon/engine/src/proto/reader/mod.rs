@@ -154,7 +154,7 @@ impl Reader {
     }
 
     /// Sets the keys that open sealed blocks. `takes_open` says whether blocks without a seal are accepted.
-    pub(crate) fn set_keys(&mut self, keys: Option<Keyring>, takes_open: bool) {
+    pub fn set_keys(&mut self, keys: Option<Keyring>, takes_open: bool) {
         self.opener.set_keys(keys, takes_open);
     }
 
@@ -164,7 +164,7 @@ impl Reader {
     }
 
     /// Whether messages are missing that nobody has sent yet.
-    pub(crate) fn is_waiting_for_mends(&self) -> bool {
+    pub fn is_waiting_for_mends(&self) -> bool {
         matches!(self.phase, Phase::Hole { .. })
     }
 
@@ -197,7 +197,7 @@ impl Reader {
     }
 
     /// When [`poll`](Self::poll) is due.
-    pub(crate) fn next_deadline(&self) -> u64 {
+    pub fn next_deadline(&self) -> u64 {
         match self.phase {
             Phase::Follow { heard_ns, look: Look::Nothing } => heard_ns + IDLE_NS,
             _ => self.ask_ns,
@@ -265,7 +265,7 @@ impl Reader {
     }
 
     /// Handles a request that failed, or the end of the entries.
-    pub(crate) fn handle_failure(&mut self, now_ns: u64, round: u64) {
+    pub fn handle_failure(&mut self, now_ns: u64, round: u64) {
         if round != self.round {
             return;
         }

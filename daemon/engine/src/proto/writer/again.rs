@@ -31,7 +31,7 @@ impl Writer {
     }
 
     /// Returns the blocks to append again, unchanged. Call this after each [`handle_last`](Self::handle_last).
-    pub(crate) fn take_again(&mut self) -> Vec<Append> {
+    pub fn take_again(&mut self) -> Vec<Append> {
         if !std::mem::take(&mut self.is_again) {
             return Vec::new();
         }

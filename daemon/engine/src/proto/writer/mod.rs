@@ -191,22 +191,22 @@ impl Writer {
     }
 
     /// The sequence after the last one that the log has acknowledged; 0 before the first answer.
-    pub(crate) fn stored(&self) -> u64 {
+    pub fn stored(&self) -> u64 {
         self.stored.unwrap_or(0)
     }
 
     /// Sets the key that seals this writer's blocks. With `None`, they are not sealed.
-    pub(crate) fn set_key(&mut self, key: Option<&GroupKey>) {
+    pub fn set_key(&mut self, key: Option<&GroupKey>) {
         self.sealer.set_key(self.config.writer, key);
     }
 
     /// How many blocks have no answer yet.
-    pub(crate) fn in_flight(&self) -> usize {
+    pub fn in_flight(&self) -> usize {
         self.window.len()
     }
 
     /// When the oldest block without an answer was appended.
-    pub(crate) fn oldest_in_flight(&self) -> Option<u64> {
+    pub fn oldest_in_flight(&self) -> Option<u64> {
         self.window.front().map(|flight| flight.at_ns)
     }
 
@@ -216,7 +216,7 @@ impl Writer {
     }
 
     /// The times from an append to its answer.
-    pub(crate) fn acks(&self) -> &Histogram {
+    pub fn acks(&self) -> &Histogram {
         &self.acks
     }
 
@@ -228,7 +228,7 @@ impl Writer {
     }
 
     /// Obeys an order to take over from another writer, or to continue after a block that does not open.
-    pub(crate) fn take_over(&mut self, now_ns: u64) {
+    pub fn take_over(&mut self, now_ns: u64) {
         if self.state != State::Run {
             self.ordered_until_ns = now_ns + ORDER_NS;
         }
@@ -299,7 +299,7 @@ impl Writer {
     }
 
     /// When [`poll`](Self::poll) is due.
-    pub(crate) fn next_deadline(&self) -> u64 {
+    pub fn next_deadline(&self) -> u64 {
         match self.state {
             State::Run => {
                 self.window.front().map_or(self.look_ns, |flight| flight.at_ns + self.config.ack_ns)
@@ -310,7 +310,7 @@ impl Writer {
     }
 
     /// Notes that a writer announced that it writes.
-    pub(crate) fn handle_pulse(&mut self, now_ns: u64, writer: u64) {
+    pub fn handle_pulse(&mut self, now_ns: u64, writer: u64) {
         match self.state {
             _ if writer == self.config.writer => {}
             State::Fenced(_) => self.state = State::Fenced(now_ns),
@@ -325,32 +325,32 @@ impl Writer {
     }
 
     /// Returns where to continue to read the channel, once after each change.
-    pub(crate) fn take_resume(&mut self) -> Option<Resume> {
+    pub fn take_resume(&mut self) -> Option<Resume> {
         self.resume.take()
     }
 
     /// Sets the first sequence of a stream that the log does not have.
-    pub(crate) fn note_beginning(&mut self, first: u64) {
+    pub fn note_beginning(&mut self, first: u64) {
         self.began = first;
         self.stored = Some(first);
     }
 
     /// Whether a block may be appended now.
-    pub(crate) fn has_room(&self) -> bool {
+    pub fn has_room(&self) -> bool {
         let most = if self.is_taken { self.config.in_flight } else { 1 };
         self.state == State::Run && self.resume.is_none() && self.window.len() < most
     }
 
     /// Returns the takeover block, if this writer has replaced another one and has not announced it. Call this before
     /// [`append`](Self::append).
-    pub(crate) fn take_takeover(&mut self, now_ns: u64, clock_error: u16) -> Option<Append> {
+    pub fn take_takeover(&mut self, now_ns: u64, clock_error: u16) -> Option<Append> {
         let next = self.stored.filter(|_| self.takes_over && self.has_room())?;
         self.takes_over = false;
         Some(self.append(now_ns, Cut::takeover(next), clock_error))
     }
 
     /// Makes the block to append. Call this only if the writer [`has_room`](Self::has_room).
-    pub(crate) fn append(&mut self, now_ns: u64, cut: Cut, clock_error: u16) -> Append {
+    pub fn append(&mut self, now_ns: u64, cut: Cut, clock_error: u16) -> Append {
         debug_assert!(self.has_room());
         self.number += 1;
         let (after, before) = self.newest;
@@ -381,7 +381,7 @@ impl Writer {
     }
 
     /// Handles the answer to an append: the entry number of the block, or an error.
-    pub(crate) fn handle_ack(&mut self, now_ns: u64, round: u64, answer: Result<u64, Trouble>) {
+    pub fn handle_ack(&mut self, now_ns: u64, round: u64, answer: Result<u64, Trouble>) {
         if self.state != State::Run || round != self.round {
             return;
         }
@@ -407,7 +407,7 @@ impl Writer {
     }
 
     /// Takes the buffer of a stored block, to reuse it.
-    pub(crate) fn take_spare(&mut self) -> Option<Vec<u8>> {
+    pub fn take_spare(&mut self) -> Option<Vec<u8>> {
         self.spare.pop()
     }
 }
