@@ -100,8 +100,8 @@ pub enum ChannelError {
     Board(BoardSizes),
     /// The channel has no board.
     #[error(
-        "channel {name:?} has no board: its publisher makes it with one (PublisherBuilder::board, or shmcast pub --set board.key=0..8), and a daemon by \
-         [channel.board] in its configuration; a channel that exists gets one when it is begun anew"
+        "channel {name:?} has no board: the publisher that makes it gives it one, as shmcast pub --set board.key=0..8 does, and a daemon \
+         by [channel.board] in its configuration; a channel that exists gets one when it is begun anew"
     )]
     NoBoard {
         /// The channel.

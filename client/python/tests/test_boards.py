@@ -124,7 +124,7 @@ def test_what_cannot_be(room: str) -> None:
                 opened()
             assert refused.value.code == "no board"
             # It once named a call of the library in Rust.
-            assert "::" not in str(refused.value) and "shmcast pub --board" in str(refused.value)
+            assert "::" not in str(refused.value) and "shmcast pub --set board.key" in str(refused.value)
     with prices(room), pytest.raises(ValueError):
         shmcast.Subscriber("t", dir=room, conflate="yes")  # type: ignore[arg-type]
     with pytest.raises(shmcast.MismatchError):

@@ -82,7 +82,7 @@ impl Form {
 
     fn recv_words(self, hosts: &Hosts) -> String {
         let lines = match self {
-            Self::Unicast => "--unicast".to_owned(),
+            Self::Unicast => "--set receive.unicast=true".to_owned(),
             Self::Multicast => format!("--from {GROUP} --from {} --interface vb0 --interface vb1", SECOND.0),
             Self::Native | Self::Sealed => format!("--from {GROUP} --interface vb0"),
         };
@@ -95,10 +95,10 @@ impl Form {
     fn more_words(self, hosts: &Hosts) -> String {
         match self {
             Self::Unicast | Self::Multicast => String::new(),
-            Self::Native => "--profile native".to_owned(),
+            Self::Native => "--set profile=native".to_owned(),
             Self::Sealed => {
                 sealed(hosts);
-                format!("--profile native --keys {}", hosts.keys().display())
+                format!("--set profile=native --set keys={}", hosts.keys().display())
             }
         }
     }

@@ -35,13 +35,13 @@ impl Scene {
             publisher.publish_with(format!("{n:0100}").as_bytes(), mark).unwrap();
         }
         publisher.close();
-        let recorded = host.run(&format!("record ticks --to {} --file 1MiB --until-end", journal.display()));
+        let recorded = host.run(&format!("record ticks --to {} --set file=1MiB --until-end", journal.display()));
         assert!(recorded.status.success(), "{}", text(&recorded.stderr));
         let scene = Self { host, journal };
         scene.host.run("rm ticks");
         let input = scene.host.file("input", b"a\nb\nc\n");
-        let more = format!("--capacity 64KiB --max-message 1000 --input {}", input.display());
-        let on = scene.host.run(&format!("pub ticks {more} --continue-from {}", scene.shown()));
+        let more = format!("--capacity 64KiB --set max_message=1000 --input {}", input.display());
+        let on = scene.host.run(&format!("pub ticks {more} --set continue_from={}", scene.shown()));
         assert!(on.status.success(), "{}", text(&on.stderr));
         scene
     }
@@ -86,7 +86,7 @@ impl Scene {
         vec![
             (format!("journal cut {journal} {}", out("cut").display()), out("cut")),
             (format!("journal join {} {journal}", out("join").display()), out("join")),
-            (format!("journal export {journal} --pcap {}", out("x.pcap").display()), out("x.pcap")),
+            (format!("journal export {journal} {}", out("x.pcap").display()), out("x.pcap")),
         ]
     }
 
@@ -175,8 +175,8 @@ fn few_descriptors_never_make_a_journal_empty() {
         // A publisher never begins at 1 beside a journal that it cannot read.
         scene.host.run("rm ticks");
         let input = scene.path("input").display().to_string();
-        let more = format!("--capacity 64KiB --max-message 1000 --input {input} --json");
-        let on = limited(&format!("pub ticks {more} --continue-from {}", scene.shown()));
+        let more = format!("--capacity 64KiB --set max_message=1000 --input {input} --json");
+        let on = limited(&format!("pub ticks {more} --set continue_from={}", scene.shown()));
         if on.status.success() {
             let sums: Value = serde_json::from_slice(&on.stdout).unwrap();
             let first = sums["first_sequence"].as_u64().unwrap();
@@ -190,7 +190,7 @@ fn few_descriptors_never_make_a_journal_empty() {
         scene.host.run("rm ticks");
         Scene::clear(&scene.journal);
         assert!(Command::new("cp").arg("-r").arg(&whole).arg(&scene.journal).status().unwrap().success());
-        let on = scene.host.run(&format!("pub ticks {more} --continue-from {}", scene.shown()));
+        let on = scene.host.run(&format!("pub ticks {more} --set continue_from={}", scene.shown()));
         assert!(on.status.success(), "{}", text(&on.stderr));
         Scene::clear(&scene.journal);
         assert!(Command::new("cp").arg("-r").arg(&whole).arg(&scene.journal).status().unwrap().success());
@@ -217,10 +217,10 @@ fn what_exceeds_a_size_limit_or_a_disk_is_an_error_and_leaves_nothing() {
     }
     scene.host.run("rm ticks");
     let input = scene.path("input").display().to_string();
-    let on = format!("pub ticks --capacity 64KiB --max-message 1000 --input {input} --continue-from");
+    let on = format!("pub ticks --capacity 64KiB --set max_message=1000 --input {input} --set continue_from=");
     // Its ring has room, and its note in the journal has none.
     let before = fs::read_dir(scene.files()[0].parent().unwrap()).unwrap().count();
-    let output = limited(&scene.host, 4, &format!("{shmcast} {on} {}", scene.shown()));
+    let output = limited(&scene.host, 4, &format!("{shmcast} {on}{}", scene.shown()));
     assert!(text(&output.stderr).contains("File too large"), "{}", text(&output.stderr));
     assert!(!scene.path("channels/ticks").exists(), "a channel without its note");
     assert_eq!(fs::read_dir(scene.files()[0].parent().unwrap()).unwrap().count(), before);
@@ -287,8 +287,8 @@ fn a_read_only_journal_is_read_and_nothing_else() {
     // No publisher and no recorder goes on where nothing can be noted.
     scene.host.run("rm ticks");
     let input = scene.path("input").display().to_string();
-    let on = format!("pub ticks --capacity 64KiB --max-message 1000 --input {input}");
-    let output = scene.host.run(&format!("{on} --continue-from {}", scene.shown()));
+    let on = format!("pub ticks --capacity 64KiB --set max_message=1000 --input {input}");
+    let output = scene.host.run(&format!("{on} --set continue_from={}", scene.shown()));
     assert!(text(&output.stderr).contains("Read-only file system"), "{}", text(&output.stderr));
     assert!(!scene.path("channels/ticks").exists(), "a channel without its note");
     assert!(scene.host.run(&on).status.success());
@@ -376,8 +376,8 @@ fn planted_links_are_not_followed() {
     let before = fs::read_dir(&away).unwrap().count();
     scene.host.run("rm ticks");
     let input = scene.path("input").display().to_string();
-    let on = format!("pub ticks --capacity 64KiB --max-message 1000 --input {input}");
-    let output = scene.host.run(&format!("{on} --continue-from {} --json", scene.shown()));
+    let on = format!("pub ticks --capacity 64KiB --set max_message=1000 --input {input}");
+    let output = scene.host.run(&format!("{on} --set continue_from={} --json", scene.shown()));
     if output.status.success() {
         // Another stream, in a folder of its own: what the link leads to is nobody's journal.
         let streams = scene.host.run(&format!("journal ls {} --json", scene.shown()));

@@ -26,7 +26,7 @@ fn recorded(host: &Host, times_ms: impl Iterator<Item = Option<u64>>) -> String 
     }
     publisher.close();
     let journal = host.dir.path().join("journal").display().to_string();
-    let output = host.run(&format!("record ticks --to {journal} --file 1MiB --until-end"));
+    let output = host.run(&format!("record ticks --to {journal} --set file=1MiB --until-end"));
     assert!(output.status.success(), "{}", text(&output.stderr));
     journal
 }
@@ -92,7 +92,7 @@ fn a_part_has_every_message_of_its_times_however_the_clock_was_set() {
         let wanted = [json!(first(from)), json!(last(to) + 1), json!(0)];
         assert_eq!([&sums["first_sequence"], &sums["next_sequence"], &sums["missing"]], wanted.each_ref());
         let pcap = out.with_extension("pcap");
-        let sums = host.json(&format!("journal export {journal} --pcap {} {span} --json", pcap.display()));
+        let sums = host.json(&format!("journal export {journal} {} {span} --json", pcap.display()));
         assert_eq!(sums["messages"], last(to) + 1 - first(from), "{span}");
     }
     let span = format!(
@@ -132,7 +132,7 @@ fn messages_without_a_time_count_as_of_their_recording() {
     // The packets of an export have times near the recording, and none is of 1970.
     let pcap = host.dir.path().join("export.pcap").display().to_string();
     let untimed = host.dir.path().join("journal").display().to_string();
-    host.json(&format!("journal export {untimed} --pcap {pcap} --json"));
+    host.json(&format!("journal export {untimed} {pcap} --json"));
     let bytes = std::fs::read(&pcap).unwrap();
     let seconds = u32::from_le_bytes(bytes[24..28].try_into().unwrap());
     assert!(u64::from(seconds) + 10 > begun / 1_000_000_000, "{seconds}");

@@ -172,7 +172,7 @@ class BoardTest {
     /** A conflating reader must know all that it was given, so it cannot begin with older messages. It once could, with the oldest. */
     @Test
     void aConflatingReaderBeginsWithTheLatestMessageOrTheBoard() throws Exception {
-        new Ticks(50).publish(publishers, 1, 400, "--capacity", "64KiB", "--board", "4..8");
+        new Ticks(50).publish(publishers, 1, 400, "--capacity", "64KiB", "--set", "board.key=4..8");
         for (Subscriber.Builder builder : List.of(subscriber().start(Start.OLDEST), subscriber().from(1))) {
             assertEquals(Code.UNSUPPORTED, assertThrows(ShmcastException.class, () -> builder.conflate().open()).code());
         }
