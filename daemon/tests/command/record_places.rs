@@ -30,7 +30,7 @@ impl Scene {
     }
 
     fn record(&self) -> Process {
-        self.host.start(&format!("record ticks --to {} --file 1MiB --json", self.journal().display()))
+        self.host.start(&format!("record ticks --to {} --set file=1MiB --json", self.journal().display()))
     }
 
     /// Publishes so many messages. Returns the last one's sequence.

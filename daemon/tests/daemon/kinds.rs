@@ -129,7 +129,7 @@ fn a_recorder_that_is_stopped_or_killed_costs_each_kind_only_what_is_told() {
     let daemon = Daemon::start(&config());
     let (client, room) = (daemon.client(), scratch());
     let journal = room.path().join("journal");
-    let words = format!("record ticks --to {} --file 1MiB --wait-channel", journal.display());
+    let words = format!("record ticks --to {} --set file=1MiB --wait-channel", journal.display());
     let recorder = || Process::start(&mut daemon.shmcast(&words));
     let mut running = recorder();
     let mut publisher = publishing(&client, "ticks").open().unwrap();

@@ -84,7 +84,7 @@ fn a_recording_follows_its_channel_through_every_change() {
     let dir = room.path().join("journal");
     let strict = config("mode = \"strict\"");
     let mut scene = Scene { daemon: Daemon::start(&strict), number: 0 };
-    let words = format!("record ticks --to {} --file 1MiB --wait-channel", dir.display());
+    let words = format!("record ticks --to {} --set file=1MiB --wait-channel", dir.display());
     let mut recorder = Process::start(&mut scene.daemon.shmcast(&words));
     let mut publisher = scene.open();
     scene.publish(&mut publisher, 100);
@@ -129,7 +129,7 @@ fn a_recording_follows_its_channel_through_every_change() {
     assert!(recorder.is_alive(), "the recorder has ended");
     // A recorder in an empty directory has what the ring has, and what it did not see has a name.
     let other = room.path().join("other");
-    let words = format!("record ticks --to {} --file 1MiB", other.display());
+    let words = format!("record ticks --to {} --set file=1MiB", other.display());
     let late = Process::start(&mut scene.daemon.shmcast(&words));
     scene.publish(&mut publisher, 50);
     wait_until("the late recorder", || recorded(&other).0.contains(&scene.number));
@@ -145,7 +145,7 @@ fn a_time_is_found_whatever_clock_its_ring_has() {
     let room = scratch();
     let dir = room.path().join("journal");
     let mut scene = Scene { daemon: Daemon::start(&config("mode = \"strict\"")), number: 0 };
-    let words = format!("record ticks --to {} --file 1MiB --wait-channel", dir.display());
+    let words = format!("record ticks --to {} --set file=1MiB --wait-channel", dir.display());
     let _recorder = Process::start(&mut scene.daemon.shmcast(&words));
     let mut times = Vec::new();
     for more in
