@@ -235,7 +235,7 @@ fn what_exceeds_a_size_limit_or_a_disk_is_an_error_and_leaves_nothing() {
     }
     // A disk without a byte: nothing is published that the journal does not promise.
     let _ = fs::write(small.path().join("rest"), vec![0; 2 << 20]);
-    let output = scene.host.run(&format!("{on} {}", full.join("j").display()));
+    let output = scene.host.run(&format!("{on}{}", full.join("j").display()));
     assert!(text(&output.stderr).contains("No space left"), "{}", text(&output.stderr));
     assert!(!scene.path("channels/ticks").exists(), "a channel without its journal");
 }
