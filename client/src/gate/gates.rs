@@ -176,7 +176,10 @@ impl Gates {
     }
 
     /// Reads each gate for the first time. A gate whose reader was not lapped is in force at once, because the previous publisher may have
-    /// waited for it. Its lag may be more than the largest lag, because each publisher publishes up to the frontier that it finds.
+    /// waited for this gate.
+    ///
+    /// At this moment the reader may be farther behind than the gate's configured lag, because the publisher publishes up to the frontier
+    /// that it finds in the ring.
     fn begin(
         gates: Vec<(Settled, File)>,
         page: Option<FiguresPage>,

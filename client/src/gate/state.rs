@@ -15,11 +15,12 @@
 //!                            a message waited as long as it may   v      |
 //!                                                              DROPPED --+
 //! ```
-//! A reader has no place in the ring while it reads the journal, and while it must first report a loss. It needs nothing of the ring then,
-//! so no message waits for it. A message that neither journal nor ring has is reported as lost.
+//! A reader has no place in the ring while it reads the journal, or before it has reported a loss. Such a reader needs nothing from the
+//! ring, so no message waits for it. If neither the journal nor the ring has a message, the reader reports the message as lost.
 //!
-//! The publisher waits only for a gate in force. The invariant of *in force*: the ring's frontier is at most the known position plus the
-//! capacity, and the reader has passed that position. So no record that the reader still has to copy is overwritten.
+//! The publisher waits only for a gate that is *in force*. For such a gate, the publisher knows a position that the gate's reader has
+//! passed. The invariant is that the ring's frontier is at most this position plus the capacity. So no record that the reader still has to
+//! copy is overwritten.
 
 use super::config::Then;
 use shmcast_layout::layout::gate::Said;
@@ -170,11 +171,12 @@ pub(super) fn bound_until_next_look(
 /// The way in which a call waits when a gate holds up its message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// It waits for at most the gate's longest wait.
+    /// The call waits for at most the gate's longest wait.
     Waits,
-    /// It never waits.
+    /// The call never waits.
     Never,
-    /// It waits for at most the gate's longest wait, and then publishes in any case, because control records are not refused.
+    /// The call waits for at most the gate's longest wait, and then publishes in any case. Control records are published like this, because
+    /// a gate never refuses them.
     Insists,
 }
 

@@ -193,8 +193,8 @@ impl Files {
         Ok(Some(picked))
     }
 
-    /// Sends the request to the daemon. If the daemon has too many requests, it repeats the request after a pause, which differs between
-    /// readers.
+    /// Sends the request to the daemon. If the daemon answers that it has too many requests, this function pauses and sends the request
+    /// again. The pause differs between readers.
     fn ask(&mut self, wanted: Wanted, read: Option<u64>) -> Result<Picked, JournalError> {
         let begun = Instant::now();
         loop {

@@ -1,6 +1,7 @@
 //! Holds. A hold keeps files of a journal, regardless of their age and size.
 //!
-//! A hold is a file `NAME.hold` in the folder of a stream. It contains a sequence. Files outside the folder have no effect.
+//! A hold is a file `NAME.hold` in the folder of a stream. It contains the first sequence to keep, and keeps only files of this stream.
+//! Files of this name that are in no stream's folder have no effect.
 
 use crate::directory::{is_named, open_directory, remove};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, openat, renameat, statat};

@@ -222,7 +222,8 @@ impl LeaseClient {
         Some(question.encode(out))
     }
 
-    /// Returns when [`LeaseClient::poll_transmit`] has something to send. Returns `None` once the lease is over.
+    /// The time at which [`LeaseClient::poll_transmit`] next has something to send, or `None` once the lease is over. The call returns at
+    /// once.
     pub(crate) fn next_deadline(&self) -> Option<u64> {
         match self.state {
             LeaseState::Gone => None,

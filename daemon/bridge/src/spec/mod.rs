@@ -66,11 +66,12 @@ pub struct BridgeSpec {
     /// The profile of unicast leases, and of lines without a profile of their own; `plain` by default.
     #[serde(default)]
     pub profile: Profile,
-    /// The file with the keys that seal native packets, or blocks of an engine. Nobody but its owner may be able to read it. If this is
-    /// `None`, packets are not sealed.
+    /// The file with the keys of a group. With keys, a bridge over UDP seals its native packets, and an engine seals its blocks. Only the
+    /// owner of the file may be able to read it. If this is `None`, nothing is sealed.
     #[serde(default)]
     pub keys: Option<PathBuf>,
-    /// With keys: whether native packets or blocks without a seal are accepted. The default is `required`, which rejects them.
+    /// If there are keys: the choice to accept or reject native packets without a seal, and blocks without a seal. The default `required`
+    /// rejects both.
     #[serde(default)]
     pub auth: Auth,
     /// The largest datagram that is sent, or in which repairs are received, in bytes: 64 to 65507; 1400 by default.

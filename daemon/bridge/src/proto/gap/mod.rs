@@ -10,14 +10,16 @@
 //!  Expired <───────────────────────────────────┴───────────────────────── Expired (policy Skip)
 //! ```
 //! A hole is removed when its messages arrive, from a line or a server. An expired hole is removed when the receiver skips it. Each request
-//! covers a part of a hole, and is cut to the size that one datagram can answer. The number of unanswered requests is bounded.
+//! covers a part of a hole that fits one datagram of the answer. The number of unanswered requests is bounded.
 //!
-//! A hole is *shown* once its messages surely exist: two packets, or a server, have gone past them. Until then it is only a *claim*, which
-//! anybody can make with one packet. Claims are requested. They are never given up, however old they are, but they are removed when they
-//! are contradicted.
+//! A hole is a *claim* or is *shown*:
 //!
-//! Invariant: holes are sorted and never overlap. Each message from the next one to deliver up to the horizon is in a hole or in the store.
-//! The receiver maintains this. This module knows no data, sessions or deliveries.
+//! - A claim rests on one packet, which anybody can forge. The messages of a claim are requested. A claim never expires, however old it is,
+//!   and is removed when another packet contradicts it.
+//! - A hole is shown once its messages surely exist, because two packets or a server had later messages.
+//!
+//! The receiver maintains an invariant: holes are sorted and never overlap, and each message from the next one to deliver up to the horizon
+//! is in a hole or in the store. This module knows no data, sessions or deliveries.
 
 mod config;
 mod evidence;

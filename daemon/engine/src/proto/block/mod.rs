@@ -21,14 +21,18 @@
 //! All numbers are big-endian. The body of data and fragments has the form of a native packet's body. Other kinds have an empty body. A
 //! sealed body ends with 16 bytes of seal.
 //!
-//! Data completes its messages. A fragment completes its message if it is the message's last one. A gap completes sequences that will never
-//! arrive. An end and a takeover complete nothing. A takeover says that another writer continues.
+//! The kind of a block decides which sequences the block completes:
 //!
-//! A block needs nothing from the log: its sequences give its place in the stream, and its CRC covers all its bytes. So the log may reorder
-//! or lose blocks, and readers notice it.
+//! - Data completes the sequences of its messages.
+//! - A fragment completes the sequence of its message if it is the message's last fragment.
+//! - A gap completes sequences whose messages will never arrive.
+//! - An end completes none, and neither does a takeover, which says that another writer continues.
 //!
-//! The seal also covers the 72 bytes of the head, with 0 in place of the block's own CRC. The CRC covers the sealed bytes. So the CRCs, and
-//! the links between blocks, can be checked without keys ([`seal`](super::seal)).
+//! A reader can judge a block by the block alone: the sequences give the block's place in the stream, and the CRC covers all its bytes. So
+//! readers notice it if the log reorders, loses or damages blocks.
+//!
+//! The seal covers the body and the 72 bytes of the head, with 0 in place of the block's own CRC. The CRC is computed after sealing, over
+//! the sealed bytes. So the CRCs and the links between blocks can be checked without keys ([`seal`](super::seal)).
 
 #[cfg(test)]
 mod tests;
