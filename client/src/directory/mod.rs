@@ -8,12 +8,13 @@
 //!     readers/PID-RANDOM   one page a subscriber, locked while it lives
 //!     gates/GATE           one page a gate, locked while a reader holds it
 //! ```
-//! To remove a channel, a process first renames it to `DIR/.removed-RANDOM`. So no other process ever finds a channel without some of its
-//! files. Names that begin with a dot are never channels.
+//! A process that removes a channel first renames the channel's directory to `DIR/.removed-RANDOM`, and then removes the files. Names that
+//! begin with a dot are never channels. So no other process finds a channel that has lost some of its files.
 //!
-//! File modes decide which users may read. The owner of the files can destroy them, and the kernel keeps other users out. No name leads to
-//! files elsewhere: all names below DIR are resolved in directories that are held open ([`folder`]), and links are not followed. A file is
-//! written to or removed only if it is proved to belong to a channel ([`ours`]).
+//! The modes of the files decide which users may read a channel. Only the owner of the files and root can change or destroy them.
+//!
+//! Names below DIR never lead to files elsewhere: they are resolved in directories that are held open ([`folder`]), and links are not
+//! followed. A file is written to or removed only if it is proved to belong to a channel ([`ours`]).
 
 mod files;
 mod folder;

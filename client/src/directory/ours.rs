@@ -14,8 +14,8 @@
 //! | `gates/.figures` | always: only the owner makes files in `gates` |
 //! | `gates/.new-RANDOM` | always, as for `gates/.figures` |
 //!
-//! `readers` must be a directory and not a link. It and `.segment.new` are ours only beside a `lock` or a `segment` that is ours, because a
-//! publisher makes the lock first. Every other entry is foreign.
+//! `readers` must be a directory and not a link. A publisher makes `lock` before any other file. So `readers` and `.segment.new` are ours
+//! only beside a `lock` or a `segment` that is ours. An entry that the table does not name is foreign.
 
 use super::folder::{Folder, is_directory, is_plain, mode};
 use crate::error::ChannelError;

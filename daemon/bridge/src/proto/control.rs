@@ -1,7 +1,8 @@
-//! shmcast's own control datagrams: leases, cookies, claims of egresses, and a server's answer that it does not send the messages asked
-//! for, because they are gone, must wait, or are not published yet.
+//! shmcast's own control datagrams. They carry leases, cookies and claims of egresses. A server also answers with one of them if it does
+//! not send requested messages, because the messages are gone, must wait, or are not published yet.
 //!
-//! They share sockets with MoldUDP64. A MoldUDP64 receiver must never mistake them for a packet with messages, even if it checks nothing:
+//! Control datagrams share sockets with MoldUDP64. A MoldUDP64 receiver must never mistake a control datagram for a packet with messages,
+//! even if the receiver checks nothing:
 //! ```text
 //! 0xFF 'S' 'H' 'M' 'C' version kind 0xFF 0 0 | sequence 0 (8 bytes) | count 0 (2 bytes) | body
 //! ```

@@ -6,14 +6,16 @@
 //! Listen  ── an order, and the claim of the one that sends, or none for 3 x `takeover` ──> Active
 //! Active  ── hears a higher claim, and that egress's packets ──> Standby
 //! ```
-//! All egresses of a stream have the same bytes under the same sequences, so at worst two of them send the same packets.
+//! All egresses of a stream have the same messages under the same sequences. So two active egresses do no harm: they send the same
+//! messages twice.
 //!
-//! An egress that takes over repeats the packets that may not have reached every receiver. It begins 64 packets before the last one that it
-//! heard on the line, or at the sequence before which everything was sent, as the other egress's claims say.
+//! An egress that takes over repeats the packets that may not have reached every receiver. It begins at one of two places: 64 packets before
+//! the last packet that it heard on the line, or at the sequence that the other egress's claims name as sent.
 //!
-//! A claim alone does not stop an active egress, because anybody can forge one packet.
+//! An active egress stops only if it hears a higher claim and also packets of the egress that made the claim. The claim alone is not
+//! enough, because anybody can forge one packet.
 //!
-//! The egresses of a mirror, whose ring is published by a bridge, yield to the egresses of the publisher's own host.
+//! A mirror is a host whose ring is published by a bridge. The egresses of a mirror yield to the egresses of the publisher's own host.
 
 use std::net::IpAddr;
 
