@@ -85,10 +85,12 @@ pub enum Event<'a> {
         /// The epoch of the new publisher.
         epoch: u64,
     },
-    /// The publisher died without closing the channel, and no other publisher has taken over yet. The event arrives once per death, after
-    /// everything that the publisher published. Request it with [`watch_publisher`](crate::SubscriberBuilder::watch_publisher). Receiving
-    /// again waits for the next publisher. If the next publisher takes over before this reader polls, the reader gets only
-    /// [`NewEpoch`](Self::NewEpoch).
+    /// The publisher died without closing the channel, and no other publisher has taken over yet. Request this event with
+    /// [`watch_publisher`](crate::SubscriberBuilder::watch_publisher). It arrives once per death, after everything that the publisher
+    /// published.
+    ///
+    /// The next call that receives waits for the next publisher. If the next publisher takes over before this reader polls, the reader gets
+    /// only [`NewEpoch`](Self::NewEpoch).
     PublisherGone {
         /// The epoch of the publisher that died.
         epoch: u64,
@@ -98,9 +100,9 @@ pub enum Event<'a> {
         /// The session's identity, as in its packets.
         session: [u8; 10],
     },
-    /// The channel began again: sequences count from 1. There are two reasons: the daemon lost the memory of a channel without a journal,
-    /// or a publisher restarted the channel, such as a bridge whose source was restarted. Earlier messages that the reader has not received
-    /// by now are lost.
+    /// The channel began again, and its sequences count from 1. Earlier messages that the reader has not received by now are lost. There
+    /// are two possible reasons: the daemon lost the memory of a channel without a journal, or a publisher restarted the channel. A bridge
+    /// restarts its channel if the source of the feed was restarted.
     Restarted,
     /// A publisher closed the channel. Receiving again continues with the next publisher, and waits for one if there is none yet. A
     /// subscriber that reads from the journal gets this event for each publisher that has closed. Call
@@ -141,9 +143,12 @@ pub enum RecvError {
     /// The channel has moved to a segment without a board. Nothing was consumed.
     #[error("the channel goes on without a board: give its configuration one again, or read the stream")]
     NoBoard,
-    /// The next message is neither in the ring nor in the journal. Either the journal's recorder runs, but for two seconds it has neither
-    /// written this message nor reported it as lost. Or the daemon that lends the journal has not answered for two seconds, but for less
-    /// than ten. Nothing was consumed: receive again to wait longer, or seek.
+    /// The next message is neither in the ring nor in the journal. There are two possible reasons:
+    ///
+    /// - The journal's recorder runs, but for two seconds it has neither written this message nor reported it as lost.
+    /// - The daemon that lends the journal has not answered for two seconds, but for less than ten.
+    ///
+    /// Nothing was consumed: receive again to wait longer, or seek.
     #[error(
         "sequence {sequence} is no longer in the ring and not yet in the journal, whose recorder or daemon stands still: receive \
          again to wait for it, or go on elsewhere"

@@ -66,8 +66,10 @@ pub(super) struct Inventory {
 
 impl Inventory {
     /// Reads all entries of `folder`. If the caller does not hold the channel's lock, publishers and removers may change the folder
-    /// meanwhile. Their files may then be missing in the result, but never count as foreign. The reason: publishers make the lock file
-    /// first, and removers remove it last. This function checks the lock after it has listed the folder, and before all other entries.
+    /// meanwhile. The result may then lack some of their files, but never counts such a file as foreign.
+    ///
+    /// Publishers make the lock file before all other files, and removers remove it after all others. This function lists the folder first,
+    /// then checks the lock, and then checks the other entries. So each file of a publisher or remover is checked beside a lock.
     pub(super) fn of(folder: &Folder) -> io::Result<Self> {
         let names = sorted_names(folder)?;
         let lock = lock_of(folder)?;

@@ -79,9 +79,11 @@ pub struct Lent {
 }
 
 impl Journal {
-    /// Opens the file that has the wanted message, to lend it to a reader in another process. If nothing that old is kept, it opens the
-    /// oldest file. If the message is not recorded yet, it opens the newest file. Returns `None` if there is no file. Call
-    /// [refresh](Self::refresh) before, so that the list has newer files.
+    /// Opens the file that has the wanted message, to lend it to a reader in another process. Call [refresh](Self::refresh) before, so that
+    /// the list has newer files.
+    ///
+    /// If the message is older than all files, this opens the oldest file. If the message is not recorded yet, it opens the newest file.
+    /// Returns `None` if there is no file.
     ///
     /// `read` is the salt of a file that the reader has read to its end. Then a later file is lent, if there is one. The salt is needed
     /// because several files may begin with the same sequence, and have control records.

@@ -414,8 +414,8 @@ impl Journal {
         self.files.first().map(|file| file.header.sequence)
     }
 
-    /// Whether a recorder runs. A recorder holds the directory's [lock](take_lock). Each refresh opens the lock's file. If this user may
-    /// not open that file, the result is false. Cost: one system call.
+    /// Returns true if a recorder runs, and if this user may open the file of the directory's [lock](take_lock). A recorder holds this
+    /// lock. Each refresh opens the lock's file, and this call checks the lock. Cost: one system call.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;

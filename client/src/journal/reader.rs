@@ -36,10 +36,12 @@ pub enum Entry<'a> {
 
 /// Reads a journal in order. It returns each sequence once, in a message, a gap or a loss.
 ///
-/// The reader uses `pread` and reads 1 MiB ahead. It allocates that much, or the largest frame of the files if that is more (32 MiB at
-/// most). It checks everything before it returns it: checksums, salts, numbers, chains and sequences. A part that fails the check is
-/// [`Entry::Lost`] with exactly its sequences. If retention removed old files before this reader reached them, the reader reports their
-/// messages as lost with [`Cause::Cut`].
+/// The reader uses `pread` and reads 1 MiB ahead. It allocates 1 MiB, or the size of the largest frame of the files if this is more (32 MiB
+/// at most).
+///
+/// The reader checks checksums, salts, numbers, chains and sequences before it returns anything. It returns a part that fails the check as
+/// [`Entry::Lost`] with exactly the part's sequences. If retention removed old files before this reader reached them, the reader reports
+/// their messages as lost with [`Cause::Cut`].
 #[derive(Debug)]
 pub struct Reader {
     pub(super) files: Files,

@@ -234,9 +234,11 @@ impl PublisherBuilder {
         self
     }
 
-    /// Sets the clock that stamps messages. Only for a new channel that is a file. The default is the CPU's counter if it is invariant, and
-    /// CLOCK_MONOTONIC otherwise. The counter takes some 10 ns to read, CLOCK_MONOTONIC some 25 ns. Choose CLOCK_MONOTONIC for readers
-    /// whose language cannot read the counter, such as Java. A counter that is not invariant is never used.
+    /// Sets the clock that stamps messages. Only for a new channel that is a file. The default is the CPU's counter if the counter is
+    /// invariant, and CLOCK_MONOTONIC otherwise. A counter that is not invariant is never used.
+    ///
+    /// The counter takes some 10 ns to read, CLOCK_MONOTONIC some 25 ns. Choose CLOCK_MONOTONIC for readers whose language cannot read the
+    /// counter, such as Java.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -304,9 +306,11 @@ impl PublisherBuilder {
         self
     }
 
-    /// Gives a new channel a board: the last message of each key. Readers join it to the stream by [`Start::Board`](crate::Start::Board).
-    /// If a channel has a board, each of its publishers updates the board, even without this call. An existing channel, or a channel of a
-    /// daemon, must have the same board. A channel without a board gets one only with [`anew`](Self::anew).
+    /// Gives a new channel a board, which has the last message of each key. A reader gets these messages, and then the stream, with
+    /// [`Start::Board`](crate::Start::Board).
+    ///
+    /// An existing channel, or a channel of a daemon, must have the same board. A channel without a board gets one only with
+    /// [`anew`](Self::anew). If a channel has a board, each of its publishers updates the board, even without this call.
     ///
     /// Cost: each message is stored once more, some 10 to 20 ns for 64 bytes. [`BoardSpec::bytes`] returns the size of the memory.
     ///
@@ -350,9 +354,13 @@ impl PublisherBuilder {
     /// most 20 ms.
     ///
     /// # Errors
-    /// [`ChannelError::InUse`] with the holder while another publisher lives. [`ChannelError::NotAChannel`] for a directory that holds
-    /// foreign files. [`ChannelError::Mismatch`], [`ChannelError::Mode`], [`ChannelError::Segment`] and others. [`ChannelError::Journal`]
-    /// with [`continue_from`](Self::continue_from). [`ChannelError::Gate`] with [`gate`](Self::gate). After any of these errors, nothing has changed.
+    /// - [`ChannelError::InUse`], with the holder, while another publisher lives
+    /// - [`ChannelError::NotAChannel`] for a directory that holds foreign files
+    /// - [`ChannelError::Journal`] with [`continue_from`](Self::continue_from)
+    /// - [`ChannelError::Gate`] with [`gate`](Self::gate)
+    /// - [`ChannelError::Mismatch`], [`ChannelError::Mode`], [`ChannelError::Segment`] and others
+    ///
+    /// After any of these errors, nothing has changed.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

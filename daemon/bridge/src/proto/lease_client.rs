@@ -67,8 +67,9 @@ pub(crate) struct LeaseClient {
 }
 
 impl LeaseClient {
-    /// Makes a client that starts to ask at `now_ns`. With `live` it asks for the feed's live packets. Without it, the lease only proves
-    /// our address to a retransmission server. `lease_ms` 0 leaves the duration to the server. `seed` should be random.
+    /// Makes a client that starts to ask at `now_ns`. With `live`, the client asks for the feed's live packets. Without `live`, the lease
+    /// only proves our address to a retransmission server. `lease_ms` is the wished duration, and 0 leaves the duration to the server.
+    /// `seed` should be random.
     pub(crate) fn new(now_ns: u64, live: bool, lease_ms: u32, seed: u64) -> LeaseClient {
         LeaseClient {
             live,

@@ -196,9 +196,9 @@ pub struct ReceiveSpec {
     /// Whether the bridge requests a lease from the servers, which proves its address to them; true by default. Servers of other makes have
     /// no leases.
     pub lease: bool,
-    /// The multicast group of the servers' plain repairs for all receivers, as the servers have it in `repair.group`; none if `None`. The
-    /// interface is that of the first multicast line. Only packets of `servers` are accepted. Native repairs for all receivers arrive on
-    /// the lines and need no group.
+    /// The multicast group on which the servers send plain repairs for all receivers, as in their `repair.group`. If `None`, the bridge
+    /// joins no such group. The bridge joins the group on the interface of the first multicast line, and accepts only packets of `servers`.
+    /// Native repairs for all receivers arrive on the lines and need no group.
     pub repair_group: Option<SocketAddr>,
     /// The policy for messages that no server has; `skip` by default.
     pub gap: GapMode,

@@ -288,9 +288,10 @@ impl Election {
         self.role = Role::Standby;
     }
 
-    /// Makes this egress active, as an operator asked. If this egress knows the sequence that the active sender has sent, it becomes active at
-    /// once. Otherwise it waits for the active sender's claim. If no claim arrives in three times `takeover_ms`, no sender is active, and this
-    /// egress becomes active. Does nothing if it is active already.
+    /// Makes this egress active, as an operator asked. Does nothing if the egress is active already.
+    ///
+    /// If this egress knows the sequence that the active sender has sent, it becomes active at once. Otherwise it waits for the active
+    /// sender's claim. If no claim arrives in three times `takeover_ms`, no sender is active, and this egress becomes active.
     pub(crate) fn order(&mut self, now_ns: u64) {
         if self.role != Role::Active && self.ordered_until_ns.is_none() {
             self.ordered_until_ns = Some(now_ns + 3 * self.config.takeover_ns);

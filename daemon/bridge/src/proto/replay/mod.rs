@@ -7,8 +7,8 @@
 //! **Sources.** A source that is not allowed gets no reply. A source with a lease has proved its address (see `lease`). A source without a
 //! lease gets at most three times as many bytes as it sent, unless the operator trusts the network.
 //!
-//! **Rates.** Each source has a token bucket. The whole server also has one, which leaves the rest of the link to live packets. The rates of
-//! the buckets may grow with the feed, so that a receiver that lags can catch up. When a bucket is empty, the server tells a source with a
+//! **Rates.** Each source has a token bucket. The whole server also has one, so that live packets keep their priority. The rates of the
+//! buckets may grow with the feed, so that a receiver that lags can catch up. When a bucket is empty, the server tells a source with a
 //! proved address to wait, because the source would take silence for loss.
 //!
 //! **Journal.** If the channel has a journal, the server also sends messages that the ring no longer has (`past`). It answers a request for
