@@ -69,7 +69,8 @@ impl Inventory {
     /// meanwhile. The result may then lack some of their files, but never counts such a file as foreign.
     ///
     /// Publishers make the lock file before all other files, and removers remove it after all others. This function lists the folder first,
-    /// then checks the lock, and then checks the other entries. So each file of a publisher or remover is checked beside a lock.
+    /// then checks the lock, and then checks the listed entries. So if a listed file of a publisher or a remover still exists, the check
+    /// found the lock.
     pub(super) fn of(folder: &Folder) -> io::Result<Self> {
         let names = sorted_names(folder)?;
         let lock = lock_of(folder)?;

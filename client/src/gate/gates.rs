@@ -1,7 +1,8 @@
 //! The publisher's end of its gates: it reads their pages, waits for their readers, and counts the waits.
 //!
-//! The ring's writer refuses a record that would take its frontier beyond a bound. Only then does the publisher call this module. A look
-//! reads the lock and the page of each gate. Then the publisher raises the bound as far as all gates allow:
+//! The ring's writer refuses a record that would take the ring's frontier beyond a bound. Only after such a refusal does the publisher call
+//! this module. The module looks at each gate, which means that it reads the gate's lock and page. Then the publisher raises the bound as
+//! far as all gates allow:
 //!
 //! - for a gate in force, to the position that its reader has passed, plus the lag;
 //! - for any other gate, to a quarter of the lag beyond the tail, so that the publisher soon notices a reader that has just attached.

@@ -1,7 +1,8 @@
 //! The segments and reader pages that a daemon hands out. This module is for programs that own channels on behalf of other programs.
 //!
-//! All of them are anonymous memory of the hosting user, with a sealed size. So no process can truncate the memory under a map, and only
-//! the host (and root) can open it again for writing. Each reader gets a read-only descriptor that the host opens for this reader.
+//! All segments and pages are anonymous memory of the hosting user, with a sealed size. So no process can truncate the memory under a map.
+//! Only the host and root can open the memory again for writing. Each reader gets a read-only descriptor that the host opens for this
+//! reader.
 //!
 //! Functions of this module have no examples, because they are useful only with a control socket, as in the daemon's `server/registry`.
 

@@ -1,8 +1,8 @@
-//! Promotes a mirror to a channel of this host. A mirror is a channel that was received from another host. It is promoted when that host,
-//! which had the publisher, is lost.
+//! Promotes a mirror to a channel of this host. A mirror is a channel that was received from another host. It is promoted when the host
+//! with the channel's publisher is lost.
 //!
-//! A promotion skips 2^32 sequences, so that no sequence is used twice even if the lost host published more messages than arrived here. The
-//! ring then has a gap, and after it a later session of the same tag. The channel is sent under that session from then on.
+//! A promotion skips 2^32 sequences. So no sequence is used twice, even if the lost host published more messages than arrived here. After a
+//! promotion, the ring has a gap and then a later session of the same tag. The channel is sent under that session from then on.
 
 use shmcast::{MAX_SEQUENCE, PublishError, Publisher};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The daemon's configuration: a TOML file. Each of its sections is a struct.
 //!
-//! An unknown field is an error, which names its position in the file and the nearest valid name. So a misspelt access list never opens a
-//! channel to everybody. A setting that is legal but unwise is a [`Warning`].
+//! An unknown field is an error. The error names the field's position in the file and the nearest valid name. So a misspelt access list
+//! never opens a channel to everybody. A setting that is legal but unwise is a [`Warning`].
 //!
 //! This module opens no socket and makes no channel. The client library has the rules for sizes, names and labels.
 

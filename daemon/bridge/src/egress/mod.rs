@@ -1,10 +1,12 @@
 //! The egress sends a local channel to other hosts. It is a reader of the ring like any other. It packs the messages that are waiting, and
 //! never waits until a packet is full.
 //!
-//! One thread reads the ring and sends to every line and lease. `repair` retransmits on another thread, so that live traffic is sent first.
-//! The publisher waits for neither thread. If it overwrites messages before the bridge has read them, the bridge counts them as missed, and
-//! receivers get an exact gap. After the start, the loop makes only the system calls that send, sleep or yield. On native lines, each pulse
-//! needs one more, which asks for the clock's error.
+//! One thread reads the ring and sends to every line and lease. Another thread, `repair`, retransmits, so that live traffic is sent first.
+//! The publisher waits for neither thread. If the publisher overwrites messages before the bridge has read them, the bridge counts these
+//! messages as missed, and receivers get an exact gap.
+//!
+//! After the start, the loop of the first thread makes only the system calls that send, sleep or yield. On native lines, each pulse needs
+//! one more call, which asks for the clock's error.
 
 use shmcast::sys::slice;
 use shmcast::{ChannelError, History, Subscriber, SubscriberBuilder, Wait};

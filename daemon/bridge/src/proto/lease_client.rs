@@ -1,7 +1,7 @@
 //! The client's side of a unicast lease. It gets the lease, renews it and returns it. The module `lease` shows the exchange.
 //!
 //! The client renews after a third of the lease. It repeats unanswered questions at growing intervals. It restarts the exchange if the
-//! server no longer knows it. The caller owns the socket. Requests, unicast packets and lease messages must all use this socket.
+//! server no longer knows the client. The caller owns the socket. Requests, unicast packets and lease messages must all use this socket.
 
 use super::control::{CONTROL_MAX_BYTES, COOKIE_BYTES, ControlDatagram, Cookie};
 use super::{MILLISECOND_NS, SECOND_NS, splitmix};

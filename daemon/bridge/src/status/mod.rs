@@ -1,8 +1,8 @@
 //! The status of a running bridge, readable from other threads.
 //!
-//! The bridge's threads count in plain numbers. Every few milliseconds they copy these to a [`Board`], word by word with relaxed stores, so
-//! that a reader never delays them. Each number is correct. Two numbers that are read together may be some milliseconds apart. This module
-//! does not format or judge the numbers.
+//! The bridge's threads count in plain numbers. Every few milliseconds they copy the numbers to a [`Board`], word by word with relaxed
+//! stores, so that a reader never delays them. Each number is correct, but two numbers that are read together may be some milliseconds
+//! apart. This module does not format or judge the numbers.
 
 use serde::Serialize;
 use std::marker::PhantomData;

@@ -2,9 +2,13 @@
 //!
 //! The caller reads its ring and pushes messages until there are no more or the batch is full. Then it sends the batch. A packet is closed
 //! when it is full, or when no message is waiting, and never later. The packets of a batch are in consecutive slots of one slab, so that
-//! one `sendmmsg` can send them. After data, heartbeats first follow quickly and then become rarer, so that receivers soon notice if the
-//! last packet was lost. This module knows no repairs (`replay`), destinations or ring. The sender of a native line also sends the marks of
-//! messages. It sends pulses in place of heartbeats, and fragments of messages that are larger than a packet.
+//! one `sendmmsg` can send them.
+//!
+//! After data, heartbeats follow quickly at first and then become rarer, so that receivers soon notice if the last packet was lost. The
+//! sender of a native line sends pulses in place of heartbeats. It also sends the marks of messages, and sends messages that are larger
+//! than a packet in fragments.
+//!
+//! This module knows no repairs (`replay`), no destinations and no ring.
 //!
 //! ```text
 //! loop { push.. ; close; if batch is not empty { send each datagram(); clear(now) } else { send poll_idle(now) } }
