@@ -17,10 +17,12 @@ use std::time::Duration;
 
 /// The sending end of a transport.
 pub trait Sender {
-    /// Sends one message to all receivers. Returns how often it tried again because there was no room. `sent` is the time in
-    /// the payload in clock ticks, for transports whose messages have a time. It is 0 back to back. Every implementation
-    /// must be `#[inline(always)]`. The rig calls `send` in two places. Otherwise the compiler might inline the call for one
-    /// ring and not for another.
+    /// Sends one message to all receivers. Returns how often it tried again because there was no room. `sent` is the
+    /// time in the payload in clock ticks, for transports whose messages have a time. If messages are sent back to
+    /// back, `sent` is 0.
+    ///
+    /// Every implementation must be `#[inline(always)]`, because the rig calls `send` in two places. Without the
+    /// attribute, the compiler might inline the call for one ring and not for another.
     ///
     /// # Errors
     /// An error that ends the round.

@@ -1,10 +1,9 @@
-//! The end of a journal, and the start of a ring that continues after it.
-//!
-//! When a channel's memory is gone, such as after a reboot, the channel's sequences continue after its journal. If the journal ends with a
-//! clean record, they continue at the next sequence. Otherwise they continue after the reserve, which no publisher has passed.
+//! The end of a journal, and the start of a ring that continues after it. When a channel's memory is gone, such as after a reboot, the
+//! channel's sequences continue after its journal: at the next sequence if the journal ends with a clean record, and otherwise after the
+//! reserve, which no publisher has passed.
 //!
 //! Before any process sees the new ring, a file in the journal is made safe from a power cut. The file names the sequences that are left
-//! out, the ring, and the next reserve. So a reader of the journal finds the ring, and no sequence is used twice, whatever happens next.
+//! out, the ring, and the next reserve. So a reader of the journal finds the ring, and no sequence is used twice.
 
 use super::cursor::{Cursor, Step};
 use super::header::{boot, header_of, salt};

@@ -1,24 +1,32 @@
 //! The messages of the control socket: requests of programs, replies of the daemon, and reports of channels.
 //!
-//! One packet holds one JSON object of at most [`MAX_PACKET`](crate::sys::handoff::MAX_PACKET) bytes, with the descriptors beside it. A
-//! connection begins with [`Request::Hello`]. Each connection is one attachment: the attachment lasts as long as the program holds the
-//! connection, and ends with it, for whatever reason. Unknown requests and fields are errors, so that neither side guesses.
+//! One packet holds one JSON object of at most [`MAX_PACKET`](crate::sys::handoff::MAX_PACKET) bytes, with the descriptors beside it.
+//! Unknown requests and fields are errors, so that neither side guesses.
+//!
+//! A connection begins with [`Request::Hello`]. Each connection is one attachment. The attachment lasts as long as the program holds the
+//! connection, and ends with the connection, for whatever reason.
 //!
 //! `CONTROL.md`, which lies beside `SPEC.md`, describes the conversation for other languages: each request with its reply and the
 //! descriptors on both sides, and the packets that the daemon sends without a request.
 //!
 //! A bell is one end of a stream socket pair. The reader makes the pair, keeps the other end, and sends the bell to the daemon. A byte from
-//! the reader says that it is about to sleep. A byte from the daemon says that there may be something to read. Each reader has a pair of
-//! its own, so that no process can take, stop or forge the bytes of another.
+//! the reader says that the reader is about to sleep. A byte from the daemon says that there may be something to read. Each reader has a
+//! pair of its own, so that no process can take, stop or forge the bytes of another reader.
 //!
-//! After a program has subscribed, the daemon may send `moved` at any time, with the new segment and its lock. A reader that set `watch`
-//! may also get `publisher-gone`. This packet means nothing once the segment's state has changed, because the state decides. A publisher
-//! gets `cut-off` when its channel was taken from it. The daemon sends `moved` and `cut-off` after the charter says so, and the charter
-//! decides ([`layout::charter`](crate::layout::charter)).
+//! After a program has subscribed, the daemon may send packets without a request:
+//!
+//! - `moved` has the new segment and its lock. It may come at any time.
+//! - `publisher-gone` goes to a reader that set `watch`. It means nothing once the segment's state has changed, because the state decides.
+//! - `cut-off` goes to a publisher whose channel was taken from it.
+//!
+//! The daemon changes the charter before it sends `moved` or `cut-off`, and the charter decides
+//! ([`layout::charter`](crate::layout::charter)).
 //!
 //! The lock of a segment is a sealed file that holds the segment's uuid. The publisher keeps the file locked. Readers hold a descriptor of
-//! the file that cannot lock it. After a daemon has died, a program attaches again to the next daemon and sends this descriptor. From it
-//! the next daemon learns whether the publisher lives, even if the publisher is stopped and cannot answer itself.
+//! the file that cannot lock it.
+//!
+//! After a daemon has died, a program attaches to the next daemon and sends its descriptor of the lock. From this descriptor the next
+//! daemon learns whether the publisher lives, even if the publisher is stopped and cannot answer itself.
 
 mod gate;
 mod status;

@@ -4,7 +4,7 @@
 //! - [`Writer`] takes frames, results of operations and the time, and returns operations.
 //! - [`recover`] repairs a journal after a crash.
 //!
-//! `sim` runs all three on a simulated disk that loses power.
+//! `sim` runs these three items on a simulated disk that loses power.
 //!
 //! Operations belong to three [`Lane`]s. A lane performs one operation at a time, in order. The lanes run in parallel.
 

@@ -1,7 +1,7 @@
 //! A recorder with its threads.
 //!
 //! One thread, in `drain`, reads the ring and packs frames. Three threads, `write`, `sync` and `help`, perform the operations of the three
-//! lanes. Between them is the [`Writer`], behind one lock. No thread holds this lock during a disk operation.
+//! lanes. The four threads share the [`Writer`], behind one lock. No thread holds this lock during a disk operation.
 
 mod begin;
 mod drain;

@@ -1,7 +1,8 @@
 //! The daemon's recorders, and the files that they lend to readers.
 //!
 //! Each channel with a journal has a thread here. The thread opens the channel as any program does, so the event loop must be free to
-//! answer. It starts a recorder, which has threads of its own, and checks it ten times a second. A recorder that ends is restarted.
+//! answer. The thread starts a recorder, and checks it ten times a second. A recorder has threads of its own. A recorder that ends is
+//! restarted.
 
 mod lending;
 mod reserve;

@@ -1,7 +1,7 @@
 //! The channels, the programs that are attached to them, and the decision which programs may attach.
 //!
-//! This module has plain state, without sockets or time. Connections call it, and execute what it grants. The kernel's lock says whether a
-//! publisher lives. The registry's entry about a publisher only informs people.
+//! This module has plain state, without sockets or time. Connections call this module, and execute what it grants. The kernel's lock of a
+//! segment says whether a publisher lives. The registry's entry about a publisher is only for people who look at the status.
 
 mod channel;
 mod gates;

@@ -277,9 +277,11 @@ impl Writer {
         self.frontier
     }
 
-    /// Sets a bound: the frontier does not go beyond it until the next call. The writer refuses a message that needs more, with
-    /// [`WriteError::BeyondBound`]. It never refuses a control record, but raises a bound that is too low for one. A bound below the
-    /// frontier keeps the frontier unchanged. The default, `u64::MAX`, is no bound.
+    /// Sets a bound for the frontier. Until the next call, the frontier does not go beyond this bound. The default, `u64::MAX`, is no
+    /// bound. A bound below the frontier keeps the frontier unchanged.
+    ///
+    /// The writer refuses a message that needs more than the bound, with [`WriteError::BeyondBound`]. It never refuses a control record,
+    /// and raises a bound that is too low for one.
     pub fn set_bound(&mut self, bound: u64) {
         self.bound = bound;
     }
