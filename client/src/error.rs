@@ -212,8 +212,8 @@ pub enum ChannelError {
         /// The directory in which it lies.
         dir: PathBuf,
     },
-    /// There are two cases. A publisher cannot continue after the given journal; it can publish nothing until the journal is repaired. Or a
-    /// reader cannot read the given journal, or the journal in which it begins.
+    /// There are two cases. Either a publisher cannot continue after the given journal, and can publish nothing until the journal is
+    /// repaired. Or a reader cannot read the given journal, or cannot read the journal in which it begins.
     #[error("channel {name:?}: {source}")]
     Journal {
         /// The channel.

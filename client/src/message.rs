@@ -22,9 +22,9 @@ pub struct Message<'a> {
     /// The time of its publication: the low 48 bits of the channel's clock, for [`Clock::ns_since`](crate::Clock::ns_since). It is 0 if the
     /// publisher does not stamp the message; see [`Stamps`](crate::Stamps).
     pub time: u64,
-    /// `None` for a message that came in the order of the stream. `Some` for a message from the channel's board, which is the newest of its
-    /// key. The number counts the messages of this key that were left out since the reader last got one. It is 0 for a reader that has just
-    /// begun with the board.
+    /// The number of messages of this key that were left out since the reader last got one. It is `Some` for a message from the channel's
+    /// board, which is the newest of its key, and 0 if the reader has just begun with the board. It is `None` for a message that came in
+    /// the order of the stream.
     pub conflated: Option<u64>,
 }
 
@@ -104,9 +104,9 @@ pub enum Event<'a> {
     /// are two possible reasons: the daemon lost the memory of a channel without a journal, or a publisher restarted the channel. A bridge
     /// restarts its channel if the source of the feed was restarted.
     Restarted,
-    /// A publisher closed the channel. Receiving again continues with the next publisher, and waits for one if there is none yet. A
-    /// subscriber that reads from the journal gets this event for each publisher that has closed. Call
-    /// [`is_at_end`](crate::Subscriber::is_at_end) to find out whether it is the channel's end at this moment.
+    /// A publisher closed the channel. The next call that receives continues with the next publisher, and waits if there is none yet. A
+    /// subscriber that reads from the journal gets this event for each publisher that closed the channel. Call
+    /// [`is_at_end`](crate::Subscriber::is_at_end) to find out whether the channel is at its end now.
     End,
 }
 

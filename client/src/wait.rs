@@ -32,9 +32,9 @@ pub enum Wait {
     /// Polls as `Spin` does, for the highest rate. In two cases a reader lets the publisher get ahead for [`BURST_PAUSE`]: it catches up
     /// with the publisher in the middle of a burst, or it takes batches and gets within [`BURST_CLOSE`] messages of the publisher.
     ///
-    /// Near the publisher, cache lines move back and forth between both. A reader that stays behind gets several messages at once from
-    /// lines that are ready. A message that follows [`BURST`] others within [`BURST_WITHIN`] may be delayed by that pause. At lower rates
-    /// there is no difference from `Spin`.
+    /// If a reader is close to the publisher, cache lines move back and forth between the two. A reader that stays behind gets several
+    /// messages at once from lines that are ready. The price is a delay: a message that follows [`BURST`] others within [`BURST_WITHIN`]
+    /// may be late by that pause. At lower rates there is no difference from `Spin`.
     Burst,
     /// Polls this many times, then yields the core after each further poll.
     SpinThenYield(u32),

@@ -77,8 +77,9 @@ pub fn play<S: Sender>(spec: &Spec, open: impl FnOnce() -> Result<S>) -> Result<
     wait_for("stop")
 }
 
-/// Sends all messages. With `PACED` it sends each message at its intended time, and measures the call. Back to back it does
-/// nothing between two sends but make the message. Otherwise the loop would be slower than the ring that it measures.
+/// Sends all messages. With `PACED` it sends each message at its intended time, and measures the call. Without `PACED`
+/// it sends the messages back to back. Between two of these sends it only makes the next message, because more work
+/// would make the loop slower than the ring that it measures.
 #[inline(never)]
 fn run<const PACED: bool>(spec: &Spec, sender: &mut impl Sender, clock: &Clock) -> Result<Published> {
     let mut gate = (spec.gated && sender.needs_gate())

@@ -406,7 +406,7 @@ impl Subscriber {
 
     /// Receives like `recv` without a timeout, in asyncio: other tasks run until an event arrives, and no thread waits.
     ///
-    /// Open the subscriber with wait="park". With any other strategy, and on channels that are files, this iterator polls every
+    /// Open the subscriber with wait="park". With any other strategy, and on channels that are files, this call polls every
     /// millisecond. A task that is cancelled has received nothing. `async for event in subscriber` returns events until the channel is
     /// over. A second iteration waits for the next publisher.
     fn recv_async<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {

@@ -114,9 +114,9 @@ impl Directory {
         &self.path
     }
 
-    /// Returns the state of every channel, in the order of their names. A directory that does not exist holds no channels. A subdirectory
-    /// is no channel if it has neither a segment nor a lock file of shmcast's. It is also no channel while a publisher is still making it:
-    /// a channel exists from the moment at which it can be opened.
+    /// Returns the state of every channel, in the order of the channels' names. A directory that does not exist holds no channels. A
+    /// subdirectory is no channel in two cases: it has neither a segment nor a lock file of shmcast's, or a publisher is still making it. A
+    /// channel exists from the moment at which it can be opened.
     ///
     /// This call also removes pages that dead readers left. It changes nothing else.
     ///

@@ -96,9 +96,9 @@ impl Seen {
     }
 }
 
-/// The largest lag with which a reader comes into force. When a publisher opens the channel, a reader may already hold the gate. This
-/// reader comes into force with any lag, because the previous publisher may have waited for it. `is_unheard` says that the reader has held
-/// the gate since then, and that no look has found its position yet.
+/// The largest lag with which a reader comes into force. If `is_unheard`, the reader held the gate before this publisher opened the
+/// channel, and no look has found the reader's position yet. This reader comes into force with any lag, because the previous publisher may
+/// have waited for it.
 pub(super) fn near(lag: u64, is_unheard: bool) -> u64 {
     if is_unheard { u64::MAX } else { lag / 2 }
 }

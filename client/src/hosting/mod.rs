@@ -293,9 +293,9 @@ impl HostedSegment {
         &self.steps
     }
 
-    /// Returns a function that locks the memory again after [`adopt`](Self::adopt). Memory stays locked only while the process that locked
-    /// it maps it. The function does not collapse huge pages again, because collapsing pages in use would cause page faults in their users.
-    /// It takes time in proportion to the capacity, in the thread that calls it.
+    /// Returns a function that locks the memory again after [`adopt`](Self::adopt). This is necessary because memory stays locked only
+    /// while the process that locked it maps it. The function takes time in proportion to the capacity, in the thread that calls it. It
+    /// does not collapse huge pages again, because this would cause page faults in the processes that use the pages.
     pub fn lock_again(&self) -> impl FnOnce() -> Vec<Step> + Send + use<> {
         self.segment.preparer(Preparation { lock: true, ..Preparation::NONE })
     }

@@ -252,8 +252,8 @@ impl Ending {
     }
 }
 
-/// Begins a journal in the directory at `path`, for a channel whose first ring has the header `ring`. No other process has seen this ring.
-/// Makes the directory if it does not exist. From now on no sequence is used twice. When the call returns, this is safe from a power cut.
+/// Begins a journal in the directory at `path`, which it makes if it does not exist. `ring` is the header of the channel's first ring,
+/// which no other process has seen. When the call returns, the journal is safe from a power cut, and from now on no sequence is used twice.
 /// # Errors
 /// [`JournalError::Os`], also if there is a journal already, and [`JournalError::Busy`] while a recorder writes there.
 ///

@@ -147,8 +147,9 @@ impl Reader {
         self.wall_ns(time).or_else(|| Some(self.clock.filter(|_| time == NO_TIME)?.0))
     }
 
-    /// The header of the file that had the last entry. It describes the ring, that ring's clock and the schema of its messages. Each ring
-    /// begins a new file. Before the first entry it is the header of the first file, and `None` if there is no file.
+    /// The header of the file that had the last entry. It describes the ring from which the entry was recorded, the ring's clock, and the
+    /// schema of the ring's messages. Each ring begins a new file. Before the first entry, this is the header of the first file, or `None`
+    /// if there is no file.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;

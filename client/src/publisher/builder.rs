@@ -142,8 +142,8 @@ impl PublisherBuilder {
         self
     }
 
-    /// Sets the mode of the directories that are made. Files get its read bits. The default is 0700: only this user can read or publish.
-    /// With 0755 all users may read, and only this user may publish.
+    /// Sets the mode of the directories that are made. Files get the read bits of this mode. With the default 0700, only this user can read
+    /// or publish. With 0755 all users may read, and only this user may publish.
     ///
     /// An existing channel must have this mode, and the directory that contains it must let in all users whom
     /// this mode lets in. Otherwise [`open`](Self::open) returns [`ChannelError::Mode`]. Without this call,
@@ -207,8 +207,8 @@ impl PublisherBuilder {
         self
     }
 
-    /// Sets number and name of the message schema. Readers compare them with theirs. An existing channel must have both. A number of 0
-    /// accepts any schema, and an empty name accepts any name.
+    /// Sets the number and the name of the message schema. Readers compare both with their own. An existing channel must have the same
+    /// number and the same name. A number of 0 accepts any schema, and an empty name accepts any name.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -284,9 +284,9 @@ impl PublisherBuilder {
     /// If the channel exists, it continues at its next sequence, and the journal is updated if necessary. With [`anew`](Self::anew), the
     /// sequences of the new segment continue after the journal as well.
     ///
-    /// Use it for a channel that is a file, and that `shmcast record` records into this directory. A daemon does the same for its channels
-    /// with journals. Without a recorder, sequences are safe for 2^31 messages after each start of a publisher. Making the channel includes
-    /// one sync of the file system.
+    /// Use this for a channel that is a file, if `shmcast record` records the channel into this directory. A daemon does the same for its
+    /// channels with journals. Without a recorder, no sequence is used twice for 2^31 messages after each start of a publisher. Making the
+    /// channel includes one sync of the file system.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

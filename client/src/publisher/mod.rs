@@ -111,8 +111,8 @@ pub enum Stamps {
     /// Every message. The publisher reads the clock for each message, or once for a batch.
     #[default]
     Each,
-    /// Only messages of [`Publisher::publish_at`], with the time that the caller gives. The publisher does not read the clock. This saves 8
-    /// to 10 ns, about half of the time that a message of 32 B takes at full rate. Readers do not know the latency of other messages.
+    /// Only messages of [`Publisher::publish_at`] have a time, which the caller gives. Readers do not know the latency of other messages.
+    /// The publisher does not read the clock. This saves 8 to 10 ns, about half of the time that a message of 32 B takes at full rate.
     Given,
 }
 
@@ -177,9 +177,9 @@ impl Publisher {
         self.publish_now(payload, mark, Patience::Waits)
     }
 
-    /// Does the same as [`publish_with`](Self::publish_with), with a time that the caller has already read from [`clock`](Self::clock). It
-    /// may be the time of the event that the message reports. Readers get its low 48 bits, and count latencies from it. This saves reading
-    /// the clock, some 8 ns.
+    /// Does the same as [`publish_with`](Self::publish_with), with a time that the caller has already read from [`clock`](Self::clock).
+    /// This saves reading the clock, some 8 ns. The time may be that of the event that the message reports. Readers get the low 48 bits of
+    /// the time, and count latencies from it.
     ///
     /// # Errors
     /// The same as for [`publish`](Self::publish).

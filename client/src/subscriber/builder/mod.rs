@@ -182,9 +182,9 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Sets whether tools can see this subscriber, its lag and its losses; true by default. Costs a few stores for each message to a cache
-    /// line of its own, and a file of 4 KiB. Without it, tools that wait for readers do not count this one, and the channel can be removed
-    /// while this reader uses it.
+    /// Sets whether tools can see this subscriber, its lag and its losses; true by default. If true, each message costs a few stores to a
+    /// cache line of the subscriber's own, and the subscriber has a file of 4 KiB. If false, tools that wait for readers do not count this
+    /// subscriber, and the channel can be removed while this subscriber uses it.
     ///
     /// If the file system is full or read-only, or this user may not write there, the subscriber works without a page; see
     /// [`Subscriber::page_refused`].
@@ -335,9 +335,9 @@ impl SubscriberBuilder {
     /// - Receiving returns [`RecvError::Stalled`](crate::RecvError::Stalled) while the recorder makes no progress for more than two
     ///   seconds.
     ///
-    /// Reading the journal may wait for a disk, and for a slow daemon, half a second for each answer and three seconds in all. It allocates
-    /// some MiB, and makes system calls. All of this happens only between the lap and `Live`. Use [`History::Never`] for a reader that must
-    /// avoid it, or that wants only the newest messages.
+    /// Reading the journal allocates some MiB, makes system calls, and may wait for a disk. It may also wait for a slow daemon, half a
+    /// second for each answer and three seconds in all. All of this happens only between the lap and `Live`. Use [`History::Never`] for a
+    /// reader that must avoid these waits, or that wants only the newest messages.
     ///
     /// A journal is used only if it keeps the channel's stream. A journal that cannot be read is an error: a given directory must exist,
     /// and `open` fails if it cannot find a start in the past for this reason. The latencies of messages from the journal are not recorded.

@@ -49,9 +49,9 @@ use live::Live;
 use opening::{Opened, ServerSockets};
 use outlet::Outlet;
 
-/// The time slice of a sending thread that polls and yields is shorter than its publisher's by this factor. So if both share a CPU, each
-/// yield of the publisher switches to the sending thread. With equal slices, every second message might wait for the publisher's next
-/// yield. The price: a yield of the publisher takes one poll longer.
+/// The factor by which the time slice of a sending thread that polls and yields is shorter than the time slice of its publisher. If both
+/// share a CPU, the shorter slice makes each yield of the publisher switch to the sending thread. With equal slices, every second message
+/// might wait for the publisher's next yield. The price: a yield of the publisher takes one poll longer.
 const SHORTER: u32 = 2;
 
 /// Options that the bridge's owner sets. They are not part of the spec.

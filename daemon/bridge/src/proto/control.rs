@@ -101,9 +101,11 @@ pub enum ControlDatagram {
         /// The first sequence asked for.
         first: u64,
     },
-    /// A retransmission server does not have the messages asked for yet. It says so only to a source that has proved its address. Servers
-    /// of other makes send no such answer. A receiver of another make may take any datagram's session for that of the feed, ask for that
-    /// session at once, and then wait for a second.
+    /// A retransmission server says that it does not have the requested messages yet. It says so only to a source that has proved its
+    /// address. Servers of other makes send no such answer.
+    ///
+    /// A receiver of another make must not get this datagram. It may take any datagram's session for that of the feed, ask for that session
+    /// at once, and then wait for a second.
     Held {
         /// The session asked for.
         session: Session,

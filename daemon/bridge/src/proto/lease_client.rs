@@ -46,8 +46,8 @@ pub(crate) struct LeaseClient {
     receiver: Option<u64>,
     /// Whether the server is too old to know Join.
     is_old: bool,
-    /// The nonce of the question. Only the first answer with this nonce counts. It stays the same when the question is repeated, because an
-    /// answer may take longer than the time between two repeats. The caller seeds it, so that others cannot guess it.
+    /// The nonce of the question. Only the first answer with this nonce counts. A repeated question has the same nonce, because an answer
+    /// may take longer than the time between two repeats. The caller seeds the nonce, so that others cannot guess it.
     nonce: u64,
     /// The number of times that the question was sent.
     sent: u32,

@@ -141,8 +141,8 @@ pub(crate) fn mark(
     }
 }
 
-/// Opens a socket that receives one line. It is bound to the line's own address. If that is a multicast group, the socket joins it. It does
-/// not receive groups that only other programs joined.
+/// Opens a socket that receives one line, and binds it to the line's own address. If this address is a multicast group, the socket joins
+/// the group. The socket does not receive groups that only other programs joined.
 ///
 /// # Errors
 /// [`SocketError`]

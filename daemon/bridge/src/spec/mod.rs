@@ -202,9 +202,9 @@ pub struct ReceiveSpec {
     pub repair_group: Option<SocketAddr>,
     /// The policy for messages that no server has; `skip` by default.
     pub gap: GapMode,
-    /// With `skip`: the time after which the bridge gives up a missing message, in milliseconds; 5 000 by default. It gives up if no server
-    /// has answered anything for this time, or if the servers that answer have ignored its requests for this message. It waits for as long
-    /// as a server says that it holds the message.
+    /// With `skip`: the time after which the bridge gives up a missing message, in milliseconds; 5 000 by default. The bridge gives up if
+    /// no server has answered anything for this time, or if the servers that answer have ignored the bridge's requests for this message. It
+    /// does not give up while a server says that it holds the message.
     pub give_up_ms: u64,
     /// The time for which a message that seems to be lost may still arrive, in microseconds; 50 by default. The bridge requests it only
     /// after that.

@@ -249,8 +249,8 @@ fn gather(volume: &mut impl Volume, free: &mut u64) -> Result<Vec<Known>, Recove
     Ok(files)
 }
 
-/// Creates a file in place of the first missing one between two files, if a sealed file precedes it. The new file will record the missing
-/// sequences. An unsealed file records them itself. Returns whether a file was created.
+/// Creates a file in place of the first missing one between two files, if a sealed file precedes the missing one. The new file will record
+/// the missing sequences. If an unsealed file precedes it, that file records the missing sequences. Returns whether a file was created.
 fn stands_in(volume: &mut impl Volume, files: &[Known]) -> Result<bool, RecoverError> {
     for (at, file) in files.iter().enumerate() {
         let Some(trailer) = &file.sealed else { continue };
@@ -325,8 +325,8 @@ fn look(volume: &mut impl Volume, name: String, ends: Ends) -> Result<Look, Reco
     Ok(Look::File(Box::new(Known { name, header, sealed, scan: None })))
 }
 
-/// Renames a file without a whole header, so that it no longer belongs to the journal. Either it was never durable, or its header was
-/// damaged. The file is kept for inspection. An empty file, or the spare, is removed instead.
+/// Renames a file without a whole header, so that it no longer belongs to the journal. Such a file was never durable, or its header was
+/// damaged. The renamed file is kept for inspection. An empty file, or the spare, is removed instead.
 fn set_aside(volume: &mut impl Volume, name: &str, size: u64) -> io::Result<Look> {
     let used = used(volume, name, size)?;
     if used == 0 || name == SPARE {
@@ -400,8 +400,8 @@ fn last_words(volume: &mut impl Volume, file: &Known, trailer: &Trailer) -> io::
     Ok(heard)
 }
 
-/// Seals a file after its last whole frame. Bytes after it are copied to a separate file. If the recorder's footer can be rebuilt, it is
-/// written again, because the next file chains to it. Everything up to `durable` was durable.
+/// Seals a file after its last whole frame. Bytes after this frame are copied to a separate file. If the recorder's footer can be rebuilt,
+/// this writes the same footer again, because the next file chains to it. Everything up to `durable` was durable.
 fn mend(volume: &mut impl Volume, name: &str, mut scan: Scan, durable: u64) -> io::Result<(u64, u32)> {
     let end = scan.composer.offset();
     let size = volume.size(name)?;

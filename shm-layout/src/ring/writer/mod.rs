@@ -400,9 +400,11 @@ impl Writer {
         self.clean_until(need);
     }
 
-    /// Zeroes commit words that the next records will need. Call it after the commit. On x86-64, stores become visible in program order, so
-    /// before the commit, readers would wait for the cache misses of these stores. It cleans several granules at a time, so that most
-    /// messages execute less code. At the bound it cleans nothing. Then `prepare` cleans for the next record.
+    /// Zeroes commit words that the next records will need. Several granules are cleaned at a time, so that most messages execute less
+    /// code. At the bound, this call cleans nothing, and `prepare` cleans for the next record.
+    ///
+    /// Call this after the commit. On x86-64, stores become visible in program order. If this call came before the commit, readers would
+    /// wait for the cache misses of its stores.
     #[inline(always)]
     fn clean_ahead(&mut self) {
         if self.clean < self.tail + AHEAD - AT_ONCE {

@@ -194,8 +194,8 @@ impl Sender {
         self.push_with(sequence, data, Meta::default())
     }
 
-    /// Copies the next message into the batch. If sequences were skipped, the ring overwrote their messages before they were read. Then a
-    /// new packet begins, and receivers request the skipped messages. A plain line leaves out the marks.
+    /// Copies the next message into the batch. If sequences were skipped, the ring overwrote the messages of these sequences before they
+    /// were read. Then a new packet begins, and receivers request the skipped messages. A plain line leaves out the marks.
     ///
     /// # Errors
     /// [`PushError`]. After an error the message was not accepted. If the batch is full, a part of a large message may be in it: push the
