@@ -11,9 +11,9 @@ use thiserror::Error;
 /// A message. It was copied out of the ring and checked, so it cannot change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// Its bytes. In a subscriber's own buffer they start on a 16-byte boundary.
+    /// The bytes of the message. In a subscriber's own buffer they start on a 16-byte boundary.
     pub payload: &'a [u8],
-    /// Its number in the channel, counted from 1. It is the same on every host.
+    /// The number of the message in its channel, counted from 1. It is the same on every host.
     pub sequence: u64,
     /// The tag that the publisher gave it; see [`Mark::tag`](crate::Mark::tag).
     pub tag: u16,

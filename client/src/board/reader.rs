@@ -47,7 +47,7 @@ pub struct Board {
 pub struct BoardEntry<'a> {
     /// The bytes of the key.
     pub key: &'a [u8],
-    /// Its newest message. `None` if the board does not have it: the message is larger than [`BoardSpec::value`](crate::BoardSpec::value),
+    /// The newest message of the key. `None` if the board does not have the message: the message is larger than [`BoardSpec::value`](crate::BoardSpec::value),
     /// or a program that does not update the board published it.
     pub message: Option<Message<'a>>,
     /// The sequence of the newest message.

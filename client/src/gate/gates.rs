@@ -36,9 +36,9 @@ const SLEEP: Duration = Duration::from_micros(50);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GateStatus {
-    /// Its name.
+    /// The name.
     pub name: GateName,
-    /// Its state at the last look.
+    /// The state at the last look.
     pub state: GateState,
     /// The reader's largest lag in bytes of the ring. At a larger lag, the publisher waits.
     pub lag_bytes: u64,

@@ -48,7 +48,7 @@ pub(crate) const LAST_EPOCH: u64 = u32::MAX as u64;
 /// The properties of a new channel.
 #[derive(Debug, Clone)]
 pub struct HostedSpec {
-    /// Its name.
+    /// The name.
     pub name: String,
     /// Size of the ring in bytes: a power of two from 64 KiB to 16 GiB.
     pub capacity: u64,

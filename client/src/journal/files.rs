@@ -72,7 +72,7 @@ pub enum Wanted {
 pub struct Lent {
     /// The file, opened for reading only. No other reader shares this open file.
     pub file: Arc<File>,
-    /// Its number.
+    /// The number.
     pub number: u64,
     /// The sequence due at its first frame.
     pub first: u64,

@@ -29,7 +29,7 @@ pub enum Entry<'a> {
         sequence: u64,
         /// The record's time in ticks of the ring's clock; 0 if it has none.
         time: u64,
-        /// Its content.
+        /// The content.
         control: JournalControl,
     },
 }

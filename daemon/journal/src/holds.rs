@@ -32,7 +32,7 @@ const MOST_BYTES: u64 = 64;
 /// A note that files are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetentionHold {
-    /// Its name.
+    /// The name.
     pub name: String,
     /// The first sequence to keep. Files with this sequence or a later one are kept. It is 0 if the hold is unreadable, which keeps all
     /// files.

@@ -132,7 +132,7 @@ impl Default for WakerConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChannelConfig {
-    /// Its name.
+    /// The name.
     pub name: String,
     /// Size of the ring in bytes: a power of two from 64 KiB to 16 GiB.
     #[serde(deserialize_with = "fields::size")]
@@ -170,7 +170,7 @@ pub struct ChannelConfig {
     /// The operator's own labels of the channel. Their keys are valid label names in metrics.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// Its journal. If `None`, it is not recorded.
+    /// The journal of the channel. If `None`, the channel is not recorded.
     #[serde(default)]
     pub journal: Option<JournalConfig>,
     /// The board of the last message of each key. If `None`, the channel has no board.

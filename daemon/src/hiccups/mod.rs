@@ -99,9 +99,9 @@ pub fn steal_ns_by_cpu() -> BTreeMap<usize, u64> {
 /// The stalls of one CPU over some time.
 #[derive(Debug, Clone)]
 pub struct Stalls {
-    /// Their lengths in nanoseconds, exact within 0.1 %.
+    /// The lengths of the stalls in nanoseconds, exact within 0.1 %.
     pub histogram: Histogram<u64>,
-    /// The exact sum of their lengths in nanoseconds.
+    /// The exact sum of the lengths of the stalls in nanoseconds.
     pub sum_ns: u64,
     /// The exact length of the longest in nanoseconds.
     pub max_ns: u64,
@@ -188,7 +188,7 @@ struct Watched {
 /// The results of one CPU over the whole run.
 #[derive(Debug, Clone)]
 pub struct CpuRecord {
-    /// Its number.
+    /// The number.
     pub cpu: usize,
     /// The time for which it was watched.
     pub watched: Duration,

@@ -63,7 +63,7 @@ pub struct Kept {
     pub id: String,
     /// The segment.
     pub segment: File,
-    /// Its lock.
+    /// The lock.
     pub lock: File,
 }
 

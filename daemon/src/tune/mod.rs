@@ -50,19 +50,19 @@ pub const MEASURED: &[Measured] = &[
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// It differs from the wanted value, and was not touched.
+    /// The value differs from the wanted value, and was not touched.
     WouldChange,
-    /// It has the wanted value already.
+    /// The setting has the wanted value already.
     AsWanted,
     /// The setting could not be read, or no single value mends it. `problem` says which.
     Unknown,
-    /// It was written, and reads back as wanted.
+    /// The value was written, and reads back as wanted.
     Changed,
-    /// It was written back, and reads as it did before.
+    /// The value was written back, and reads as it did before.
     Restored,
     /// Undoing did not restore the value, because somebody has changed it since.
     Left,
-    /// It could not be written; `problem` says why.
+    /// The value could not be written; `problem` says why.
     Failed,
 }
 

@@ -195,7 +195,7 @@ pub enum Response {
     PublisherGone {
         /// The generation into which it published.
         generation: u64,
-        /// Its epoch.
+        /// The epoch.
         epoch: u64,
     },
     /// A file of the channel's journal, which is sent with this.
@@ -221,7 +221,7 @@ pub struct Promotion {
 /// daemon, because publishers can write to the segment itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Generation {
-    /// Its number, from 1.
+    /// The number, from 1.
     pub generation: u64,
     /// The first sequence in it.
     pub first: u64,
@@ -295,22 +295,22 @@ impl RefusalCode {
 pub struct Process {
     /// Process id, if it is known.
     pub pid: Option<u32>,
-    /// Its user, if a daemon asked the kernel.
+    /// The user, if a daemon asked the kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// Its command name, if it can be seen from here.
+    /// The command name, if it can be seen from here.
     pub command: Option<String>,
 }
 
 /// A channel as tools show it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ChannelStatus {
-    /// Its name.
+    /// The name.
     pub channel: String,
     /// `new`, `active`, `recovering`, `closed`, `orphaned` (its publisher died), `superseded`, `damaged`, or `private` (files that this
     /// user may not read).
     pub state: String,
-    /// Its publisher; `None` if there is none, or if this process cannot see it.
+    /// The publisher; `None` if there is none, or if this process cannot see it.
     pub publisher: Option<Process>,
     /// Number of publishers so far.
     pub epoch: u64,
@@ -350,16 +350,16 @@ pub struct ChannelStatus {
     /// `takeover` or `strict`, if a daemon owns the channel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
-    /// Its journal, if the daemon keeps one.
+    /// The journal, if the daemon keeps one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub journal: Option<JournalStatus>,
-    /// Its board, if it has one.
+    /// The board, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub board: Option<BoardStatus>,
-    /// Its gates, as the last publisher with gates reported them.
+    /// The gates, as the last publisher with gates reported them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gates: Vec<GateReport>,
-    /// Its live readers.
+    /// The live readers.
     #[serde(default)]
     pub readers: Vec<ReaderStatus>,
 }
@@ -367,7 +367,7 @@ pub struct ChannelStatus {
 /// The journal that a daemon keeps of a channel, as tools show it. The counts restart with the recorder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JournalStatus {
-    /// Its directory.
+    /// The directory.
     pub directory: String,
     /// `starting`, `recording`, `refused` (the disk refuses writes, and the recorder tries again) or `failed` (the recorder ended, and the
     /// daemon restarts it).
@@ -407,7 +407,7 @@ pub struct JournalStatus {
 /// A bridge as tools show it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BridgeStatus {
-    /// Its name.
+    /// The name.
     pub bridge: String,
     /// The local channel.
     pub channel: String,

@@ -29,10 +29,10 @@ pub struct BoardStatus {
 /// A reader as tools show it. The reader itself wrote all fields but the process, so they may be wrong.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReaderStatus {
-    /// Its process.
+    /// The process.
     #[serde(flatten)]
     pub process: Process,
-    /// Its role: `reader`, `recorder` or `bridge`.
+    /// The role: `reader`, `recorder` or `bridge`.
     pub role: String,
     /// The sequence it expects next.
     pub next_sequence: u64,

@@ -56,7 +56,7 @@ pub enum Way {
 }
 
 impl Way {
-    /// Its name as it is printed.
+    /// The name as it is printed.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",

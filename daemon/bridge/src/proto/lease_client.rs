@@ -22,16 +22,16 @@ const JOIN_TRIES: u32 = 2;
 /// The state of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LeaseState {
-    /// It asks for a cookie.
+    /// The client asks for a cookie.
     Greeting,
-    /// It asks for a lease.
+    /// The client asks for a lease.
     Subscribing,
-    /// It has a lease until this time of the client's clock.
+    /// The client has a lease until this time of the client's clock.
     Held {
         /// When the lease expires if it is not renewed.
         ends_ns: u64,
     },
-    /// It returns the lease.
+    /// The client returns the lease.
     Leaving,
     /// The lease is over.
     Gone,

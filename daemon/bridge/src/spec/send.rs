@@ -107,10 +107,10 @@ pub enum StartAt {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SendRole {
-    /// It sends as long as it runs.
+    /// The egress sends as long as it runs.
     #[default]
     Only,
-    /// It sends if no peer does, and takes over when the peer that sends falls silent. With keys, claims are sealed, and all peers need the
+    /// The egress sends if no peer sends, and takes over when the peer that sends falls silent. With keys, claims are sealed, and all peers need the
     /// same keys.
     Auto,
 }

@@ -80,15 +80,15 @@ impl SharedHistogram {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// It sends or receives messages, or waits for some.
+    /// The bridge sends or receives messages, or waits for some.
     Running,
-    /// It was told to leave. It sends the messages that are waiting, and serves repairs for a while. The session is not over.
+    /// The bridge was told to leave. It sends the messages that are waiting, and serves repairs for a while. The session is not over.
     Leaving,
     /// The session is over. The bridge repeats its end and serves repairs.
     Ending,
-    /// It has stopped because it was told to, or because the session is over.
+    /// The bridge has stopped because it was told to, or because the session is over.
     Ended,
-    /// It has stopped because of an error.
+    /// The bridge has stopped because of an error.
     Failed,
 }
 

@@ -57,7 +57,7 @@ pub enum SyncPolicy {
 /// A closed frame: its description and its bytes. The first 64 bytes are left free for the header.
 #[derive(Debug, Clone)]
 pub struct Frame {
-    /// Its description.
+    /// The description.
     pub draft: FrameDraft,
     /// Room for the header, body, zeros.
     pub bytes: Vec<u8>,
@@ -155,8 +155,8 @@ pub enum Lane {
 pub struct Op {
     /// Number of the operation.
     pub id: u64,
-    /// Its lane.
+    /// The lane.
     pub lane: Lane,
-    /// Its steps.
+    /// The steps.
     pub steps: Vec<Step>,
 }

@@ -72,7 +72,7 @@ pub enum RecoverError {
 /// The result of repairing a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mended {
-    /// Its number.
+    /// The number.
     pub file: u64,
     /// Whole frames that were kept.
     pub frames: u64,

@@ -60,7 +60,7 @@ impl Refused {
 pub struct Guest<'a> {
     /// The number of its connection.
     pub id: ConnectionId,
-    /// Its identity. The kernel reports the user and the process.
+    /// The identity. The kernel reports the user and the process.
     pub who: &'a Identity,
     /// The channel that it asks for.
     pub channel: &'a str,
@@ -121,7 +121,7 @@ pub struct Registry {
 pub struct Measured {
     /// The channel, without its readers.
     pub status: ChannelStatus,
-    /// Its readers. Those that have been attached longest come first.
+    /// The readers. Those that have been attached longest come first.
     pub readers: Vec<(Process, ReaderStats)>,
 }
 

@@ -65,7 +65,7 @@ pub enum Glance {
 pub struct Copied {
     /// Payload bytes.
     pub length: usize,
-    /// Its sequence.
+    /// The sequence.
     pub sequence: u64,
     /// The tag that the publisher chose.
     pub tag: u16,

@@ -40,11 +40,11 @@ const CLAIMS: u32 = 3;
 /// The role of an egress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// It has just started, and listens for others.
+    /// The egress has just started, and listens for others.
     Listen,
-    /// It is ready to take over.
+    /// The egress is ready to take over.
     Standby,
-    /// It sends.
+    /// The egress sends.
     Active,
 }
 

@@ -47,11 +47,11 @@ const FIRST_WINDOW: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// It is not requested before `until_ns`.
+    /// The hole is not requested before `until_ns`.
     Suspect { until_ns: u64 },
-    /// It is requested as soon as there is room for a request.
+    /// The hole is requested as soon as there is room for a request.
     Wanted,
-    /// It was requested, with a request that started at `first`.
+    /// The hole was requested, with a request that started at `first`.
     Requested { first: u64, server: usize, sent_ns: u64, due_ns: u64 },
     /// A server holds the messages but may not send them yet. They are not requested again before `until_ns`.
     Deferred { until_ns: u64 },

@@ -72,7 +72,7 @@ pub enum Origin {
 pub enum Delivery<'a> {
     /// From here on, the receiver follows this session.
     NewSession {
-        /// Its name.
+        /// The name.
         session: Session,
         /// The first sequence that will be delivered, or reported as a gap.
         next: u64,
@@ -97,7 +97,7 @@ pub enum Delivery<'a> {
     },
     /// The session has ended, and all of its messages were delivered or reported as gaps.
     End {
-        /// Its name.
+        /// The name.
         session: Session,
         /// The sequence after its last message.
         next: u64,

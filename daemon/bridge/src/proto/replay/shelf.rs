@@ -105,11 +105,11 @@ pub enum Fetched {
 /// The place of a message that the ring no longer has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
-    /// It is on the shelf.
+    /// The message is on the shelf.
     Here,
     /// The journal has no message before this sequence; with `u64::MAX`, it has none after it either.
     Gone(u64),
-    /// It must be read from the journal.
+    /// The message must be read from the journal.
     OnDisk,
 }
 

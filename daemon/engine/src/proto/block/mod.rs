@@ -194,25 +194,25 @@ impl Head {
 /// The reason that a block was not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Damaged {
-    /// It is no block.
+    /// The entry is no block.
     #[error("it is no block of a channel")]
     Foreign,
     /// A later version of shmcast wrote it.
     #[error("it has version {0}, and this build reads {VERSION}: upgrade the reader first")]
     Version(u8),
-    /// Its CRC is wrong.
+    /// The CRC is wrong.
     #[error("its checksum is wrong")]
     Checksum,
-    /// Its checksum is right and its fields disagree.
+    /// The checksum is right, but the block's fields contradict each other.
     #[error("its fields disagree")]
     Fields,
-    /// It is sealed with a key that this end does not have.
+    /// The block is sealed with a key that this end does not have.
     #[error("it is sealed with a key that is not in the keys file here")]
     Sealed,
-    /// Its seal does not open.
+    /// The seal does not open.
     #[error("its seal does not open: it is forged, or a keys file is wrong")]
     Forged,
-    /// It has no seal, and this end takes sealed ones alone.
+    /// The block has no seal, and this end takes only sealed blocks.
     #[error("it has no seal")]
     Open,
 }

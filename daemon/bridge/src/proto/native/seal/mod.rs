@@ -143,7 +143,7 @@ impl Sealer {
 /// The reason why a packet was not opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unopened {
-    /// It is damaged.
+    /// The packet is damaged.
     Malformed(Malformed),
     /// A packet with this number was already accepted, or the number is too old to know that.
     Replayed,
