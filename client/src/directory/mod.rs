@@ -329,7 +329,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), &'static str> {
 }
 
 /// Whether the process with this id in our PID namespace has the file open. This process cannot list the open files of another user's
-/// process. Such a process counts as having the file open if the file belongs to that user.
+/// process. For such a process, the result is true if the file belongs to that user.
 fn has_open(pid: u32, file: &File) -> bool {
     let Ok(wanted) = file.metadata() else { return false };
     let is_it = |of: fs::Metadata| (of.dev(), of.ino()) == (wanted.dev(), wanted.ino());

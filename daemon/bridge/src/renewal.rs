@@ -174,7 +174,7 @@ mod tests {
         let start = Instant::now();
         let mut joined = Vec::new();
         for second in 0..200 {
-            // Both are silent for the first ten seconds, and then the other one is heard.
+            // Both lines are silent for the first ten seconds. Then the other line is heard.
             counters.lines[1].socket.datagrams += u64::from(second > 10);
             counters.feed.packets += u64::from(second > 10);
             // After two minutes the line is heard once.

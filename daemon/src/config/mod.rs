@@ -93,8 +93,8 @@ impl Default for DaemonConfig {
 pub struct LimitsConfig {
     /// Most open connections of one uid, 1 to 65536. Each attachment is one connection.
     pub connections_per_uid: u32,
-    /// Requests per second of one uid in the long run, 1 to 1 000 000. The same rate limits its connections. A connection's greeting does
-    /// not count. Attaching again after a crash of the daemon does not count either.
+    /// Requests per second of one uid in the long run, 1 to 1 000 000. The same rate limits the connections of the uid. The greeting of a
+    /// connection does not count, and neither does attaching again after a crash of the daemon.
     pub requests_per_second: u32,
     /// Requests that one uid may make at once after a pause, 1 to 1 000 000. The burst of connections is this number or
     /// `connections_per_uid`, whichever is larger.

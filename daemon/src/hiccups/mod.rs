@@ -245,8 +245,8 @@ impl Recorder {
     pub fn drain(&self) -> Vec<(usize, Stalls)> {
         let drain = |worker: &Worker| {
             let shared = &worker.shared;
-            // The flip only directs the thread to the other tally; the lock orders the data. A thread that read the old
-            // index before the flip may still record there afterwards. That record is drained two flips later.
+            // The flip only directs the thread to the other tally. The lock orders the data. A thread that read the old index before the
+            // flip may still record in the old tally afterwards. A record of this kind is drained two flips later.
             let old = shared.active.fetch_xor(1, Ordering::Relaxed);
             let mut tally = shared.lock(old);
             let stalls = tally.clone();

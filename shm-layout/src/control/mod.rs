@@ -35,7 +35,7 @@ pub use gate::{GateReport, GateTerms};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 pub use status::{BoardStatus, LatencyStatus, ReaderStatus};
 
-/// Version of this protocol. Both sides must have the same.
+/// Version of this protocol. The program and the daemon must have the same version.
 pub const VERSION: u32 = 2;
 
 /// A program's request. Requests without fields have braces, because serde would otherwise accept unknown fields.

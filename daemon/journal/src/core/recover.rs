@@ -225,7 +225,8 @@ fn gather(volume: &mut impl Volume, free: &mut u64) -> Result<Vec<Known>, Recove
                 }
             };
             match look(volume, name, ends)? {
-                // If a power cut mixed up names, the name may have another number than the header. Neither number is used again.
+                // If a power cut mixed up names, the name of a file may have another number than the header. Neither of the two numbers is
+                // used again.
                 Look::File(file) => {
                     taken = taken.max(Some(file.header.file));
                     files.push(*file);

@@ -462,8 +462,8 @@ fn to_reply(refused: &Refused) -> Response {
     Response::Refused { code: refused.code, why: refused.why.clone() }
 }
 
-/// Registers a packet socket with the event loop. Tokio has no type for packet sockets, so it is registered as a datagram socket. Both
-/// types report readiness in the same way, and only readiness is used.
+/// Registers a packet socket with the event loop. Tokio has no type for packet sockets, so this registers the socket as a datagram socket.
+/// Only readiness is used, and sockets of both types report readiness in the same way.
 pub(super) fn watch(socket: OwnedFd) -> io::Result<UnixDatagram> {
     let socket = std::os::unix::net::UnixDatagram::from(socket);
     socket.set_nonblocking(true)?;

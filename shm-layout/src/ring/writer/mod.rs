@@ -316,8 +316,8 @@ impl Writer {
         let next = control.next_sequence(self.next);
         let is_gap = next > self.next;
         if is_gap {
-            // A gap may reuse any entry of the index, and so the entry that the lazy line names. That entry
-            // then names the gap record. This is the right start for a walk on both sides of the gap.
+            // A gap may reuse any entry of the index, and also the entry that the lazy line names. This entry then names the gap record,
+            // which is the right start for a walk on both sides of the gap.
             self.update_lazy(time);
         }
         let record = self.data.run_at(self.tail, GRANULE).expect("there is room now");

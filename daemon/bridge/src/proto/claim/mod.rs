@@ -32,7 +32,8 @@ mod tests;
 const APART: usize = 64;
 /// The time by which each rank waits longer than the rank below it, in nanoseconds.
 const RANK_NS: u64 = 4 * MILLISECOND_NS;
-/// The silence after which an egress that sends no claims counts as dead, in nanoseconds. Such an egress sends a heartbeat each second.
+/// The silence after which an egress that sends no claims counts as dead, in nanoseconds. An egress without claims sends a heartbeat each
+/// second.
 const SILENT_NS: u64 = 3 * SECOND_NS;
 /// The number of an egress's claims after which we yield to it, if we cannot receive its packets.
 const CLAIMS: u32 = 3;

@@ -118,8 +118,8 @@ pub struct Gaps {
     window: usize,
     /// The recent delay of messages that looked lost and then arrived on a line, in nanoseconds.
     lateness_ns: u64,
-    /// The messages that arrived recently, and their bytes on the wire. Both are sums, of which each call of `note_sizes` first subtracts a
-    /// sixteenth.
+    /// The messages that arrived recently, and their bytes on the wire. The two fields are sums. Each call of `note_sizes` subtracts a
+    /// sixteenth from each sum before it adds to the sum.
     recent_messages: u64,
     recent_bytes: u64,
     /// The size of the longest message so far, in bytes. It is only known while a server may be of another make.

@@ -25,8 +25,8 @@ const MERGE_UNKNOWN_NS: u64 = MILLISECOND_NS;
 /// The lower bound of this time once a round trip is known, in nanoseconds.
 const MERGE_MIN_NS: u64 = 300 * MICROSECOND_NS;
 const MERGE_MAX_NS: u64 = 5 * MILLISECOND_NS;
-/// The tolerance for late requests, in nanoseconds. A receiver may send a request before a repair for all reaches it. That request arrives
-/// at most a round trip and this time after the repair was sent.
+/// The tolerance for late requests, in nanoseconds. A receiver may send a request before a repair for all reaches the receiver. This
+/// request arrives at most a round trip and this tolerance after the repair was sent.
 const LINGER_MORE_NS: u64 = 100 * MICROSECOND_NS;
 /// After this many first requests, their counts are halved.
 const REMEMBERED: u32 = 16;
