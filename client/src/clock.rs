@@ -81,8 +81,8 @@ impl Clock {
         self.ns(end.saturating_sub(start))
     }
 
-    /// Nanoseconds since a message's [`time`](crate::Message::time). The result is exact for messages up to half of 2^48 ticks old (13
-    /// hours at 3 GHz). The clocks of both ends agree to some tens of nanoseconds. If the difference is negative, the result is 0.
+    /// Nanoseconds since a message's [`time`](crate::Message::time), or 0 if the difference is negative. The clocks of the publisher and
+    /// the reader agree to some tens of nanoseconds. The result is exact for messages up to half of 2^48 ticks old (13 hours at 3 GHz).
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

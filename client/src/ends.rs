@@ -4,9 +4,10 @@ use crate::{Event, Start, State, Subscriber};
 
 /// Tracks the events that a subscriber receives, and reports whether the channel has ended.
 ///
-/// Pass each received event to [`note`](Self::note). Call [`is_over`](Self::is_over) whenever there is nothing more to receive. It may
-/// become true a little after the [`Event::End`] itself. It stays false if another publisher followed the one that ended. Messages need not
-/// be noted.
+/// Pass each received event to [`note`](Self::note). Messages need not be noted. Call [`is_over`](Self::is_over) whenever there is nothing
+/// more to receive.
+///
+/// `is_over` may become true a little after the [`Event::End`] itself. It stays false if another publisher followed the one that ended.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -36,9 +37,10 @@ pub struct EndWatch {
 }
 
 impl EndWatch {
-    /// Makes the watch of a subscriber that was just opened with the start `start`. A subscriber that begins with the latest message of a
-    /// closed channel waits for the next publisher. So the end of the earlier publisher does not count, however often the subscriber reads
-    /// it. With [`EndWatch::default`] that end counts. Costs a few loads.
+    /// Makes the watch of a subscriber that was just opened with the start `start`. Costs a few loads.
+    ///
+    /// A subscriber that begins with the latest message of a closed channel waits for the next publisher. So in this watch the end of the
+    /// earlier publisher does not count, however often the subscriber reads this end. In a watch from [`EndWatch::default`], it counts.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -52,7 +52,7 @@ pub enum ChannelError {
         name: String,
         /// The name of the property.
         what: &'static str,
-        /// Its value.
+        /// The value.
         found: u64,
         /// The requested value.
         wanted: u64,
@@ -66,7 +66,7 @@ pub enum ChannelError {
     Schema {
         /// The channel.
         name: String,
-        /// Its schema.
+        /// The schema.
         found: SchemaId,
         /// The requested schema.
         wanted: SchemaId,
@@ -160,7 +160,7 @@ pub enum ChannelError {
     Mode {
         /// The path that exists: the channel's directory, its segment, or its parent directory.
         path: PathBuf,
-        /// Its mode.
+        /// The mode.
         found: u32,
         /// The requested mode.
         wanted: u32,
@@ -170,7 +170,7 @@ pub enum ChannelError {
     ForeignDirectory {
         /// The directory.
         dir: PathBuf,
-        /// Its owner.
+        /// The owner.
         owner: u32,
     },
     /// No daemon answers at the socket, or it hung up, or its answer is invalid.
@@ -212,8 +212,8 @@ pub enum ChannelError {
         /// The directory in which it lies.
         dir: PathBuf,
     },
-    /// There are two cases. A publisher cannot continue after the given journal; it can publish nothing until the journal is repaired. Or a
-    /// reader cannot read the given journal, or the journal in which it begins.
+    /// There are two cases. Either a publisher cannot continue after the given journal, and can publish nothing until the journal is
+    /// repaired. Or a reader cannot read the given journal, or cannot read the journal in which it begins.
     #[error("channel {name:?}: {source}")]
     Journal {
         /// The channel.
@@ -240,7 +240,7 @@ pub enum ChannelError {
     Private {
         /// The channel's directory.
         path: PathBuf,
-        /// Its owner.
+        /// The owner.
         owner: u32,
         /// The operation that failed.
         what: &'static str,
@@ -361,7 +361,7 @@ pub enum Holder {
     },
     /// Readers.
     Readers {
-        /// Their number.
+        /// The number of readers.
         count: usize,
         /// The process id of one reader; 0 if this process cannot see it.
         pid: u64,

@@ -1,8 +1,10 @@
 //! One publisher, a hundred local readers, one cache line per message.
 //!
-//! A **channel** is a named stream of messages with one publisher. It lives in a shared-memory **segment**. The publisher writes records
-//! into a ring. Each reader polls the place of the next record through a read-only map. There is no copy per reader, no system call and no
-//! lock. A hundredth reader costs the publisher nothing.
+//! A **channel** is a named stream of messages with one publisher. The channel's messages are in a **segment** of shared memory, which
+//! contains a ring. The publisher writes each message once, as a record in the ring.
+//!
+//! Each reader maps the segment read-only, and polls the place of the next record. Publishing and polling need no copy per reader, no
+//! system call and no lock. A hundredth reader costs the publisher nothing.
 //!
 //! ```
 //! # let dir = tempfile::tempdir()?;
@@ -26,10 +28,10 @@
 //! ```
 //!
 //! Properties:
-//! * **Loss is a result.** A reader that is overtaken gets [`Event::Lapped`] with the exact count. No message is skipped silently. The
-//!   publisher never waits for a reader, unless the channel has a [`Gate`].
-//! * **Crashes are survived.** When a publisher dies, the kernel frees its lock. The next publisher takes the same segment over, sequences
-//!   continue, and readers get [`Event::NewEpoch`] without attaching again.
+//! * **Loss is a result.** The publisher never waits for a reader, unless the channel has a [`Gate`]. It may overwrite messages that a
+//!   slow reader has not read. Then this reader gets [`Event::Lapped`] with the exact number of missed messages.
+//! * **Crashes are survived.** When a publisher dies, the kernel frees the publisher's lock, and another publisher can continue in the same
+//!   segment with the next sequence. Readers stay attached and get [`Event::NewEpoch`].
 //! * **Ways to wait.** If there are more readers than cores, use [`Wait::Yield`]. If each reader has a core of its own, use [`Wait::Spin`].
 //!   If a reader may be some microseconds late and should cost nothing meanwhile, use [`Wait::Park`] or, in an event loop,
 //!   `Subscriber::recv_async` (feature `tokio`).

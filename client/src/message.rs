@@ -11,9 +11,9 @@ use thiserror::Error;
 /// A message. It was copied out of the ring and checked, so it cannot change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// Its bytes. In a subscriber's own buffer they start on a 16-byte boundary.
+    /// The bytes of the message. In a subscriber's own buffer they start on a 16-byte boundary.
     pub payload: &'a [u8],
-    /// Its number in the channel, counted from 1. It is the same on every host.
+    /// The number of the message in its channel, counted from 1. It is the same on every host.
     pub sequence: u64,
     /// The tag that the publisher gave it; see [`Mark::tag`](crate::Mark::tag).
     pub tag: u16,
@@ -22,9 +22,9 @@ pub struct Message<'a> {
     /// The time of its publication: the low 48 bits of the channel's clock, for [`Clock::ns_since`](crate::Clock::ns_since). It is 0 if the
     /// publisher does not stamp the message; see [`Stamps`](crate::Stamps).
     pub time: u64,
-    /// `None` for a message that came in the order of the stream. `Some` for a message from the channel's board, which is the newest of its
-    /// key. The number counts the messages of this key that were left out since the reader last got one. It is 0 for a reader that has just
-    /// begun with the board.
+    /// The number of messages of this key that were left out since the reader last got one. It is `Some` for a message from the channel's
+    /// board, which is the newest of its key, and 0 if the reader has just begun with the board. It is `None` for a message that came in
+    /// the order of the stream.
     pub conflated: Option<u64>,
 }
 
@@ -85,10 +85,12 @@ pub enum Event<'a> {
         /// The epoch of the new publisher.
         epoch: u64,
     },
-    /// The publisher died without closing the channel, and no other publisher has taken over yet. The event arrives once per death, after
-    /// everything that the publisher published. Request it with [`watch_publisher`](crate::SubscriberBuilder::watch_publisher). Receiving
-    /// again waits for the next publisher. If the next publisher takes over before this reader polls, the reader gets only
-    /// [`NewEpoch`](Self::NewEpoch).
+    /// The publisher died without closing the channel, and no other publisher has taken over yet. Request this event with
+    /// [`watch_publisher`](crate::SubscriberBuilder::watch_publisher). It arrives once per death, after everything that the publisher
+    /// published.
+    ///
+    /// The next call that receives waits for the next publisher. If the next publisher takes over before this reader polls, the reader gets
+    /// only [`NewEpoch`](Self::NewEpoch).
     PublisherGone {
         /// The epoch of the publisher that died.
         epoch: u64,
@@ -98,13 +100,13 @@ pub enum Event<'a> {
         /// The session's identity, as in its packets.
         session: [u8; 10],
     },
-    /// The channel began again: sequences count from 1. There are two reasons: the daemon lost the memory of a channel without a journal,
-    /// or a publisher restarted the channel, such as a bridge whose source was restarted. Earlier messages that the reader has not received
-    /// by now are lost.
+    /// The channel began again, and its sequences count from 1. Earlier messages that the reader has not received by now are lost. There
+    /// are two possible reasons: the daemon lost the memory of a channel without a journal, or a publisher restarted the channel. A bridge
+    /// restarts its channel if the source of the feed was restarted.
     Restarted,
-    /// A publisher closed the channel. Receiving again continues with the next publisher, and waits for one if there is none yet. A
-    /// subscriber that reads from the journal gets this event for each publisher that has closed. Call
-    /// [`is_at_end`](crate::Subscriber::is_at_end) to find out whether it is the channel's end at this moment.
+    /// A publisher closed the channel. The next call that receives continues with the next publisher, and waits if there is none yet. A
+    /// subscriber that reads from the journal gets this event for each publisher that closed the channel. Call
+    /// [`is_at_end`](crate::Subscriber::is_at_end) to find out whether the channel is at its end now.
     End,
 }
 
@@ -141,9 +143,12 @@ pub enum RecvError {
     /// The channel has moved to a segment without a board. Nothing was consumed.
     #[error("the channel goes on without a board: give its configuration one again, or read the stream")]
     NoBoard,
-    /// The next message is neither in the ring nor in the journal. Either the journal's recorder runs, but for two seconds it has neither
-    /// written this message nor reported it as lost. Or the daemon that lends the journal has not answered for two seconds, but for less
-    /// than ten. Nothing was consumed: receive again to wait longer, or seek.
+    /// The next message is neither in the ring nor in the journal. There are two possible reasons:
+    ///
+    /// - The journal's recorder runs, but for two seconds it has neither written this message nor reported it as lost.
+    /// - The daemon that lends the journal has not answered for two seconds, but for less than ten.
+    ///
+    /// Nothing was consumed: receive again to wait longer, or seek.
     #[error(
         "sequence {sequence} is no longer in the ring and not yet in the journal, whose recorder or daemon stands still: receive \
          again to wait for it, or go on elsewhere"

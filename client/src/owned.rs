@@ -9,7 +9,7 @@ use std::convert::Infallible;
 /// `typed`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnedMessage<P = Vec<u8>> {
-    /// Its bytes or its value.
+    /// The message's bytes or value.
     pub payload: P,
     /// As [`Message::sequence`].
     pub sequence: u64,

@@ -13,10 +13,12 @@ use std::time::Duration;
 /// the publisher does not know whether a reader waits, and wakes none.
 ///
 /// # Readers that are faster than the publisher
-/// A reader that has caught up polls the cache line that the publisher writes next, and takes it away each time. At full rate this costs
-/// both ends half of their messages or more. So a reader that spins or yields, or that calls `try_recv` and similar methods, makes a trial
-/// when messages arrive close to each other. For 512 messages it pauses until the publisher is 64 messages ahead, for at most 4 us each
-/// time.
+/// A reader that has caught up polls the cache line that the publisher writes next. Each poll takes this line away from the publisher. At
+/// full rate this costs the publisher and the reader half of their messages or more.
+///
+/// For this reason, a reader tries pauses when messages arrive close to each other. It does so if it spins or yields, or if the program
+/// calls `try_recv` and similar methods. In a trial of 512 messages, the reader pauses until the publisher is 64 messages ahead, for at
+/// most 4 us each time.
 ///
 /// If the messages came faster by a quarter or more, the reader continues with the pauses. If not, it makes no pause before the next trial.
 /// The next trial follows after 65,536 messages at first, and after 4 million later. There is no pause in streams of less than two million
@@ -30,9 +32,9 @@ pub enum Wait {
     /// Polls as `Spin` does, for the highest rate. In two cases a reader lets the publisher get ahead for [`BURST_PAUSE`]: it catches up
     /// with the publisher in the middle of a burst, or it takes batches and gets within [`BURST_CLOSE`] messages of the publisher.
     ///
-    /// Near the publisher, cache lines move back and forth between both. A reader that stays behind gets several messages at once from
-    /// lines that are ready. A message that follows [`BURST`] others within [`BURST_WITHIN`] may be delayed by that pause. At lower rates
-    /// there is no difference from `Spin`.
+    /// If a reader is close to the publisher, cache lines move back and forth between the two. A reader that stays behind gets several
+    /// messages at once from lines that are ready. The price is a delay: a message that follows [`BURST`] others within [`BURST_WITHIN`]
+    /// may be late by that pause. At lower rates there is no difference from `Spin`.
     Burst,
     /// Polls this many times, then yields the core after each further poll.
     SpinThenYield(u32),
@@ -44,8 +46,9 @@ pub enum Wait {
     Backoff,
     /// Sleeps this long between polls. Adds this time and a wake-up to the latency, and uses next to no CPU.
     Sleep(Duration),
-    /// Sleeps until the daemon's waker wakes the reader. Uses next to no CPU. The wake-up delays a message by a small share of the silence
-    /// before it. Only for channels of a daemon. While no daemon runs, it waits as `Sleep` does with one millisecond.
+    /// Sleeps until the daemon's waker wakes the reader. A sleeping reader uses next to no CPU. The wake-up delays a message by a small
+    /// share of the silence before the message. `Park` is only for channels of a daemon. While no daemon runs, the reader waits as with
+    /// `Sleep` and one millisecond.
     Park,
 }
 

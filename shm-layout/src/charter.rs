@@ -54,7 +54,7 @@ impl Charter {
 /// One generation of a channel. The charter keeps this entry for the next daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Entry {
-    /// Its number, from 1.
+    /// The number, from 1.
     pub generation: u64,
     /// Device and inode of the segment's file.
     pub segment: [u64; 2],

@@ -5,9 +5,9 @@
 //! |---|---|---|
 //! | gate | copies a record, then `POSITION.store(Release)`, `CHECK.store(Release)` | reads both, `fence(Acquire)`, raises the bound, stores data |
 //!
-//! A publisher that has read position `p` knows that the reader has copied everything below `p`. Its bound is at most `p + capacity` while
-//! the gate is in force, and its frontier is at most its bound. So no store touches a granule that the reader still has to copy.
-//! `ring/mod.rs` has the argument.
+//! A publisher that has read position `p` knows that the reader has copied every record below `p`. While the gate is in force, the
+//! publisher's bound is at most `p + capacity`, and its frontier is at most its bound. So no store touches a granule that the reader still
+//! has to copy. `ring/mod.rs` has the argument.
 
 use crate::fault::mutant;
 #[cfg(not(loom))]

@@ -233,8 +233,8 @@ impl Segment {
         self.locator().start().sequence
     }
 
-    /// Makes a new segment continue a channel. No other process has seen this segment. Its first message will be `next`. Its first writer
-    /// will have the epoch after `epoch`, if that is not 0. `bytes` counts the payload published in earlier segments.
+    /// Makes a new segment continue a channel. No other process has seen this segment. Its first message will be `next`. If `epoch` is not
+    /// 0, the first writer of the segment will have the epoch after `epoch`. `bytes` counts the payload published in earlier segments.
     ///
     /// # Panics
     /// When the segment was mapped for reading, has had a writer, or `next` is 0 or beyond

@@ -24,8 +24,9 @@ pub(crate) const NAMES: [&str; 4] = [NAME, UNGATED, BULK, PLAIN];
 /// The release in Cargo.toml.
 pub(crate) const VERSION: &str = "1.0.0-rc.7";
 
-/// The share of the ring that the writer claims at once: the largest that the crate's own bench tries. A reader reads the
-/// claim twice for each message, so the claim should move rarely.
+/// The share of the ring that the writer claims at once. It is the largest share that the crate's own bench tries. A reader
+/// loads the position up to which the ring is claimed twice for each message, and a large share lets the writer change this
+/// position rarely.
 const RESERVE: f64 = 0.05;
 
 fn path(spec: &Spec) -> PathBuf {

@@ -19,7 +19,7 @@ pub const SIZES: [usize; 5] = [32, 64, 256, 1024, 1400];
 
 /// The case with enough messages for the 99.999th percentile. It also includes the kernel's UDP.
 pub const LONG: &str = "256 B beside UDP";
-/// Its messages.
+/// The messages.
 const LONG_MESSAGES: u64 = 1_000_000;
 
 /// Plays the rounds, and returns the answer. The contestants of `extra` join shmcast and the ideal ring.

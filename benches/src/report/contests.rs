@@ -46,15 +46,15 @@ impl Measure {
 pub struct Figure {
     /// The question to which it belongs.
     pub question: &'static str,
-    /// Its name.
+    /// The name.
     pub name: &'static str,
     /// By which calls of ours it is taken: a transport's name.
     pub by: &'static str,
     /// How our receivers wait.
     pub ours: Wait,
-    /// Its kind and unit.
+    /// The kind and unit.
     pub measure: Measure,
-    /// Its value in one round.
+    /// The value in one round.
     pub of: fn(&Outcome) -> f64,
 }
 

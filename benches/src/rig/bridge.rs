@@ -1,7 +1,9 @@
-//! The bridge of a round: `shmcast bridge send` on one host and `shmcast bridge recv` on the other. The rig also measures
-//! the CPU time of their threads. Both are the released program with the options that a user would give. They start after
-//! the publisher, because they send its channel. They start before the receivers, which attach to the channel on the other
-//! host.
+//! The bridge of a round: the program `shmcast bridge send` on the publisher's host, and `shmcast bridge recv` on the
+//! receivers' host. Both programs are the released `shmcast` with the options that a user would give. The rig measures
+//! the CPU time of the threads of both programs.
+//!
+//! The two programs start after the publisher, because `bridge send` reads the publisher's channel. They start before the
+//! receivers, because the receivers attach to the channel that `bridge recv` publishes.
 
 use crate::rig::hosts::{BUSY_POLL_US, BusyPolling, FAR, NEAR};
 use crate::rig::names::{

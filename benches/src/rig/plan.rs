@@ -77,7 +77,7 @@ pub struct Played {
     pub case: String,
     /// Whether the round counts. It counts if the machine was quiet and both probes agreed.
     pub counts: bool,
-    /// Its result, or the reason why it failed.
+    /// The result, or the reason why it failed.
     pub outcome: std::result::Result<Outcome, String>,
 }
 
@@ -204,7 +204,7 @@ impl Answer {
 /// One case, with a round for each contestant.
 #[derive(Debug, Clone)]
 pub struct Case {
-    /// Its name.
+    /// The name.
     pub name: String,
     /// A round for each contestant. The rig sets its directory when it plays it.
     pub specs: Vec<Spec>,

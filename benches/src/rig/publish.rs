@@ -17,10 +17,12 @@ use std::time::Duration;
 
 /// The sending end of a transport.
 pub trait Sender {
-    /// Sends one message to all receivers. Returns how often it tried again because there was no room. `sent` is the time in
-    /// the payload in clock ticks, for transports whose messages have a time. It is 0 back to back. Every implementation
-    /// must be `#[inline(always)]`. The rig calls `send` in two places. Otherwise the compiler might inline the call for one
-    /// ring and not for another.
+    /// Sends one message to all receivers. Returns how often it tried again because there was no room. `sent` is the
+    /// time in the payload in clock ticks, for transports whose messages have a time. If messages are sent back to
+    /// back, `sent` is 0.
+    ///
+    /// Every implementation must be `#[inline(always)]`, because the rig calls `send` in two places. Without the
+    /// attribute, the compiler might inline the call for one ring and not for another.
     ///
     /// # Errors
     /// An error that ends the round.
@@ -75,8 +77,9 @@ pub fn play<S: Sender>(spec: &Spec, open: impl FnOnce() -> Result<S>) -> Result<
     wait_for("stop")
 }
 
-/// Sends all messages. With `PACED` it sends each message at its intended time, and measures the call. Back to back it does
-/// nothing between two sends but make the message. Otherwise the loop would be slower than the ring that it measures.
+/// Sends all messages. With `PACED` it sends each message at its intended time, and measures the call. Without `PACED`
+/// it sends the messages back to back. Between two of these sends it only makes the next message, because more work
+/// would make the loop slower than the ring that it measures.
 #[inline(never)]
 fn run<const PACED: bool>(spec: &Spec, sender: &mut impl Sender, clock: &Clock) -> Result<Published> {
     let mut gate = (spec.gated && sender.needs_gate())

@@ -9,7 +9,7 @@ use anyhow::Result;
 /// A changed header, and the reason for which it is refused.
 #[derive(Debug)]
 pub struct Vector {
-    /// Its name.
+    /// The name.
     pub name: String,
     bytes: Vec<u8>,
     refused: Option<&'static str>,

@@ -18,7 +18,7 @@ const MOST: usize = 40;
 /// A history and mutants of its segment.
 #[derive(Debug)]
 pub struct Vector {
-    /// Its name.
+    /// The name.
     pub name: String,
     seed: u64,
     mutants: u64,

@@ -47,9 +47,9 @@ type Play = dyn Fn(&mut Testee) -> Result<Verdict>;
 
 /// A vector of some level.
 pub struct Vector {
-    /// Its level.
+    /// The level.
     pub level: u8,
-    /// Its name, which no other vector of the level has.
+    /// The name, which no other vector of the level has.
     pub name: String,
     /// The levels that a testee must have besides.
     needs: Vec<u8>,

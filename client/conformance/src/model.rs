@@ -8,16 +8,16 @@ use crate::scribe::{CAPACITY, COUNT, ENTRIES, FRONTIER, ROOM, Record, STATE, Sor
 pub enum Sought {
     /// Position, and the sequence that is due there.
     At(u64, u64),
-    /// It was overwritten, or is out of reach.
+    /// The message was overwritten, or is out of reach.
     Gone,
-    /// It is not published yet.
+    /// The message is not published yet.
     NotYet,
 }
 
 /// A segment after some of a writer's stores.
 #[derive(Debug, Clone)]
 pub struct Model {
-    /// Its words.
+    /// The words.
     pub words: Vec<u64>,
     /// The records that are committed.
     pub records: Vec<Record>,

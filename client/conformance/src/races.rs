@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// A race.
 #[derive(Debug)]
 pub struct Vector {
-    /// Its name.
+    /// The name.
     pub name: String,
     capacity: u64,
     longest: usize,

@@ -65,7 +65,7 @@ pub struct Record {
 pub struct Store {
     /// Number of the word in the segment.
     pub word: usize,
-    /// Its new value.
+    /// The new value.
     pub value: u64,
     /// The record that it commits.
     pub commits: Option<Record>,
@@ -121,7 +121,7 @@ fn record_bytes(length: u64) -> u64 {
 #[derive(Debug)]
 pub struct Scribe {
     words: Vec<u64>,
-    /// Its stores since the caller last took them.
+    /// The stores since the caller last took them.
     pub stores: Vec<Store>,
     tail: u64,
     next: u64,

@@ -69,7 +69,7 @@ struct State {
 /// The daemon. It ends when this value is dropped.
 #[derive(Debug)]
 pub struct Script {
-    /// Its directory.
+    /// The directory.
     pub dir: TempDir,
     state: Arc<Mutex<State>>,
 }

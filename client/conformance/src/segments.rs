@@ -12,7 +12,7 @@ pub const SEEDS: u64 = 40;
 /// A history, and where to begin to read it.
 #[derive(Debug)]
 pub struct Vector {
-    /// Its name.
+    /// The name.
     pub name: String,
     seed: u64,
     start: Option<Start>,

@@ -14,7 +14,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// The first line of a testee.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Hello {
-    /// Its language.
+    /// The language.
     pub testee: String,
     /// The version of its client.
     pub version: String,
@@ -72,7 +72,7 @@ pub struct Testee {
     child: Child,
     asked: ChildStdin,
     said: Receiver<String>,
-    /// Its first line.
+    /// The first line.
     pub hello: Hello,
 }
 
@@ -119,7 +119,7 @@ impl Testee {
         Ok(())
     }
 
-    /// Its process id.
+    /// The process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

@@ -8,7 +8,7 @@ use anyhow::Result;
 
 /// A history, and the stores that are played one by one after it.
 pub struct Vector {
-    /// Its name.
+    /// The name.
     pub name: String,
     /// The segment before the reader attaches.
     before: Model,

@@ -40,7 +40,7 @@ enum Plot {
 /// A vector.
 #[derive(Debug)]
 pub struct Vector {
-    /// Its name.
+    /// The name.
     pub name: String,
     plot: Plot,
 }

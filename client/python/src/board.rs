@@ -131,8 +131,10 @@ impl BoardEntry {
 /// The last message of each key of a channel, read at any time: `board[b"EURUSD"]`, `board.get(key)`, `len(board)`, `board.entries()`.
 ///
 /// `dir`, `socket` and `wait_for_channel` have the same meaning as for `Subscriber`. Ctrl-C ends the wait for the channel. Publishers and
-/// tools do not notice that a board is read. A `Board` receives no messages. Use a `Subscriber` with `start="board"` to get the newest
-/// message of each key and then every later message.
+/// tools do not notice that a board is read.
+///
+/// A `Board` receives no messages. Use a `Subscriber` with `start="board"` to get the newest message of each key and then every later
+/// message.
 ///
 /// Raises `ChannelError` with the code "no board" if the channel has none. Only one thread at a time may use a board. A forked child must
 /// open its own.

@@ -16,8 +16,10 @@ type Selected = (Py<Subscriber>, Py<PyAny>);
 /// Waits for several channels at once: `for subscriber, event in shmcast.Select([quotes, trades])`, until all of the channels are over.
 ///
 /// The subscribers take turns: after an event of one subscriber, the select asks all others before it asks that one again. The events of
-/// one subscriber come in their order. There is no order between subscribers. Between calls of the select, the subscribers can be used and
-/// closed as usual. If one is closed, the select raises a `MisuseError` for it.
+/// one subscriber come in their order. There is no order between the events of different subscribers.
+///
+/// Between calls of the select, the program can use and close the subscribers as usual. If a subscriber is closed, the select raises a
+/// `MisuseError` for it.
 ///
 /// - `wait`, `pause`: how the select waits while nothing arrives, as for `Subscriber`. The strategies of the subscribers have no effect.
 ///   But the daemon can only wake subscribers that were opened with wait="park". For others, "park" polls every millisecond.

@@ -406,9 +406,9 @@ impl Subscriber {
 
     /// Receives like `recv` without a timeout, in asyncio: other tasks run until an event arrives, and no thread waits.
     ///
-    /// Open the subscriber with wait="park". With any other strategy, and on channels that are files, this polls every millisecond. If a
-    /// task is cancelled, it has received nothing. `async for event in subscriber` returns events until the channel is over. A second
-    /// iteration waits for the next publisher.
+    /// Open the subscriber with wait="park". With any other strategy, and on channels that are files, this call polls every
+    /// millisecond. A task that is cancelled has received nothing. `async for event in subscriber` returns events until the channel is
+    /// over. A second iteration waits for the next publisher.
     fn recv_async<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("shmcast._aio")?.call_method1("recv", (slf,))
     }

@@ -172,9 +172,11 @@ impl Client {
     }
 
     /// Promotes a channel that a bridge of the daemon receives, because its publisher's host is gone. The channel becomes a channel of this
-    /// host, and any program that may publish on it can open it. The promotion skips 2^32 sequences, so that no sequence is used twice, and
-    /// readers receive the gap. With `force`, the channel is promoted even if the publisher's host was heard within the last three seconds,
-    /// or if the channel's journal does not record.
+    /// host. Then any program that may publish on the channel can open it.
+    ///
+    /// The promotion skips 2^32 sequences, so that no sequence is used twice. Readers receive the skipped sequences as a gap. With `force`,
+    /// the daemon promotes the channel even if the publisher's host was heard within the last three seconds, or if the channel's journal
+    /// does not record.
     ///
     /// # Errors
     /// [`ChannelError::Refused`] if no bridge receives the channel, if its publisher's host is heard, if its journal does not

@@ -1,9 +1,9 @@
-//! Keeps this process attached. For each daemon, the process has one keeper: a thread that holds the sockets of all attachments to the
-//! daemon. When another daemon has replaced the first, the keeper registers the attachments again. A daemon that hangs delays only its own
-//! keeper.
+//! Keeps this process attached to its daemons. For each daemon, the process has one keeper. A keeper is a thread that holds the sockets of
+//! all attachments to its daemon. When another daemon has replaced the first, the keeper registers the attachments again. A daemon that
+//! hangs delays only its own keeper.
 //!
-//! Publishing and receiving do not use the keeper. It sleeps in `poll` while the daemon lives. When the daemon is gone, the keeper tries to
-//! attach again, after 20 ms at first and every 250 ms later. It ends one second after the last attachment.
+//! Publishing and receiving do not use the keeper. While the daemon lives, the keeper sleeps in `poll`. When the daemon is gone, the keeper
+//! tries to attach again, after 20 ms at first and every 250 ms later. The keeper ends one second after the last attachment.
 
 use crate::attach::connect::Conversation;
 use crate::attach::park;

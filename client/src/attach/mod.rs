@@ -1,5 +1,5 @@
-//! Attachments to a daemon: the request for a channel, staying attached when the daemon is replaced, and sleeping until the daemon wakes
-//! the reader.
+//! Attachments to a daemon. The modules request a channel, keep the program attached when the daemon is replaced, and let a reader sleep
+//! until the daemon wakes it.
 //!
 //! A program that uses channels in files needs none of these modules. No message passes through them.
 

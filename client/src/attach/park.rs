@@ -1,8 +1,11 @@
 //! Parking: a reader sleeps until the daemon reports that there is something to read. The publisher wakes no reader, and does not know
 //! which readers sleep.
 //!
-//! Both ends are here: the reader has a [`Parking`], and the host a [`ParkedReader`]. They share two objects that belong to this reader
-//! alone: the word in its page that says for which position it sleeps, and a socket pair, the bell.
+//! This module has the ends of both sides: the reader has a [`Parking`], and the host has a [`ParkedReader`]. The two ends share two
+//! objects, which no other reader uses:
+//!
+//! - a word in the reader's page, which says for which position the reader sleeps;
+//! - the bell, which is a socket pair.
 //!
 //! ```text
 //! reader                                       the host's waker
@@ -20,8 +23,8 @@
 //! - A reader cannot affect the pair of another reader. If all readers rang the same eventfd, any reader could empty or fill it.
 //! - An event loop can wait for a socket without unsafe code.
 //!
-//! The reader keeps both ends, because it sends one of them to the next daemon. So the pair outlives daemons, and a ring for a dead daemon
-//! is still there for its successor.
+//! The reader keeps both sockets of the bell, and sends one of them to each new daemon. So the bell outlives a daemon. If a reader rings
+//! after the daemon has died, the next daemon still finds the ring.
 
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, recv, send, sockopt};
@@ -227,8 +230,8 @@ impl ParkedReader {
     }
 
     /// Checks whether the reader sleeps and has something to read. If so, wakes the reader, once for each nap. The reader may write
-    /// anything in its page. Whatever it writes, this call reads two words of the ring, makes at most one system call, which does not
-    /// block, and affects no other reader.
+    /// anything in its page. Even then, this call only reads two words of the ring, makes at most one system call, which does not block,
+    /// and affects no other reader.
     ///
     /// Cost: one cache line of the page, and two of the ring, which are the same for all readers that sleep at the same position.
     pub fn look(&mut self) -> Sight {

@@ -47,8 +47,8 @@ pub struct Board {
 pub struct BoardEntry<'a> {
     /// The bytes of the key.
     pub key: &'a [u8],
-    /// Its newest message. `None` if the board does not have it: the message is larger than [`BoardSpec::value`](crate::BoardSpec::value),
-    /// or a program that does not update the board published it.
+    /// The newest message of the key. `None` if the board does not have the message. This happens if the message is larger than
+    /// [`BoardSpec::value`](crate::BoardSpec::value), or if a program that does not update the board published it.
     pub message: Option<Message<'a>>,
     /// The sequence of the newest message.
     pub sequence: u64,

@@ -6,9 +6,11 @@ use std::ops::Range;
 
 /// The properties of a channel's board: which bytes of a message are its key, and how much room there is.
 ///
-/// The key is a range of the payload's bytes. So no packet format contains keys, and every mirror of the channel can have a board of its
-/// own. All keys of a board have the same length. A message that is too short to have a key is published as any other, and is not on the
-/// board. A message that ends right after its key removes the key from the board.
+/// The key of a message is a range of its payload's bytes. So no packet format contains keys, and every mirror of the channel can have a
+/// board of its own. All keys of a board have the same length.
+///
+/// - A message that is too short to have a key is published as any other, and is not on the board.
+/// - A message that ends right after its key removes the key from the board.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;

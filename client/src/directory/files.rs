@@ -107,8 +107,8 @@ impl ChannelFiles {
 
     /// Refuses to publish into a directory that is not a channel's. Changes nothing.
     ///
-    /// A segment makes the directory a channel. Every user who may read the channel may make files among the reader pages, so other files
-    /// may be there. Such files must not keep the publisher out.
+    /// A directory with a segment is a channel. Every user who may read the channel may make files among the reader pages. So other files
+    /// may be there, and they must not keep the publisher out.
     pub(crate) fn check_usable(&self) -> Result<(), ChannelError> {
         if ours::is_segment(&self.folder).map_err(ChannelError::os("open", self.segment_path()))? {
             return match self.readers() {

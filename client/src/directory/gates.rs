@@ -6,7 +6,7 @@
 //!   .figures           written by the publisher, read by tools
 //!   .new-RANDOM        a page that is being made
 //! ```
-//! A channel of files has them in its own directory. A daemon has such a directory for each of its channels.
+//! A channel of files has the directory `gates` in its own directory. A daemon has such a directory for each of its channels.
 
 use super::files::ChannelFiles;
 use super::folder::{Folder, mode, unique};

@@ -25,17 +25,17 @@ pub enum Publishing {
 /// The state of a channel. [`Directory::channel`](super::Directory::channel) returns it.
 #[derive(Debug, Clone)]
 pub struct ChannelInfo {
-    /// Its name.
+    /// The name.
     pub name: String,
     /// Whether it is private to another user. Then only its name can be seen.
     pub is_private: bool,
     /// The header of its segment, or the reason why it cannot be read.
     pub detail: Result<ChannelDetail, String>,
-    /// Its publisher.
+    /// The publisher.
     pub publisher: Publishing,
-    /// Its live readers.
+    /// The live readers.
     pub readers: Vec<ReaderInfo>,
-    /// Its gates.
+    /// The gates.
     pub(crate) gates: Vec<GateSight>,
 }
 
@@ -87,7 +87,7 @@ pub struct ReaderInfo {
     /// The figures on the reader's page. The process id is 0 if this process cannot see the reader, such as a reader in another PID
     /// namespace.
     pub stats: ReaderStats,
-    /// Its command name, if its process is visible from here.
+    /// The command name, if its process is visible from here.
     pub command: Option<String>,
 }
 

@@ -8,12 +8,13 @@
 //!     readers/PID-RANDOM   one page a subscriber, locked while it lives
 //!     gates/GATE           one page a gate, locked while a reader holds it
 //! ```
-//! To remove a channel, a process first renames it to `DIR/.removed-RANDOM`. So no other process ever finds a channel without some of its
-//! files. Names that begin with a dot are never channels.
+//! A process that removes a channel first renames the channel's directory to `DIR/.removed-RANDOM`, and then removes the files. Names that
+//! begin with a dot are never channels. So no other process finds a channel that has lost some of its files.
 //!
-//! File modes decide which users may read. The owner of the files can destroy them, and the kernel keeps other users out. No name leads to
-//! files elsewhere: all names below DIR are resolved in directories that are held open ([`folder`]), and links are not followed. A file is
-//! written to or removed only if it is proved to belong to a channel ([`ours`]).
+//! The modes of the files decide which users may read a channel. Only the owner of the files and root can change or destroy them.
+//!
+//! Names below DIR never lead to files elsewhere: they are resolved in directories that are held open ([`folder`]), and links are not
+//! followed. A file is written to or removed only if it is proved to belong to a channel ([`ours`]).
 
 mod files;
 mod folder;
@@ -113,9 +114,9 @@ impl Directory {
         &self.path
     }
 
-    /// Returns the state of every channel, in the order of their names. A directory that does not exist holds no channels. A subdirectory
-    /// is no channel if it has neither a segment nor a lock file of shmcast's. It is also no channel while a publisher is still making it:
-    /// a channel exists from the moment at which it can be opened.
+    /// Returns the state of every channel, in the order of the channels' names. A directory that does not exist holds no channels. A
+    /// subdirectory is no channel in two cases: it has neither a segment nor a lock file of shmcast's, or a publisher is still making it. A
+    /// channel exists from the moment at which it can be opened.
     ///
     /// This call also removes pages that dead readers left. It changes nothing else.
     ///
@@ -328,7 +329,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), &'static str> {
 }
 
 /// Whether the process with this id in our PID namespace has the file open. This process cannot list the open files of another user's
-/// process. Such a process counts as having the file open if the file belongs to that user.
+/// process. For such a process, the result is true if the file belongs to that user.
 fn has_open(pid: u32, file: &File) -> bool {
     let Ok(wanted) = file.metadata() else { return false };
     let is_it = |of: fs::Metadata| (of.dev(), of.ino()) == (wanted.dev(), wanted.ino());

@@ -14,8 +14,8 @@
 //! | `gates/.figures` | always: only the owner makes files in `gates` |
 //! | `gates/.new-RANDOM` | always, as for `gates/.figures` |
 //!
-//! `readers` must be a directory and not a link. It and `.segment.new` are ours only beside a `lock` or a `segment` that is ours, because a
-//! publisher makes the lock first. Every other entry is foreign.
+//! `readers` must be a directory and not a link. A publisher makes `lock` before any other file. So `readers` and `.segment.new` are ours
+//! only beside a `lock` or a `segment` that is ours. An entry that the table does not name is foreign.
 
 use super::folder::{Folder, is_directory, is_plain, mode};
 use crate::error::ChannelError;
@@ -66,8 +66,11 @@ pub(super) struct Inventory {
 
 impl Inventory {
     /// Reads all entries of `folder`. If the caller does not hold the channel's lock, publishers and removers may change the folder
-    /// meanwhile. Their files may then be missing in the result, but never count as foreign. The reason: publishers make the lock file
-    /// first, and removers remove it last. This function checks the lock after it has listed the folder, and before all other entries.
+    /// meanwhile. The result may then lack some of their files, but never counts such a file as foreign.
+    ///
+    /// Publishers make the lock file before all other files, and removers remove it after all others. This function lists the folder first,
+    /// then checks the lock, and then checks the listed entries. So if a listed file of a publisher or a remover still exists, the check
+    /// found the lock.
     pub(super) fn of(folder: &Folder) -> io::Result<Self> {
         let names = sorted_names(folder)?;
         let lock = lock_of(folder)?;

@@ -1,7 +1,8 @@
 //! The publisher's end of its gates: it reads their pages, waits for their readers, and counts the waits.
 //!
-//! The ring's writer refuses a record that would take its frontier beyond a bound. Only then does the publisher call this module. A look
-//! reads the lock and the page of each gate. Then the publisher raises the bound as far as all gates allow:
+//! The ring's writer refuses a record that would take the ring's frontier beyond a bound. Only after such a refusal does the publisher call
+//! this module. The module looks at each gate, which means that it reads the gate's lock and page. Then the publisher raises the bound as
+//! far as all gates allow:
 //!
 //! - for a gate in force, to the position that its reader has passed, plus the lag;
 //! - for any other gate, to a quarter of the lag beyond the tail, so that the publisher soon notices a reader that has just attached.
@@ -35,9 +36,9 @@ const SLEEP: Duration = Duration::from_micros(50);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GateStatus {
-    /// Its name.
+    /// The name.
     pub name: GateName,
-    /// Its state at the last look.
+    /// The state at the last look.
     pub state: GateState,
     /// The reader's largest lag in bytes of the ring. At a larger lag, the publisher waits.
     pub lag_bytes: u64,
@@ -176,7 +177,10 @@ impl Gates {
     }
 
     /// Reads each gate for the first time. A gate whose reader was not lapped is in force at once, because the previous publisher may have
-    /// waited for it. Its lag may be more than the largest lag, because each publisher publishes up to the frontier that it finds.
+    /// waited for this gate.
+    ///
+    /// At this moment the reader may be farther behind than the gate's configured lag, because the publisher publishes up to the frontier
+    /// that it finds in the ring.
     fn begin(
         gates: Vec<(Settled, File)>,
         page: Option<FiguresPage>,

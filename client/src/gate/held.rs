@@ -31,8 +31,8 @@ impl From<io::Error> for NotHeld {
 }
 
 impl HeldGate {
-    /// Takes a gate for a reader of the segment with the identity `segment`. Both files are the gate's page, opened for the caller alone:
-    /// the first to be locked, the second to be mapped.
+    /// Takes a gate for a reader of the segment with the identity `segment`. The files `lock` and `page` are both the gate's page, opened
+    /// for the caller alone. The reader locks the first file, and maps the second one.
     pub(crate) fn take(name: GateName, [lock, page]: [File; 2], segment: [u64; 2]) -> Result<Self, NotHeld> {
         if !lock::try_lock(&lock)? {
             let pid = GateClaim::read(&lock, segment).map_or(0, |claim| claim.pid);

@@ -6,12 +6,15 @@
 //!   of the lag or less      <--------- | position, check | <---------  holds the file's lock while it lives
 //!   counts               -----------> gates/.figures  -----------> tools
 //! ```
-//! - `config`: the properties that the owner sets; `name`: names and refusals
-//! - `state`: the states of a gate, and the one function that changes them
-//! - `gates`: the publisher's end; `held`: the reader's end
-//! - `model`: both ends as processes that stop and die, for the tests
-//!
-//! `directory/gates.rs` has the files.
+//! | module | content |
+//! |---|---|
+//! | `config` | the properties that the channel's owner sets |
+//! | `name` | the names of gates, and the errors of refused gates |
+//! | `state` | the states of a gate, and the one function that changes them |
+//! | `gates` | the publisher's end |
+//! | `held` | the reader's end |
+//! | `model` | both ends as processes that stop and die, for the tests |
+//! | `directory/gates.rs` | the files of gates |
 
 mod config;
 mod gates;

@@ -90,7 +90,7 @@ struct Gate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Doing {
     Nothing,
-    /// It looks at the gates: the lock in even steps, the page in odd steps.
+    /// The publisher looks at the gates: the lock in even steps, the page in odd steps.
     Opens(usize),
     Publishes {
         patience: Patience,

@@ -15,11 +15,12 @@
 //!                            a message waited as long as it may   v      |
 //!                                                              DROPPED --+
 //! ```
-//! A reader has no place in the ring while it reads the journal, and while it must first report a loss. It needs nothing of the ring then,
-//! so no message waits for it. A message that neither journal nor ring has is reported as lost.
+//! A reader has no place in the ring while it reads the journal, or before it has reported a loss. Such a reader needs nothing from the
+//! ring, so no message waits for it. If neither the journal nor the ring has a message, the reader reports the message as lost.
 //!
-//! The publisher waits only for a gate in force. The invariant of *in force*: the ring's frontier is at most the known position plus the
-//! capacity, and the reader has passed that position. So no record that the reader still has to copy is overwritten.
+//! The publisher waits only for a gate that is *in force*. For such a gate, the publisher knows a position that the gate's reader has
+//! passed. The invariant is that the ring's frontier is at most this position plus the capacity. So no record that the reader still has to
+//! copy is overwritten.
 
 use super::config::Then;
 use shmcast_layout::layout::gate::Said;
@@ -95,9 +96,9 @@ impl Seen {
     }
 }
 
-/// The largest lag with which a reader comes into force. When a publisher opens the channel, a reader may already hold the gate. This
-/// reader comes into force with any lag, because the previous publisher may have waited for it. `is_unheard` says that the reader has held
-/// the gate since then, and that no look has found its position yet.
+/// The largest lag with which a reader comes into force. If `is_unheard`, the reader held the gate before this publisher opened the
+/// channel, and no look has found the reader's position yet. This reader comes into force with any lag, because the previous publisher may
+/// have waited for it.
 pub(super) fn near(lag: u64, is_unheard: bool) -> u64 {
     if is_unheard { u64::MAX } else { lag / 2 }
 }
@@ -170,11 +171,12 @@ pub(super) fn bound_until_next_look(
 /// The way in which a call waits when a gate holds up its message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// It waits for at most the gate's longest wait.
+    /// The call waits for at most the gate's longest wait.
     Waits,
-    /// It never waits.
+    /// The call never waits.
     Never,
-    /// It waits for at most the gate's longest wait, and then publishes in any case, because control records are not refused.
+    /// The call waits for at most the gate's longest wait, and then publishes in any case. Control records are published like this, because
+    /// a gate never refuses them.
     Insists,
 }
 

@@ -1,7 +1,8 @@
 //! The segments and reader pages that a daemon hands out. This module is for programs that own channels on behalf of other programs.
 //!
-//! All of them are anonymous memory of the hosting user, with a sealed size. So no process can truncate the memory under a map, and only
-//! the host (and root) can open it again for writing. Each reader gets a read-only descriptor that the host opens for this reader.
+//! All segments and pages are anonymous memory of the hosting user, with a sealed size. So no process can truncate the memory under a map.
+//! Only the host and root can open the memory again for writing. Each reader gets a read-only descriptor that the host opens for this
+//! reader.
 //!
 //! Functions of this module have no examples, because they are useful only with a control socket, as in the daemon's `server/registry`.
 
@@ -47,7 +48,7 @@ pub(crate) const LAST_EPOCH: u64 = u32::MAX as u64;
 /// The properties of a new channel.
 #[derive(Debug, Clone)]
 pub struct HostedSpec {
-    /// Its name.
+    /// The name.
     pub name: String,
     /// Size of the ring in bytes: a power of two from 64 KiB to 16 GiB.
     pub capacity: u64,
@@ -292,9 +293,9 @@ impl HostedSegment {
         &self.steps
     }
 
-    /// Returns a function that locks the memory again after [`adopt`](Self::adopt). Memory stays locked only while the process that locked
-    /// it maps it. The function does not collapse huge pages again, because collapsing pages in use would cause page faults in their users.
-    /// It takes time in proportion to the capacity, in the thread that calls it.
+    /// Returns a function that locks the memory again after [`adopt`](Self::adopt). This is necessary because memory stays locked only
+    /// while the process that locked it maps it. The function takes time in proportion to the capacity, in the thread that calls it. It
+    /// does not collapse huge pages again, because this would cause page faults in the processes that use the pages.
     pub fn lock_again(&self) -> impl FnOnce() -> Vec<Step> + Send + use<> {
         self.segment.preparer(Preparation { lock: true, ..Preparation::NONE })
     }

@@ -1,9 +1,9 @@
-//! The end of a journal, and the start of a ring that continues after it.
+//! The end of a journal, and the start of a ring that continues after it. When a channel's memory is gone, such as after a reboot, the
+//! channel's sequences continue after its journal: at the next sequence if the journal ends with a clean record, and otherwise after the
+//! reserve, which no publisher has passed.
 //!
-//! When a channel's memory is gone, such as after a reboot, its sequences continue after its journal: at the next sequence if the journal
-//! ends with a clean record, and otherwise after the reserve, which no publisher has passed. Before any process sees the new ring, a file
-//! in the journal is made safe from a power cut. It names the sequences that are left out, the ring, and the next reserve. So a reader of
-//! the journal finds the ring, and no sequence is used twice, whatever happens next.
+//! Before any process sees the new ring, a file in the journal is made safe from a power cut. The file names the sequences that are left
+//! out, the ring, and the next reserve. So a reader of the journal finds the ring, and no sequence is used twice.
 
 use super::cursor::{Cursor, Step};
 use super::header::{boot, header_of, salt};
@@ -252,8 +252,8 @@ impl Ending {
     }
 }
 
-/// Begins a journal in the directory at `path`, for a channel whose first ring has the header `ring`. No other process has seen this ring.
-/// Makes the directory if it does not exist. From now on no sequence is used twice. When the call returns, this is safe from a power cut.
+/// Begins a journal in the directory at `path`, which it makes if it does not exist. `ring` is the header of the channel's first ring,
+/// which no other process has seen. When the call returns, the journal is safe from a power cut, and from now on no sequence is used twice.
 /// # Errors
 /// [`JournalError::Os`], also if there is a journal already, and [`JournalError::Busy`] while a recorder writes there.
 ///

@@ -72,16 +72,18 @@ pub enum Wanted {
 pub struct Lent {
     /// The file, opened for reading only. No other reader shares this open file.
     pub file: Arc<File>,
-    /// Its number.
+    /// The number.
     pub number: u64,
     /// The sequence due at its first frame.
     pub first: u64,
 }
 
 impl Journal {
-    /// Opens the file that has the wanted message, to lend it to a reader in another process. If nothing that old is kept, it opens the
-    /// oldest file. If the message is not recorded yet, it opens the newest file. Returns `None` if there is no file. Call
-    /// [refresh](Self::refresh) before, so that the list has newer files.
+    /// Opens the file that has the wanted message, to lend it to a reader in another process. Call [refresh](Self::refresh) before, so that
+    /// the list has newer files.
+    ///
+    /// If the message is older than all files, this opens the oldest file. If the message is not recorded yet, it opens the newest file.
+    /// Returns `None` if there is no file.
     ///
     /// `read` is the salt of a file that the reader has read to its end. Then a later file is lent, if there is one. The salt is needed
     /// because several files may begin with the same sequence, and have control records.
@@ -193,8 +195,8 @@ impl Files {
         Ok(Some(picked))
     }
 
-    /// Sends the request to the daemon. If the daemon has too many requests, it repeats the request after a pause, which differs between
-    /// readers.
+    /// Sends the request to the daemon. If the daemon answers that it has too many requests, this function pauses and sends the request
+    /// again. The pause differs between readers.
     fn ask(&mut self, wanted: Wanted, read: Option<u64>) -> Result<Picked, JournalError> {
         let begun = Instant::now();
         loop {

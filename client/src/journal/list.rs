@@ -24,11 +24,11 @@ const SAME_TIME: Duration = Duration::from_secs(1);
 /// A file of a journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileInfo {
-    /// Its name in the directory.
+    /// The name in the directory.
     pub name: String,
-    /// Its header.
+    /// The header.
     pub header: FileHeader,
-    /// Its trailer, if it is sealed.
+    /// The trailer, if it is sealed.
     pub trailer: Option<Trailer>,
     /// Bytes of the file.
     pub bytes: u64,
@@ -51,7 +51,7 @@ impl FileInfo {
 /// An entry of the directory that has the name of a journal file. It is not a valid file, or belongs to another journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Its name in the directory.
+    /// The name in the directory.
     pub name: String,
     /// The reason why it is not used.
     pub why: String,
@@ -102,9 +102,9 @@ pub fn take_lock(lock: File) -> io::Result<Option<JournalLock>> {
 
 /// The reason why a file is not in the list.
 enum Unusable {
-    /// It was removed meanwhile.
+    /// The file was removed meanwhile.
     Gone,
-    /// It is no file of a journal, or is not readable.
+    /// The file is no file of a journal, or is not readable.
     Wrong(String),
     /// Descriptors or memory are short.
     Unknown(io::Error),
@@ -414,8 +414,8 @@ impl Journal {
         self.files.first().map(|file| file.header.sequence)
     }
 
-    /// Whether a recorder runs. A recorder holds the directory's [lock](take_lock). Each refresh opens the lock's file. If this user may
-    /// not open that file, the result is false. Cost: one system call.
+    /// Returns true if a recorder runs, and if this user may open the file of the directory's [lock](take_lock). A recorder holds this
+    /// lock. Each refresh opens the lock's file, and this call checks the lock. Cost: one system call.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;

@@ -34,9 +34,9 @@ impl Journal {
         Reader::open(Files::of_directory(self), sequence)
     }
 
-    /// Opens a reader at a wall-clock time, in nanoseconds since 1970. In the order of the stream, its first message is the first one of
-    /// this time or later. If the clock was set back, earlier times may follow, but no message of that time or later is left out. A message without
-    /// a time of its own counts [as of the last clock record](Reader::about_ns) before it.
+    /// Opens a reader at a wall-clock time, in nanoseconds since 1970. The reader's first message is the first one in the stream that has
+    /// this time or a later one. If the clock was set back, messages with earlier times may follow, but no message of that time or later is
+    /// left out. A message without a time of its own has the time [of the last clock record](Reader::about_ns) before it.
     ///
     /// Cost: the same as for [`read_from`](Self::read_from).
     ///
@@ -162,8 +162,8 @@ impl Reader {
         (self.known.first..end).contains(&sequence)
     }
 
-    /// Searches for the next clock record from the current frame on. The reader uses it for the messages before it. Recorders write one in
-    /// each 64 KiB. Without a clock record, the index time of the frame is the time of its first record.
+    /// Searches for the next clock record from the current frame on. The reader uses this record for the messages before it. Recorders
+    /// write a clock record in each 64 KiB. If there is none, the index time of the frame is the time of the frame's first record.
     fn look_for_clock(&mut self) -> Result<(), JournalError> {
         let Some(cursor) = &mut self.cursor else { return Ok(()) };
         let path = &self.path;

@@ -1,9 +1,13 @@
 //! Journals: files that keep what channels published, and how to read them.
 //!
-//! A recorder writes a journal, in a daemon or as `shmcast record`. `JOURNAL.md` of the crate `shmcast-layout` defines the bytes. This
-//! module reads journals. It opens only regular files, follows no link in the directory, and maps nothing. It checks each byte before use.
-//! Only [`Ending`] and [`create`] write: one small file when a channel continues after the journal in a new ring, and one when a journal
-//! begins.
+//! A recorder writes a journal. The recorder is part of a daemon, or is the command `shmcast record`. `JOURNAL.md` of the crate
+//! `shmcast-layout` defines the bytes of the files.
+//!
+//! This module reads journals. It opens only regular files, follows no link in the directory, and maps nothing. It checks each byte before
+//! use. Only two items of this module write:
+//!
+//! - [`create`] writes one small file when a journal begins.
+//! - [`Ending`] writes one small file when a channel continues after the journal in a new ring.
 //!
 //! A [`Subscriber`](crate::Subscriber) reads the journal of its channel by itself if there is one; see
 //! [`SubscriberBuilder::history`](crate::SubscriberBuilder::history). To read a journal without its channel:

@@ -29,17 +29,19 @@ pub enum Entry<'a> {
         sequence: u64,
         /// The record's time in ticks of the ring's clock; 0 if it has none.
         time: u64,
-        /// Its content.
+        /// The content.
         control: JournalControl,
     },
 }
 
 /// Reads a journal in order. It returns each sequence once, in a message, a gap or a loss.
 ///
-/// The reader uses `pread` and reads 1 MiB ahead. It allocates that much, or the largest frame of the files if that is more (32 MiB at
-/// most). It checks everything before it returns it: checksums, salts, numbers, chains and sequences. A part that fails the check is
-/// [`Entry::Lost`] with exactly its sequences. If retention removed old files before this reader reached them, the reader reports their
-/// messages as lost with [`Cause::Cut`].
+/// The reader uses `pread` and reads 1 MiB ahead. It allocates 1 MiB, or the size of the largest frame of the files if this is more (32 MiB
+/// at most).
+///
+/// The reader checks checksums, salts, numbers, chains and sequences before it returns anything. It returns a part that fails the check as
+/// [`Entry::Lost`] with exactly the part's sequences. If retention removed old files before this reader reached them, the reader reports
+/// their messages as lost with [`Cause::Cut`].
 #[derive(Debug)]
 pub struct Reader {
     pub(super) files: Files,
@@ -145,8 +147,9 @@ impl Reader {
         self.wall_ns(time).or_else(|| Some(self.clock.filter(|_| time == NO_TIME)?.0))
     }
 
-    /// The header of the file that had the last entry. It describes the ring, that ring's clock and the schema of its messages. Each ring
-    /// begins a new file. Before the first entry it is the header of the first file, and `None` if there is no file.
+    /// The header of the file that had the last entry. It describes the ring from which the entry was recorded, the ring's clock, and the
+    /// schema of the ring's messages. Each ring begins a new file. Before the first entry, this is the header of the first file, or `None`
+    /// if there is no file.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;

@@ -1,4 +1,5 @@
-//! A channel that is a file and whose sequences continue after a journal.
+//! The start of a channel in a new file, if a journal has earlier messages of the channel. The first sequence in the file is greater than
+//! each sequence in the journal.
 
 use super::PublisherBuilder;
 use crate::error::ChannelError;
@@ -8,8 +9,8 @@ use shmcast_layout::layout::stream::StreamId;
 use shmcast_layout::segment::Segment;
 use std::path::{Path, PathBuf};
 
-/// The journal after which a channel continues, and the functions that use it. Only [`of`](Self::of) refers to these functions. So a
-/// program that does not use a journal, such as one in C, is linked without them.
+/// The journal after which a channel continues, and pointers to the functions that use the journal. Only [`of`](Self::of) names these
+/// functions. So a program that never calls `of`, such as one in C, is linked without the code for journals.
 #[derive(Debug, Clone)]
 pub(super) struct Behind {
     dir: PathBuf,

@@ -142,8 +142,8 @@ impl PublisherBuilder {
         self
     }
 
-    /// Sets the mode of the directories that are made. Files get its read bits. The default is 0700: only this user can read or publish.
-    /// With 0755 all users may read, and only this user may publish.
+    /// Sets the mode of the directories that are made. Files get the read bits of this mode. With the default 0700, only this user can read
+    /// or publish. With 0755 all users may read, and only this user may publish.
     ///
     /// An existing channel must have this mode, and the directory that contains it must let in all users whom
     /// this mode lets in. Otherwise [`open`](Self::open) returns [`ChannelError::Mode`]. Without this call,
@@ -207,8 +207,8 @@ impl PublisherBuilder {
         self
     }
 
-    /// Sets number and name of the message schema. Readers compare them with theirs. An existing channel must have both. A number of 0
-    /// accepts any schema, and an empty name accepts any name.
+    /// Sets the number and the name of the message schema. Readers compare both with their own. An existing channel must have the same
+    /// number and the same name. A number of 0 accepts any schema, and an empty name accepts any name.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -234,9 +234,11 @@ impl PublisherBuilder {
         self
     }
 
-    /// Sets the clock that stamps messages. Only for a new channel that is a file. The default is the CPU's counter if it is invariant, and
-    /// CLOCK_MONOTONIC otherwise. The counter takes some 10 ns to read, CLOCK_MONOTONIC some 25 ns. Choose CLOCK_MONOTONIC for readers
-    /// whose language cannot read the counter, such as Java. A counter that is not invariant is never used.
+    /// Sets the clock that stamps messages. Only for a new channel that is a file. The default is the CPU's counter if the counter is
+    /// invariant, and CLOCK_MONOTONIC otherwise. A counter that is not invariant is never used.
+    ///
+    /// The counter takes some 10 ns to read, CLOCK_MONOTONIC some 25 ns. Choose CLOCK_MONOTONIC for readers whose language cannot read the
+    /// counter, such as Java.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -282,9 +284,9 @@ impl PublisherBuilder {
     /// If the channel exists, it continues at its next sequence, and the journal is updated if necessary. With [`anew`](Self::anew), the
     /// sequences of the new segment continue after the journal as well.
     ///
-    /// Use it for a channel that is a file, and that `shmcast record` records into this directory. A daemon does the same for its channels
-    /// with journals. Without a recorder, sequences are safe for 2^31 messages after each start of a publisher. Making the channel includes
-    /// one sync of the file system.
+    /// Use this for a channel that is a file, if `shmcast record` records the channel into this directory. A daemon does the same for its
+    /// channels with journals. Without a recorder, no sequence is used twice for 2^31 messages after each start of a publisher. Making the
+    /// channel includes one sync of the file system.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -304,9 +306,11 @@ impl PublisherBuilder {
         self
     }
 
-    /// Gives a new channel a board: the last message of each key. Readers join it to the stream by [`Start::Board`](crate::Start::Board).
-    /// If a channel has a board, each of its publishers updates the board, even without this call. An existing channel, or a channel of a
-    /// daemon, must have the same board. A channel without a board gets one only with [`anew`](Self::anew).
+    /// Gives a new channel a board, which has the last message of each key. A reader gets these messages, and then the stream, with
+    /// [`Start::Board`](crate::Start::Board).
+    ///
+    /// An existing channel, or a channel of a daemon, must have the same board. A channel without a board gets one only with
+    /// [`anew`](Self::anew). If a channel has a board, each of its publishers updates the board, even without this call.
     ///
     /// Cost: each message is stored once more, some 10 to 20 ns for 64 bytes. [`BoardSpec::bytes`] returns the size of the memory.
     ///
@@ -350,9 +354,13 @@ impl PublisherBuilder {
     /// most 20 ms.
     ///
     /// # Errors
-    /// [`ChannelError::InUse`] with the holder while another publisher lives. [`ChannelError::NotAChannel`] for a directory that holds
-    /// foreign files. [`ChannelError::Mismatch`], [`ChannelError::Mode`], [`ChannelError::Segment`] and others. [`ChannelError::Journal`]
-    /// with [`continue_from`](Self::continue_from). [`ChannelError::Gate`] with [`gate`](Self::gate). After any of these errors, nothing has changed.
+    /// - [`ChannelError::InUse`], with the holder, while another publisher lives
+    /// - [`ChannelError::NotAChannel`] for a directory that holds foreign files
+    /// - [`ChannelError::Journal`] with [`continue_from`](Self::continue_from)
+    /// - [`ChannelError::Gate`] with [`gate`](Self::gate)
+    /// - [`ChannelError::Mismatch`], [`ChannelError::Mode`], [`ChannelError::Segment`] and others
+    ///
+    /// After any of these errors, nothing has changed.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -34,15 +34,19 @@ pub(crate) const TOUCHED_BYTES: usize = 64 << 10;
 /// Publishes messages into a channel: one publisher a channel, any number of readers.
 ///
 /// Without gates, no call of a publisher waits. `publish` makes a few dozen stores to memory that readers poll. It makes no system call,
-/// takes no lock, allocates nothing, and costs the same for one reader and for a hundred. Readers that cannot keep up are lapped, and learn
-/// how many messages they missed. A [`Gate`](crate::Gate) is a reader that the publisher waits for, within a limit.
+/// takes no lock and allocates nothing. It costs the same for one reader and for a hundred.
+///
+/// Readers that cannot keep up are lapped, and learn how many messages they missed. A [`Gate`](crate::Gate) lets the publisher wait for one
+/// reader, within a limit.
 ///
 /// Dropping a publisher closes the channel, except while the thread panics. After a panic, readers get no end, and the next publisher takes
 /// over as after a crash.
 ///
-/// After a `fork` the publisher belongs to the parent. The child's copy publishes nothing, and returns [`PublishError::Forked`]. Dropping
-/// the copy in the child, or ending the child, changes nothing. If the parent ends, the channel is free, whatever its children do. A
-/// program that forks itself into the background must open its publishers afterwards.
+/// After a `fork` the publisher belongs to the parent. The child has a copy, which publishes nothing and returns [`PublishError::Forked`].
+/// The channel does not change when the child drops the copy, or when the child ends. If the parent ends, the channel is free for another
+/// publisher, even if children of the parent live.
+///
+/// A program that forks itself into the background must open its publishers after the fork.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -107,8 +111,8 @@ pub enum Stamps {
     /// Every message. The publisher reads the clock for each message, or once for a batch.
     #[default]
     Each,
-    /// Only messages of [`Publisher::publish_at`], with the time that the caller gives. The publisher does not read the clock. This saves 8
-    /// to 10 ns, about half of the time that a message of 32 B takes at full rate. Readers do not know the latency of other messages.
+    /// Only messages of [`Publisher::publish_at`] have a time, which the caller gives. Readers do not know the latency of other messages.
+    /// The publisher does not read the clock. This saves 8 to 10 ns, about half of the time that a message of 32 B takes at full rate.
     Given,
 }
 
@@ -173,9 +177,9 @@ impl Publisher {
         self.publish_now(payload, mark, Patience::Waits)
     }
 
-    /// Does the same as [`publish_with`](Self::publish_with), with a time that the caller has already read from [`clock`](Self::clock). It
-    /// may be the time of the event that the message reports. Readers get its low 48 bits, and count latencies from it. This saves reading
-    /// the clock, some 8 ns.
+    /// Does the same as [`publish_with`](Self::publish_with), with a time that the caller has already read from [`clock`](Self::clock).
+    /// This saves reading the clock, some 8 ns. The time may be that of the event that the message reports. Readers get the low 48 bits of
+    /// the time, and count latencies from it.
     ///
     /// # Errors
     /// The same as for [`publish`](Self::publish).

@@ -1,7 +1,7 @@
 //! Prepares a publisher's memory: all of it before [`open`](super::PublisherBuilder::open) returns, or most of it afterwards.
 //!
-//! A thread prepares the memory that remains after `open`. It touches only the map. It runs only as long as the publisher exists, and no
-//! call waits for it.
+//! A thread prepares the memory that remains after `open`. The thread touches only the map, and runs only as long as the publisher exists.
+//! No call waits for it.
 
 use rustix::process::nice;
 use shmcast_layout::mem::{Pieces, Preparation, Step, is_real_time};

@@ -17,9 +17,9 @@ pub enum Armed<'a> {
 }
 
 impl Subscriber {
-    /// The descriptor that becomes readable when there is something to receive; `None` unless the subscriber was opened with
-    /// [`Wait::Park`](crate::Wait::Park). It is for `epoll`, `poll` and event loops over them. Only wait until it is readable, because
-    /// [`arm`](Self::arm) and [`disarm`](Self::disarm) read it.
+    /// The descriptor that becomes readable when there is something to receive, or `None` if the subscriber was not opened with
+    /// [`Wait::Park`](crate::Wait::Park). The descriptor is for `epoll`, `poll` and event loops over them. A program may only wait until it
+    /// is readable, and must not read it, because [`arm`](Self::arm) and [`disarm`](Self::disarm) do.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -79,8 +79,8 @@ impl Subscriber {
         }
     }
 
-    /// Withdraws the request of [`arm`](Self::arm), and empties the descriptor. The next `arm` does the same. So a program that continues
-    /// to receive needs this only if the descriptor stays in its event loop meanwhile. In a forked child it does nothing.
+    /// Withdraws the request of [`arm`](Self::arm), and empties the descriptor. The next `arm` also does both. So a program that continues
+    /// to receive needs `disarm` only if the descriptor stays in its event loop meanwhile. In a forked child this does nothing.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

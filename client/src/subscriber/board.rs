@@ -1,4 +1,4 @@
-//! The board of a subscriber. The subscriber begins with the last message of each key, or takes these messages when it cannot keep up.
+//! The board of a subscriber. A subscriber takes the last message of each key from the board when it begins, or when it cannot keep up.
 //!
 //! ```text
 //!            begun with the board                     lapped, or far behind, and conflating
@@ -6,9 +6,9 @@
 //!                                      |                                                         ^
 //!                                      +-- every listed message was handed out: Live ------------+
 //! ```
-//! In BOARD, the reader of the ring is at a place that no ring has, as it is while the journal is read. So every poll comes to the code for
-//! [`Doubt::Board`] in this module, and a live message costs nothing more. `shmcast_layout::board` has the proof that no message is missing
-//! or comes twice.
+//! In BOARD, the subscriber's reader of the ring stands at a position that no ring has. Each poll of the ring then finds no message, and
+//! leads to the code for [`Doubt::Board`] in this module. So the code for live messages needs no further check. `shmcast_layout::board` has
+//! the proof that no message is missing or comes twice.
 
 use super::ledger::Ledger;
 use super::{Doubt, Outcome, Subscriber};

@@ -1,8 +1,8 @@
 //! Keeps a reader away from the cache lines that the publisher is about to write, if that makes the channel faster.
 //!
-//! A reader that has caught up polls the line of the next record. Each poll takes this line away from the publisher, so both ends wait for
-//! the line at each message. A reader that is faster than such a publisher cannot leave this state by itself. If the reader pauses until
-//! the publisher is [`AHEAD`] messages ahead, both ends get through two to three times as many messages.
+//! A reader that has caught up polls the cache line of the next record. Each poll takes this line away from the publisher, so the publisher
+//! and the reader wait for the line at each message. The reader stays caught up, because the waits slow the publisher down. If the reader
+//! pauses until the publisher is [`AHEAD`] messages ahead, two to three times as many messages pass through the channel.
 //!
 //! A pause makes messages late. So the reader pauses only if it has measured that the channel is faster with pauses:
 //!
@@ -18,8 +18,8 @@
 //! The publisher is *close* if each message arrives after at most [`CLOSE`] empty polls. The reader makes a trial only if a message takes
 //! at most [`FAST_PS`]. So readers that yield between polls, or share a CPU with others, do not pause for a slow publisher.
 //!
-//! A publisher that does not wait for its readers is as fast with pauses as without them. In such a stream the reader pauses only in
-//! trials: for one message in 128 at first, and for one in 8,192 later.
+//! Pauses make no difference to a publisher that is not slowed down by polls. In the stream of such a publisher, the reader pauses only in
+//! trials. The trials concern one message in 128 at first, and one message in 8,192 later.
 
 use super::Subscriber;
 use crate::wait::Wait;

@@ -18,9 +18,12 @@ impl Subscriber {
         self.gate.as_ref().map(|gate| gate.name())
     }
 
-    /// Stores the place of the next record in the gate's page. Everything before this place was copied, or never will be. While the
-    /// subscriber hands out the board, it stores the place from which it will continue. While it reads the journal, or must first report a
-    /// loss, it stores that it has no place in the ring. A publisher that waited for it would wait for the whole replay.
+    /// Stores the place of the next record in the gate's page. The subscriber has copied all records before this place, or will never copy
+    /// them.
+    ///
+    /// - While the subscriber hands out the board, it stores the place from which it will continue.
+    /// - While it reads the journal, or before it has reported a loss, it stores that it has no place in the ring. Otherwise the publisher
+    ///   would wait until the whole journal was replayed.
     #[inline]
     pub(super) fn note_passed(&self) {
         let Some(gate) = &self.gate else { return };

@@ -1,7 +1,7 @@
 //! The generations of a daemon's channel, for one of its readers.
 //!
-//! A channel of a daemon lives in one segment after another. The charter says which segments have ended, and at which sequence. Only the
-//! daemon writes it. A reader is in one of three states:
+//! A channel of a daemon uses one segment after another. The daemon writes a charter for the channel, which says which segments have ended,
+//! and at which sequence. A reader is in one of three states:
 //! ```text
 //!                 the charter withholds or cuts what comes next
 //!    READING  ------------------------------------------------->  WAITING   hands out nothing, keeps its deadlines
@@ -13,7 +13,8 @@
 //!          tells Restarted, or Lapped for what lies between;
 //!          a failure leaves it in FOLLOWING, to be tried again
 //! ```
-//! Only the charter distinguishes READING from WAITING, so the reader checks it each time. In FOLLOWING, `next` is not empty.
+//! The reader stores no mark that distinguishes READING from WAITING. It reads the charter each time instead. In FOLLOWING, `next` is not
+//! empty.
 
 use super::origin::Origin;
 use crate::attach::keeper::{Attachment, MOST_WAITING, Successor};

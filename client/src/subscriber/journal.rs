@@ -13,10 +13,11 @@ pub struct ChannelJournal {
 }
 
 impl Subscriber {
-    /// Takes the channel's journal. It is for a program that reads the journal beside the ring, such as one that answers requests for old
-    /// messages. From now on this subscriber reads only the ring, as with [`History::Never`](crate::History::Never). Returns `None` if the
-    /// channel has no journal, as [`SubscriberBuilder::history`](crate::SubscriberBuilder::history) says, or if this subscriber is reading
-    /// the journal.
+    /// Takes the channel's journal, for a program that reads the journal beside the ring, such as one that answers requests for old
+    /// messages. From now on this subscriber reads only the ring, as with [`History::Never`](crate::History::Never).
+    ///
+    /// Returns `None` if the channel has no journal, as [`SubscriberBuilder::history`](crate::SubscriberBuilder::history) says, or if this
+    /// subscriber is reading the journal.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

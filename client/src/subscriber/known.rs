@@ -101,8 +101,9 @@ impl Subscriber {
         self.reader.state()
     }
 
-    /// The remote session that this channel carries; `None` if it carries none. The publisher stores it in the segment. While the publisher
-    /// changes it, the result may mix both sessions. An event in the stream reports each change.
+    /// The remote session that this channel carries, or `None` if it carries no remote session. The publisher stores the session in the
+    /// segment. While the publisher changes the session, the result may mix the old and the new one. An event in the stream reports each
+    /// change.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -1,7 +1,8 @@
 //! Counts the messages of each key that a conflating reader got. From these counts it computes how many messages were left out.
 //!
-//! A board counts the messages of each key. The reader knows the count when it joined, and adds the messages that it receives from the
-//! ring. At the next join, the difference is the number of messages that were left out. All memory is allocated when the reader opens.
+//! A board counts the messages of each key. When the reader takes a message from the board, it notes the count of the message's key, and
+//! later adds the messages that it receives from the ring. The next time that it takes messages from the board, the difference is the
+//! number of messages that were left out. All memory is allocated when the reader opens.
 
 use crate::message::RecvError;
 use shmcast_layout::board::{Listed, Snapshot};

@@ -216,8 +216,9 @@ impl Past {
         }
     }
 
-    /// Opens the journal of this stream. The result is [`Missing::NotYet`] if a daemon has just died, or if a stream has just begun. The
-    /// recorder of a new stream begins the journal within some milliseconds. After this result the caller calls the function again later.
+    /// Opens the journal of this stream. The result is [`Missing::NotYet`] if a daemon has just died, or if a stream has just begun,
+    /// because the recorder of a new stream begins the journal within some milliseconds. After `NotYet`, the caller calls this function
+    /// again later.
     pub(super) fn open(
         &mut self,
         stream: StreamId,

@@ -7,15 +7,15 @@
 //!     +--- the sequence due is in the ring with a quarter of it to spare: Live ---+
 //!          or it is there, and the journal has no more
 //! ```
-//! The whole state is the sequence that is due. Each lower sequence was delivered once, or reported as missing by one event. Both sources
-//! are addressed by sequence, and both have the same stream. So the two need not overlap, and the reader may change its source at any
-//! message.
+//! The whole state of a subscriber here is the sequence that is due. Each lower sequence was delivered once, or reported as missing by one
+//! event. The ring and the journal have the same stream, and both find a message by its sequence. So the subscriber may change between
+//! them at any message.
 //!
-//! While a recorder lives, only the recorder decides which messages are lost, and a reader waits for it. When the recorder is gone,
-//! sequences that neither source has are reported as a lap.
+//! While a recorder lives, only the recorder decides which messages are lost, and a subscriber waits for its decision. When the recorder is
+//! gone, the subscriber reports a lap for sequences that neither the ring nor the journal has.
 //!
-//! While the journal is read, the reader of the ring is at a place that no ring has, so its polls find no message. `Doubt::Past` leads
-//! every other result to this module. So a live message costs nothing more.
+//! While the subscriber reads the journal, its reader of the ring stands at a position that no ring has. Each poll of the ring then finds
+//! no message, and `Doubt::Past` leads the subscriber to this module. So the code for live messages needs no further check.
 
 use super::hosted::Hosted;
 use super::origin::{Missing, Past, STALL};
@@ -399,7 +399,8 @@ impl Subscriber {
         }
     }
 
-    /// Finds the place of a message in the segments in which the channel continues. Returns `None` if the message belongs to this segment.
+    /// Finds the place of a message in the later segments of the channel. Returns `None` if the message belongs to the segment that this
+    /// reader reads now.
     fn find_ahead(&mut self, sequence: u64) -> Option<Result<Place, LocateError>> {
         let found = self.hosted.as_mut()?.find_ahead(sequence)?;
         Some(found.map(|(_, place)| place))

@@ -24,14 +24,20 @@ pub enum Start {
     /// With the first message in the order of the stream that was published at this time of the wall clock or later. The search goes as far
     /// back as the channel's journal and the ring.
     ///
-    /// If the clock was set back, messages with earlier times may follow, but no message of that time or later is left out. The journal has
-    /// the wall clock of each moment. A ring has only the messages' ages, which are subtracted from the present wall clock. If the two give
-    /// different places, the earlier one counts. If a publisher stamps no times, all of its messages are read.
+    /// If the clock was set back, messages with earlier times may follow, but no message of that time or later is left out. If a publisher
+    /// stamps no times, all of its messages are read.
+    ///
+    /// The journal has the wall clock of each moment. The ring has only the messages' ages, which are subtracted from the present wall
+    /// clock. If the journal and the ring give different places, the earlier place counts.
     Time(SystemTime),
-    /// With the last key message in the ring or the channel's journal, such as a snapshot that later messages change. If it has been
-    /// overwritten, and the journal does not have it, the first event is [`Event::Lapped`](crate::Event::Lapped) with the exact loss. If
-    /// there has been no key message, as [`Oldest`](Self::Oldest). Cost: if the ring has had no key message yet, the reader searches the
-    /// journal backwards, with one read for each sealed file.
+    /// With the last key message in the ring or the channel's journal. A key message is, for example, a snapshot that later messages
+    /// change.
+    ///
+    /// - If the key message has been overwritten, and the journal does not have it, the first event is
+    ///   [`Event::Lapped`](crate::Event::Lapped) with the exact loss.
+    /// - If there has been no key message, this is the same as [`Oldest`](Self::Oldest).
+    ///
+    /// Cost: if the ring has had no key message yet, the reader searches the journal backwards, with one read for each sealed file.
     Key,
     /// With the channel's board: the newest message of each key, in the order of their sequences, then [`Event::Live`](crate::Event::Live),
     /// then every later message. No message is missing or comes twice, however fast the publisher is. `open` allocates the reader's memory

@@ -23,8 +23,8 @@ pub struct SelectError {
     pub source: RecvError,
 }
 
-/// Receives from several subscribers that stay with their owner. The owner lends them for each call. A [`Select`](crate::Select) owns its
-/// subscribers, and is otherwise the same. See there for order, fairness, waiting, errors and cost.
+/// Receives from several subscribers that stay with their owner, who lends them for each call. A [`Select`](crate::Select) owns its
+/// subscribers, and is otherwise the same. The page of `Select` describes order, fairness, waiting, errors and cost.
 ///
 /// Lend the subscribers that were [added](Self::add), in the same order. If another subscriber is lent in place of one of them, this
 /// receives from it, but nothing wakes it. Then [`Wait::Park`] polls every millisecond.

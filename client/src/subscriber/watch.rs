@@ -1,8 +1,10 @@
 //! Detects that the publisher died.
 //!
-//! The writer lock shows the death: the kernel releases it when its holder ends, however that happens. A reader of a channel that is a file
-//! checks the lock itself. A reader of a daemon's channel cannot, because only the publisher and the daemon may open that lock. So the
-//! daemon reports the death. Either source is checked only after a poll that found nothing.
+//! The publisher holds the writer lock, and the kernel releases this lock when the publisher ends, however that happens. A reader of a
+//! channel that is a file checks the lock itself.
+//!
+//! A reader of a daemon's channel cannot check the lock, because only the publisher and the daemon may open it. So the daemon reports the
+//! death. A reader looks for the death only after a poll that found nothing.
 
 use super::{Doubt, Outcome, Subscriber};
 use crate::lock;

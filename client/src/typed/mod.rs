@@ -1,12 +1,16 @@
 //! Messages with a type.
 //!
-//! There are two codecs, each with a feature of its own. **Plain old data** ([`Pod`], feature `pod`): a value of a type with fixed layout
-//! is published as its own bytes. **Serde** ([`Serde`], feature `serde`): a value of any serde type is written in the postcard format,
-//! directly into the claim.
+//! There are two codecs, each with a feature of its own:
 //!
-//! Both codecs work for single messages, with calls of the untyped ends such as [`Publisher::publish_pod`](crate::Publisher) and
-//! [`Message::decode`](crate::Message). A channel can also have one type only. Then its ends are a [`typed::Publisher`](Publisher) and
-//! [`typed::Subscriber`](Subscriber)s, which compare the type's [`Schema`] with the channel's when they attach.
+//! - **Plain old data** ([`Pod`], feature `pod`) is for types with a fixed layout. A value is published as its own bytes.
+//! - **Serde** ([`Serde`], feature `serde`) is for any serde type. A value is written in the postcard format, directly into the ring.
+//!
+//! A program can use a codec in two ways:
+//!
+//! - For single messages, it uses an ordinary publisher or subscriber, with calls such as
+//!   [`Publisher::publish_pod`](crate::Publisher) and [`Message::decode`](crate::Message).
+//! - For a channel with only one type, it uses a [`typed::Publisher`](Publisher) and [`typed::Subscriber`](Subscriber)s. These compare the
+//!   type's [`Schema`] with the channel's schema when they attach.
 //!
 //! ```
 //! # #[cfg(feature = "pod")] {

@@ -30,9 +30,11 @@ pub enum RecvError {
     /// the event after it.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// The message has another type. There are two reasons: the daemon was configured to another schema, and the channel continues with it;
-    /// or the channel's journal has messages from before such a change. The message counts as received. Later messages from the journal may
-    /// have the requested type again. Events that are no messages are still returned.
+    /// The message has another type than the requested one. There are two possible reasons: the daemon was configured to another schema,
+    /// and the channel continues with this schema; or the message is in the channel's journal and was published before such a change.
+    ///
+    /// The message counts as received. Later messages from the journal may have the requested type again. Events that are no messages are
+    /// still returned.
     #[error(
         "the channel goes on with {found} here, and {wanted} was asked for: subscribe again with that type, or begin behind these messages"
     )]

@@ -4,12 +4,20 @@
 //!   local ring ──> Egress ──lines, leases──> Ingress ──> local ring      one pinned thread each
 //!   local ring ──> repair <────requests───── Ingress                     the egress's second thread
 //! ```
-//! [`proto`] holds the wire format and the state machines of both ends. It has no sockets, clocks or threads, so a seeded simulation can
-//! test it with ten thousand bad networks in a minute. [`spec`] holds a bridge's configuration. [`socket`] opens and tunes the sockets.
-//! [`egress`], `repair` and [`ingress`] are the threads that drive the state machines over sockets and rings. [`status`] shows their state
-//! and counters. [`local`] is the channel into which an ingress publishes. [`origins`] detects loops between hosts. [`promotion`] makes a
-//! mirror the origin of its channel. [`pcap`] reads and writes captures. [`private`] reads files with secrets. A bridge uses channels
-//! through the client library, as any program does; it needs no daemon.
+//! A bridge uses channels through the client library, as any program does, and needs no daemon. The modules of this crate are:
+//!
+//! | module | content |
+//! |---|---|
+//! | [`proto`] | the wire format and the state machines of both ends; without sockets, clocks and threads, so a seeded simulation can test them with ten thousand bad networks in a minute |
+//! | [`egress`], `repair`, [`ingress`] | the threads that drive the state machines over sockets and rings |
+//! | [`spec`] | a bridge's configuration |
+//! | [`socket`] | opens and tunes the sockets |
+//! | [`status`] | the state and the counters of a bridge |
+//! | [`local`] | the channel into which an ingress publishes |
+//! | [`origins`] | detects loops between hosts |
+//! | [`promotion`] | makes a mirror the origin of its channel |
+//! | [`pcap`] | reads and writes captures |
+//! | [`private`] | reads files with secrets |
 //!
 //! Functions of this crate have no examples: programs run a bridge as the command `shmcast bridge` or as a table of the daemon's configuration. The simulation
 //! of [`proto`] shows how its state machines are used.

@@ -39,8 +39,8 @@ impl Local {
         Local { publisher: Some(publisher), times, error: None, counts: LocalCounts::default() }
     }
 
-    /// Publishes one message. Earlier messages that have not arrived are reported to readers as lost. A message that the channel already
-    /// has is left out. Does nothing while the channel is closed.
+    /// Publishes one message. If earlier messages have not arrived, this first reports them to readers as lost. A message that the channel
+    /// already has is left out. Does nothing while the channel is closed.
     #[inline]
     pub fn publish(&mut self, sequence: u64, data: &[u8], meta: Meta) {
         self.skip_to(sequence);

@@ -102,11 +102,11 @@ impl KeysSeen {
 /// The part of a bridge to which a thread belongs. It decides whose packets the thread opens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
-    /// It opens packets of egresses and servers.
+    /// A receiver opens packets of egresses and servers.
     Receiver,
-    /// It opens packets of receivers.
+    /// A server opens packets of receivers.
     Server,
-    /// It opens packets of the other egresses of its stream.
+    /// An egress opens packets of the other egresses of its stream.
     Egress,
 }
 

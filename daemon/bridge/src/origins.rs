@@ -1,5 +1,5 @@
-//! The sessions that began on this host. No bridge of this host receives them, because a feed that returns to its first host has gone in a
-//! circle.
+//! A list of the sessions that began on this host. No bridge of this host receives such a session, because a feed that returns to its first
+//! host has gone in a circle.
 //!
 //! The bridges of one daemon share this list. They use it only when a session begins, which is rare. A feed that is relayed from host to
 //! host keeps its session, so the first host recognises a circle of any length.

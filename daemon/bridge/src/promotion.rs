@@ -1,8 +1,8 @@
-//! Promotes a mirror to a channel of this host. A mirror is a channel that was received from another host. It is promoted when that host,
-//! which had the publisher, is lost.
+//! Promotes a mirror to a channel of this host. A mirror is a channel that was received from another host. It is promoted when the host
+//! with the channel's publisher is lost.
 //!
-//! A promotion skips 2^32 sequences, so that no sequence is used twice even if the lost host published more messages than arrived here. The
-//! ring then has a gap, and after it a later session of the same tag. The channel is sent under that session from then on.
+//! A promotion skips 2^32 sequences. So no sequence is used twice, even if the lost host published more messages than arrived here. After a
+//! promotion, the ring has a gap and then a later session of the same tag. The channel is sent under that session from then on.
 
 use shmcast::{MAX_SEQUENCE, PublishError, Publisher};
 use std::time::Duration;
@@ -16,9 +16,11 @@ use super::thread::wall_ns;
 /// The number of sequences that a promotion skips.
 const FURTHER: u64 = 1 << 32;
 
-/// Returns the reserve that a channel's journal must have before the channel continues at `next`. A reserve is a sequence that no publisher
-/// passes before the journal notes a later one. This one leaves room for the messages that the mirror still receives, and for those that
-/// are published until the journal notes the next reserve.
+/// A reserve is the highest sequence that a publisher may use until the journal notes a higher reserve. This function returns the reserve
+/// that a channel's journal must have before the channel continues at `next`.
+///
+/// The returned reserve leaves room for two kinds of messages: those that the mirror still receives, and those that are published until
+/// the journal notes the next reserve.
 pub fn most_after(next: u64) -> u64 {
     next.saturating_add(2 * FURTHER).min(MAX_SEQUENCE - 1)
 }

@@ -1,11 +1,11 @@
-//! A thread that watches the multicast lines of a bridge. It runs beside the thread that sends or receives messages. It handles two events,
-//! which are counted and are no errors:
+//! A thread that watches the multicast lines of a bridge, beside the thread that sends or receives messages. The watching thread handles
+//! two events. Both are counted, and neither is an error:
 //!
-//! - **An interface is deleted and created again under the same name.** The socket's group is then joined on no interface. Every 250 ms,
-//!   the thread looks up the interfaces of all lines by name, and that of the group of repairs for all receivers. If one was replaced, the
-//!   thread opens a new socket and passes it to the bridge. The bridge closes the old socket and continues its session.
+//! - **An interface is deleted and created again under the same name.** A socket on this interface is then no longer a member of its group.
+//!   Every 250 ms, the thread looks up by name the interfaces of all lines, and the interface of the group for repairs. If an interface was
+//!   replaced, the thread opens a new socket and passes it to the bridge. The bridge closes the old socket and continues its session.
 //! - **The network forgets a group.** If a line is silent for 3 s while the feed arrives on other lines, the thread leaves the line's group
-//!   and joins it again. It repeats this after twice the time, up to 60 s.
+//!   and joins it again. If the line stays silent, the thread repeats this after twice the time, and the time grows up to 60 s.
 
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -174,7 +174,7 @@ mod tests {
         let start = Instant::now();
         let mut joined = Vec::new();
         for second in 0..200 {
-            // Both are silent for the first ten seconds, and then the other one is heard.
+            // Both lines are silent for the first ten seconds. Then the other line is heard.
             counters.lines[1].socket.datagrams += u64::from(second > 10);
             counters.feed.packets += u64::from(second > 10);
             // After two minutes the line is heard once.

@@ -3,7 +3,7 @@
 
 /// A table of counters, made by [`counters!`](crate::counters).
 pub trait Table: Sized + 'static {
-    /// Its counters, in their order.
+    /// The counters, in their order.
     const FIELDS: &'static [Field<Self>];
 }
 

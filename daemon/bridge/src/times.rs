@@ -1,6 +1,7 @@
-//! Converts publish times between hosts. Here they are ticks of a channel's clock. On the wire they are nanoseconds since 1970.
+//! Converts publish times between hosts. In a ring, times are ticks of the channel's clock. On the wire, times are nanoseconds since 1970.
 //!
-//! Every few milliseconds, both clocks are read at the same moment. Times near this moment are computed from it, without reading a clock.
+//! Every few milliseconds, the channel's clock and the wall clock are read at the same moment. Times near this moment are computed from the
+//! two readings, without reading a clock.
 
 use shmcast::Clock;
 use shmcast::hosting::fault;

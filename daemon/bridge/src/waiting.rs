@@ -1,8 +1,8 @@
 //! Chooses how a bridge's thread waits, and gives the reason.
 //!
-//! A thread that polls is fast, but uses a CPU. With `wait = "auto"`, a thread polls while messages flow if there are enough CPUs.
-//! Otherwise it sleeps. The threads of one process share its CPUs, so each thread that polls needs a seat. There is one seat for every four
-//! CPUs. Publishers and readers use the other three.
+//! A thread that polls is fast, but uses a CPU. With `wait = "auto"`, a thread polls while messages flow if there are enough CPUs, and
+//! sleeps otherwise. The threads of one process share its CPUs, so each thread that polls needs a seat. There is one seat for every four
+//! CPUs. The other three CPUs are for publishers and readers.
 
 use serde::Serialize;
 use std::sync::atomic::{AtomicUsize, Ordering};

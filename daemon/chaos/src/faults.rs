@@ -24,7 +24,7 @@ const EXAMPLE: &str = "no_such_fault";
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
-    /// Its name in the tree.
+    /// The name in the tree.
     pub name: String,
     /// The profile of the story that finds it.
     pub profile: Option<Profile>,

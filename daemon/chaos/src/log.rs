@@ -61,7 +61,7 @@ pub enum Fact {
     Gapped { next: u64, error: Option<String> },
     /// A publisher announces a new session.
     Session { identity: String, error: Option<String> },
-    /// This actor is about to close its publisher or reader in order.
+    /// This actor is about to close its publisher or reader cleanly, and not by dying.
     Closing,
     /// The publisher or reader is closed.
     Closed,

@@ -26,9 +26,9 @@ pub struct Report {
 /// A story that failed.
 #[derive(Debug, Serialize)]
 pub struct Failure {
-    /// Its seed.
+    /// The seed.
     pub seed: u64,
-    /// Its profile.
+    /// The profile.
     pub profile: Profile,
     /// The violations, as they are printed.
     pub violations: Vec<String>,

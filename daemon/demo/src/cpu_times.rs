@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 pub struct CpuTimes {
     /// Nothing was ready to run on it.
     pub idle_ns: u64,
-    /// It had something to run, and the hypervisor gave it no CPU.
+    /// The CPU had something to run, and the hypervisor gave it no CPU.
     pub steal_ns: u64,
 }
 

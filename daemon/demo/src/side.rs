@@ -116,7 +116,7 @@ impl Side {
         }
     }
 
-    /// Its reader processes.
+    /// The reader processes.
     pub(crate) fn pids(&self) -> impl Iterator<Item = Pid> {
         self.readers.pids()
     }

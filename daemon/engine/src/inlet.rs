@@ -1,4 +1,4 @@
-//! Publishes what the reader delivers into the local channel: messages, gaps, sessions and ends.
+//! Publishes the deliveries of the reader in the local channel. A delivery is a message, a gap, a new session or an end.
 
 use shmcast::{Publisher, PublisherBuilder};
 use shmcast_bridge::local::Local;
@@ -13,7 +13,7 @@ use crate::proto::block::UNKNOWN_ERROR;
 use crate::proto::reader::Delivery;
 use crate::state::ReceiveState;
 
-/// Publishes deliveries into the local channel.
+/// Publishes deliveries in the local channel.
 pub(crate) struct Inlet {
     pub(crate) local: Local,
     channel: PublisherBuilder,
@@ -37,7 +37,7 @@ impl Inlet {
         Inlet { local, channel, origins, clock_error: UNKNOWN_ERROR, closed_at: 1, has_more: false, shared }
     }
 
-    /// Sets whether the log has more entries after the next one that is handled.
+    /// Notes whether the log has more entries behind the entry that the caller is about to handle. Call this before each entry.
     pub(crate) fn note_more(&mut self, has_more: bool) {
         self.has_more = has_more;
     }

@@ -3,9 +3,11 @@
 //! ```text
 //!   local ring ──> Sender ──blocks──> a stream of the servers ──blocks──> Receiver ──> local ring
 //! ```
-//! Bridges over UDP serve one network. An engine serves sites, clouds and clusters far apart: it already has encryption, accounts,
-//! retention and replicas. shmcast uses the engine as a log with a conditional append. It does not rely on the log's order or completeness,
-//! because its blocks contain their own sequences.
+//! A bridge over UDP serves the hosts of one network. An engine serves sites, clouds and clusters that are far apart, and already has
+//! encryption, accounts, retention and replicas.
+//!
+//! shmcast uses the engine as a log with a conditional append. The blocks of shmcast contain their own sequences. So shmcast does not rely
+//! on the log's order or completeness.
 //!
 //! [`proto`] has the format and the state machines of both ends, without input and output. With the feature `nats`, `send`, `receive` and
 //! `stream` run them over a real client. Without the feature, starting an end fails with [`EngineError::NotBuilt`].

@@ -1,6 +1,7 @@
 //! Lists the losses that a stream's settings make possible.
 //!
-//! If the servers lose messages, the sender sends them again from its ring or journal. Messages that are in neither become a gap.
+//! If the servers lose messages, the sender sends the messages again from its ring or journal. Messages that are in neither of them become
+//! a gap.
 
 use async_nats::jetstream::stream::{Config, PersistenceMode};
 use std::time::Duration;

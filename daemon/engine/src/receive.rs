@@ -1,4 +1,4 @@
-//! The receiving end: one thread with the connection, the reader and the local channel.
+//! The receiving end of an engine. One thread has the connection, the reader and the local channel.
 //!
 //! Messages that the local channel cannot accept at once wait at the servers, so a slow receiver delays no other receiver.
 

@@ -6,8 +6,8 @@
 //! | `nats-NAME` | has the connection; executes the orders of the other threads and returns the answers |
 //! | `mend-NAME` | answers requests for missing messages ([`mending`](crate::outlet::mending)) |
 //!
-//! No thread takes a lock between the ring and the servers. The publisher waits for none of these threads,
-//! unless the sender takes a gate.
+//! Messages pass from the ring to the servers without a lock. The publisher waits for none of these threads, unless the sender takes a
+//! gate.
 
 use async_nats::{Subject, Subscriber as Subscription};
 use bytes::Bytes;

@@ -5,13 +5,13 @@ use serde::Serialize;
 /// A stream as its servers describe it.
 #[derive(Debug, Clone, Serialize)]
 pub struct StreamInfo {
-    /// Its name.
+    /// The name.
     pub stream: String,
-    /// The subjects that it keeps; none for a mirror.
+    /// The subjects that the stream keeps. A mirror keeps none.
     pub subjects: Vec<String>,
-    /// Entries in it.
+    /// The number of entries in the stream.
     pub entries: u64,
-    /// Their bytes.
+    /// The bytes of these entries.
     pub bytes: u64,
     /// The number of the first entry.
     pub first_entry: u64,
@@ -49,7 +49,7 @@ pub struct Verified {
     pub gaps: Vec<Range>,
     /// Sequences that no block has, between others that are there.
     pub missing: Vec<Range>,
-    /// Entries that are not sound blocks: their numbers and the reasons.
+    /// Entries that are damaged, or are no blocks: the number of each entry, and the reason.
     pub damaged: Vec<(u64, String)>,
     /// Blocks that were not built after the previous block.
     pub chain_breaks: u64,
@@ -73,9 +73,9 @@ impl Verified {
 pub enum Verdict {
     /// All is well.
     Ok,
-    /// It may not work as intended.
+    /// Something may not work as intended.
     Doubtful,
-    /// It cannot work.
+    /// Something cannot work.
     Fails,
 }
 

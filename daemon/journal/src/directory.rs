@@ -94,7 +94,7 @@ impl Directory {
         self.first_number
     }
 
-    /// Its path.
+    /// The path.
     pub fn path(&self) -> &Path {
         &self.path
     }

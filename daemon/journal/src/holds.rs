@@ -1,6 +1,7 @@
 //! Holds. A hold keeps files of a journal, regardless of their age and size.
 //!
-//! A hold is a file `NAME.hold` in the folder of a stream. It contains a sequence. Files outside the folder have no effect.
+//! A hold is a file `NAME.hold` in the folder of a stream. It contains the first sequence to keep, and keeps only files of this stream.
+//! Files of this name that are in no stream's folder have no effect.
 
 use crate::directory::{is_named, open_directory, remove};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, openat, renameat, statat};
@@ -31,7 +32,7 @@ const MOST_BYTES: u64 = 64;
 /// A note that files are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetentionHold {
-    /// Its name.
+    /// The name.
     pub name: String,
     /// The first sequence to keep. Files with this sequence or a later one are kept. It is 0 if the hold is unreadable, which keeps all
     /// files.

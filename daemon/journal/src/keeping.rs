@@ -50,8 +50,8 @@ impl Keep {
     /// - Only complete files are removed. The last file of the stream `own`, which is being recorded, always stays.
     /// - The remaining files of a stream have no holes between them.
     /// - Files that are [held](crate::hold) stay, unless there is too little free space.
-    /// - Removing a file that a process has open frees no space. Such files are removed only if later files free space. Then at most as
-    ///   many bytes of them are removed as are missing, or as the later files free. So readers that keep files open cannot cost other
+    /// - Removing a file that a process has open frees no space. Such files are removed only if later files free space. At most as many
+    ///   bytes of open files are removed as are missing, or as the later files free. So readers that keep files open cannot cost other
     ///   readers all history.
     ///
     /// `trimmed` is added to, even if this call fails. Refresh `streams` if a file was removed.

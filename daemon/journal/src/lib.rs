@@ -1,8 +1,8 @@
 //! Records channels into files that survive a power cut. This crate is the writing side of a journal. `shm-layout/JOURNAL.md` has the
 //! format.
 //!
-//! A recorder is an ordinary reader of a channel. Unless it takes a gate, it never delays the publisher, and writes no memory that `publish`
-//! reads.
+//! A recorder is an ordinary reader of a channel, and writes no memory that `publish` reads. Unless the recorder takes a gate, it never
+//! delays the publisher.
 //!
 //! | module | task | must not |
 //! |---|---|---|

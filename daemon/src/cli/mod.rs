@@ -1,6 +1,6 @@
 //! The command line: verbs, their common options, and exit codes.
 //!
-//! Data goes to stdout. Messages about it go to stderr (`say`).
+//! A verb prints its data to stdout. It prints messages for the user to stderr (`say`).
 //!
 //! | exit code | meaning |
 //! |---|---|

@@ -55,7 +55,7 @@ pub(super) fn with_journal(bridge: &BridgeSpec, channels: &[ChannelConfig]) -> B
 /// Returns the problems between a bridge and the rest of the configuration.
 ///
 /// - `names`: the names of all channels.
-/// - `channels`: the channels that could be read.
+/// - `channels`: the channels whose tables in the configuration have no errors.
 /// - `before`: the bridges before this one.
 /// - `received`: the names of the channels that any bridge receives.
 pub(super) fn together(

@@ -16,7 +16,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GateConfig {
-    /// Its name, by which a reader asks for it. Names are unique within a channel.
+    /// The name, by which a reader asks for it. Names are unique within a channel.
     pub name: String,
     /// Users who may take the gate, if they may also read the channel. Root and the daemon's own user always may.
     #[serde(default)]

@@ -1,7 +1,7 @@
 //! The daemon's configuration: a TOML file. Each of its sections is a struct.
 //!
-//! An unknown field is an error, which names its position in the file and the nearest valid name. So a misspelt access list never opens a
-//! channel to everybody. A setting that is legal but unwise is a [`Warning`].
+//! An unknown field is an error. The error names the field's position in the file and the nearest valid name. So a misspelt access list
+//! never opens a channel to everybody. A setting that is legal but unwise is a [`Warning`].
 //!
 //! This module opens no socket and makes no channel. The client library has the rules for sizes, names and labels.
 
@@ -93,8 +93,8 @@ impl Default for DaemonConfig {
 pub struct LimitsConfig {
     /// Most open connections of one uid, 1 to 65536. Each attachment is one connection.
     pub connections_per_uid: u32,
-    /// Requests per second of one uid in the long run, 1 to 1 000 000. The same rate limits its connections. A connection's greeting does
-    /// not count. Attaching again after a crash of the daemon does not count either.
+    /// Requests per second of one uid in the long run, 1 to 1 000 000. The same rate limits the connections of the uid. The greeting of a
+    /// connection does not count, and neither does attaching again after a crash of the daemon.
     pub requests_per_second: u32,
     /// Requests that one uid may make at once after a pause, 1 to 1 000 000. The burst of connections is this number or
     /// `connections_per_uid`, whichever is larger.
@@ -132,7 +132,7 @@ impl Default for WakerConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChannelConfig {
-    /// Its name.
+    /// The name.
     pub name: String,
     /// Size of the ring in bytes: a power of two from 64 KiB to 16 GiB.
     #[serde(deserialize_with = "fields::size")]
@@ -170,7 +170,7 @@ pub struct ChannelConfig {
     /// The operator's own labels of the channel. Their keys are valid label names in metrics.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// Its journal. If `None`, it is not recorded.
+    /// The journal of the channel. If `None`, the channel is not recorded.
     #[serde(default)]
     pub journal: Option<JournalConfig>,
     /// The board of the last message of each key. If `None`, the channel has no board.

@@ -1,7 +1,7 @@
 //! Rules for the values of fields beyond their types, and for fields that must not contradict each other.
 //!
-//! Each rule returns its field, and what to do. The client library checks names, sizes and labels, because it makes the segments. So a
-//! channel that passes these rules can be made.
+//! Each rule returns the field that breaks it, and what to do. The client library makes the segments, and its own checks of names, sizes
+//! and labels are used here. So a channel that passes these rules can be made.
 
 use super::{BoardConfig, ChannelConfig, DaemonConfig, JournalConfig, LimitsConfig, WakerConfig, fields};
 use shmcast::ChannelError;

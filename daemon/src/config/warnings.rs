@@ -1,7 +1,7 @@
 //! Warnings about settings that are legal but unwise: too wide access, memory that the machine does not have, settings without effect.
 //!
-//! A warning never prevents a configuration from loading. A user or group that does not exist is also a warning: it matches nobody until it
-//! exists, and one missing account must not stop all channels.
+//! A warning never prevents a configuration from loading. A user or group that does not exist causes a warning and not an error. A list
+//! matches nobody for a missing account until the account exists, and one missing account must not stop all channels.
 
 use super::fields::size_text;
 use super::host::{Host, uid_of};

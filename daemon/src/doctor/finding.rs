@@ -12,7 +12,7 @@ pub enum Status {
     Fail,
     /// Costs latency or predictability under some load.
     Warn,
-    /// It could not be read, so nothing is claimed.
+    /// The setting could not be read, so the check claims nothing.
     Unknown,
     /// The setting is as a user who needs low latency wants it.
     Pass,

@@ -73,8 +73,7 @@ fn isolcpus(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
 fn nohz_full(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     const PATH: &str = "/sys/devices/system/cpu/nohz_full";
     let parameter = format!("nohz_full={}", p.candidates()?);
-    // A kernel built without the feature has no such file. That is an answer as long as the neighbouring files
-    // exist.
+    // A kernel that was built without the feature has no such file. The missing file is an answer only if the neighbouring files exist.
     if !p.exists(PATH) {
         p.note(PATH, "missing");
         let mend = Mend::new(

@@ -1,10 +1,11 @@
-//! Checks of a host for users who need latencies of microseconds. They find settings that hurt, and the commands that mend them.
+//! Checks of a host for users who need latencies of microseconds. The checks find settings that make the host slower, and the commands that
+//! mend these settings.
 //!
 //! A check is a function from a [`Host`] to a verdict. It reads only through [`Root`]. So the same function judges this machine, a copy of
 //! another machine's files, and the artificial trees of the tests.
 //!
-//! If a file is missing, forbidden or malformed, the check is *unknown*. So a check that could not read something never passes. No check
-//! changes anything.
+//! If a file is missing, forbidden or malformed, the result of the check is *unknown*. So a check that could not read something never
+//! passes. No check changes anything.
 
 mod clock;
 mod finding;

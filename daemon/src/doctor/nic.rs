@@ -1,4 +1,5 @@
-//! Checks of each network card: its interrupt delays, its merging of packets, its losses, and its NUMA node.
+//! Checks of each network card. They examine the delays of the card's interrupts, the merging of its packets, its losses, and its NUMA
+//! node.
 //!
 //! Only cards that have a device and are up are judged. Bridges, tunnels and loopback have no interrupts.
 

@@ -1,6 +1,7 @@
-//! Reads the host on behalf of one check. It reads through [`Root`] and records what it read, so no check can report without evidence.
+//! Reads the host on behalf of one check. A probe reads through [`Root`] and records what it read, so no check can report without evidence.
 //!
-//! It also has the readings that several checks share: the judged CPUs, one value per CPU, kernel parameters, and limits of control groups.
+//! This module also has the readings that several checks share: the judged CPUs, one value per CPU, kernel parameters, and limits of
+//! control groups.
 
 use std::{collections::BTreeMap, str::FromStr};
 

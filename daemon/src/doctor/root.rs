@@ -28,7 +28,7 @@ pub struct Root {
 /// The reason why a directory cannot stand for a host.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenRootError {
-    /// It cannot be opened.
+    /// The file cannot be opened.
     #[error(
         "cannot open the root {dir}: {cause}; name a directory that holds a copy of a host's /proc and /sys"
     )]

@@ -1,11 +1,12 @@
 //! Measures the machine's own stalls. On each chosen CPU one thread reads the clock in a loop, and records each gap between two readings
 //! that is longer than a threshold.
 //!
-//! No program on that CPU can do better than this thread. So the stalls are a lower bound of every program's worst latency there. A gap
-//! shows that the thread did not have the CPU, but not the cause. `perf` and `shmcast doctor` find the cause.
+//! No program on a measured CPU can do better than the measuring thread. So the measured stalls are a lower bound of every program's worst
+//! latency on this CPU. A gap shows that the thread did not have the CPU, but does not show the cause. `perf` and `shmcast doctor` find the
+//! cause.
 //!
-//! The measuring loop makes no system call and allocates nothing. It locks one of two histograms, and only to record a gap. If the caller
-//! of [`Recorder::drain`] runs on a measured CPU, its own work is recorded as stalls. The caller prints the results.
+//! The measuring loop makes no system call and allocates nothing. It locks one of two histograms, and only to record a gap. The caller of
+//! [`Recorder::drain`] prints the results. If this caller runs on a measured CPU, its own work is recorded as stalls.
 
 mod log;
 
@@ -98,9 +99,9 @@ pub fn steal_ns_by_cpu() -> BTreeMap<usize, u64> {
 /// The stalls of one CPU over some time.
 #[derive(Debug, Clone)]
 pub struct Stalls {
-    /// Their lengths in nanoseconds, exact within 0.1 %.
+    /// The lengths of the stalls in nanoseconds, exact within 0.1 %.
     pub histogram: Histogram<u64>,
-    /// The exact sum of their lengths in nanoseconds.
+    /// The exact sum of the lengths of the stalls in nanoseconds.
     pub sum_ns: u64,
     /// The exact length of the longest in nanoseconds.
     pub max_ns: u64,
@@ -187,7 +188,7 @@ struct Watched {
 /// The results of one CPU over the whole run.
 #[derive(Debug, Clone)]
 pub struct CpuRecord {
-    /// Its number.
+    /// The number.
     pub cpu: usize,
     /// The time for which it was watched.
     pub watched: Duration,
@@ -244,8 +245,8 @@ impl Recorder {
     pub fn drain(&self) -> Vec<(usize, Stalls)> {
         let drain = |worker: &Worker| {
             let shared = &worker.shared;
-            // The flip only directs the thread to the other tally; the lock orders the data. A thread that read the old
-            // index before the flip may still record there afterwards. That record is drained two flips later.
+            // The flip only directs the thread to the other tally. The lock orders the data. A thread that read the old index before the
+            // flip may still record in the old tally afterwards. A record of this kind is drained two flips later.
             let old = shared.active.fetch_xor(1, Ordering::Relaxed);
             let mut tally = shared.lock(old);
             let stalls = tally.clone();

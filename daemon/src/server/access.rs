@@ -1,8 +1,8 @@
-//! Identities of programs. The kernel gives a program's user, and the user database gives the names of that user and its groups. An
-//! identity is then compared with a channel's lists.
+//! Identities of programs. The kernel gives a program's user, and the user database gives the names of this user and of the user's groups.
+//! The daemon then compares the identity with a channel's lists.
 //!
-//! The user database may be a server on the network. So look-ups run on other threads, waits for them are limited, and each user is looked
-//! up at most once a minute. Comparing an identity with a list makes no look-up.
+//! The user database may be a server on the network, and slow. So look-ups run on other threads, waits for look-ups are limited, and each
+//! user is looked up at most once a minute. Comparing an identity with a list makes no look-up.
 
 use crate::config::Principal;
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist};

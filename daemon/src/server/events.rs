@@ -107,8 +107,8 @@ impl Events {
         }
     }
 
-    /// Reports an event. `channel` and `who` are given if the event concerns a channel or a program. A user who causes too many events gets
-    /// a sum in the log in place of lines. Followers receive all events.
+    /// Reports an event. `channel` and `who` are given if the event concerns a channel or a program. If a user causes too many events, the
+    /// log gets their count in place of a line for each. Followers receive all events.
     pub fn tell(
         &self,
         event: &'static str,

@@ -1,6 +1,8 @@
 //! The daemon. It owns the channels, decides which programs may attach, and reports events. It is never on the data path.
 //!
-//! The daemon may die at any time. Attached programs continue without it, and register with the next daemon. The daemon has these threads:
+//! The daemon may die at any time. Attached programs continue without a daemon, and register with the next one when it starts.
+//!
+//! The daemon has these threads:
 //!
 //! | thread | task | waits for |
 //! |---|---|---|
@@ -62,9 +64,9 @@ use state::{Newcomers, ServerState};
 use store::{Kept, Store};
 use waker::Waker;
 
-/// Pauses after a crash of the earlier daemon. During them, programs that were attached to that daemon attach again, and other programs
-/// wait. They last two seconds in which this daemon runs. The pauses are short, so that time in which this process or its host was stopped
-/// does not count.
+/// Pauses after a crash of the earlier daemon. During the pauses, programs that were attached to the earlier daemon attach again, and other
+/// programs wait. Together the pauses last two seconds in which this daemon runs. Each pause is short, so that time in which this process
+/// or its host was stopped does not count.
 const GRACE: [Duration; 20] = [Duration::from_millis(100); 20];
 /// The time by which the service manager extends its start timeout. The daemon requests this repeatedly while memory is made.
 const GOES_ON: Duration = Duration::from_secs(60);

@@ -1,8 +1,8 @@
-//! Remembers the received channels that were promoted to channels of this host. The next daemon does not receive them, and lets programs
-//! publish on them.
+//! Remembers which received channels were promoted to channels of this host. The next daemon does not receive a promoted channel, and lets
+//! programs publish on it.
 //!
-//! Each such channel has an empty file beside the socket. The file is gone after a boot, as the ring is. While a daemon runs, its memory
-//! decides: if somebody removes a file, the daemon makes it again.
+//! Each promoted channel has an empty file beside the socket. After a boot the file is gone, and so is the channel's ring. While a daemon
+//! runs, its memory decides: if somebody removes a file, the daemon makes the file again.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -15,11 +15,11 @@ use tokio::sync::watch;
 /// The treatment of programs that were not attached before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Newcomers {
-    /// They wait for programs that were attached to a crashed daemon.
+    /// New programs wait for programs that were attached to a crashed daemon.
     Wait,
-    /// They are let in.
+    /// New programs are let in.
     LetIn,
-    /// They are refused: this daemon stops before programs of a crashed daemon have had time to attach again.
+    /// New programs are refused, because this daemon stops before programs of a crashed daemon have had time to attach again.
     SentAway,
 }
 

@@ -1,7 +1,8 @@
 //! The service manager's descriptor store. Descriptors in it outlive this process, however it ends.
 //!
-//! With systemd's `FileDescriptorStoreMax=`, the daemon puts each segment and its lock into the store when it makes them. They come back at
-//! the next start. Without this setting nothing is kept, and attached programs bring their segments back.
+//! With systemd's `FileDescriptorStoreMax=`, the daemon puts the descriptors of each segment and of its lock into the store when it makes
+//! them. At the next start, the daemon gets them back. Without this setting the store keeps nothing, and attached programs bring their
+//! segments back.
 
 use sd_notify::NotifyState;
 use shmcast::hosting::HostedSegment;
@@ -62,7 +63,7 @@ pub struct Kept {
     pub id: String,
     /// The segment.
     pub segment: File,
-    /// Its lock.
+    /// The lock.
     pub lock: File,
 }
 

@@ -1,13 +1,13 @@
 //! Wakes parked readers, so that no publisher has to. One thread checks the rings for the readers that sleep.
 //!
-//! While a reader sleeps, the thread checks its ring, pauses, and checks again. The pause is a fraction of the time since the thread last
-//! woke a reader. So a message after a silence is late by a small part of that silence. If no reader has slept for some time, the thread
-//! blocks until a reader rings its bell.
+//! While a reader sleeps, the thread checks the reader's ring, pauses, and checks again. The pause is a fraction of the time since the
+//! thread last woke a reader. So a message after a silence is late by a small part of that silence. If no reader has slept for some time,
+//! the thread blocks until a reader rings its bell.
 //!
 //! The registry tells the thread which readers to wake. The thread knows nothing of connections or access.
 //!
-//! No reader can block the thread. It does not trust what readers write, and its wake-ups never block. A reader that always claims to sleep
-//! costs as many checks as a busy channel does, and no more.
+//! No reader can block the thread, because its wake-ups never block. The thread does not trust what readers write. A reader that always
+//! claims to sleep costs as many checks as a busy channel does, and no more.
 
 use super::access::ConnectionId;
 use crate::config::WakerConfig;

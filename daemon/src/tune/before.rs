@@ -1,7 +1,7 @@
-//! The settings' values before the first change. They are kept in a file that belongs to root, from which `undo` restores them.
+//! The values of the settings before the first change. A file that belongs to root keeps them, and `undo` restores them from this file.
 //!
-//! Whoever can write to the file decides what root writes to the kernel's settings. So the file is in a directory that only its owner may
-//! write to, and not in the daemon's. The file is replaced as a whole, so it always has either the old or the new list.
+//! A user who can write to the file decides what root writes to the kernel's settings. So the file is in a directory that only root may
+//! write to, and not in the daemon's directory. The file is replaced as a whole, so it always has either the old or the new list.
 
 use super::files::{self, TuneError};
 use crate::doctor::Root;

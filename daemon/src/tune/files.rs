@@ -40,7 +40,7 @@ pub enum TuneError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Its directory.
+        /// The directory.
         dir: PathBuf,
     },
     /// A file that the next boot applies has one of shmcast's names but was not written by it.

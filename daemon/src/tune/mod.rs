@@ -1,13 +1,13 @@
-//! Applies findings of the doctor, and undoes that: the work of `shmcast tune`.
+//! Applies findings of the doctor, and undoes the changes: the work of `shmcast tune`.
 //!
-//! The doctor judges, and says what to write to which file. `tune` only applies the checks in [`MEASURED`], whose effect on shmcast was
-//! measured. A change has these steps:
+//! The doctor judges the host, and says which value to write to which file. `tune` only applies the checks in [`MEASURED`], whose effect on
+//! shmcast was measured. A change has these steps:
 //!
 //! 1. The existing values are saved in a file that belongs to root (`before.rs`). It is on the disk before anything is changed.
 //! 2. Each value is written and read back. If the kernel refuses a value, that is reported, and the other values are written.
 //! 3. If requested, the changed values are written to files that the next boot applies (`kept.rs`).
 //!
-//! Undoing restores the original values. A value that somebody has changed since is not restored.
+//! Undoing a change restores the original values. If somebody has changed a value since, this value is not restored.
 
 mod before;
 mod files;
@@ -50,19 +50,19 @@ pub const MEASURED: &[Measured] = &[
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// It differs from the wanted value, and was not touched.
+    /// The value differs from the wanted value, and was not touched.
     WouldChange,
-    /// It has the wanted value already.
+    /// The setting has the wanted value already.
     AsWanted,
     /// The setting could not be read, or no single value mends it. `problem` says which.
     Unknown,
-    /// It was written, and reads back as wanted.
+    /// The value was written, and reads back as wanted.
     Changed,
-    /// It was written back, and reads as it did before.
+    /// The value was written back, and reads as it did before.
     Restored,
     /// Undoing did not restore the value, because somebody has changed it since.
     Left,
-    /// It could not be written; `problem` says why.
+    /// The value could not be written; `problem` says why.
     Failed,
 }
 

@@ -42,12 +42,12 @@ impl Process {
         &mut self.child
     }
 
-    /// Its process id.
+    /// The process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its process id, for calls of nix.
+    /// The process id, for calls of nix.
     pub fn pid(&self) -> Pid {
         Pid::from_raw(self.child.id().cast_signed())
     }
@@ -100,7 +100,7 @@ impl Process {
         self.child.try_wait().expect("a child of ours").is_none()
     }
 
-    /// Its exit status, if it has ended.
+    /// The exit status, if it has ended.
     pub fn try_wait(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("a child of ours")
     }

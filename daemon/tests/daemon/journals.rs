@@ -224,7 +224,7 @@ fn a_daemon_that_is_killed_goes_on_where_the_journal_ends() {
     assert!(checked.status.success(), "{checked:?}");
 }
 
-/// Its recorder asks for the channel before those who hold its memory are back, and must not be given another one.
+/// The recorder asks for the channel before those who hold its memory are back, and must not be given another one.
 #[test]
 fn a_daemon_that_ends_right_after_a_crash_leaves_the_channel_to_those_who_hold_it() {
     let (_room, journal) = room();

@@ -184,7 +184,7 @@ impl Daemon {
         fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
     }
 
-    /// Its anonymous memory in KiB.
+    /// The anonymous memory in KiB.
     pub(crate) fn anonymous_kib(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();

@@ -1,6 +1,10 @@
-//! The filters of system calls that systemd makes from a unit (systemd's `seccomp-util.c`). One filter comes from
-//! `SystemCallFilter=`. Others come from settings that restrict the arguments of calls. Several filters apply at once.
-//! The kernel runs all of them, and refuses a call if one filter refuses it. Each filter has its own error.
+//! The filters that systemd builds from a unit and gives to the kernel, which then refuses some system calls of the
+//! unit's processes. The rules are those of systemd's `seccomp-util.c`:
+//!
+//! - One filter comes from `SystemCallFilter=`.
+//! - Other filters come from settings that restrict the arguments of calls.
+//! - The kernel runs all filters at each call, and refuses the call if any filter refuses it.
+//! - Each filter has its own error for refused calls.
 
 use crate::settings::Settings;
 use anyhow::{Context, Result, ensure};

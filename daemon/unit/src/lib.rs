@@ -40,12 +40,14 @@ pub fn missing() -> Option<&'static str> {
     analyze.is_err().then_some("no systemd-analyze, which names the system calls (Debian package systemd)")
 }
 
-/// Replaces this process by a program with the restrictions of `settings`. `program` is the path of the program and
-/// then its arguments. `runtime` becomes the unit's runtime directory. `runtime` must exist. This function gives it to
-/// the unit's user, and shows it to the program at the unit's path, below `/run`. It opens the program before it does
-/// anything else, so the program may lie in a directory that the unit hides. It keeps the caller's environment, and
-/// adds the variables that systemd adds. The restrictions apply to the calling thread, which then replaces the whole
-/// process: call this while no other thread runs.
+/// Replaces this process by a program with the restrictions of `settings`. The restrictions apply to the calling
+/// thread, which then replaces the whole process. So call this while no other thread runs.
+///
+/// - `program` is the path of the program and then its arguments. This function opens the program before it does
+///   anything else, so the program may lie in a directory that the unit hides.
+/// - `runtime` is an existing directory, which becomes the unit's runtime directory. This function gives it to the
+///   unit's user, and shows it to the program at the unit's path, below `/run`.
+/// - The program gets the caller's environment, and the variables that systemd adds.
 ///
 /// # Errors
 /// The setting that could not be applied. The process is then partly restricted, and must end.

@@ -1,9 +1,11 @@
 //! Copies a board into the segment in which its channel continues.
 //!
-//! A daemon ends a segment while the segment's publisher may still write to it. The new board must have the valid messages of the old one,
-//! which are the messages below the cut. [`Carry::begin`] copies the slots before the daemon decides the cut. [`Carry::finish`] then merges
-//! the messages that the ring received between the copy and the cut. A slot that is copied after the cut may hold a void message, which has
-//! replaced the valid one.
+//! A daemon ends a segment while the segment's publisher may still write to it. The new board must have the valid messages of the old
+//! board. A message is valid if its sequence is below the cut, at which the daemon ends the segment.
+//!
+//! [`Carry::begin`] copies the slots before the daemon decides the cut. [`Carry::finish`] then merges the messages that the ring received
+//! between the copy and the cut. The slots are copied that early because the publisher may store a void message after the cut, which
+//! replaces the valid message in its slot.
 
 use super::failures::JoinError;
 use super::join::Snapshot;

@@ -50,7 +50,7 @@ pub struct Listed {
 /// Counts of the messages that [`Snapshot::list_since`] listed last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Bridged {
-    /// Their number.
+    /// The number of listed messages.
     pub listed: usize,
     /// Number of listed messages, plus the older messages that they replace.
     pub messages: u64,

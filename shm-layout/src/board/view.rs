@@ -78,7 +78,7 @@ impl View {
         Self::new(cells)
     }
 
-    /// Its sizes.
+    /// The sizes.
     pub fn geometry(&self) -> &Geometry {
         &self.cells.geometry
     }

@@ -1,24 +1,32 @@
 //! The messages of the control socket: requests of programs, replies of the daemon, and reports of channels.
 //!
-//! One packet holds one JSON object of at most [`MAX_PACKET`](crate::sys::handoff::MAX_PACKET) bytes, with the descriptors beside it. A
-//! connection begins with [`Request::Hello`]. Each connection is one attachment: the attachment lasts as long as the program holds the
-//! connection, and ends with it, for whatever reason. Unknown requests and fields are errors, so that neither side guesses.
+//! One packet holds one JSON object of at most [`MAX_PACKET`](crate::sys::handoff::MAX_PACKET) bytes, with the descriptors beside it.
+//! Unknown requests and fields are errors, so that neither side guesses.
+//!
+//! A connection begins with [`Request::Hello`]. Each connection is one attachment. The attachment lasts as long as the program holds the
+//! connection, and ends with the connection, for whatever reason.
 //!
 //! `CONTROL.md`, which lies beside `SPEC.md`, describes the conversation for other languages: each request with its reply and the
 //! descriptors on both sides, and the packets that the daemon sends without a request.
 //!
 //! A bell is one end of a stream socket pair. The reader makes the pair, keeps the other end, and sends the bell to the daemon. A byte from
-//! the reader says that it is about to sleep. A byte from the daemon says that there may be something to read. Each reader has a pair of
-//! its own, so that no process can take, stop or forge the bytes of another.
+//! the reader says that the reader is about to sleep. A byte from the daemon says that there may be something to read. Each reader has a
+//! pair of its own, so that no process can take, stop or forge the bytes of another reader.
 //!
-//! After a program has subscribed, the daemon may send `moved` at any time, with the new segment and its lock. A reader that set `watch`
-//! may also get `publisher-gone`. This packet means nothing once the segment's state has changed, because the state decides. A publisher
-//! gets `cut-off` when its channel was taken from it. The daemon sends `moved` and `cut-off` after the charter says so, and the charter
-//! decides ([`layout::charter`](crate::layout::charter)).
+//! After a program has subscribed, the daemon may send packets without a request:
+//!
+//! - `moved` has the new segment and its lock. It may come at any time.
+//! - `publisher-gone` goes to a reader that set `watch`. It means nothing once the segment's state has changed, because the state decides.
+//! - `cut-off` goes to a publisher whose channel was taken from it.
+//!
+//! The daemon changes the charter before it sends `moved` or `cut-off`, and the charter decides
+//! ([`layout::charter`](crate::layout::charter)).
 //!
 //! The lock of a segment is a sealed file that holds the segment's uuid. The publisher keeps the file locked. Readers hold a descriptor of
-//! the file that cannot lock it. After a daemon has died, a program attaches again to the next daemon and sends this descriptor. From it
-//! the next daemon learns whether the publisher lives, even if the publisher is stopped and cannot answer itself.
+//! the file that cannot lock it.
+//!
+//! After a daemon has died, a program attaches to the next daemon and sends its descriptor of the lock. From this descriptor the next
+//! daemon learns whether the publisher lives, even if the publisher is stopped and cannot answer itself.
 
 mod gate;
 mod status;
@@ -27,7 +35,7 @@ pub use gate::{GateReport, GateTerms};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 pub use status::{BoardStatus, LatencyStatus, ReaderStatus};
 
-/// Version of this protocol. Both sides must have the same.
+/// Version of this protocol. The program and the daemon must have the same version.
 pub const VERSION: u32 = 2;
 
 /// A program's request. Requests without fields have braces, because serde would otherwise accept unknown fields.
@@ -187,7 +195,7 @@ pub enum Response {
     PublisherGone {
         /// The generation into which it published.
         generation: u64,
-        /// Its epoch.
+        /// The epoch.
         epoch: u64,
     },
     /// A file of the channel's journal, which is sent with this.
@@ -213,7 +221,7 @@ pub struct Promotion {
 /// daemon, because publishers can write to the segment itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Generation {
-    /// Its number, from 1.
+    /// The number, from 1.
     pub generation: u64,
     /// The first sequence in it.
     pub first: u64,
@@ -287,22 +295,22 @@ impl RefusalCode {
 pub struct Process {
     /// Process id, if it is known.
     pub pid: Option<u32>,
-    /// Its user, if a daemon asked the kernel.
+    /// The user, if a daemon asked the kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// Its command name, if it can be seen from here.
+    /// The command name, if it can be seen from here.
     pub command: Option<String>,
 }
 
 /// A channel as tools show it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ChannelStatus {
-    /// Its name.
+    /// The name.
     pub channel: String,
     /// `new`, `active`, `recovering`, `closed`, `orphaned` (its publisher died), `superseded`, `damaged`, or `private` (files that this
     /// user may not read).
     pub state: String,
-    /// Its publisher; `None` if there is none, or if this process cannot see it.
+    /// The publisher; `None` if there is none, or if this process cannot see it.
     pub publisher: Option<Process>,
     /// Number of publishers so far.
     pub epoch: u64,
@@ -342,16 +350,16 @@ pub struct ChannelStatus {
     /// `takeover` or `strict`, if a daemon owns the channel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
-    /// Its journal, if the daemon keeps one.
+    /// The journal, if the daemon keeps one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub journal: Option<JournalStatus>,
-    /// Its board, if it has one.
+    /// The board, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub board: Option<BoardStatus>,
-    /// Its gates, as the last publisher with gates reported them.
+    /// The gates, as the last publisher with gates reported them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gates: Vec<GateReport>,
-    /// Its live readers.
+    /// The live readers.
     #[serde(default)]
     pub readers: Vec<ReaderStatus>,
 }
@@ -359,7 +367,7 @@ pub struct ChannelStatus {
 /// The journal that a daemon keeps of a channel, as tools show it. The counts restart with the recorder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JournalStatus {
-    /// Its directory.
+    /// The directory.
     pub directory: String,
     /// `starting`, `recording`, `refused` (the disk refuses writes, and the recorder tries again) or `failed` (the recorder ended, and the
     /// daemon restarts it).
@@ -399,7 +407,7 @@ pub struct JournalStatus {
 /// A bridge as tools show it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BridgeStatus {
-    /// Its name.
+    /// The name.
     pub bridge: String,
     /// The local channel.
     pub channel: String,

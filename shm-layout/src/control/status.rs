@@ -6,33 +6,33 @@ use serde::{Deserialize, Serialize};
 /// The board of a channel, as tools show it. The publishers wrote all counts, so they may be wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BoardStatus {
-    /// Number of keys on it.
+    /// Number of keys on the board.
     pub keys: u64,
-    /// Number of keys for which there is room.
+    /// Number of keys for which the board has room.
     pub room: u64,
-    /// Bytes of the largest message on it.
+    /// Bytes of the largest message on the board.
     pub value_bytes: u64,
-    /// The first byte of a payload that belongs to its key, and the byte after the last.
+    /// The place of the key in each payload: the offset of the key's first byte, and the offset after the key's last byte.
     pub key: [u64; 2],
-    /// The sequence up to which all messages are on it.
+    /// The sequence up to which all messages are on the board.
     pub through: u64,
-    /// It has the newest message of each key that had one from this sequence on.
+    /// The board has the newest message of each key that had a message from this sequence on.
     pub since: u64,
-    /// Messages of keys that found no room.
+    /// Number of messages that are not on the board because it had no room for their keys.
     pub refused: u64,
-    /// Messages that were too large for it.
+    /// Number of messages that were too large for the board.
     pub too_large: u64,
-    /// Messages that were too short to have a key.
+    /// Number of messages that were too short to have a key.
     pub no_key: u64,
 }
 
 /// A reader as tools show it. The reader itself wrote all fields but the process, so they may be wrong.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReaderStatus {
-    /// Its process.
+    /// The process.
     #[serde(flatten)]
     pub process: Process,
-    /// Its role: `reader`, `recorder` or `bridge`.
+    /// The role: `reader`, `recorder` or `bridge`.
     pub role: String,
     /// The sequence it expects next.
     pub next_sequence: u64,

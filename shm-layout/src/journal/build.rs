@@ -9,7 +9,7 @@ use crate::layout::record::{Commit, Flags, Meta};
 /// A closed frame without its offset and number in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FrameDraft {
-    /// Its kind.
+    /// The kind.
     pub kind: FrameKind,
     /// The codec of its body.
     pub codec: Codec,
@@ -31,7 +31,7 @@ pub struct FrameDraft {
     pub body_crc: u32,
     /// The sequences of its key messages.
     pub keys: Vec<u64>,
-    /// Its control records except clock records: for each, the sequence due there, and its kind.
+    /// The control records except clock records: for each, the sequence due there, and its kind.
     pub controls: Vec<(u64, u64)>,
 }
 

@@ -134,7 +134,7 @@ pub enum JournalControl {
     },
     /// The result of recovering the previous file.
     Mended {
-        /// Its number.
+        /// The number.
         file: u64,
         /// Whole frames that were kept.
         frames: u64,

@@ -17,7 +17,7 @@ const CHECKSUM: usize = FILE_HEADER_BYTES - 4;
 /// The ring that a file was recorded from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RingIdentity {
-    /// Its uuid, as in the segment's header.
+    /// The uuid, as in the segment's header.
     pub uuid: [u64; 2],
     /// The channel's generation; 0 if the channel has no daemon that counts generations.
     pub generation: u64,

@@ -73,7 +73,7 @@ pub struct FrameHeader {
     pub durable: u64,
     /// Number of the frame in its file, from 0.
     pub number: u32,
-    /// Its kind.
+    /// The kind.
     pub kind: FrameKind,
     /// The codec of its body.
     pub codec: Codec,

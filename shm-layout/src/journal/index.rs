@@ -14,14 +14,14 @@ pub struct IndexEntry {
     pub sequence: u64,
     /// Byte offset of its header.
     pub offset: u64,
-    /// Its index time.
+    /// The index time.
     pub time_ns: u64,
 }
 
 /// A key message's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyEntry {
-    /// Its sequence.
+    /// The sequence.
     pub sequence: u64,
     /// Byte offset of its frame.
     pub offset: u64,
@@ -34,7 +34,7 @@ pub struct ControlEntry {
     pub sequence: u64,
     /// Byte offset of its frame.
     pub offset: u64,
-    /// Its kind.
+    /// The kind.
     pub kind: u64,
 }
 

@@ -13,11 +13,11 @@ const HEADER: usize = RECORD_HEADER as usize;
 /// A record of a data frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Its sequence. A control record has the sequence of the next message.
+    /// The sequence. A control record has the sequence of the next message.
     pub sequence: u64,
     /// Time of its publication: the low 48 bits of the ring's clock; 0 if the record has no time.
     pub time: u64,
-    /// Its kind and its content.
+    /// The kind and the content of the record.
     pub body: RecordBody<'a>,
 }
 
@@ -26,7 +26,7 @@ pub struct Record<'a> {
 pub enum RecordBody<'a> {
     /// A message.
     Message {
-        /// Its bytes.
+        /// The bytes.
         payload: &'a [u8],
         /// The publisher's own tag.
         tag: u16,

@@ -1,7 +1,7 @@
 //! The charter: one small file for each channel. Only the daemon writes it. It says which messages are valid.
 //!
-//! A channel of a daemon lives in one segment after another. Each segment is a **generation**, counted from 1. Publishers can write to
-//! segments, so a segment cannot say reliably which generations have ended. The charter does, with one slot a generation:
+//! A channel of a daemon uses one segment after another. Each segment is a **generation**, counted from 1. Publishers can write to
+//! segments, so a segment cannot say reliably which generations have ended. The charter says this, and has one slot for each generation:
 //! ```text
 //! word 0  magic (stored last)        slot g mod 32, at word 512 + 16 * (g mod 32):
 //!      1  version                      word 0  verdict: kind 2 | ended 1 | low bits of g 13 | cut 48

@@ -128,7 +128,7 @@ pub struct Header {
     pub created_ns: u64,
     /// The clock that stamps messages.
     pub clock: ClockKind,
-    /// Its ticks a second.
+    /// The ticks a second.
     pub clock_hz: u64,
     /// The application's own number for the message schema; 0 if unused.
     pub schema_id: u64,

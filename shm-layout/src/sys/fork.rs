@@ -78,7 +78,8 @@ pub struct ParentsOnly<T> {
 }
 
 impl<T: AsFd> ParentsOnly<T> {
-    /// Makes children that are forked from now on close the descriptor of `inner`. The descriptor must stay the same.
+    /// Keeps the descriptor of `inner` out of child processes: each child that is forked from now on closes its copy. `inner` must keep the
+    /// same descriptor as long as it lives.
     pub fn new(inner: T) -> Self {
         watch();
         Self { _kept: Kept(keep(inner.as_fd().as_raw_fd())), inner }

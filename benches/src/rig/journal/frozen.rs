@@ -29,7 +29,7 @@ impl FrozenDisk {
         Ok(disk)
     }
 
-    /// Its directory.
+    /// The directory.
     pub fn path(&self) -> &Path {
         &self.mount
     }

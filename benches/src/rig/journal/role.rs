@@ -56,7 +56,7 @@ pub enum Way {
 }
 
 impl Way {
-    /// Its name as it is printed.
+    /// The name as it is printed.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
@@ -178,9 +178,9 @@ impl Cost {
     }
 }
 
-/// Returns a quantile of sorted samples. A clock may move in steps of 10 ns, so that many samples are equal. In truth their times are
-/// spread over the step that ends with this value. So the function interpolates within the step, by the position of the quantile
-/// among the equal samples.
+/// Returns a quantile of sorted samples. A clock may move in steps of 10 ns. Then many samples are equal, although
+/// their true times are spread over the step that ends with this value. So the function interpolates within the step,
+/// by the position of the quantile among the equal samples.
 fn within(samples: &[f64], quantile: f64) -> f64 {
     let place = quantile * samples.len() as f64;
     let Some(&found) = samples.get(place as usize) else { return 0.0 };

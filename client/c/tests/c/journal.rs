@@ -34,7 +34,7 @@ impl Reader {
         Self { process, said }
     }
 
-    /// Its sums, after it has gone on and come to the end.
+    /// The sums, after the program has continued and come to the end.
     fn end(mut self) -> String {
         self.process.resume();
         let mut said = String::new();

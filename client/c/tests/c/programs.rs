@@ -91,7 +91,7 @@ impl Receiver {
         assert_eq!(line, "attached\n");
     }
 
-    /// Its sums, of this many messages.
+    /// The sums, of this many messages.
     fn end(mut self, published: u64) -> String {
         let mut said = String::new();
         self.said.read_to_string(&mut said).unwrap();

@@ -380,8 +380,9 @@ impl Clerk {
         busy
     }
 
-    /// Decides what happens to the slot `busy`, into which the dead publisher was storing. `first` is the first key after THROUGH. If it
-    /// is the slot's key, the slot stays, because the message is posted again. Otherwise the slot becomes empty.
+    /// Decides what happens to the slot `busy`, into which the dead publisher was storing. `first` is the key of the
+    /// first message after THROUGH. If the slot has this key, the slot stays, because the message is posted again.
+    /// Otherwise the slot becomes empty.
     fn settle(&mut self, scribe: &mut Scribe, busy: Option<usize>, first: Option<[u64; 2]>) {
         let Some(slot) = busy else { return };
         let identity = self.identity_in(scribe.words(), slot);

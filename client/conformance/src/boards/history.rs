@@ -9,13 +9,13 @@ use fastrand::Rng;
 /// A channel with a board, and what was published.
 #[derive(Debug)]
 pub struct History {
-    /// Its memory.
+    /// The memory.
     pub model: Model,
     /// The content of its board.
     pub shelf: Shelf,
-    /// Its messages.
+    /// The messages.
     pub messages: Vec<Message>,
-    /// Its board's parts.
+    /// The board's parts.
     pub parts: Parts,
     /// The stores that were played, if they are kept.
     pub kept: Option<Vec<Store>>,

@@ -26,7 +26,7 @@ const SEEDS: u64 = 24;
 
 /// A vector.
 pub struct Vector {
-    /// Its name.
+    /// The name.
     pub name: String,
     /// Whether the testee publishes.
     pub publishes: bool,

@@ -31,15 +31,15 @@ impl Spec {
 /// A message that was published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Its sequence.
+    /// The sequence.
     pub sequence: u64,
-    /// Its payload.
+    /// The payload.
     pub payload: Vec<u8>,
-    /// Its tag.
+    /// The tag.
     pub tag: u16,
     /// Whether a reader may start with it.
     pub is_key: bool,
-    /// Its time.
+    /// The time.
     pub time: u64,
 }
 
@@ -62,7 +62,7 @@ impl Message {
 pub struct Entry {
     /// The key.
     pub key: Vec<u8>,
-    /// Its newest message.
+    /// The newest message.
     pub newest: Message,
     /// Number of its messages since it got its slot.
     pub count: u64,

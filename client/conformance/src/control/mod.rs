@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// A vector.
 pub struct Vector {
-    /// Its name.
+    /// The name.
     pub name: String,
     play: Box<Play>,
 }

@@ -13,7 +13,7 @@ use anyhow::Result;
 
 /// A vector.
 pub struct Vector {
-    /// Its name.
+    /// The name.
     pub name: String,
     /// The level that the testee must have besides.
     pub needs: Option<u8>,

@@ -22,7 +22,7 @@ pub struct Claim {
     pub is_right: bool,
     /// The sequence that it expects next.
     pub next: u64,
-    /// Its process.
+    /// The process.
     pub pid: u64,
 }
 

@@ -182,9 +182,9 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Sets whether tools can see this subscriber, its lag and its losses; true by default. Costs a few stores for each message to a cache
-    /// line of its own, and a file of 4 KiB. Without it, tools that wait for readers do not count this one, and the channel can be removed
-    /// while this reader uses it.
+    /// Sets whether tools can see this subscriber, its lag and its losses; true by default. If true, each message costs a few stores to a
+    /// cache line of the subscriber's own, and the subscriber has a file of 4 KiB. If false, tools that wait for readers do not count this
+    /// subscriber, and the channel can be removed while this subscriber uses it.
     ///
     /// If the file system is full or read-only, or this user may not write there, the subscriber works without a page; see
     /// [`Subscriber::page_refused`].
@@ -296,9 +296,11 @@ impl SubscriberBuilder {
 
     /// Sets whether the subscriber returns [`Event::PublisherGone`](crate::Event::PublisherGone) when the publisher dies; false by default.
     ///
-    /// The kernel's lock shows the death. For a channel that is a file, this reader checks the lock, at most every hundredth of a second
-    /// and only while nothing arrives. So it must be able to open the channel's lock file, which belongs to the publisher's user. A daemon
-    /// informs the readers of its channels. A daemon that was away informs them when it is back. Messages cost nothing more.
+    /// The publisher holds a lock of the kernel, which the kernel frees when the publisher dies. For a channel that is a file, this reader
+    /// checks the lock itself. So it must be able to open the channel's lock file, which belongs to the publisher's user. The reader checks
+    /// at most every hundredth of a second, and only while nothing arrives, so messages cost nothing more.
+    ///
+    /// For a channel of a daemon, the daemon checks the lock and informs the readers. A daemon that was away informs them when it is back.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -333,9 +335,9 @@ impl SubscriberBuilder {
     /// - Receiving returns [`RecvError::Stalled`](crate::RecvError::Stalled) while the recorder makes no progress for more than two
     ///   seconds.
     ///
-    /// Reading the journal may wait for a disk, and for a slow daemon, half a second for each answer and three seconds in all. It allocates
-    /// some MiB, and makes system calls. All of this happens only between the lap and `Live`. Use [`History::Never`] for a reader that must
-    /// avoid it, or that wants only the newest messages.
+    /// Reading the journal allocates some MiB, makes system calls, and may wait for a disk. It may also wait for a slow daemon, half a
+    /// second for each answer and three seconds in all. All of this happens only between the lap and `Live`. Use [`History::Never`] for a
+    /// reader that must avoid these waits, or that wants only the newest messages.
     ///
     /// A journal is used only if it keeps the channel's stream. A journal that cannot be read is an error: a given directory must exist,
     /// and `open` fails if it cannot find a start in the past for this reason. The latencies of messages from the journal are not recorded.
@@ -355,14 +357,20 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Makes a reader that cannot keep up leave out messages that are no longer the newest of their key. While it keeps up, it gets every
-    /// message. When it is lapped, or more than half of the ring behind, the channel's board gives it the newest message of each key that
-    /// changed, in the order of their sequences. Then it gets [`Event::Live`](crate::Event::Live), and every later message.
+    /// Makes a reader that cannot keep up leave out messages that are no longer the newest of their key. While the reader keeps up, it gets
+    /// every message. When it is lapped, or is more than half of the ring behind, it gets in this order:
+    ///
+    /// 1. from the channel's board, the newest message of each key that changed, in the order of their sequences;
+    /// 2. [`Event::Live`](crate::Event::Live);
+    /// 3. every later message, from the ring.
+    ///
     /// [`Message::conflated`](crate::Message::conflated) is the exact number of messages of the key that were left out.
     ///
-    /// The board cannot replace messages without a key, or messages whose keys it does not have. An [`Event::Lapped`](crate::Event::Lapped)
-    /// before `Live` counts these. A removed key comes as the message that removed it. If the board has forgotten that message by then, a
-    /// message with only the key comes in its place. It has zeros before the key, and the sequence of the last forgotten removal.
+    /// The board has no replacement for a message without a key, or for a message whose key is not on the board. An
+    /// [`Event::Lapped`](crate::Event::Lapped) before `Live` counts these messages.
+    ///
+    /// If a key was removed, the reader gets the message that removed the key. If the board has forgotten that message by then, the reader
+    /// gets a message with only the key. This message has zeros before the key, and the sequence of the last forgotten removal.
     ///
     /// After a seek backwards, later counts are too low by the number of messages that come again.
     ///
@@ -410,9 +418,11 @@ impl SubscriberBuilder {
     /// publisher, or the configuration of its daemon, sets the gates. The subscriber keeps the gate until it is dropped.
     ///
     /// The gate is in force when the publisher has noticed the subscriber, and the subscriber's lag is at most half of the gate's largest
-    /// lag. From then on no message is overwritten before the subscriber has received it, unless the publisher waits too long and drops the
-    /// gate. A subscriber that begins at the newest message is in force before it can fall behind so far, unless the ring is very small. A
-    /// subscriber that is not in force can be lapped.
+    /// lag. From then on, the subscriber receives each message before the publisher overwrites it, unless the publisher waits too long and
+    /// drops the gate.
+    ///
+    /// Before the gate is in force, the subscriber can be lapped. If the subscriber begins at the newest message, the gate is in force
+    /// before the subscriber can fall behind so far, unless the ring is very small.
     ///
     /// Cost: three stores a message to a line of the subscriber's own.
     ///

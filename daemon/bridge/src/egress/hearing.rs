@@ -20,7 +20,7 @@ const MOST_SENDERS: usize = 32;
 
 /// A line that this egress receives.
 struct Ear {
-    /// Its number in the spec.
+    /// The number in the spec.
     at: usize,
     socket: UdpSocket,
     inbox: Inbox,

@@ -28,7 +28,7 @@ pub(super) struct Line {
     pub(super) socket: UdpSocket,
     pub(super) from: Option<SocketAddr>,
     pub(super) to: SocketAddr,
-    /// Its number in the spec; `None` for the line of the leases.
+    /// The number in the spec; `None` for the line of the leases.
     pub(super) at: Option<usize>,
     /// Whether the socket is connected to `to`, so that the kernel need not look up the route for each
     /// datagram.

@@ -59,9 +59,9 @@ impl CatchUp {
 /// The work of an egress that was told to leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Leaving {
-    /// It sends what was published before it was told to leave.
+    /// The egress sends the messages that were published before it was told to leave.
     Sends { until: u64 },
-    /// It has served repairs since this time.
+    /// The egress has served repairs since this time.
     Serves { since_ns: u64 },
 }
 

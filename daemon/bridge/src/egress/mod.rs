@@ -1,10 +1,12 @@
 //! The egress sends a local channel to other hosts. It is a reader of the ring like any other. It packs the messages that are waiting, and
 //! never waits until a packet is full.
 //!
-//! One thread reads the ring and sends to every line and lease. `repair` retransmits on another thread, so that live traffic is sent first.
-//! The publisher waits for neither thread. If it overwrites messages before the bridge has read them, the bridge counts them as missed, and
-//! receivers get an exact gap. After the start, the loop makes only the system calls that send, sleep or yield. On native lines, each pulse
-//! needs one more, which asks for the clock's error.
+//! One thread reads the ring and sends to every line and lease. Another thread, `repair`, retransmits, so that live traffic is sent first.
+//! The publisher waits for neither thread. If the publisher overwrites messages before the bridge has read them, the bridge counts these
+//! messages as missed, and receivers get an exact gap.
+//!
+//! After the start, the loop of the first thread makes only the system calls that send, sleep or yield. On native lines, each pulse needs
+//! one more call, which asks for the clock's error.
 
 use shmcast::sys::slice;
 use shmcast::{ChannelError, History, Subscriber, SubscriberBuilder, Wait};
@@ -47,9 +49,9 @@ use live::Live;
 use opening::{Opened, ServerSockets};
 use outlet::Outlet;
 
-/// The time slice of a sending thread that polls and yields is shorter than its publisher's by this factor. So if both share a CPU, each
-/// yield of the publisher switches to the sending thread. With equal slices, every second message might wait for the publisher's next
-/// yield. The price: a yield of the publisher takes one poll longer.
+/// The factor by which the time slice of a sending thread that polls and yields is shorter than the time slice of its publisher. If both
+/// share a CPU, the shorter slice makes each yield of the publisher switch to the sending thread. With equal slices, every second message
+/// might wait for the publisher's next yield. The price: a yield of the publisher takes one poll longer.
 const SHORTER: u32 = 2;
 
 /// Options that the bridge's owner sets. They are not part of the spec.

@@ -1,4 +1,4 @@
-//! Publishes deliveries into the local channel: messages, gaps, sessions and ends.
+//! Publishes the deliveries of the receiver in the local channel. A delivery is a message, a gap, a new session or an end.
 
 use shmcast::hosting::fault;
 use shmcast::{Publisher, PublisherBuilder};

@@ -1,7 +1,7 @@
 //! Decides when the kernel merges the packets of a socket.
 //!
-//! With merging, packets that arrive together cost much less, and a packet that arrives alone costs more. So merging is switched on when
-//! many packets arrive together, and off after a second in which few did.
+//! With merging, packets that arrive together cost much less, and a packet that arrives alone costs more. So the bridge switches merging on
+//! when many packets arrive together. It switches merging off after a second in which few packets arrived together.
 
 /// Merging saves time if at least this many packets of a window arrive together. In a feed whose packets arrive one by one, so many are
 /// together only if the receiver stood still for most of the window.

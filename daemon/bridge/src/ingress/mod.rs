@@ -1,11 +1,15 @@
 //! The ingress receives a channel from another host into a local channel, and is that channel's only publisher. It publishes the same
 //! messages under the same sequences, each once and in order. Readers get a gap for messages that will never arrive.
 //!
-//! One thread receives every line, asks for missing messages, keeps the leases and publishes. Each line has a socket. Requests are sent
-//! from a socket of their own, so that no other program receives the answers to them. A unicast feed has one more socket, so that live
-//! packets are not mistaken for repairs. After the start, the loop makes only the system calls of the sockets and of its waits. There are
-//! two exceptions: the beginning and end of a session, and on native lines one call each 10 ms, which asks for the clock's error. A second
-//! thread opens the channel when the channel restarts.
+//! One thread receives every line, asks for missing messages, keeps the leases and publishes. A second thread opens the channel when the
+//! channel restarts. The sockets of the first thread are:
+//!
+//! - Each line has a socket.
+//! - Requests are sent from a socket of their own, so that no other program receives the answers to the requests.
+//! - A unicast feed has one more socket, so that live packets are not mistaken for repairs.
+//!
+//! After the start, the loop of the first thread makes only the system calls of the sockets and of its waits, with two exceptions. It makes
+//! others at the beginning and the end of a session. On native lines, it makes one call each 10 ms, which asks for the clock's error.
 
 use shmcast::PublisherBuilder;
 use std::sync::Arc;

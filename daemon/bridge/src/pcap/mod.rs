@@ -1,15 +1,14 @@
 //! Capture files: reads UDP payloads from a file, and writes the packets of a bridge to a file.
 //!
-//! [`Capture`] reads the files that tcpdump and Wireshark write. It counts the packets that it leaves out by reason. [`CaptureFile`] writes
-//! files that these programs can read. It has its own thread, and no bridge ever waits for this thread.
+//! - [`Capture`] reads the files that tcpdump and Wireshark write. For each reason to leave out a packet, it counts the left-out packets.
+//! - [`CaptureFile`] writes files that these programs can read. It has its own thread, and no bridge ever waits for this thread.
+//! - [`unwrap`] puts the packets of a captured feed in order.
 //!
-//! `pcap-parser` parses the file formats, and `etherparse` the headers of packets. The bytes of a file are not trusted, like those of a
-//! peer: nothing here panics on them, and the memory is bounded whatever lengths a file claims.
+//! The crate `pcap-parser` parses the file formats, and the crate `etherparse` parses the headers of packets. The bytes of a file are not
+//! trusted: no code here panics on them, and the memory is bounded, whatever lengths a file claims.
 //!
-//! [`unwrap`] puts the packets of a captured feed in order.
-//!
-//! Without the feature `captures`, neither parser is built. Then the functions that open a [`Capture`], [`CaptureFile`] or [`PacketFile`]
-//! return an error.
+//! Without the feature `captures`, the crates `pcap-parser` and `etherparse` are not built. Then the functions that open a [`Capture`],
+//! [`CaptureFile`] or [`PacketFile`] return an error.
 
 #[cfg(not(feature = "captures"))]
 mod absent;

@@ -21,7 +21,8 @@ const OLD_PACKET: u32 = 2;
 const HEADER_BYTES: usize = 24;
 /// The link type of an interface that was not described. No link type has this number.
 const NO_LINK_TYPE: i32 = -1;
-/// The most interfaces of a section. No program captures on more, and a file that claims more would only use memory.
+/// The maximum number of interfaces in a section of a file. No program captures on more interfaces. A file that claims more of them is
+/// wrong, and would only use memory.
 const MAX_INTERFACES: usize = 65_536;
 
 /// An error after which a capture cannot be read any further.

@@ -1,7 +1,8 @@
-//! shmcast's own control datagrams: leases, cookies, claims of egresses, and a server's answer that it does not send the messages asked
-//! for, because they are gone, must wait, or are not published yet.
+//! shmcast's own control datagrams. They carry leases, cookies and claims of egresses. A server also answers with one of them if it does
+//! not send requested messages, because the messages are gone, must wait, or are not published yet.
 //!
-//! They share sockets with MoldUDP64. A MoldUDP64 receiver must never mistake them for a packet with messages, even if it checks nothing:
+//! Control datagrams share sockets with MoldUDP64. A MoldUDP64 receiver must never mistake a control datagram for a packet with messages,
+//! even if the receiver checks nothing:
 //! ```text
 //! 0xFF 'S' 'H' 'M' 'C' version kind 0xFF 0 0 | sequence 0 (8 bytes) | count 0 (2 bytes) | body
 //! ```
@@ -100,9 +101,11 @@ pub enum ControlDatagram {
         /// The first sequence asked for.
         first: u64,
     },
-    /// A retransmission server does not have the messages asked for yet. It says so only to a source that has proved its address. Servers
-    /// of other makes send no such answer. A receiver of another make may take any datagram's session for that of the feed, ask for that
-    /// session at once, and then wait for a second.
+    /// A retransmission server says that it does not have the requested messages yet. It says so only to a source that has proved its
+    /// address. Servers of other makes send no such answer.
+    ///
+    /// A receiver of another make must not get this datagram. It may take any datagram's session for that of the feed, ask for that session
+    /// at once, and then wait for a second.
     Held {
         /// The session asked for.
         session: Session,

@@ -1,7 +1,7 @@
 //! The client's side of a unicast lease. It gets the lease, renews it and returns it. The module `lease` shows the exchange.
 //!
 //! The client renews after a third of the lease. It repeats unanswered questions at growing intervals. It restarts the exchange if the
-//! server no longer knows it. The caller owns the socket. Requests, unicast packets and lease messages must all use this socket.
+//! server no longer knows the client. The caller owns the socket. Requests, unicast packets and lease messages must all use this socket.
 
 use super::control::{CONTROL_MAX_BYTES, COOKIE_BYTES, ControlDatagram, Cookie};
 use super::{MILLISECOND_NS, SECOND_NS, splitmix};
@@ -22,16 +22,16 @@ const JOIN_TRIES: u32 = 2;
 /// The state of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LeaseState {
-    /// It asks for a cookie.
+    /// The client asks for a cookie.
     Greeting,
-    /// It asks for a lease.
+    /// The client asks for a lease.
     Subscribing,
-    /// It has a lease until this time of the client's clock.
+    /// The client has a lease until this time of the client's clock.
     Held {
         /// When the lease expires if it is not renewed.
         ends_ns: u64,
     },
-    /// It returns the lease.
+    /// The client returns the lease.
     Leaving,
     /// The lease is over.
     Gone,
@@ -46,8 +46,8 @@ pub(crate) struct LeaseClient {
     receiver: Option<u64>,
     /// Whether the server is too old to know Join.
     is_old: bool,
-    /// The nonce of the question. Only the first answer with this nonce counts. It stays the same when the question is repeated, because an
-    /// answer may take longer than the time between two repeats. The caller seeds it, so that others cannot guess it.
+    /// The nonce of the question. Only the first answer with this nonce counts. A repeated question has the same nonce, because an answer
+    /// may take longer than the time between two repeats. The caller seeds the nonce, so that others cannot guess it.
     nonce: u64,
     /// The number of times that the question was sent.
     sent: u32,
@@ -67,8 +67,9 @@ pub(crate) struct LeaseClient {
 }
 
 impl LeaseClient {
-    /// Makes a client that starts to ask at `now_ns`. With `live` it asks for the feed's live packets. Without it, the lease only proves
-    /// our address to a retransmission server. `lease_ms` 0 leaves the duration to the server. `seed` should be random.
+    /// Makes a client that starts to ask at `now_ns`. With `live`, the client asks for the feed's live packets. Without `live`, the lease
+    /// only proves our address to a retransmission server. `lease_ms` is the wished duration, and 0 leaves the duration to the server.
+    /// `seed` should be random.
     pub(crate) fn new(now_ns: u64, live: bool, lease_ms: u32, seed: u64) -> LeaseClient {
         LeaseClient {
             live,
@@ -222,7 +223,8 @@ impl LeaseClient {
         Some(question.encode(out))
     }
 
-    /// Returns when [`LeaseClient::poll_transmit`] has something to send. Returns `None` once the lease is over.
+    /// The time at which [`LeaseClient::poll_transmit`] next has something to send, or `None` once the lease is over. The call returns at
+    /// once.
     pub(crate) fn next_deadline(&self) -> Option<u64> {
         match self.state {
             LeaseState::Gone => None,

@@ -1,7 +1,7 @@
 //! Limits the sources of requests: an allow-list of networks, and token buckets for each source and for all sources together.
 //!
-//! A bucket is one number: the time at which it will be full again. A full bucket is the same as no bucket, and can be removed. The table
-//! of sources is bounded. Sources outside the allow-list never get into it.
+//! A bucket is one number: the time at which the bucket will be full again. A full bucket has the same effect as no bucket, so it can be
+//! removed. The table of sources is bounded, and sources outside the allow-list never get into it.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -1,8 +1,9 @@
 //! Divides a link between live packets and repairs.
 //!
-//! A sender that fills its link makes its own packets wait in a queue of the network card or of a switch, where a newer message cannot
-//! overtake them. So live packets take at most 95 % of the link, and messages that are published faster wait in the ring. Messages that are
-//! published more slowly never wait. After a standstill, a sender sends at once all that was published meanwhile.
+//! A sender that fills its link makes its own packets wait in a queue of the network card or of a switch. A newer message cannot overtake
+//! older ones in such a queue. So live packets take at most 95 % of the link. Messages that are published faster wait in the ring, and
+//! messages that are published more slowly never wait. After a standstill, a sender sends at once all messages that were published
+//! meanwhile.
 //!
 //! Live packets and repairs together also take at most 95 %, and only the repairs wait. Repairs always have at least 2 % of the link, so
 //! that a receiver that lags can catch up.

@@ -1,8 +1,8 @@
 //! The logic of the bridge between hosts, without any input or output.
 //!
-//! Every type here is a state machine. The caller passes datagrams and the time to its `handle_*` functions, and gets deliveries, datagrams
-//! to send and the next deadline from its `poll_*` functions. There is no socket, clock, thread or log in this module, so a whole network
-//! of these machines runs inside one test with a virtual clock (see `sim`).
+//! Each type here is a state machine. The caller passes datagrams and the time to the machine's `handle_*` functions. The `poll_*` functions
+//! return deliveries, datagrams to send and the next deadline. This module has no socket, clock, thread or log, so a whole network of these
+//! machines can run inside one test with a virtual clock (see `sim`).
 //!
 //! ```text
 //!   ring ──> Sender ──lines──> SourceLock ──> Receiver ──> ring      live data, heartbeats, end of session
@@ -10,8 +10,10 @@
 //!   LeaseServer <──control──> LeaseClient                 who may have unicast data at all
 //! ```
 //!
-//! Times are `u64` nanoseconds of any monotonic clock. A receiver uses the clock of `awake`. The bytes of a peer are not trusted: they are
-//! parsed completely, checked, and then used. Nothing here panics on them, every table has a bound, and every loop ends.
+//! Times are `u64` nanoseconds of any monotonic clock. A receiver uses the clock of `awake`.
+//!
+//! The bytes of a peer are not trusted. They are parsed completely, checked, and only then used. No code here panics on bytes of a peer.
+//! Every table has a bound, and every loop ends.
 
 pub(crate) mod awake;
 mod bytes;

@@ -1,8 +1,8 @@
 //! Predicts when the next message of a feed will arrive.
 //!
 //! A thread that sleeps until it is woken receives a message tens of microseconds late, because a sleeping CPU wakes slowly. A thread that
-//! polls is not late, but uses a CPU. Many feeds are steady, and for these a thread can do both: it sleeps, and polls only for the short
-//! time in which the next message is expected. For a feed that is not steady, there is no prediction.
+//! polls is not late, but uses a CPU. If a feed is steady, a thread can combine both ways: it sleeps, and polls only for the short time in
+//! which the next message is expected. For a feed that is not steady, there is no prediction.
 
 use super::MICROSECOND_NS;
 

@@ -1,8 +1,10 @@
 //! Stores packets that arrived early until the messages before them have arrived.
 //!
-//! The store has runs of messages, which are sorted by sequence and never overlap. Each run is in a buffer from a pool. Two limits bound
-//! the store: the number of packets, and the bytes of all buffers, in use or in the pool. Packets that do not fit are refused, and will be
-//! requested again. Early packets arrive nearly sorted, so a deque with binary search is as good as a tree, and allocates no nodes.
+//! The store has runs of messages, which are sorted by sequence and never overlap. Each run is in a buffer from a pool. Early packets
+//! arrive nearly sorted, so a deque with binary search is as good as a tree, and allocates no nodes.
+//!
+//! Two limits bound the store: the number of packets, and the bytes of all buffers, in use or in the pool. The store refuses packets that
+//! do not fit, and the receiver requests them again.
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -1,11 +1,13 @@
-//! Chooses the term of a new session: the number after the tag in the session's name.
+//! Chooses the term of a new session. The term is the number after the tag in the session's name.
 //!
 //! A new term is needed only if sequences cannot continue. Receivers follow the highest term that is alive, so a new term must be above all
 //! terms that they may have followed.
 //!
-//! There are three kinds of terms. Those in the state file and of this host's own sessions are certain. Those that were heard on lines, or
-//! that receivers reported, may be forged. The clock's term is too low if the clock was set back. Each kind is enough if the others are
-//! wrong.
+//! A new term is chosen from three kinds of known terms. Each kind is enough if the others are wrong:
+//!
+//! - The terms in the state file and of this host's own sessions are certain.
+//! - The terms that were heard on lines, or that receivers reported, may be forged.
+//! - The term of the clock is too low if the clock was set back.
 
 use super::session::EPOCH_LIMIT;
 

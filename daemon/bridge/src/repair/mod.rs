@@ -1,9 +1,11 @@
 //! The egress's second thread: retransmissions from the ring, and unicast leases.
 //!
 //! The thread sleeps until a datagram arrives. It reads the ring by sequence, through its own subscriber. If the ring no longer holds a
-//! message, the message comes from the channel's journal, if there is one. A third thread (`disk`) reads the journal, so that this thread
-//! never waits for a disk. If neither has the message, this thread tells the receiver that the message is gone. `proto::replay` and
-//! `proto::lease` decide which receivers may ask, and for how much.
+//! message, and the channel has a journal, the message comes from the journal. A third thread (`disk`) reads the journal, so that this
+//! thread never waits for a disk. If neither the ring nor the journal has the message, this thread tells the receiver that the message is
+//! gone.
+//!
+//! `proto::replay` and `proto::lease` decide which receivers may ask, and for how much.
 
 use shmcast::hosting::fault;
 use shmcast::sys::datagrams::{self, Datagram, Inbox};

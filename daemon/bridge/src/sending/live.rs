@@ -1,9 +1,10 @@
 //! The addresses to which live packets are sent. The repair thread writes the table of addresses. The sending thread has a copy of it.
 //!
 //! An IPv6 address takes several words, and no single store can change all of them. So the table has a version, which is odd while the
-//! table changes. Before each batch, the sending thread loads the version, and copies the table if the version has changed. If the version
-//! changes during the copy, the copy is discarded, and the previous addresses are used for one more batch. So no packet is sent to an
-//! address whose words come from two different addresses.
+//! table changes. Before each batch, the sending thread loads the version, and copies the table if the version has changed.
+//!
+//! If the version changes during the copy, the sending thread discards the copy, and uses the previous addresses for one more batch. So no
+//! packet is sent to an address whose words come from two different addresses.
 
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};

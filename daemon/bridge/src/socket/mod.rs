@@ -1,8 +1,12 @@
 //! The sockets of a bridge. They are opened, joined and tuned before the first packet.
 //!
-//! If the system refuses something that a bridge needs, that is an error. Some options only make a bridge faster or better informed. If the
-//! system refuses one of these, that is a refusal: a text that is shown in the status and reported once. `shmcast::sys::datagrams` sends
-//! and receives the bytes. A socket has the family of its address, and an IPv6 socket accepts no IPv4.
+//! The system may refuse an option of a socket:
+//!
+//! - If a bridge needs the option, the bridge fails with an error.
+//! - If the option only makes a bridge faster or better informed, the bridge continues without it. The bridge reports the refused option
+//!   once, and shows it in its status.
+//!
+//! `shmcast::sys::datagrams` sends and receives the bytes. A socket has the family of its address, and an IPv6 socket accepts no IPv4.
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
@@ -137,8 +141,8 @@ pub(crate) fn mark(
     }
 }
 
-/// Opens a socket that receives one line. It is bound to the line's own address. If that is a multicast group, the socket joins it. It does
-/// not receive groups that only other programs joined.
+/// Opens a socket that receives one line, and binds it to the line's own address. If this address is a multicast group, the socket joins
+/// the group. The socket does not receive groups that only other programs joined.
 ///
 /// # Errors
 /// [`SocketError`]

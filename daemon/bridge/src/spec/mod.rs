@@ -66,11 +66,12 @@ pub struct BridgeSpec {
     /// The profile of unicast leases, and of lines without a profile of their own; `plain` by default.
     #[serde(default)]
     pub profile: Profile,
-    /// The file with the keys that seal native packets, or blocks of an engine. Nobody but its owner may be able to read it. If this is
-    /// `None`, packets are not sealed.
+    /// The file with the keys of a group. With keys, a bridge over UDP seals its native packets, and an engine seals its blocks. Only the
+    /// owner of the file may be able to read it. If this is `None`, nothing is sealed.
     #[serde(default)]
     pub keys: Option<PathBuf>,
-    /// With keys: whether native packets or blocks without a seal are accepted. The default is `required`, which rejects them.
+    /// If there are keys: the choice to accept or reject native packets without a seal, and blocks without a seal. The default `required`
+    /// rejects both.
     #[serde(default)]
     pub auth: Auth,
     /// The largest datagram that is sent, or in which repairs are received, in bytes: 64 to 65507; 1400 by default.
@@ -195,15 +196,15 @@ pub struct ReceiveSpec {
     /// Whether the bridge requests a lease from the servers, which proves its address to them; true by default. Servers of other makes have
     /// no leases.
     pub lease: bool,
-    /// The multicast group of the servers' plain repairs for all receivers, as the servers have it in `repair.group`; none if `None`. The
-    /// interface is that of the first multicast line. Only packets of `servers` are accepted. Native repairs for all receivers arrive on
-    /// the lines and need no group.
+    /// The multicast group on which the servers send plain repairs for all receivers, as in their `repair.group`. If `None`, the bridge
+    /// joins no such group. The bridge joins the group on the interface of the first multicast line, and accepts only packets of `servers`.
+    /// Native repairs for all receivers arrive on the lines and need no group.
     pub repair_group: Option<SocketAddr>,
     /// The policy for messages that no server has; `skip` by default.
     pub gap: GapMode,
-    /// With `skip`: the time after which the bridge gives up a missing message, in milliseconds; 5 000 by default. It gives up if no server
-    /// has answered anything for this time, or if the servers that answer have ignored its requests for this message. It waits for as long
-    /// as a server says that it holds the message.
+    /// With `skip`: the time after which the bridge gives up a missing message, in milliseconds; 5 000 by default. The bridge gives up if
+    /// no server has answered anything for this time, or if the servers that answer have ignored the bridge's requests for this message. It
+    /// does not give up while a server says that it holds the message.
     pub give_up_ms: u64,
     /// The time for which a message that seems to be lost may still arrive, in microseconds; 50 by default. The bridge requests it only
     /// after that.

@@ -51,7 +51,8 @@ pub struct NatsSpec {
     pub key: Option<PathBuf>,
     /// The name of the stream. If this is `None`, it is `SHMCAST_` and the channel's name.
     pub stream: Option<String>,
-    /// The subject of the messages in the stream. If this is `None`, it is `shmcast.` and the channel's name. Both ends must use the same.
+    /// The subject of the messages in the stream. If this is `None`, the subject is `shmcast.` and the channel's name. The sender and all
+    /// receivers must use the same subject.
     pub subject: Option<String>,
     /// The JetStream domain of the stream; that of the servers if this is `None`.
     pub domain: Option<String>,

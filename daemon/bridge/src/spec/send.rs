@@ -36,9 +36,9 @@ pub struct SendSpec {
     /// continues that session if the ring is still the same. If the channel was created again, its session gets a later epoch than all
     /// earlier ones, even if the clock was set back.
     pub state: Option<PathBuf>,
-    /// The time for which a bridge listens on its multicast lines before it begins a session that is not in the state file, in
-    /// milliseconds; 300 by default, at most 10 000. The new session is later than every session of this channel that it hears. With 0, the
-    /// bridge does not listen.
+    /// The time for which a bridge listens on its multicast lines before it begins a new session, in milliseconds; 300 by default, at most
+    /// 10 000. A session is new if the state file does not have it. The new session is later than every session of this channel that the
+    /// bridge hears. With 0, the bridge does not listen.
     pub listen_ms: u64,
     /// The time for which the bridge serves repairs after the channel is closed, or after the bridge was told to leave, in milliseconds; 10
     /// 000 by default. After the channel is closed, it also repeats the end of the session.
@@ -107,10 +107,10 @@ pub enum StartAt {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SendRole {
-    /// It sends as long as it runs.
+    /// The egress sends as long as it runs.
     #[default]
     Only,
-    /// It sends if no peer does, and takes over when the peer that sends falls silent. With keys, claims are sealed, and all peers need the
+    /// The egress sends if no peer sends, and takes over when the peer that sends falls silent. With keys, claims are sealed, and all peers need the
     /// same keys.
     Auto,
 }

@@ -213,8 +213,8 @@ pub(super) fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Ve
     deserializer.deserialize_any(Addresses)
 }
 
-/// Removes accounts from a text. Another program may have made the text from an address with an account. In each line, the text between the
-/// first quotation mark and the last `@` is removed. An `@` at the beginning of a word is no end of an account.
+/// Removes accounts from a text that another program may have made from an address with an account. In each line, it removes the text
+/// between the first quotation mark and the last `@`. An `@` at the beginning of a word does not end an account.
 pub fn without_accounts(text: &str) -> String {
     let hidden = |line: &str| {
         let is_end = |at: usize| {

@@ -1,8 +1,8 @@
 //! The status of a running bridge, readable from other threads.
 //!
-//! The bridge's threads count in plain numbers. Every few milliseconds they copy these to a [`Board`], word by word with relaxed stores, so
-//! that a reader never delays them. Each number is correct. Two numbers that are read together may be some milliseconds apart. This module
-//! does not format or judge the numbers.
+//! The bridge's threads count in plain numbers. Every few milliseconds they copy the numbers to a [`Board`], word by word with relaxed
+//! stores, so that a reader never delays them. Each number is correct, but two numbers that are read together may be some milliseconds
+//! apart. This module does not format or judge the numbers.
 
 use serde::Serialize;
 use std::marker::PhantomData;
@@ -80,15 +80,15 @@ impl SharedHistogram {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// It sends or receives messages, or waits for some.
+    /// The bridge sends or receives messages, or waits for some.
     Running,
-    /// It was told to leave. It sends the messages that are waiting, and serves repairs for a while. The session is not over.
+    /// The bridge was told to leave. It sends the messages that are waiting, and serves repairs for a while. The session is not over.
     Leaving,
     /// The session is over. The bridge repeats its end and serves repairs.
     Ending,
-    /// It has stopped because it was told to, or because the session is over.
+    /// The bridge has stopped because it was told to, or because the session is over.
     Ended,
-    /// It has stopped because of an error.
+    /// The bridge has stopped because of an error.
     Failed,
 }
 

@@ -10,7 +10,7 @@ use std::path::Path;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Feature {
-    /// Its name in `matrix.toml`.
+    /// The name in `matrix.toml`.
     pub name: String,
     /// What it is.
     pub what: String,

@@ -34,7 +34,7 @@ pub struct History {
 /// One opening of a channel for publishing, and the messages that were published after it.
 #[derive(Debug, Clone)]
 pub struct Publication {
-    /// Its number, which is in each message.
+    /// The number, which is in each message.
     pub number: u32,
     /// The actor.
     pub actor: String,
@@ -46,7 +46,7 @@ pub struct Publication {
     pub is_open: bool,
     /// The first sequence that it can use.
     pub next: u64,
-    /// Its epoch.
+    /// The epoch.
     pub epoch: u64,
     /// Size of the ring.
     pub capacity: u64,

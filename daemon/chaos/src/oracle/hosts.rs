@@ -31,7 +31,8 @@ fn check_sessions(reader: &Subscription, findings: &mut Findings) {
     }
 }
 
-/// Whether a reader has sought. After a seek backwards it gets events again that it had before.
+/// Returns true if a reader has called `seek`. After a seek to an earlier message, the reader gets earlier events a second
+/// time.
 fn has_sought(reader: &Subscription) -> bool {
     reader.seen.iter().any(|entry| matches!(entry.what, Fact::Sought { .. }))
 }

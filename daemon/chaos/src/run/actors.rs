@@ -136,7 +136,7 @@ impl Actor {
         let _ = kill(Pid::from_raw(self.pid() as i32), signal);
     }
 
-    /// Its exit status, if it has ended.
+    /// The exit status, if it has ended.
     pub(super) fn ended(&mut self) -> Option<std::process::ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
@@ -158,7 +158,7 @@ impl Actor {
         (status, self.said())
     }
 
-    /// Its output on stderr.
+    /// The output on stderr.
     pub(super) fn said(&self) -> String {
         fs::read_to_string(&self.said).unwrap_or_default()
     }

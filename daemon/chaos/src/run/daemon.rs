@@ -267,7 +267,7 @@ impl Daemon {
         Some((open, self.manager.as_ref().map_or(Some(0), Manager::count)?))
     }
 
-    /// Its output.
+    /// The output.
     pub(super) fn said(&self) -> String {
         fs::read_to_string(self.logs.join(format!("{}.stderr", self.name))).unwrap_or_default()
     }

@@ -176,9 +176,12 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Stops `holder`, an actor that has the daemon's channel. Then the daemon crashes, and the next daemon ends, without contact to
-    /// `holder`. If `is_brief`, this second daemon ends at once. Otherwise it first waits for `holder` in vain. Before `holder` continues,
-    /// a publisher asks the third daemon for the channel. Returns that publisher.
+    /// Stops `holder`, an actor that has the daemon's channel, and returns a publisher of the third daemon. These are the steps:
+    ///
+    /// 1. `holder` is stopped, and the daemon crashes.
+    /// 2. A second daemon starts, and ends without contact to `holder`. If `is_brief`, it ends at once. Otherwise it first waits for
+    ///    `holder` in vain.
+    /// 3. A third daemon starts. Before `holder` continues, a publisher asks this daemon for the channel.
     pub(super) fn ask_the_third(
         &mut self,
         daemon: &mut Daemon,

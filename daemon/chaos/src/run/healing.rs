@@ -146,8 +146,9 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Lets publishers that still have their channel publish once more. No earlier event may keep these messages from the readers. Only
-    /// some stories do this. In the others, there are readers that get their first message from the last publisher.
+    /// Lets publishers that still have their channel publish once more. No earlier event may keep these messages from
+    /// the readers. Only some stories do this, because in the others there are readers that get their first message
+    /// from the last publisher.
     fn publish_farewell(&mut self) -> LastMessages {
         let mut last = LastMessages::new();
         // Messages that a wire lost arrive only after the far host has repaired the loss.

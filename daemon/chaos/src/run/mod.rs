@@ -282,13 +282,13 @@ impl<'a> World<'a> {
 /// A channel of a host.
 struct Known {
     host: usize,
-    /// Its number on that host.
+    /// The number on that host.
     at: usize,
     channel: Channel,
 }
 
 impl Known {
-    /// Its number among the channels of all hosts.
+    /// The number among the channels of all hosts.
     fn number(&self, count: usize) -> usize {
         self.host * count + self.at
     }

@@ -127,8 +127,8 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Tests that each daemon waits for a reader that has a channel's memory, even if nobody has published in this memory
-    /// yet.
+    /// Tests a crash of a daemon after which only one reader has a channel's memory. The next daemon must wait until this
+    /// reader has brought the memory. It must wait even if nobody has published in this memory yet.
     pub(super) fn leave_it_to_a_reader(&mut self, is_brief: bool) -> Result<bool> {
         const NAME: &str = "inherited";
         let Some(mut daemon) = self.second_daemon(NAME, false, true)? else { return Ok(false) };

@@ -78,7 +78,7 @@ pub struct Setup {
 /// A channel as the story wants it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Channel {
-    /// Its name.
+    /// The name.
     pub name: String,
     /// Size of the ring.
     pub capacity: u64,
@@ -199,11 +199,11 @@ pub enum Change {
     Add,
     /// The channel's largest message doubles, up to the limit of the capacity.
     Largest,
-    /// Its capacity doubles.
+    /// The capacity of the channel doubles.
     Capacity,
-    /// Its strict mode is switched on or off.
+    /// The strict mode of the channel is switched on or off.
     Mode,
-    /// Its journal is given up, or is kept again.
+    /// The journal of the channel is given up, or is kept again.
     Journal,
     /// The configuration has an error and must be refused.
     Broken,
@@ -259,13 +259,13 @@ pub enum Trouble {
 pub enum Step {
     /// A publisher opens a channel. `anew` replaces an existing channel, and `full` prepares the whole memory.
     Open { who: u8, channel: u8, anew: bool, full: bool },
-    /// It publishes.
+    /// The publisher publishes.
     Publish { who: u8, count: u32, sizes: Sizes, sending: Sending, pause_us: u32 },
-    /// It publishes a gap of this many messages.
+    /// The publisher publishes a gap of this many messages.
     Gap { who: u8, by: u64 },
-    /// It announces a session.
+    /// The publisher announces a session.
     Session { who: u8, tag: u8 },
-    /// It ends in order.
+    /// The publisher ends cleanly.
     Close { who: u8 },
     /// A publisher opens a channel, on condition that the channel has this mode or does not exist.
     OpenWithMode { who: u8, channel: u8, mode: u16 },
@@ -286,9 +286,9 @@ pub enum Step {
     Read { who: u8, how: How, ms: u32, rest_us: u32 },
     /// The reader receives this many events by `recv`, however long it takes.
     Block { who: u8, events: u32 },
-    /// It seeks this many messages back, or ahead.
+    /// The reader seeks this many messages back, or ahead.
     Seek { who: u8, by: i64 },
-    /// It leaves.
+    /// The reader leaves.
     Leave { who: u8 },
     /// A process is killed.
     Kill { whom: Whom, after_us: u32 },

@@ -52,15 +52,15 @@ impl Net {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Does {
-    /// It starts.
+    /// The sender starts.
     Start,
-    /// It ends in order.
+    /// The sender ends cleanly.
     End,
-    /// It is killed.
+    /// The sender is killed.
     Kill,
-    /// It stops.
+    /// The sender is stopped.
     Stop,
-    /// It continues.
+    /// The sender continues.
     Continue,
 }
 

@@ -336,9 +336,11 @@ impl Log {
     /// If several servers keep the stream, `behind` is not sent. A server compares names with its own memory, and a server that has just
     /// caught up does not know the last name. It would skip entries that the other servers store.
     ///
-    /// Without names, the numbers must be unique. They are: such a stream loses no stored entry, and a new stream begins with a higher
-    /// number. But if several blocks are in flight, the servers may refuse the first and store the second after a rival's block. Readers
-    /// detect that by its sequences.
+    /// Without names, the numbers must be unique. They are unique, because such a stream loses no stored entry, and a new stream begins
+    /// with a higher number.
+    ///
+    /// If several blocks are in flight, the servers may refuse the first one, and store the second one after a rival's block. Readers
+    /// detect this block by its sequences.
     pub(crate) async fn append_if(
         &self,
         after: u64,

@@ -29,7 +29,7 @@ pub(super) enum End {
     None,
     /// The last event was the end of a publisher, which may be an earlier publisher.
     Read,
-    /// It is the channel's end, and the log records it.
+    /// The last event was the channel's end, and the log records this end.
     Said,
 }
 

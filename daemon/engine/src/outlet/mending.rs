@@ -1,7 +1,7 @@
 //! The thread that answers requests for missing messages, from the ring or from the channel's journal.
 //!
-//! It has a short queue and uses at most half of a CPU, so a flood of requests does not delay the feed. If the queue is full, a request is
-//! dropped, and its reader repeats it.
+//! The thread has a short queue and uses at most half of a CPU, so a flood of requests does not delay the feed. If the queue is full, the
+//! thread drops a request, and the reader that sent it repeats it.
 
 use async_nats::Subject;
 use shmcast::journal::Cause;

@@ -10,9 +10,11 @@
 //! 2. Read the last block.
 //! 3. Read blocks from a number on.
 //!
-//! The log is not trusted: it may lose, reorder, repeat or damage blocks, even after it acknowledged them. A writer builds each block on
-//! the last block of the log, so neighbours join without overlap or hole, whichever writers made them. A reader judges a block only by the
-//! block's own fields.
+//! The log is not trusted. It may lose, reorder, repeat or damage blocks, even blocks that it has acknowledged. For this reason, a reader
+//! judges a block only by the block's own fields.
+//!
+//! A writer continues each new block from the last block of the log, no matter which writer made that block. So the messages of two
+//! neighbouring blocks follow each other without overlap or hole.
 //!
 //! Time is `u64` nanoseconds of any monotonic clock. No code here panics on bytes of a peer, and every loop ends.
 

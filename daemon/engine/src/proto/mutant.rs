@@ -10,7 +10,7 @@ pub(crate) enum Mutant {
     NoExpectation,
     /// After an error the writer continues where it was, and not at the end of the log.
     GoesOn,
-    /// The writer does not notice that the log lost acknowledged blocks. Such a sender also answers no request for messages.
+    /// The writer does not notice that the log lost acknowledged blocks. It also answers no request for messages.
     LossUnseen,
     /// An append states only the number of the previous entry, and not its name.
     NumbersAlone,

@@ -1,14 +1,15 @@
-//! A reader's request for messages that the log lacks. Any writer answers with one block.
+//! A reader's request for messages that the log lacks. The writer that answers sends one block.
 //!
 //! ```text
 //! magic "SHMW" | version u8 | kind u8: 0 exact, 1 any | 0 x 2 | session 10 | 0 x 2 | first u64 | offset or count u32
 //! ```
-//! The answer to an exact request begins with the message `first`. If that message is sent in fragments, the answer begins with its byte
-//! `offset`. A gap in the answer means that the channel itself lacks these messages. A writer whose ring no longer has them does not answer,
-//! because another writer may have them.
+//! The answer to an exact request begins with the message `first`. If that message is sent in fragments, the answer begins with the
+//! message's byte `offset`. A gap in the answer means that the channel itself lacks the messages of the gap. A writer whose ring no longer
+//! has the messages does not answer, because another writer may have them.
 //!
-//! If no writer answers, the reader requests any of the `count` sequences from `first` on, before it gives any of them up. The answer begins
-//! with the first of them that the writer has. Earlier builds do not know this request, and do not answer it.
+//! If no writer answers, the reader sends a request of kind `any`, before it gives any message up. This request asks for any of the `count`
+//! sequences from `first` on. The answer begins with the first of these sequences that the writer has. Earlier builds do not know requests
+//! of this kind, and do not answer them.
 
 use shmcast_bridge::proto::native::keys::GroupKey;
 use shmcast_bridge::proto::session::Session;

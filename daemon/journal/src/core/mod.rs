@@ -4,7 +4,7 @@
 //! - [`Writer`] takes frames, results of operations and the time, and returns operations.
 //! - [`recover`] repairs a journal after a crash.
 //!
-//! `sim` runs all three on a simulated disk that loses power.
+//! `sim` runs these three items on a simulated disk that loses power.
 //!
 //! Operations belong to three [`Lane`]s. A lane performs one operation at a time, in order. The lanes run in parallel.
 
@@ -57,7 +57,7 @@ pub enum SyncPolicy {
 /// A closed frame: its description and its bytes. The first 64 bytes are left free for the header.
 #[derive(Debug, Clone)]
 pub struct Frame {
-    /// Its description.
+    /// The description.
     pub draft: FrameDraft,
     /// Room for the header, body, zeros.
     pub bytes: Vec<u8>,
@@ -155,8 +155,8 @@ pub enum Lane {
 pub struct Op {
     /// Number of the operation.
     pub id: u64,
-    /// Its lane.
+    /// The lane.
     pub lane: Lane,
-    /// Its steps.
+    /// The steps.
     pub steps: Vec<Step>,
 }

@@ -19,7 +19,7 @@ impl Memory {
         Self(vec![Page::new_zeroed(); pages])
     }
 
-    /// Its bytes.
+    /// The bytes.
     pub fn bytes(&mut self) -> &mut [u8] {
         self.0.as_mut_slice().as_mut_bytes()
     }

@@ -72,7 +72,7 @@ pub enum RecoverError {
 /// The result of repairing a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mended {
-    /// Its number.
+    /// The number.
     pub file: u64,
     /// Whole frames that were kept.
     pub frames: u64,
@@ -225,7 +225,8 @@ fn gather(volume: &mut impl Volume, free: &mut u64) -> Result<Vec<Known>, Recove
                 }
             };
             match look(volume, name, ends)? {
-                // If a power cut mixed up names, the name may have another number than the header. Neither number is used again.
+                // If a power cut mixed up names, the name of a file may have another number than the header. Neither of the two numbers is
+                // used again.
                 Look::File(file) => {
                     taken = taken.max(Some(file.header.file));
                     files.push(*file);
@@ -249,8 +250,8 @@ fn gather(volume: &mut impl Volume, free: &mut u64) -> Result<Vec<Known>, Recove
     Ok(files)
 }
 
-/// Creates a file in place of the first missing one between two files, if a sealed file precedes it. The new file will record the missing
-/// sequences. An unsealed file records them itself. Returns whether a file was created.
+/// Creates a file in place of the first missing one between two files, if a sealed file precedes the missing one. The new file will record
+/// the missing sequences. If an unsealed file precedes it, that file records the missing sequences. Returns whether a file was created.
 fn stands_in(volume: &mut impl Volume, files: &[Known]) -> Result<bool, RecoverError> {
     for (at, file) in files.iter().enumerate() {
         let Some(trailer) = &file.sealed else { continue };
@@ -325,8 +326,8 @@ fn look(volume: &mut impl Volume, name: String, ends: Ends) -> Result<Look, Reco
     Ok(Look::File(Box::new(Known { name, header, sealed, scan: None })))
 }
 
-/// Renames a file without a whole header, so that it no longer belongs to the journal. Either it was never durable, or its header was
-/// damaged. The file is kept for inspection. An empty file, or the spare, is removed instead.
+/// Renames a file without a whole header, so that it no longer belongs to the journal. Such a file was never durable, or its header was
+/// damaged. The renamed file is kept for inspection. An empty file, or the spare, is removed instead.
 fn set_aside(volume: &mut impl Volume, name: &str, size: u64) -> io::Result<Look> {
     let used = used(volume, name, size)?;
     if used == 0 || name == SPARE {
@@ -400,8 +401,8 @@ fn last_words(volume: &mut impl Volume, file: &Known, trailer: &Trailer) -> io::
     Ok(heard)
 }
 
-/// Seals a file after its last whole frame. Bytes after it are copied to a separate file. If the recorder's footer can be rebuilt, it is
-/// written again, because the next file chains to it. Everything up to `durable` was durable.
+/// Seals a file after its last whole frame. Bytes after this frame are copied to a separate file. If the recorder's footer can be rebuilt,
+/// this writes the same footer again, because the next file chains to it. Everything up to `durable` was durable.
 fn mend(volume: &mut impl Volume, name: &str, mut scan: Scan, durable: u64) -> io::Result<(u64, u32)> {
     let end = scan.composer.offset();
     let size = volume.size(name)?;

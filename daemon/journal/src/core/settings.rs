@@ -17,7 +17,7 @@ pub enum Io {
 }
 
 impl Io {
-    /// Its name in configurations.
+    /// The name in configurations.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",

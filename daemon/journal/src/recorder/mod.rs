@@ -1,7 +1,7 @@
 //! A recorder with its threads.
 //!
 //! One thread, in `drain`, reads the ring and packs frames. Three threads, `write`, `sync` and `help`, perform the operations of the three
-//! lanes. Between them is the [`Writer`], behind one lock. No thread holds this lock during a disk operation.
+//! lanes. The four threads share the [`Writer`], behind one lock. No thread holds this lock during a disk operation.
 
 mod begin;
 mod drain;
@@ -61,8 +61,8 @@ pub struct Progress {
 /// Greatest error of a subscriber's lag: it may be this many messages too low.
 const LAG_ERROR: u64 = 64;
 
-/// Reads both clocks; the monotonic one counts from `start`. After a long pause between the two readings, it reads both again, up to ten
-/// times. Such a pause would look like a step of the wall clock.
+/// Reads the wall clock and the monotonic clock, which counts from `start`. After a long pause between the two readings, it reads both
+/// clocks again, up to ten times. Without a further reading, the pause would look like a step of the wall clock.
 fn now(start: Instant) -> Now {
     let mut tries = 0..10;
     loop {

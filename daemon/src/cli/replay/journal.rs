@@ -1,4 +1,4 @@
-//! A journal that is published again.
+//! Publishes a journal again, in a new channel.
 //!
 //! Readers of the new channel receive what readers of the recorded channel received: the same messages, with the same sequences, tags, key
 //! flags, gaps and sessions of bridges. Messages that the journal lacks are gaps.

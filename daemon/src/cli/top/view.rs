@@ -1,7 +1,7 @@
 //! The display of `shmcast top`: one table over the whole terminal, with one line above it and one below it.
 //!
-//! If the terminal is narrow, the least important columns are left out. This module only decides positions and colours. Red always means
-//! loss.
+//! If the terminal is narrow, the display leaves out the least important columns. Red always means loss. This module only decides positions
+//! and colours.
 
 use super::state::{ChannelRow, ReaderRow, Top};
 use crate::cli::figures::{Ns, counted, readers_of, size};

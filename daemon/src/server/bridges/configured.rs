@@ -211,7 +211,7 @@ pub(super) enum Endpoint {
 /// A bridge at one moment.
 #[derive(Debug)]
 pub struct BridgeFigures {
-    /// Its configuration.
+    /// The configuration.
     pub spec: BridgeSpec,
     /// `waiting`, `running`, `listening`, `standby` while a peer sends, `ending`, `failed`, `promoted` or `leaving`.
     pub state: &'static str,
@@ -223,7 +223,7 @@ pub struct BridgeFigures {
     pub refusals: Vec<String>,
     /// How its thread waits, and the reason; `None` before the bridge has run.
     pub waiting: Option<Waiting>,
-    /// Its counters; `None` before it has run for the first time.
+    /// The counters; `None` before it has run for the first time.
     pub counted: Option<Counted>,
 }
 
@@ -234,7 +234,7 @@ pub enum Counted {
     Send(Box<SendCounters>, Option<Box<RepairCounters>>),
     /// A bridge that receives.
     Receive {
-        /// Its counters.
+        /// The counters.
         counters: Box<ReceiveCounters>,
         /// Times from noticing a loss to getting the message.
         recovery: Histogram,

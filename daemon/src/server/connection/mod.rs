@@ -1,10 +1,10 @@
 //! One connection: requests and replies, and at most one attachment, which lasts as long as the connection.
 //!
-//! A client that misbehaves ends only its own connection. It may send garbage, too many packets or surplus descriptors, or nothing, or it
-//! may never read. Each wait for a client has a limit, and each answer fits a packet.
+//! A client that misbehaves ends only its own connection. It may send garbage, too many packets, surplus descriptors or nothing, or it may
+//! never read. Each wait for a client has a limit, and each answer fits a packet.
 //!
 //! Users take turns. The daemon serves only one program of a user at a time. After each packet to this program, it serves programs of other
-//! users. So a user waits for one packet of each other user, however many requests the others make.
+//! users. So between two packets to one user, every other user gets at most one packet, however many requests the other users make.
 
 mod gates;
 mod reports;
@@ -462,8 +462,8 @@ fn to_reply(refused: &Refused) -> Response {
     Response::Refused { code: refused.code, why: refused.why.clone() }
 }
 
-/// Registers a packet socket with the event loop. Tokio has no type for packet sockets, so it is registered as a datagram socket. Both
-/// types report readiness in the same way, and only readiness is used.
+/// Registers a packet socket with the event loop. Tokio has no type for packet sockets, so this registers the socket as a datagram socket.
+/// Only readiness is used, and sockets of both types report readiness in the same way.
 pub(super) fn watch(socket: OwnedFd) -> io::Result<UnixDatagram> {
     let socket = std::os::unix::net::UnixDatagram::from(socket);
     socket.set_nonblocking(true)?;

@@ -1,7 +1,8 @@
 //! The daemon's recorders, and the files that they lend to readers.
 //!
 //! Each channel with a journal has a thread here. The thread opens the channel as any program does, so the event loop must be free to
-//! answer. It starts a recorder, which has threads of its own, and checks it ten times a second. A recorder that ends is restarted.
+//! answer. The thread starts a recorder, and checks it ten times a second. A recorder has threads of its own. A recorder that ends is
+//! restarted.
 
 mod lending;
 mod reserve;
@@ -134,12 +135,13 @@ impl Recorders {
         self.leaving.retain(|_, thread| !thread.is_finished());
     }
 
-    /// Starts the threads again that the system refused, each when its pause is over. Call it about once a second. The call does not wait.
+    /// Tries again to start the threads that the system refused to start. Each thread has a pause, and is tried when its pause is over. Call
+    /// this about once a second. The call does not wait.
     pub fn tend(&mut self) {
         self.tend_at(Some(Instant::now()));
     }
 
-    /// Starts the threads again whose pause is over at `now`; all of them without a time.
+    /// Tries again to start the refused threads whose pause is over at `now`. If `now` is `None`, it tries all refused threads.
     fn tend_at(&mut self, now: Option<Instant>) {
         let (due, later): (BTreeMap<_, _>, _) = std::mem::take(&mut self.refused)
             .into_iter()

@@ -22,7 +22,8 @@ const UNNOTICED: Duration = Duration::from_secs(1);
 pub(super) enum Room {
     #[default]
     Enough,
-    /// The last check found too little free space. This is not reported yet, because a reader may have a file open only for a moment.
+    /// The last check found too little free space, and it is not reported yet. The space of a removed file becomes free only when the last
+    /// reader closes the file, which may be a moment later. So the next check may find enough.
     Little,
     /// There is too little room, and this was reported.
     Told,

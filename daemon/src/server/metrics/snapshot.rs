@@ -54,9 +54,9 @@ pub struct ReaderFigures {
     /// The process id. A second attachment of a process to the channel has the suffix `/2`, a third `/3`, and so on. [`OTHERS`] for several
     /// readers.
     pub reader: String,
-    /// Its command; empty if it is not known.
+    /// The command; empty if it is not known.
     pub command: String,
-    /// Its role; empty if the figures are of several.
+    /// The role; empty if the figures are of several.
     pub role: &'static str,
     /// Published messages that the reader has not read. For several readers, the largest of their lags.
     pub lag: u64,

@@ -1,7 +1,7 @@
 //! Writes the metrics in Prometheus's text format, version 0.0.4 (<https://prometheus.io/docs/instrumenting/exposition_formats/>).
 //!
-//! No library writes it, because these metrics are a snapshot. Libraries keep counters of their own, or write OpenMetrics, in which
-//! `promtool check metrics` finds no help texts for counters.
+//! This module writes the format itself, because these metrics are a snapshot. Libraries keep counters of their own, or write OpenMetrics,
+//! in which `promtool check metrics` finds no help texts for counters.
 
 use super::bridges;
 use super::exposition::Text;

@@ -49,7 +49,7 @@ pub(super) struct Reader {
     pub(super) page: HostedPage,
     /// Whether tools do not show this reader, because it reads on behalf of others.
     pub(super) is_hidden: bool,
-    /// It is to be told when the publisher dies.
+    /// Whether the reader is to be told when the publisher dies.
     pub(super) watches: bool,
     pub(super) notices: UnboundedSender<Notice>,
 }

@@ -104,7 +104,7 @@ pub(super) fn next_stream_ns(before: Option<&Entry>) -> u64 {
 }
 
 /// Records in a channel's journal that the channel continues, if the journal has a clean end. Call this before anybody publishes, if the
-/// channel's memory may still exist. Returns the next sequence; `None` if the journal has no clean end.
+/// channel's memory may still exist. Returns the next sequence, or `None` if the journal has no clean end.
 pub(super) fn reopen(dir: &Path, channel: &str, stream: StreamId) -> Option<u64> {
     // A journal that was not sealed does not end clean. This saves reading its last file.
     Journal::open_stream(dir, stream).ok()?.files().last()?.trailer?;

@@ -1,7 +1,7 @@
 //! The channels, the programs that are attached to them, and the decision which programs may attach.
 //!
-//! This module has plain state, without sockets or time. Connections call it, and execute what it grants. The kernel's lock says whether a
-//! publisher lives. The registry's entry about a publisher only informs people.
+//! This module has plain state, without sockets or time. Connections call this module, and execute what it grants. The kernel's lock of a
+//! segment says whether a publisher lives. The registry's entry about a publisher is only for people who look at the status.
 
 mod channel;
 mod gates;
@@ -60,7 +60,7 @@ impl Refused {
 pub struct Guest<'a> {
     /// The number of its connection.
     pub id: ConnectionId,
-    /// Its identity. The kernel reports the user and the process.
+    /// The identity. The kernel reports the user and the process.
     pub who: &'a Identity,
     /// The channel that it asks for.
     pub channel: &'a str,
@@ -121,7 +121,7 @@ pub struct Registry {
 pub struct Measured {
     /// The channel, without its readers.
     pub status: ChannelStatus,
-    /// Its readers. Those that have been attached longest come first.
+    /// The readers. Those that have been attached longest come first.
     pub readers: Vec<(Process, ReaderStats)>,
 }
 

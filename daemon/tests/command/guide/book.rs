@@ -24,7 +24,7 @@ pub(crate) struct Block {
 }
 
 pub(crate) struct Step {
-    /// Its place, as `chapter.md:line`.
+    /// The place, as `chapter.md:line`.
     pub(crate) place: String,
     pub(crate) command: String,
     pub(crate) expected: String,

@@ -1,4 +1,5 @@
-//! The charter beside the ring: a daemon ends a generation while its publisher publishes and readers read.
+//! A loom model of the charter and a ring. The daemon ends a generation of the channel, while the publisher of this generation publishes in
+//! the ring and readers read the ring.
 
 use super::story::{Do, Story, explore};
 use crate::charter::{Charter, Entry, HostCharter};

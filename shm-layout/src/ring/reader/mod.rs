@@ -65,7 +65,7 @@ pub enum Glance {
 pub struct Copied {
     /// Payload bytes.
     pub length: usize,
-    /// Its sequence.
+    /// The sequence.
     pub sequence: u64,
     /// The tag that the publisher chose.
     pub tag: u16,
@@ -157,9 +157,9 @@ impl Reader {
 
     /// Does the same as [`poll`](Self::poll), but copies whole records, and returns only the two common results in full.
     ///
-    /// The payload in `out` begins 16 bytes after the start, as it does in its record. The bytes around it in `out` may change, up to the
-    /// record's last line. The copy needs no branch on the length. If `out` is 64-byte aligned, no copied piece crosses a cache line. The
-    /// result is [`Glance::Other`] if the record does not fit in `out`.
+    /// The payload begins 16 bytes after the start of `out`, as it does in its record. The copy may also change other bytes of `out`, up to
+    /// the end of the record's last line. So it needs no branch on the length. If `out` is 64-byte aligned, no copied piece crosses a cache
+    /// line. The result is [`Glance::Other`] if the record does not fit in `out`.
     #[inline(always)]
     pub fn glance(&mut self, out: &mut [u8]) -> Glance {
         self.glance_at::<true>(out)

@@ -10,9 +10,9 @@ use crate::ring::sync_points::{commit, lazy};
 /// Records that were copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Taken {
-    /// Their number. Each is a message.
+    /// The number of records. Each record is a message.
     pub messages: usize,
-    /// Their size in bytes, a multiple of 64. There are no bytes between two records.
+    /// The size of all records in bytes, a multiple of 64. There are no bytes between two records.
     pub bytes: usize,
 }
 

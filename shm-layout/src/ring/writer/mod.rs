@@ -277,9 +277,11 @@ impl Writer {
         self.frontier
     }
 
-    /// Sets a bound: the frontier does not go beyond it until the next call. The writer refuses a message that needs more, with
-    /// [`WriteError::BeyondBound`]. It never refuses a control record, but raises a bound that is too low for one. A bound below the
-    /// frontier keeps the frontier unchanged. The default, `u64::MAX`, is no bound.
+    /// Sets a bound for the frontier. Until the next call, the frontier does not go beyond this bound. The default, `u64::MAX`, is no
+    /// bound. A bound below the frontier keeps the frontier unchanged.
+    ///
+    /// The writer refuses a message that needs more than the bound, with [`WriteError::BeyondBound`]. It never refuses a control record,
+    /// and raises a bound that is too low for one.
     pub fn set_bound(&mut self, bound: u64) {
         self.bound = bound;
     }
@@ -314,8 +316,8 @@ impl Writer {
         let next = control.next_sequence(self.next);
         let is_gap = next > self.next;
         if is_gap {
-            // A gap may reuse any entry of the index, and so the entry that the lazy line names. That entry
-            // then names the gap record. This is the right start for a walk on both sides of the gap.
+            // A gap may reuse any entry of the index, and also the entry that the lazy line names. This entry then names the gap record,
+            // which is the right start for a walk on both sides of the gap.
             self.update_lazy(time);
         }
         let record = self.data.run_at(self.tail, GRANULE).expect("there is room now");
@@ -398,9 +400,11 @@ impl Writer {
         self.clean_until(need);
     }
 
-    /// Zeroes commit words that the next records will need. Call it after the commit. On x86-64, stores become visible in program order, so
-    /// before the commit, readers would wait for the cache misses of these stores. It cleans several granules at a time, so that most
-    /// messages execute less code. At the bound it cleans nothing. Then `prepare` cleans for the next record.
+    /// Zeroes commit words that the next records will need. Several granules are cleaned at a time, so that most messages execute less
+    /// code. At the bound, this call cleans nothing, and `prepare` cleans for the next record.
+    ///
+    /// Call this after the commit. On x86-64, stores become visible in program order. If this call came before the commit, readers would
+    /// wait for the cache misses of its stores.
     #[inline(always)]
     fn clean_ahead(&mut self) {
         if self.clean < self.tail + AHEAD - AT_ONCE {

@@ -117,8 +117,8 @@ impl Inbox {
         Self { segment_of: Some(segment_of), ..Self::new(MERGED_SLOT_BYTES) }
     }
 
-    /// Receives the datagrams that wait at `socket`, at most [`BATCH`], and drops those of the previous call. Merged datagrams count as
-    /// one. Returns their number. Never waits. Cost: one system call, no allocation.
+    /// Receives the datagrams that wait at `socket`, at most [`BATCH`], and drops the datagrams of the previous call. Returns their number,
+    /// in which merged datagrams count as one. Never waits. Cost: one system call, no allocation.
     ///
     /// - The first call requests one datagram. If a call gets as many as it requested, the next call requests twice as many, and otherwise
     ///   half. The kernel checks the queue once more before it returns fewer datagrams than requested. A datagram that arrives alone need
@@ -332,9 +332,11 @@ impl Controls {
     }
 }
 
-/// Switches merging on or off: the kernel merges equally long datagrams of one sender (`UDP_GRO`) if it finds several at a time. Only an
-/// [`Inbox::merging`] separates them again. Datagrams that wait when merging is switched off are still merged. A drop of merged datagrams
-/// counts as one. While merging is on, a datagram that arrives alone takes 6 % longer.
+/// Switches merging (`UDP_GRO`) on or off. With merging, the kernel merges equally long datagrams of one sender if it finds several at a
+/// time. Only an [`Inbox::merging`] separates merged datagrams again, and must do so for a while after merging is switched off, because
+/// merged datagrams may still wait at the socket.
+///
+/// A drop of merged datagrams counts as one drop. While merging is on, a datagram that arrives alone takes 6 % longer.
 ///
 /// # Errors
 /// The error of `setsockopt`: `ENOPROTOOPT` before Linux 5.0.

@@ -1,9 +1,10 @@
 //! Puts the packets of a captured feed in order, and counts each of them.
 //!
-//! A bridge's receiver does the work, but its clock counts packets: the time stamps of a capture may be wrong, and the result must not
-//! depend on them. A hole is given up once [`HELD_PACKETS`] packets of the feed have arrived after it.
+//! The receiver of a bridge does this work. Its clock counts packets here, because the time stamps of a capture may be wrong, and the result
+//! must not depend on them. The receiver gives up a hole once [`HELD_PACKETS`] packets of the feed have arrived after the hole.
 //!
-//! A channel has one feed, so one session at a time is followed. When a packet of another session arrives, the table decides:
+//! A channel has one feed, so the receiver follows one session at a time. When a packet of another session arrives, this table decides
+//! which session the receiver follows:
 //!
 //! | the followed session | the other session | from when the other one is followed |
 //! |---|---|---|

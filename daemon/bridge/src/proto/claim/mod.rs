@@ -6,14 +6,16 @@
 //! Listen  ── an order, and the claim of the one that sends, or none for 3 x `takeover` ──> Active
 //! Active  ── hears a higher claim, and that egress's packets ──> Standby
 //! ```
-//! All egresses of a stream have the same bytes under the same sequences, so at worst two of them send the same packets.
+//! All egresses of a stream have the same messages under the same sequences. So two active egresses do no harm: they send the same
+//! messages twice.
 //!
-//! An egress that takes over repeats the packets that may not have reached every receiver. It begins 64 packets before the last one that it
-//! heard on the line, or at the sequence before which everything was sent, as the other egress's claims say.
+//! An egress that takes over repeats the packets that may not have reached every receiver. It begins at one of two places: 64 packets before
+//! the last packet that it heard on the line, or at the sequence that the other egress's claims name as sent.
 //!
-//! A claim alone does not stop an active egress, because anybody can forge one packet.
+//! An active egress stops only if it hears a higher claim and also packets of the egress that made the claim. The claim alone is not
+//! enough, because anybody can forge one packet.
 //!
-//! The egresses of a mirror, whose ring is published by a bridge, yield to the egresses of the publisher's own host.
+//! A mirror is a host whose ring is published by a bridge. The egresses of a mirror yield to the egresses of the publisher's own host.
 
 use std::net::IpAddr;
 
@@ -30,7 +32,8 @@ mod tests;
 const APART: usize = 64;
 /// The time by which each rank waits longer than the rank below it, in nanoseconds.
 const RANK_NS: u64 = 4 * MILLISECOND_NS;
-/// The silence after which an egress that sends no claims counts as dead, in nanoseconds. Such an egress sends a heartbeat each second.
+/// The silence after which an egress that sends no claims counts as dead, in nanoseconds. An egress without claims sends a heartbeat each
+/// second.
 const SILENT_NS: u64 = 3 * SECOND_NS;
 /// The number of an egress's claims after which we yield to it, if we cannot receive its packets.
 const CLAIMS: u32 = 3;
@@ -38,11 +41,11 @@ const CLAIMS: u32 = 3;
 /// The role of an egress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// It has just started, and listens for others.
+    /// The egress has just started, and listens for others.
     Listen,
-    /// It is ready to take over.
+    /// The egress is ready to take over.
     Standby,
-    /// It sends.
+    /// The egress sends.
     Active,
 }
 
@@ -286,9 +289,10 @@ impl Election {
         self.role = Role::Standby;
     }
 
-    /// Makes this egress active, as an operator asked. If this egress knows the sequence that the active sender has sent, it becomes active at
-    /// once. Otherwise it waits for the active sender's claim. If no claim arrives in three times `takeover_ms`, no sender is active, and this
-    /// egress becomes active. Does nothing if it is active already.
+    /// Makes this egress active, as an operator asked. Does nothing if the egress is active already.
+    ///
+    /// If this egress knows the sequence that the active sender has sent, it becomes active at once. Otherwise it waits for the active
+    /// sender's claim. If no claim arrives in three times `takeover_ms`, no sender is active, and this egress becomes active.
     pub(crate) fn order(&mut self, now_ns: u64) {
         if self.role != Role::Active && self.ordered_until_ns.is_none() {
             self.ordered_until_ns = Some(now_ns + 3 * self.config.takeover_ns);

@@ -320,7 +320,7 @@ fn a_forged_claim_moves_nobody_who_sends() {
     assert_eq!(own.poll(now_ns), Some(Step::Yield(session(), 5)), "its packets are on the line");
 }
 
-/// Its packets are on the line too, as after a network was parted: the one that took over last sends.
+/// The packets are on the line too, as after a network was parted: the one that took over last sends.
 #[test]
 fn a_lower_claim_moves_nobody() {
     let mut own = election(0, 1, 5);

@@ -10,14 +10,16 @@
 //!  Expired <───────────────────────────────────┴───────────────────────── Expired (policy Skip)
 //! ```
 //! A hole is removed when its messages arrive, from a line or a server. An expired hole is removed when the receiver skips it. Each request
-//! covers a part of a hole, and is cut to the size that one datagram can answer. The number of unanswered requests is bounded.
+//! covers a part of a hole that fits one datagram of the answer. The number of unanswered requests is bounded.
 //!
-//! A hole is *shown* once its messages surely exist: two packets, or a server, have gone past them. Until then it is only a *claim*, which
-//! anybody can make with one packet. Claims are requested. They are never given up, however old they are, but they are removed when they
-//! are contradicted.
+//! A hole is a *claim* or is *shown*:
 //!
-//! Invariant: holes are sorted and never overlap. Each message from the next one to deliver up to the horizon is in a hole or in the store.
-//! The receiver maintains this. This module knows no data, sessions or deliveries.
+//! - A claim rests on one packet, which anybody can forge. The messages of a claim are requested. A claim never expires, however old it is,
+//!   and is removed when another packet contradicts it.
+//! - A hole is shown once its messages surely exist, because two packets or a server had later messages.
+//!
+//! The receiver maintains an invariant: holes are sorted and never overlap, and each message from the next one to deliver up to the horizon
+//! is in a hole or in the store. This module knows no data, sessions or deliveries.
 
 mod config;
 mod evidence;
@@ -45,11 +47,11 @@ const FIRST_WINDOW: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// It is not requested before `until_ns`.
+    /// The hole is not requested before `until_ns`.
     Suspect { until_ns: u64 },
-    /// It is requested as soon as there is room for a request.
+    /// The hole is requested as soon as there is room for a request.
     Wanted,
-    /// It was requested, with a request that started at `first`.
+    /// The hole was requested, with a request that started at `first`.
     Requested { first: u64, server: usize, sent_ns: u64, due_ns: u64 },
     /// A server holds the messages but may not send them yet. They are not requested again before `until_ns`.
     Deferred { until_ns: u64 },
@@ -116,8 +118,8 @@ pub struct Gaps {
     window: usize,
     /// The recent delay of messages that looked lost and then arrived on a line, in nanoseconds.
     lateness_ns: u64,
-    /// The messages that arrived recently, and their bytes on the wire. Both are sums, of which each call of `note_sizes` first subtracts a
-    /// sixteenth.
+    /// The messages that arrived recently, and their bytes on the wire. The two fields are sums. Each call of `note_sizes` subtracts a
+    /// sixteenth from each sum before it adds to the sum.
     recent_messages: u64,
     recent_bytes: u64,
     /// The size of the longest message so far, in bytes. It is only known while a server may be of another make.

@@ -1,9 +1,10 @@
 //! Decides when a receiver requests a message that many other receivers may also have lost.
 //!
 //! Two kinds of receivers send their request at once: those with one of the first places among the server's leases, and those whose own
-//! socket dropped the packet. The server answers with a repair for all receivers. The others wait for this repair. If none arrives, they
-//! send a request after a random delay. RFC 5401 shows that exponentially distributed delays make only few receivers ask, however many have
-//! lost the message.
+//! socket dropped the packet. The server answers with a repair for all receivers.
+//!
+//! All other receivers wait for this repair. If no repair arrives, each of them sends a request after a random delay. RFC 5401 shows that
+//! exponentially distributed delays make only few receivers ask, however many have lost the message.
 
 use super::super::counters::ReceiverCounters;
 use super::super::{MILLISECOND_NS, splitmix};

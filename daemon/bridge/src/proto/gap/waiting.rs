@@ -1,8 +1,12 @@
-//! The effects of time on holes: holds end, requests time out, servers ask to wait, holes are given up.
+//! The effects of time on holes: the hold of a suspected hole ends, a request times out, a server asks a receiver to wait, and a hole is
+//! given up.
 //!
-//! A hole is given up in two cases: no server has answered anything for as long as the policy waits, or servers that answer other requests
-//! have ignored those for this hole again and again. A hole is not given up while a server says that it holds the messages. A claim is
-//! given up in neither case.
+//! A hole is given up in two cases:
+//!
+//! - No server has answered anything for as long as the policy waits.
+//! - Servers that answer other requests have ignored the requests for this hole again and again.
+//!
+//! A hole is not given up while a server says that it holds the messages. A claim is given up in neither case.
 
 use super::super::counters::ReceiverCounters;
 use super::{FIRST_WINDOW, GapPolicy, Gaps, Hole, State};

@@ -8,15 +8,17 @@
 //!                  <──────────────  Joined    the lease starts, with a fresh cookie for the renewal
 //!        .. a third of the lease later: Join again; on a clean stop: Unsubscribe ──> Released
 //! ```
-//! Join names the receiver, so that a receiver that comes back gets its former place. A client that does not know Join sends Subscribe, and
-//! gets Granted. The key of its lease is its address.
+//! Join contains a name of the receiver. A receiver that comes back with the same name gets its former place. An older client that does not
+//! know Join sends Subscribe, and gets Granted. The lease of such a client has the client's address as its key.
 //!
-//! The server first checks the allow-list, which is empty by default and then refuses everybody. Then it charges a token bucket:
+//! The server first compares the source of a datagram with the allow-list. The list is empty by default, and an empty list refuses every
+//! source. Then the server charges the datagram to a token bucket:
 //!
-//! - A lease has a bucket of its own. Only a datagram with the lease's valid cookie is charged to it, so nobody else can prevent the
-//!   renewal.
-//! - Sources without a valid cookie share the bucket of their address.
-//! - The table of these buckets is bounded, and a flood from forged addresses fills it. All further addresses then share one bucket.
+//! - A lease has a bucket of its own. Only a datagram with the lease's valid cookie is charged to this bucket. So nobody else can empty the
+//!   bucket and prevent the renewal.
+//! - Datagrams without a valid cookie are charged to the bucket of their source address.
+//! - The table of the buckets for addresses is bounded. When a flood from forged addresses has filled the table, all further addresses
+//!   share one bucket.
 //!
 //! A lease that is not renewed expires, and sooner if another receiver needs its place. This module has no sockets, and sends no live
 //! packets.

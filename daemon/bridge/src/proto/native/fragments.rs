@@ -3,9 +3,10 @@
 //! ```text
 //! body: time u64 | tag u16 | meta u8 | 0 | total u32 | offset u32 | bytes      all fragments but the last have the same length
 //! ```
-//! The assembler keeps each message's buffer until the message is delivered. All buffers count against its limit. Beyond the limit it
-//! refuses fragments of early messages. It always accepts the message that is delivered next, so that delivery never stops. If a fragment
-//! contradicts earlier ones, the assembly of its message restarts, because the earlier fragments may be wrong.
+//! The assembler keeps each message's buffer until the message is delivered. All buffers together have a limit. Beyond the limit, the
+//! assembler refuses fragments of early messages. It always accepts the message that is delivered next, so that delivery never stops. If a
+//! fragment contradicts earlier fragments of its message, the assembly of this message restarts, because the earlier fragments may be
+//! wrong.
 
 use super::super::wire::message::{Form, KEY, Malformed, Messages, Meta};
 use super::ask::{Entry, MAX_ENTRIES};

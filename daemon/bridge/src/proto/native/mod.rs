@@ -12,8 +12,8 @@
 //! 36  8        number of the packet among those of its sender, from 1; all but live data and fragments have bit 63 set
 //! 44           body; if sealed: ciphertext, then 16 bytes of tag
 //! ```
-//! All numbers are big-endian. `container` has these fields; `records`, `fragments`, `pulse` and `ask` have the bodies. Both profiles use
-//! the same state machines. They differ only in how packets are read and written.
+//! All numbers are big-endian. The module `container` reads and writes these fields. The modules `records`, `fragments`, `pulse` and `ask`
+//! read and write the bodies. The native and the plain profile use the same state machines, and differ only in the form of the packets.
 
 pub mod ask;
 pub mod container;

@@ -1,10 +1,11 @@
 //! Decides which claims of packets a receiver believes, and when it no longer believes them.
 //!
-//! One packet alone never makes a receiver give up a message, because anybody can send one packet. These are the rules:
+//! One packet alone never makes a receiver give up a message, because anybody can send one packet. The rules are:
 //!
 //! - Data shows that the messages before it exist, once a second packet has gone as far or further.
-//! - A heartbeat is a claim until then. It is also believed if the line has sent nothing but this claim for [`REPEATED_NS`].
-//! - A claim is withdrawn if its line continues below it, or if servers say that none of its messages is published.
+//! - A heartbeat is a claim until such a second packet. A heartbeat is also believed if its line has sent nothing but this claim for
+//!   [`REPEATED_NS`].
+//! - A claim is withdrawn if its line continues with a lower sequence, or if servers say that none of the claimed messages is published.
 //!
 //! These rules do not stop a sender that forges many packets, or the data of messages.
 

@@ -18,10 +18,11 @@ pub struct ReceiverConfig {
     pub max_early_packets: usize,
     /// The most bytes of early packets in the store.
     pub max_early_bytes: usize,
-    /// A packet that is further ahead than this many messages is believed only if other packets confirm it. If the feed delivered more
-    /// messages in the last 250 ms, their number is the limit.
+    /// The limit for packets that are ahead, in messages. A packet beyond the limit is believed only if other packets confirm it. If the feed
+    /// delivered more messages than this in the last 250 ms, the number of these messages is the limit.
     pub max_jump: u64,
-    /// Whether every packet is believed at once. This is for captures, into which nobody can forge packets while they are read.
+    /// If this is true, the receiver believes each packet without a second packet that confirms it. Set it only for packets of a capture
+    /// file, because nobody can forge packets into a file while it is read.
     pub trusts: bool,
     /// The configuration of the repair of holes.
     pub gaps: GapConfig,
@@ -71,7 +72,7 @@ pub enum Origin {
 pub enum Delivery<'a> {
     /// From here on, the receiver follows this session.
     NewSession {
-        /// Its name.
+        /// The name.
         session: Session,
         /// The first sequence that will be delivered, or reported as a gap.
         next: u64,
@@ -96,7 +97,7 @@ pub enum Delivery<'a> {
     },
     /// The session has ended, and all of its messages were delivered or reported as gaps.
     End {
-        /// Its name.
+        /// The name.
         session: Session,
         /// The sequence after its last message.
         next: u64,

@@ -7,12 +7,14 @@
 //! | alive | any other | not: dropped and counted |
 //! | silent, or ended | any that fits, but on native lines no other channel's | after three packets |
 //!
-//! On native lines every session belongs to a channel of shmcast, except for a mirror of a feed of another make. So another tag is another
-//! channel, and its messages must not follow ours, even if our session is silent. Senders of other makes may choose a new name for each
-//! day's session.
+//! On native lines every session belongs to a channel of shmcast, except for a mirror of a feed of another make. So a session with another
+//! tag belongs to another channel. The receiver does not follow such a session even if the followed session is silent, because it must not
+//! mix the messages of two channels.
 //!
-//! A session that may be followed later is a rival. The receiver stores the packets of a rival, and handles them once it follows the rival,
-//! so that the wait loses no message.
+//! On plain lines, a session with another tag may be the same feed: senders of other makes may choose a new name for each day's session.
+//!
+//! A rival is a session that the receiver may follow later. The receiver stores the packets of a rival, and handles them once it follows
+//! the rival. So no message of the rival is lost before that.
 
 use super::super::session::Session;
 use super::super::wire::Downstream;

@@ -5,10 +5,13 @@
 //!        delivered │ next           early runs (Store)   horizon
 //!   ───────────────┼──── hole ────┬───────┬── hole ──┬──────┤ not heard of yet
 //! ```
-//! The next message is passed from its datagram to the caller without a copy. An early message waits in the store. Every sequence between
-//! `next` and the horizon is either stored or part of a hole (`gap`). The first copy of a message is used, no matter which line it arrived
-//! on. `belief` decides which claims of packets are believed, and `follow` decides which session is followed. The `handle_*` functions pass
-//! deliveries to a callback.
+//! The receiver passes the next message from its datagram to the caller without a copy. An early message waits in the store. Every sequence
+//! between `next` and the horizon is either stored or part of a hole (`gap`). The receiver uses the first copy of a message, no matter on
+//! which line the copy arrived.
+//!
+//! - `belief` decides which claims of packets the receiver believes.
+//! - `follow` decides which session the receiver follows.
+//! - The `handle_*` functions pass deliveries to a callback.
 //!
 //! ```text
 //! loop { receive -> handle_datagram; past next_deadline -> handle_timeout; then send every poll_request }

@@ -6,12 +6,12 @@
 //!    ^  │ the same receiver: its answer was lost     │ anybody, later
 //!    └──┴────────────────────────────────────────────┘
 //! ```
-//! The first receiver that asks for a range is answered at once, and alone. If recently many ranges were requested by a second receiver
-//! soon after the first, a loss affects several receivers. Then the first answer is sent to all. A receiver that does not get the repair
-//! for all asks again, and is answered alone.
+//! The first receiver that asks for a range gets an answer at once, and alone. If a second receiver soon asks for the same range, the loss
+//! affects several receivers. If that happened to many recent ranges, even the first answer to a range is sent to all receivers. A receiver
+//! that misses an answer for all asks again, and gets an answer alone.
 //!
-//! When the rate of repairs is used up, the server tells all receivers in one datagram how long they should wait. For a while afterwards it
-//! sends repairs to all, so that the rate serves more receivers.
+//! When the rate of repairs is used up, the server tells all receivers in one datagram how long they should wait. For a while afterwards, the
+//! server sends each repair to all receivers, so that the same rate serves more of them.
 
 use std::net::SocketAddr;
 
@@ -25,8 +25,8 @@ const MERGE_UNKNOWN_NS: u64 = MILLISECOND_NS;
 /// The lower bound of this time once a round trip is known, in nanoseconds.
 const MERGE_MIN_NS: u64 = 300 * MICROSECOND_NS;
 const MERGE_MAX_NS: u64 = 5 * MILLISECOND_NS;
-/// The tolerance for late requests, in nanoseconds. A receiver may send a request before a repair for all reaches it. That request arrives
-/// at most a round trip and this time after the repair was sent.
+/// The tolerance for late requests, in nanoseconds. A receiver may send a request before a repair for all reaches the receiver. This
+/// request arrives at most a round trip and this tolerance after the repair was sent.
 const LINGER_MORE_NS: u64 = 100 * MICROSECOND_NS;
 /// After this many first requests, their counts are halved.
 const REMEMBERED: u32 = 16;

@@ -1,19 +1,19 @@
 //! The retransmission server. It takes a request, decides which range to read from the ring, and returns one datagram. The caller reads the
 //! ring into the reply.
 //!
-//! **Replies.** A reply starts exactly at the sequence asked for, and never reaches past the range asked for. It is one datagram of at most
-//! the configured payload. If repairs can be sent to all receivers at once, `merge` decides which ones are.
+//! **Replies.** A reply starts exactly at the requested sequence, and never reaches past the requested range. It is one datagram of at most
+//! the configured payload. If the feed has an address for repairs to all receivers, `merge` decides which replies are sent there.
 //!
-//! **Sources.** A source that is not allowed gets no reply. A source proves its address by a lease (see `lease`). Without this proof, it
-//! gets at most three times as many bytes as it sent, unless the operator trusts the network.
+//! **Sources.** A source that is not allowed gets no reply. A source with a lease has proved its address (see `lease`). A source without a
+//! lease gets at most three times as many bytes as it sent, unless the operator trusts the network.
 //!
-//! **Rates.** Each source has a token bucket. The server as a whole has one, too, because live traffic has priority. Both rates may grow
-//! with the feed, so that a receiver that lags can catch up. A source with a proved address is told to wait, because it would take silence
-//! for loss.
+//! **Rates.** Each source has a token bucket. The whole server also has one, so that live packets keep their priority. The rates of the
+//! buckets may grow with the feed, so that a receiver that lags can catch up. When a bucket is empty, the server tells a source with a
+//! proved address to wait, because the source would take silence for loss.
 //!
-//! **Journal.** If the channel has a journal, the server also holds messages that the ring no longer has (`past`). A request for these is
-//! answered when the disk has been read. Such answers are sent evenly, never more than two milliseconds of the rate at once. The rest of
-//! the burst is for messages in the ring.
+//! **Journal.** If the channel has a journal, the server also sends messages that the ring no longer has (`past`). It answers a request for
+//! these messages after the disk has been read. It sends these answers evenly, and never more than two milliseconds of the rate at once. The
+//! rest of the bucket is for messages in the ring.
 
 mod held;
 mod merge;

@@ -60,8 +60,10 @@ pub struct Exchange<'a> {
 
 impl Replay {
     /// Answers a request for the entries of `asked`, which `from` sent in a datagram of `asked_bytes`. The rules are those of
-    /// [`Replay::handle_request`]. But an answer with parts of a large message has up to 64 packets. `out` is the buffer for packets, and
-    /// limits their size. `held` returns which messages are held from an entry's first one on.
+    /// [`Replay::handle_request`], except that an answer with parts of a large message has up to 64 packets.
+    ///
+    /// `out` is the buffer for packets, and limits their size. The function `held` returns which messages are held, from the first message
+    /// of an entry on.
     pub(crate) fn handle_ask(
         &mut self,
         now_ns: u64,

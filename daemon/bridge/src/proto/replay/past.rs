@@ -1,8 +1,8 @@
 //! Answers requests for messages that the ring no longer has, from the channel's journal.
 //!
-//! A request waits in a short queue until the disk has read its messages. It is then answered like any other. If the queue is full, or the
-//! recorder has not written the messages yet, the receiver is told to ask again later. If the journal does not have the messages, they are
-//! gone.
+//! A request waits in a short queue until the disk has read the request's messages. Then it is answered like any other. If the queue is
+//! full, or the recorder has not written the messages yet, the server tells the receiver to ask again later. If the journal does not have
+//! the messages, the server answers that they are gone.
 
 use std::collections::VecDeque;
 

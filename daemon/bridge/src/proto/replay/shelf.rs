@@ -5,9 +5,11 @@
 //!                              │ not                        ^
 //!                              └──> fetch ──> disk ──> block┘
 //! ```
-//! The disk delivers blocks. A block has consecutive messages, and says how many are missing after them. The shelf keeps the last blocks.
-//! Only one block is fetched at a time. When a receiver asks for messages in the second half of a block, the next block is fetched ahead.
-//! This module has no files, threads or clocks.
+//! The disk delivers blocks. A block has consecutive messages, and says how many messages are missing after them. The shelf keeps the last
+//! blocks.
+//!
+//! The shelf fetches only one block at a time. When a receiver asks for messages in the second half of a block, the shelf fetches the next
+//! block ahead. This module has no files, threads or clocks.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -103,11 +105,11 @@ pub enum Fetched {
 /// The place of a message that the ring no longer has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
-    /// It is on the shelf.
+    /// The message is on the shelf.
     Here,
     /// The journal has no message before this sequence; with `u64::MAX`, it has none after it either.
     Gone(u64),
-    /// It must be read from the journal.
+    /// The message must be read from the journal.
     OnDisk,
 }
 

@@ -2,9 +2,13 @@
 //!
 //! The caller reads its ring and pushes messages until there are no more or the batch is full. Then it sends the batch. A packet is closed
 //! when it is full, or when no message is waiting, and never later. The packets of a batch are in consecutive slots of one slab, so that
-//! one `sendmmsg` can send them. After data, heartbeats first follow quickly and then become rarer, so that receivers soon notice if the
-//! last packet was lost. This module knows no repairs (`replay`), destinations or ring. The sender of a native line also sends the marks of
-//! messages. It sends pulses in place of heartbeats, and fragments of messages that are larger than a packet.
+//! one `sendmmsg` can send them.
+//!
+//! After data, heartbeats follow quickly at first and then become rarer, so that receivers soon notice if the last packet was lost. The
+//! sender of a native line sends pulses in place of heartbeats. It also sends the marks of messages, and sends messages that are larger
+//! than a packet in fragments.
+//!
+//! This module knows no repairs (`replay`), no destinations and no ring.
 //!
 //! ```text
 //! loop { push.. ; close; if batch is not empty { send each datagram(); clear(now) } else { send poll_idle(now) } }
@@ -190,8 +194,8 @@ impl Sender {
         self.push_with(sequence, data, Meta::default())
     }
 
-    /// Copies the next message into the batch. If sequences were skipped, the ring overwrote their messages before they were read. Then a
-    /// new packet begins, and receivers request the skipped messages. A plain line leaves out the marks.
+    /// Copies the next message into the batch. If sequences were skipped, the ring overwrote the messages of these sequences before they
+    /// were read. Then a new packet begins, and receivers request the skipped messages. A plain line leaves out the marks.
     ///
     /// # Errors
     /// [`PushError`]. After an error the message was not accepted. If the batch is full, a part of a large message may be in it: push the

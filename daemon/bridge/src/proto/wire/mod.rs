@@ -4,11 +4,11 @@
 //! downstream: session[10] | sequence u64 | count u16 | count x ( length u16 | data[length] )   big-endian
 //! request:    session[10] | sequence u64 | count u16
 //! ```
-//! Count 0 is a heartbeat, and count 0xFFFF is the end of the session. The sequence of both is the next one expected. A view is made only
-//! if the whole datagram is valid, so users of a view need no further checks.
+//! Count 0 is a heartbeat, and count 0xFFFF is the end of the session. The sequence of a heartbeat or an end is the next one expected. A
+//! view is made only if the whole datagram is valid, so users of a view need no further checks.
 //!
-//! `message` is the lowest layer. `mold` has the plain packets. `packet` uses both, and also knows native packets. shmcast's own control
-//! datagrams are in `control`.
+//! The module `message` is the lowest layer. The module `mold` has the plain packets. The module `packet` uses `message` and `mold`, and
+//! also knows native packets. shmcast's own control datagrams are in `control`.
 
 pub(super) mod message;
 pub(super) mod mold;

@@ -21,14 +21,18 @@
 //! All numbers are big-endian. The body of data and fragments has the form of a native packet's body. Other kinds have an empty body. A
 //! sealed body ends with 16 bytes of seal.
 //!
-//! Data completes its messages. A fragment completes its message if it is the message's last one. A gap completes sequences that will never
-//! arrive. An end and a takeover complete nothing. A takeover says that another writer continues.
+//! The kind of a block decides which sequences the block completes:
 //!
-//! A block needs nothing from the log: its sequences give its place in the stream, and its CRC covers all its bytes. So the log may reorder
-//! or lose blocks, and readers notice it.
+//! - Data completes the sequences of its messages.
+//! - A fragment completes the sequence of its message if it is the message's last fragment.
+//! - A gap completes sequences whose messages will never arrive.
+//! - An end completes none, and neither does a takeover, which says that another writer continues.
 //!
-//! The seal also covers the 72 bytes of the head, with 0 in place of the block's own CRC. The CRC covers the sealed bytes. So the CRCs, and
-//! the links between blocks, can be checked without keys ([`seal`](super::seal)).
+//! A reader can judge a block by the block alone: the sequences give the block's place in the stream, and the CRC covers all its bytes. So
+//! readers notice it if the log reorders, loses or damages blocks.
+//!
+//! The seal covers the body and the 72 bytes of the head, with 0 in place of the block's own CRC. The CRC is computed after sealing, over
+//! the sealed bytes. So the CRCs and the links between blocks can be checked without keys ([`seal`](super::seal)).
 
 #[cfg(test)]
 mod tests;
@@ -190,25 +194,25 @@ impl Head {
 /// The reason that a block was not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Damaged {
-    /// It is no block.
+    /// The entry is no block.
     #[error("it is no block of a channel")]
     Foreign,
     /// A later version of shmcast wrote it.
     #[error("it has version {0}, and this build reads {VERSION}: upgrade the reader first")]
     Version(u8),
-    /// Its CRC is wrong.
+    /// The CRC is wrong.
     #[error("its checksum is wrong")]
     Checksum,
-    /// Its checksum is right and its fields disagree.
+    /// The checksum is right, but the block's fields contradict each other.
     #[error("its fields disagree")]
     Fields,
-    /// It is sealed with a key that this end does not have.
+    /// The block is sealed with a key that this end does not have.
     #[error("it is sealed with a key that is not in the keys file here")]
     Sealed,
-    /// Its seal does not open.
+    /// The seal does not open.
     #[error("its seal does not open: it is forged, or a keys file is wrong")]
     Forged,
-    /// It has no seal, and this end takes sealed ones alone.
+    /// The block has no seal, and this end takes only sealed blocks.
     #[error("it has no seal")]
     Open,
 }

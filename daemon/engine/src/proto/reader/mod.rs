@@ -11,8 +11,8 @@
 //! HOLE     asks the writers for the missing messages. After they arrived -> BOUNDS
 //!          No writer answers: asks for any part of them, then -> BOUNDS, once. Then gives up what no writer has -> BOUNDS
 //! ```
-//! The only lasting state of a reader is in the local ring: the session and the next sequence. A reader judges a block only by the block's
-//! own fields. So a block that is repeated, late or out of order changes only counters.
+//! A reader judges a block only by the block's own fields. So a block that is repeated, late or out of order changes only counters. The only
+//! state of a reader that outlives it is in the local ring: the session and the next sequence.
 
 mod place;
 mod said;

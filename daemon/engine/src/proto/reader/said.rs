@@ -19,11 +19,11 @@ pub struct ReaderConfig {
 pub enum Delivery<'a> {
     /// A message.
     Message {
-        /// Its sequence.
+        /// The sequence.
         sequence: u64,
-        /// Its bytes.
+        /// The bytes.
         data: &'a [u8],
-        /// Its marks.
+        /// The marks.
         meta: Meta,
     },
     /// Sequences that will never arrive.

@@ -1,10 +1,22 @@
 //! Random stories of a log that fails in every way, played with the machines of both ends in virtual time.
 //!
-//! A story has a channel, one or two writers, a log, and a reader with a ring. Answers are lost, appends come late, the log
-//! loses its end or its beginning, exchanges blocks, drops and damages them, is removed and made again, is away for longer than the ring has the
-//! messages, and gives out a copy that lacks some blocks for a while. Everybody is killed, stopped and started again. One of two writers may have other keys, strangers send pulses, and an operator orders takeovers. The reader must publish
-//! each message once, in order and byte for byte, and may name as lost only what nobody has. A block must stand after the one that it was
-//! built for, which its writer can open, and an ordered takeover of an idle channel must succeed.
+//! A story has a channel, one or two writers, a log, and a reader with a ring. These things happen to the log:
+//!
+//! - Answers are lost, and appends come late.
+//! - The log loses its end or its beginning.
+//! - It exchanges, drops and damages blocks.
+//! - It is removed and made again.
+//! - It is away for longer than the ring has the messages.
+//! - For a while it gives out a copy that lacks some blocks.
+//!
+//! All writers and the reader are killed, stopped and started again. One of two writers may have other keys. Strangers send pulses, and an
+//! operator orders takeovers.
+//!
+//! The simulation checks these promises:
+//!
+//! - The reader publishes each message once, in order and byte for byte. It reports as lost only messages that nobody has.
+//! - A block stands after the block that it was built for, and its writer can open that block.
+//! - An ordered takeover of an idle channel succeeds.
 
 mod ends;
 mod fake;

@@ -12,17 +12,22 @@
 //! SHUT     waits while the last block is sealed with unknown keys, because the end of the log is then unknown.
 //!          Another last block, other keys, or an order -> START
 //! ```
-//! **Rivals.** Exactly one of two rivals owns the last block, and this one runs. The other waits until the owner is silent, even if the
-//! waiting writer has just started. A writer that continues in place of another one first appends a takeover block. The replaced writer
-//! notices it even if the channel is idle, and none of its blocks in flight can be stored any more.
+//! **Rivals.** Two writers of one channel are rivals. The writer that made the log's last block owns the log and writes. The other writer
+//! waits until the owner is silent, even if the waiting writer has just started.
 //!
-//! **Late appends.** An append may reach the log after its writer gave it up. The log compares the number and the name of the previous
-//! entry. The number alone is not enough: a log that lost its end, or was removed, uses numbers again. A log that several servers keep
-//! compares no names, but never uses numbers again. In such a log, a second block in flight may be stored after a rival's first block,
-//! which readers notice.
+//! A writer that replaces another one first appends a takeover block. The replaced writer notices the takeover block even if the channel is
+//! idle. After this block, none of the blocks that the replaced writer has in flight can be stored.
+//!
+//! **Late appends.** An append may reach the log after its writer gave the append up. The log stores it only after the expected previous
+//! entry. The two kinds of logs recognize this entry differently:
+//!
+//! - The log of a single server compares the entry's number and name. The number alone is not enough, because a log that lost its end, or
+//!   was removed, uses numbers again.
+//! - A log that several servers keep compares only the number, and never uses numbers again. A second block in flight may be stored there
+//!   after a rival's first block. Readers notice this.
 //!
 //! **Repeats.** A writer has only one block for each number. It repeats a block in flight byte for byte, so it does not matter which copy
-//! is stored.
+//! of the block the log stores.
 
 mod again;
 mod last;

@@ -116,11 +116,11 @@ pub enum Resume {
 /// The state of a writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// It requests the last block.
+    /// The writer requests the last block.
     Start,
-    /// It writes.
+    /// The writer writes.
     Run,
-    /// It requests the last block, because an append failed.
+    /// The writer requests the last block, because an append failed.
     Resync,
     /// The log has had more than the channel since this time.
     Ahead(u64),
@@ -135,7 +135,7 @@ pub enum State {
 pub struct WriterCounters {
     /// Blocks that the log has stored.
     pub blocks: u64,
-    /// Their bytes.
+    /// The bytes of these blocks.
     pub bytes: u64,
     /// How often the last block was requested again, for each [`Trouble`].
     pub resyncs: [u64; TROUBLES.len()],

@@ -1,7 +1,7 @@
 //! A model of a channel and its recorder. A power cut or a kill may happen between any two steps of a disk operation.
 //!
-//! The packer, the writer, and the code that finds the channel's next sequence after a power cut are the product's. A file is the list of
-//! its frames. After a power cut the disk has either everything that was written, or only what was synced.
+//! The model uses the product's packer, its writer, and its code that finds the channel's next sequence after a power cut. A file of the
+//! model is the list of its frames. After a power cut the disk has either everything that was written, or only what was synced.
 
 mod whole;
 

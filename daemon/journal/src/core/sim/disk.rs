@@ -1,8 +1,13 @@
-//! A disk that loses power. Nothing is safe before a sync that covers it has ended.
+//! A disk that loses power. Written bytes are safe only after the end of a sync that covers them.
 //!
-//! A write is split into sectors. Until a completed sync covers it, each sector may be there or not at a cut, in any order and in any of
-//! its versions since; one whose write had not ended may be garbage where its bytes changed. The same holds for sizes and names.
-//! With [`Io::Direct`] writes are whole pages, the last one of the write before among them.
+//! A write is split into sectors. After a power cut, a sector whose write no completed sync covers may be in three states:
+//!
+//! - It is missing, although later sectors may be there.
+//! - It has any of the versions that were written since the last sync.
+//! - If its write had not ended, it may have garbage where its bytes changed.
+//!
+//! The same holds for sizes and names. With [`Io::Direct`] writes are whole pages. The first page of such a write may be the last page of
+//! the write before.
 
 use crate::core::{Io, Pages, Step, Stretch, Volume};
 use fastrand::Rng;

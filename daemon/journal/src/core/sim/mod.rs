@@ -1,8 +1,10 @@
 //! The recorder's logic on a disk that loses power: stories from seeds, and an oracle behind each cut.
 //!
-//! A story is some lives of a recorder. Each life begins with recovery, which is itself cut up to three times, and ends with a power
-//! cut, a killed process, or a clean stop. After each recovery the oracle reads the journal and compares it with what was published and
-//! with what anybody was told.
+//! A story is some lives of a recorder. Each life begins with recovery, which is itself cut up to three times. Each life ends with a power
+//! cut, a killed process, or a clean stop.
+//!
+//! After each recovery the oracle reads the journal. It compares the journal with what was published, and with what readers and publishers
+//! had been told.
 //!
 //! `SHMCAST_JOURNAL_CUTS=1000000` plays so many stories, `SHMCAST_SEED` begins with another one.
 

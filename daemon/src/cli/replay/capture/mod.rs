@@ -1,7 +1,8 @@
-//! A capture of a network that is published.
+//! Publishes the packets of a network capture in a channel.
 //!
-//! Each UDP payload becomes a message. With `--unwrap`, each message of a MoldUDP64 feed or of a native line becomes one (`unwrapped`). The
-//! capture's time stamps only decide when a message is published. Each packet is published, or counted with the reason why it was not.
+//! Each UDP payload becomes a message. With `--unwrap`, the packets are taken apart instead, and each message of a MoldUDP64 feed or of a
+//! native line becomes a message (`unwrapped`). The capture's time stamps only decide when a message is published. Each packet is either
+//! published, or counted with the reason why it was not.
 
 mod packets;
 mod unwrapped;

@@ -1,9 +1,11 @@
 //! Seals and opens native packets with AES-128-GCM. Each sender has a key of its own.
 //!
 //! The sender's key is derived from the group's key with HKDF-SHA-256. The salt is fixed, and the info is the sender's number and
-//! direction. The nonce of a packet is the packet's number, which no other packet of this sender has. The sender's number is random at each
-//! start, so no nonce is used twice with one key. The seal also authenticates the bytes before the body. The cheap checks come first: a
-//! packet that was already accepted, such as a copy on another line, costs no cryptography.
+//! direction. The sender's number is random at each start. The nonce of a packet is the packet's number, which no other packet of this
+//! sender has. So no nonce is used twice with one key.
+//!
+//! The seal also authenticates the bytes before the body. The cheap checks come before the cryptography. So a packet that was already
+//! accepted, such as a copy on another line, costs no cryptography.
 
 #[cfg(test)]
 mod tests;
@@ -141,7 +143,7 @@ impl Sealer {
 /// The reason why a packet was not opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unopened {
-    /// It is damaged.
+    /// The packet is damaged.
     Malformed(Malformed),
     /// A packet with this number was already accepted, or the number is too old to know that.
     Replayed,
