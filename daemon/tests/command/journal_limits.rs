@@ -35,7 +35,8 @@ impl Scene {
             publisher.publish_with(format!("{n:0100}").as_bytes(), mark).unwrap();
         }
         publisher.close();
-        let recorded = host.run(&format!("record ticks --to {} --set file=1MiB --until-end", journal.display()));
+        let recorded =
+            host.run(&format!("record ticks --to {} --set file=1MiB --until-end", journal.display()));
         assert!(recorded.status.success(), "{}", text(&recorded.stderr));
         let scene = Self { host, journal };
         scene.host.run("rm ticks");
@@ -217,7 +218,8 @@ fn what_exceeds_a_size_limit_or_a_disk_is_an_error_and_leaves_nothing() {
     }
     scene.host.run("rm ticks");
     let input = scene.path("input").display().to_string();
-    let on = format!("pub ticks --capacity 64KiB --set max_message=1000 --input {input} --set continue_from=");
+    let on =
+        format!("pub ticks --capacity 64KiB --set max_message=1000 --input {input} --set continue_from=");
     // Its ring has room, and its note in the journal has none.
     let before = fs::read_dir(scene.files()[0].parent().unwrap()).unwrap().count();
     let output = limited(&scene.host, 4, &format!("{shmcast} {on}{}", scene.shown()));
