@@ -160,7 +160,7 @@ fn a_replay_that_is_stopped_killed_or_made_anew_gives_each_message_once() {
     running.signal(nix::sys::signal::Signal::SIGSTOP);
     let at = next();
     std::thread::sleep(Duration::from_millis(150));
-    // What it had begun to publish when it was stopped is there now.
+    // The message that it was publishing when it was stopped is there now.
     assert!(next() <= at + 1);
     running.signal(nix::sys::signal::Signal::SIGCONT);
     wait_until("more messages", || next() > at + 1_000);

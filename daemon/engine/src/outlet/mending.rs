@@ -112,7 +112,7 @@ fn cut_for(channel: &SubscriberBuilder, want: &Want, block_bytes: usize) -> Opti
                 return (from..=to).contains(&first).then(|| Cut::gap(first, to));
             }
             event if is_end(&event) || !packing.is_empty() => break,
-            // What is lost here may be with another sender. A request for any message gets the next one.
+            // Another sender may have the messages that are lost here. A request for any message gets the next one.
             Event::Lapped(Lapped { resumed_at: next, .. }) if next <= want.last() => first = next,
             Event::Lost { to, .. } if to < want.last() => first = to + 1,
             Event::Lapped(_) | Event::Lost { .. } => break,

@@ -77,7 +77,7 @@ enum Look {
     Behind,
 }
 
-/// What a reader asks the writers for.
+/// A reader's request to the writers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asks {
     /// The message that is due.

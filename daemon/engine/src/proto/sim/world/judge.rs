@@ -97,7 +97,7 @@ impl World {
         Ok(self.report)
     }
 
-    /// What is named as lost must not be in a log that keeps what it stored.
+    /// A log that keeps its messages must not have a message that is named as lost.
     pub(super) fn judge_gaps(&mut self) -> Result<(), String> {
         for (from, to) in std::mem::take(&mut self.ring.gaps) {
             if self.is_log_sound && !self.has_stranger && self.log.has_any((from, to)) {
