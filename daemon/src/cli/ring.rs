@@ -203,7 +203,7 @@ pub(super) fn wait_for_readers(wanted: usize, host: &Host, channel: &str, stop: 
     }
 }
 
-/// Returns the messages that a verb has published.
+/// Counts of the messages that a verb has published.
 pub(super) struct Published {
     pub(super) messages: u64,
     pub(super) bytes: u64,
