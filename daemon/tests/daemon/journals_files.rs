@@ -164,7 +164,7 @@ fn a_mount_that_goes_and_comes_back_costs_nothing_that_the_ring_has() {
     scene.wait_until_whole(&dir);
     scene.daemon.end(Signal::SIGTERM);
     run("umount", &[point]);
-    // What is below the mount point was recorded until the mount was seen.
+    // The recorder wrote below the mount point until it saw the mount.
     let below = whole(&dir).unwrap().len() as u64;
     assert!((2_000..=3_000).contains(&below), "{below}");
 }

@@ -30,7 +30,7 @@ enum Kind {
 
 const NAMES: [&str; 3] = ["select", "async", "parked"];
 
-/// What an event was.
+/// The parts of an event that these tests compare.
 #[derive(Debug, PartialEq)]
 enum Told {
     Message(u64, Vec<u8>),
@@ -147,7 +147,7 @@ fn a_recorder_that_is_stopped_or_killed_costs_each_kind_only_what_is_told() {
     }
     for is_killed in [false, true] {
         let due = last + 1;
-        // What is recorded before the recorder stands still comes from the journal.
+        // The messages that were recorded before the recorder stands still come from the journal.
         last = publish(&mut publisher, 2_000);
         recorded(last);
         let before = last;

@@ -189,7 +189,7 @@ impl Reader {
                 self.search(now_ns);
                 Ask::Bounds
             }
-            Phase::Hole { to, since_ns, asks } => self.ask_for_mends(now_ns, (to, since_ns, asks), sink)?,
+            Phase::Hole { to, since_ns, asks } => self.ask_for_mends(now_ns, to, since_ns, asks, sink)?,
         };
         self.round += 1;
         self.ask_ns = now_ns + if matches!(ask, Ask::Want(_)) { AGAIN_NS } else { ANSWER_NS };
@@ -207,7 +207,9 @@ impl Reader {
     fn ask_for_mends(
         &mut self,
         now_ns: u64,
-        (to, since_ns, asks): (u64, u64, Asks),
+        to: u64,
+        since_ns: u64,
+        asks: Asks,
         sink: &mut impl FnMut(Delivery<'_>),
     ) -> Option<Ask> {
         let (Some(session), Some(first)) = (self.session, self.next) else {
