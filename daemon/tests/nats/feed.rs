@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 pub(crate) const LONGEST: usize = 1 << 20;
 
 /// A publisher that waits for somebody looks at him after so many messages.
-const LOOK: u64 = 10_000;
+pub(crate) const LOOK: u64 = 10_000;
 
 /// The sizes of the messages.
 #[derive(Clone, Copy)]

@@ -1,6 +1,6 @@
 //! Servers that are away for longer than the ring lasts, or far away.
 
-use crate::feed::{Feed, Pace, Sizes};
+use crate::feed::{Feed, LOOK, Pace, Sizes};
 use nix::sys::signal::Signal;
 use shmcast::journal::Journal;
 use shmcast_bridge::proto::session::Session;
@@ -11,7 +11,7 @@ use shmcast_testkit::wait_until;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// The ring holds less than half of these messages. Most of them are published while the servers are away.
@@ -142,7 +142,12 @@ fn a_sender_ends_though_its_server_stands_still() {
     let test = "a_sender_ends_though_its_server_stands_still";
     let Some((_turn, _dir, server)) = alone(test) else { return };
     let pace = Pace { messages: 1 << 40, ahead: 20_000, pause: Duration::from_millis(2), capacity: 64 << 20 };
-    let mut feed = Feed::publish(pace);
+    let published = Arc::new(AtomicU64::new(0));
+    let looked = published.clone();
+    let mut feed = Feed::publish_while(pace, Sizes::Short, move |sequence| {
+        looked.store(sequence, Ordering::Relaxed);
+        true
+    });
     feed.compare(|_| false);
     let nats = format!("--nats {}", server.url());
     let sends = format!("{nats} --set nats.create=true --set nats.history=false");
@@ -153,6 +158,12 @@ fn a_sender_ends_though_its_server_stands_still() {
         feed.go_on(30_000, &mut [&mut send, &mut receive]);
         receive.end();
         server.pause();
+        let seen_at_most = published.load(Ordering::Relaxed) + LOOK;
+        wait_until("messages that the server has not seen are published", || {
+            // The publisher does not wait for a receiver that has ended.
+            feed.seen.fetch_add(LOOK, Ordering::Relaxed);
+            published.load(Ordering::Relaxed) > seen_at_most
+        });
         if stands == Stands::ForSeconds {
             send.wait_for_words("broke");
         }

@@ -180,6 +180,8 @@ fn prefer(map: &Map, node: u32) -> io::Result<()> {
 
 fn collapse(map: &Map) -> io::Result<()> {
     const HUGE: usize = HUGE_PAGE as usize;
+    /// `MADV_COLLAPSE` of Linux, which `libc` lacks for musl.
+    const COLLAPSE: libc::c_int = 25;
     let start = (map.map.as_mut_ptr() as usize).next_multiple_of(HUGE);
     let end = (map.map.as_mut_ptr() as usize + map.map.len()) & !(HUGE - 1);
     if start >= end {
@@ -189,8 +191,7 @@ fn collapse(map: &Map) -> io::Result<()> {
     collapse_each((0..end - start).step_by(HUGE), Instant::now() + PATIENCE, |offset| {
         // SAFETY: the range lies inside the map, which we hold. Collapsing changes which physical pages back it, not
         // what it holds; concurrent access by others stays valid.
-        let refused =
-            unsafe { libc::madvise(first.wrapping_add(offset).cast(), HUGE, libc::MADV_COLLAPSE) } != 0;
+        let refused = unsafe { libc::madvise(first.wrapping_add(offset).cast(), HUGE, COLLAPSE) } != 0;
         if refused { Err(io::Error::last_os_error()) } else { Ok(()) }
     })
 }
