@@ -1,7 +1,7 @@
 //! The clock that stamps messages: the CPU's invariant counter if it has one, and CLOCK_MONOTONIC otherwise.
 //!
-//! The publisher that makes a channel chooses the clock, and writes its kind and rate into the segment. So all programs on the host use the
-//! same clock for it. Times of different hosts are not comparable.
+//! The publisher that makes a channel chooses the clock, and writes the clock's kind and rate into the segment. So all programs on the host
+//! use the same clock for this channel. Times of different hosts are not comparable.
 
 use shmcast_layout::counter;
 use shmcast_layout::layout::header::{ClockKind, Header};

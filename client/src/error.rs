@@ -200,7 +200,7 @@ pub enum ChannelError {
         /// The reason, for people.
         why: String,
     },
-    /// The builder has [`Wait::Park`](crate::Wait::Park), and the channel is a file. No daemon would wake the reader.
+    /// The builder has [`Wait::Park`](crate::Wait::Park), but the channel is a file, and no daemon would wake the reader.
     #[error(
         "channel {name:?} is a file in {}, and only a daemon wakes parked readers: wait otherwise, such as by \
          sleeping, or have shmcastd own the channel",
@@ -212,7 +212,7 @@ pub enum ChannelError {
         /// The directory in which it lies.
         dir: PathBuf,
     },
-    /// There are two cases. Either a publisher cannot continue after the given journal, and can publish nothing until the journal is
+    /// A journal cannot be used. Either a publisher cannot continue after its journal, and can publish nothing until the journal is
     /// repaired. Or a reader cannot read the given journal, or cannot read the journal in which it begins.
     #[error("channel {name:?}: {source}")]
     Journal {

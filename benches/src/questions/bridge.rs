@@ -27,7 +27,7 @@ const PACKET: usize = 1_320;
 /// The size of the ring in bytes. Messages that are on their way may fill a socket's buffer, but must not overflow it.
 const RING_BYTES: u64 = 4 << 20;
 
-/// Plays the rounds, and returns the answer. Those of `peers` that send between hosts join.
+/// Plays the rounds, and returns the answer. Those `peers` that can send between hosts take part.
 ///
 /// # Errors
 /// When a round cannot be tried.

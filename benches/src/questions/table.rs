@@ -149,7 +149,7 @@ impl Figures<'_> {
         or_dash(other.and_then(|other| self.answer.ratio(self.case, (self.who, other), of)), 2)
     }
 
-    /// Describes losses and errors in the comparable rounds. It is `0` if there were none.
+    /// Describes losses and errors in the comparable rounds. The text is `0` if there were none.
     pub fn lost(&self) -> String {
         let rounds = self.answer.comparable(self.case, self.who);
         let sum =
@@ -165,8 +165,7 @@ impl Figures<'_> {
         if text.is_empty() { "0".into() } else { text.join(", ") }
     }
 
-    /// Returns the number of rounds behind a figure and the placement of the CPUs. Adds `!` if the machine was never
-    /// quiet.
+    /// Returns the number of rounds behind a figure, and the CPU placement of these rounds. Adds `!` if the machine was never quiet.
     pub fn rounds(&self) -> String {
         let count = self.answer.comparable(self.case, self.who).len();
         if self.answer.quick {

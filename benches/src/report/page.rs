@@ -97,8 +97,8 @@ fn verdict_table(out: &mut String, contests: &[Contest]) {
     *out += "</tbody></table>\n";
 }
 
-/// Returns the class of a column, like [`column_class`]. The column with the name of the best other transport holds words,
-/// and all others hold figures.
+/// Returns the style class of a column, like [`column_class`]. The column with the name of the best other transport is a column of words,
+/// and all other columns are columns of figures.
 fn verdict_class(column: usize) -> String {
     if HEADER[column] == "best other" { String::new() } else { column_class(column, 3) }
 }

@@ -136,8 +136,7 @@ impl<'a> Plots<'a> {
         })
     }
 
-    /// Makes a figure over the time of shmcast's median round: the worst latencies, and below them the
-    /// hiccups of the machine.
+    /// Makes a figure of shmcast's median round over time. It shows the worst latencies, and below them the machine's hiccups.
     fn timeline(&self, case: &str) -> Option<Figure> {
         let outcome = shown_in_time(self.answer, case)?;
         let who = outcome.spec.contestant.clone();

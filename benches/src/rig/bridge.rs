@@ -151,7 +151,7 @@ pub(super) struct BridgeProcesses {
 }
 
 impl BridgeProcesses {
-    /// Starts the bridge if the round needs one. Waits until each end has received packets of the other.
+    /// Starts the bridge if the round needs one. Waits until each end has received packets from the other end.
     pub(super) fn of(spec: &Spec) -> Result<Option<Self>> {
         let (Some(wire), Some(mode)) = (&spec.wire, BridgeMode::of(&spec.contestant)) else {
             return Ok(None);

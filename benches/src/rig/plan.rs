@@ -145,7 +145,7 @@ impl Answer {
             .any(|outcome| outcome.spec.contestant == *contestant)
     }
 
-    /// Returns the placement that most counted rounds of a case had; near if the numbers are equal.
+    /// Returns the placement that most counted rounds of a case had. If both placements are equally frequent, returns `near`.
     pub fn placement(&self, case: &str) -> Option<Placement> {
         let rounds = self.rounds.iter().filter(|r| r.case == case).filter_map(Played::counted);
         let (mut near, mut far) = (0, 0);
@@ -206,7 +206,7 @@ impl Answer {
 pub struct Case {
     /// The name.
     pub name: String,
-    /// A round for each contestant. The rig sets its directory when it plays it.
+    /// One round for each contestant. The rig sets the directory of a round just before it plays the round.
     pub specs: Vec<Spec>,
 }
 

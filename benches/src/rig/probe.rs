@@ -237,7 +237,7 @@ impl Usage {
         self.combine(before, u64::saturating_sub)
     }
 
-    /// Returns the sum of what two processes used, with the longer of the two wall times.
+    /// Returns the sum of the resources that two processes used. The wall time is the longer of the two.
     pub fn sum(&self, other: &Self) -> Self {
         Self { wall_ns: self.wall_ns.max(other.wall_ns), ..self.combine(other, u64::saturating_add) }
     }

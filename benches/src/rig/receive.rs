@@ -33,8 +33,7 @@ pub trait Receiver {
     /// An error that ends the round.
     fn poll(&mut self, sink: &mut Sink) -> Result<bool>;
 
-    /// Whether the rig's gate must hold the publisher back where nothing may be lost. The transport's sender returns the
-    /// same value.
+    /// Whether the rig's gate must hold the publisher back in rounds without loss. The transport's sender returns the same value.
     fn needs_gate(&self) -> bool {
         true
     }
@@ -153,8 +152,8 @@ pub struct Sink {
     times_each: bool,
     /// The sequence that is due.
     next: u64,
-    /// The sequences of messages that need only a check of every byte if they arrive in order. The sink counts these
-    /// messages later, all at once.
+    /// The sequences of messages for which the sink only checks every byte, if they arrive in order. The sink counts these messages later,
+    /// all at once.
     plain: Range<u64>,
     /// The one-way latency of each message that counts, at the message's index; 0 for a message that has not arrived.
     one_way: Vec<u32>,
@@ -238,8 +237,8 @@ impl Sink {
         }
     }
 
-    /// Sets the range of messages that need only a check. It ends before the next message whose time is noted, or at
-    /// which the receiver must report to the gate.
+    /// Sets the range of messages for which the sink only checks every byte. The range ends before the next message that needs more: a
+    /// message whose time is noted, or one at which the receiver reports to the gate.
     #[inline(never)]
     fn plan_plain(&mut self) {
         if self.is_visitor || self.windows.is_some() || !self.one_way.is_empty() {
@@ -361,7 +360,7 @@ impl Idle {
         Self { wait, idle: 0, backoff: Backoff::new() }
     }
 
-    /// Waits a little. Returns true from time to time. The caller must then check the stop flag.
+    /// Waits a little. Returns true from time to time, and the caller then checks the stop flag.
     #[inline(always)]
     pub fn pause(&mut self) -> bool {
         self.idle = self.idle.wrapping_add(1);

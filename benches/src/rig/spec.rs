@@ -12,8 +12,8 @@ use std::path::PathBuf;
 pub enum Wait {
     /// Polls without pause.
     Spin,
-    /// Polls, and after a burst pauses, so that several messages can be received at once. It is for high rates, not for
-    /// low latency.
+    /// Polls, and makes a pause after a burst, so that several messages can be received at once. This is for high rates, not for low
+    /// latency.
     Burst,
     /// Gives the core away after each empty poll.
     Yield,
@@ -166,8 +166,8 @@ pub struct Churn {
     pub stay_ns: u64,
 }
 
-/// The size of the ring in bytes, for every transport that has one, unless the question sets another size. It is large
-/// enough for any burst here, and small enough for a core's own cache, as a user who needs low latency would choose it.
+/// The size of the ring in bytes, for every transport that has a ring. A question may set another size. The ring is large enough for any
+/// burst here, and small enough for the cache of one core. A user who needs low latency would choose a ring of this size.
 pub const RING_BYTES: u64 = 1 << 19;
 
 /// Messages of one size that a ring holds.
@@ -329,7 +329,7 @@ pub struct Received {
 }
 
 impl Received {
-    /// Adds another receiver's counts. The span then extends from the first receipt of both to the last.
+    /// Adds another receiver's counts. The span then begins with the first receipt of either receiver, and ends with the last.
     pub fn add(&mut self, other: &Self) {
         self.delivered += other.delivered;
         self.lost += other.lost;

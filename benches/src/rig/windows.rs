@@ -55,8 +55,8 @@ impl Windows {
         })
     }
 
-    /// Notes `ns` for the counted message with the index `place`, from 0. If a message arrives after the end of its window,
-    /// it goes into the present window.
+    /// Notes `ns` for the counted message with the index `place`, counted from 0. If a message arrives after the end of its window, the
+    /// present window gets its value.
     #[inline]
     pub fn record(&mut self, place: u64, ns: u64) {
         if place / self.each > self.index {

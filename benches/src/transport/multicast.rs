@@ -2,8 +2,8 @@
 //! these settings:
 //! - The socket is bound to the group itself, so that the kernel passes it no other traffic of this port.
 //! - Receive buffers are as large as the kernel allows (`SO_RCVBUFFORCE` where permitted).
-//! - The TTL is 1, and loop is on. The tokio receiver is like common programs: one `current_thread` runtime, and
-//!   `recv_from` in a loop.
+//! - The TTL is 1, and loop is on.
+//! - The tokio receiver is like common programs: one `current_thread` runtime, and `recv_from` in a loop.
 
 use super::sockets::{self, SocketReceiver, UdpSender};
 use crate::rig::names::UDP;

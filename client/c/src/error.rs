@@ -195,7 +195,7 @@ pub(crate) extern "C" fn shmcast_error_message() -> *const c_char {
     text_at(offset_of!(Last, text))
 }
 
-/// A text of this thread's last error, which lies so far behind its beginning.
+/// Returns a pointer to a text of this thread's last error. `offset` is the distance of the text from the beginning of the error.
 fn text_at(offset: usize) -> *const c_char {
     LAST.with(|last| last.as_ptr().cast::<c_char>().wrapping_add(offset))
 }

@@ -109,7 +109,7 @@ impl Stage {
         Ok(self.segment.write_all_at(bytes_of(words).as_flattened(), 0)?)
     }
 
-    /// Overwrites the words whose indices are in `at`, by the words of `words` with the same indices.
+    /// Overwrites the words with the indices `at`. The new values are those of `words` at the same indices.
     ///
     /// # Errors
     /// If the file cannot be written to.

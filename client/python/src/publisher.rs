@@ -40,7 +40,8 @@ pub(crate) struct Publisher {
 /// An object that lends its memory.
 struct Lent<'py> {
     buffer: PyUntypedBuffer,
-    /// Keeps this thread attached to the interpreter. Until it detaches, no other thread runs Python code that could change the memory.
+    /// Keeps this thread attached to the Python interpreter. As long as this value lives, no other thread runs Python code that could
+    /// change the memory.
     _py: Python<'py>,
 }
 

@@ -87,8 +87,8 @@ pub(crate) fn deadline(timeout: Option<f64>) -> PyResult<Option<Instant>> {
     Ok(Instant::now().checked_add(seconds("timeout", timeout)?))
 }
 
-/// Calls `attempt` again and again until it returns something or the deadline has passed. Each call waits for one slice of time. Checks for
-/// signals before each call.
+/// Calls `attempt` until it returns something or the deadline has passed. Each call waits for a short time. Checks for signals before each
+/// call.
 pub(crate) fn wait_in_slices<R>(
     py: Python<'_>,
     deadline: Option<Instant>,

@@ -25,12 +25,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Number of segments that are kept for a reader that is late. A reader that falls further behind misses the older segments, and counts its
-/// loss.
+/// The number of segments that are kept for a slow reader. A reader that falls further behind misses the older segments, and counts the
+/// lost messages.
 pub(crate) const MOST_WAITING: usize = 8;
 const FIRST_KNOCK: Duration = Duration::from_millis(20);
-/// The longest pause between two attempts. A daemon that starts after a crash waits two seconds for the programs that held its channels, so a
-/// program makes several attempts in that time even if it runs late.
+/// The longest pause between two attempts to attach again. After a crash, a new daemon waits two seconds for the programs that held its
+/// channels. So a program makes several attempts in these two seconds, even if it runs late.
 const LAST_KNOCK: Duration = Duration::from_millis(250);
 /// Time after which a keeper without attachments ends.
 const LINGER: Duration = Duration::from_secs(1);
@@ -45,7 +45,7 @@ pub(crate) struct Attachment {
 #[derive(Debug)]
 struct Inner {
     daemon: PathBuf,
-    /// The request that attaches to a new daemon, which does not know this attachment.
+    /// The request by which this attachment registers with a new daemon, which does not know it.
     resume: Request,
     /// The steps that prepare the memory of each segment in which the channel continues.
     preparation: Preparation,
@@ -53,8 +53,8 @@ struct Inner {
     descriptors: Mutex<Vec<Arc<ParentsOnly<File>>>>,
     /// The channel's charter.
     charter: Mutex<File>,
-    /// The process that attached. Forked children have neither the socket nor the lock, because the daemon recognizes by them that the
-    /// process lives.
+    /// The process that attached. Its forked children have neither the socket nor the lock, because the daemon takes these two as a sign
+    /// that the process lives.
     owner: Owner,
     socket: Mutex<Option<Arc<ParentsOnly<OwnedFd>>>>,
     connected: AtomicBool,
@@ -66,7 +66,8 @@ struct Inner {
     has_moved: AtomicBool,
     /// Generation and epoch of the last publisher that died, as the daemon reported it.
     dead: Mutex<(u64, u64)>,
-    /// Whether `dead` may be the publisher whose messages the reader reads, or a later one whose messages the reader has not reached yet.
+    /// Whether the publisher `dead` may be the one whose messages the reader receives, or a later one whose messages the reader has not
+    /// reached yet.
     has_died: AtomicBool,
 }
 
@@ -170,7 +171,7 @@ impl Drop for Attachment {
     }
 }
 
-/// Locks a mutex, even a poisoned one. The value is plain data, which is valid wherever its holder panicked.
+/// Locks a mutex, even if a panic has poisoned it. The value is plain data, so a panic cannot leave it invalid.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -253,7 +254,7 @@ impl Keeper {
         }
     }
 
-    /// Whether the keeper has no users. If it has none, this removes it from the list, so that no caller can get it from then on.
+    /// Whether the keeper has no users. If so, removes the keeper from the list, so that no caller can get it any more.
     fn is_over(self: &Arc<Self>) -> bool {
         let mut known = lock(&KEEPERS);
         let is_over = Arc::strong_count(self) == 1 && lock(&self.attachments).is_empty();
@@ -357,7 +358,8 @@ impl Inner {
         self.left.store(true, Ordering::Release);
     }
 
-    /// Wakes a parked reader, so that it checks its state. The daemon's waker does not know that this state has changed.
+    /// Wakes a parked reader, so that it checks its state. The daemon's waker would not do this, because it does not know that this state
+    /// has changed.
     fn rouse(&self) {
         if let Some(bell) = lock(&self.descriptors).get(3) {
             park::ring(&***bell);

@@ -1,7 +1,7 @@
 //! An open directory. Names are resolved in it, and no link is followed.
 //!
-//! Every call with a path resolves the path again. Between two calls, a user who may write to a directory on the path can put a link there.
-//! A descriptor always means the directory that was checked.
+//! Every call with a path resolves the path again. A user who may write to a directory on the path can put a link there between two calls.
+//! A descriptor, however, always means the directory that was checked.
 
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, Stat};
@@ -15,7 +15,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Time to wait until another process gives up its lease of a file.
+/// The time to wait until another process gives up its file lease.
 const LEASED: Duration = Duration::from_millis(100);
 
 /// An open directory. Opening it needs no permission to list it.
@@ -26,8 +26,8 @@ pub(crate) struct Folder {
     path: PathBuf,
 }
 
-/// Opens a file as `openat` does, but never as descriptor 0, 1 or 2. A program that has closed these, as daemons do, may still print to
-/// them, and its output must not go into files of channels.
+/// Opens a file as `openat` does, but never as descriptor 0, 1 or 2. A program that has closed these descriptors, as daemons do, may still
+/// print to them. The output must not go into files of channels.
 fn open(
     dir: impl AsFd,
     name: impl rustix::path::Arg,

@@ -38,8 +38,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Least time between the `created_ns` of two streams of one channel whose sequences begin at 1. Bridges name a stream by this time, in
-/// units of this length.
+/// The least time between the `created_ns` of two streams of one channel whose sequences begin at 1. Bridges name a stream by this time, so
+/// two streams must differ by at least this much.
 pub const STREAM_STEP_NS: u64 = 500_000_000;
 
 /// Highest epoch that the host accepts as a publisher's count.
@@ -118,8 +118,8 @@ impl HostedSegment {
     /// Makes an empty segment. It belongs to no channel before a [`HostedCharter`] names it.
     ///
     /// - `stream` is the stream that continues in the segment. Without it, the segment begins a new stream.
-    /// - `created_ns` is the time at which the sequences of the channel's memory began, if that is not now. Bridges name their sessions by
-    ///   it.
+    /// - `created_ns` is the time at which the sequences of the channel began. Without it, they begin now. Bridges name their sessions by
+    ///   this time.
     ///
     /// The call takes time in proportion to the capacity, up to seconds for gigabytes.
     ///
@@ -142,8 +142,8 @@ impl HostedSegment {
         Ok(Self { file, lock, segment, steps })
     }
 
-    /// Makes a new segment continue a channel whose memory is gone. No program has seen this segment. Its first message gets sequence
-    /// `next`, and its first publisher gets an epoch after `epoch`.
+    /// Makes a new segment continue a channel whose memory is lost. No program has seen the new segment yet. Its first message gets the
+    /// sequence `next`, and its first publisher gets an epoch after `epoch`.
     ///
     /// # Panics
     /// When the segment has had a publisher, or `next` is 0 or beyond [`MAX_SEQUENCE`](crate::MAX_SEQUENCE).
@@ -165,12 +165,13 @@ impl HostedSegment {
         Ok(Hold::of(Held::new(lock), &self.segment, before))
     }
 
-    /// Adopts the segment that the charter names, and its lock. Both come from the service manager's store, or from a program that was
-    /// attached when an earlier host died. Returns `None` for any other memory and for a damaged segment, so that no program can present
-    /// the memory of one channel as the memory of another.
+    /// Takes over the segment that the charter names, and its lock. Both come from the service manager's store, or from a program that was
+    /// attached when the earlier host died. Returns `None` for any other memory, and for a damaged segment. So no program can pass the
+    /// memory of one channel off as that of another.
     ///
     /// # Errors
-    /// The system's error, such as for a lack of descriptors. Then the memory was not identified, and the caller must try again.
+    /// The system's error, for example if there are no descriptors. The caller must then try again, because the memory is not identified
+    /// yet.
     pub fn adopt(name: &str, entry: &Entry, file: &File, lock: &File) -> Result<Option<Self>, ChannelError> {
         let os = |what| ChannelError::os(what, format!("memfd:{name}"));
         if !memfd::is_own(file).map_err(os("look at"))?
@@ -220,7 +221,7 @@ impl HostedSegment {
         }
     }
 
-    /// Seals the segment: from now on no process can map it for writing. Call this after its publisher has mapped it.
+    /// Seals the segment: from now on no process can map it for writing. Call this after the segment's publisher has mapped it.
     ///
     /// # Errors
     /// The error of `fcntl`.
@@ -293,9 +294,9 @@ impl HostedSegment {
         &self.steps
     }
 
-    /// Returns a function that locks the memory again after [`adopt`](Self::adopt). This is necessary because memory stays locked only
-    /// while the process that locked it maps it. The function takes time in proportion to the capacity, in the thread that calls it. It
-    /// does not collapse huge pages again, because this would cause page faults in the processes that use the pages.
+    /// Returns a function that locks the memory again after [`adopt`](Self::adopt). Memory stays locked only while the process that locked
+    /// it has it mapped. The function takes time in proportion to the capacity, on the thread that calls it. It does not make huge pages
+    /// again, because this would cause page faults in other processes.
     pub fn lock_again(&self) -> impl FnOnce() -> Vec<Step> + Send + use<> {
         self.segment.preparer(Preparation { lock: true, ..Preparation::NONE })
     }
@@ -322,8 +323,8 @@ impl HostedSegment {
     }
 }
 
-/// Proof that no publisher is active: the channel is closed, or was never published on. No publisher can open it as long as this value
-/// lives.
+/// Proof that no publisher is active: the channel is closed, or no publisher ever used it. As long as this value lives, no publisher can
+/// open the channel.
 #[derive(Debug)]
 pub struct Hold {
     next: u64,
@@ -479,8 +480,8 @@ pub(crate) fn new_header(
 }
 
 impl ParkedReader {
-    /// Makes the waker watch the ring of `segment`, in which the channel continues. The caller informs the reader in another way, which
-    /// wakes it.
+    /// Makes the waker watch the ring of `segment`, in which the channel continues. The caller tells the reader about the segment in
+    /// another way, and that wakes the reader.
     pub fn watch(&mut self, segment: &HostedSegment) {
         self.watch_ring(segment.locator());
     }

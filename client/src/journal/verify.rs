@@ -1,4 +1,4 @@
-//! Checks a whole journal: every byte that has a meaning, and whether all parts agree.
+//! Checks a whole journal: every byte that has a meaning, and whether all parts agree with each other.
 
 use super::cursor::{Cursor, Fault, Step};
 use super::list::{FileInfo, Headless, Journal, Opened};
@@ -124,15 +124,14 @@ pub struct Verify<'a> {
     before: Option<(u64, u64, u32)>,
     /// The greatest sequence that some frame reports as durable.
     durable: u64,
-    /// Faults that are damage only if their bytes were durable. Later files decide that.
+    /// Faults that count as damage only if their bytes had been synced to the disk. Later files show whether they had.
     undecided: Vec<Undecided>,
 }
 
-/// A fault that may be damage by a disk, or may be the remains of a write that was not durable at a power
-/// cut.
+/// A fault that has one of two causes: the disk damaged the bytes, or a power cut came before the bytes were synced.
 #[derive(Debug)]
 struct Undecided {
-    /// The sequence due at the fault. The fault is damage if this sequence was durable.
+    /// The next sequence at the fault. The fault is damage if this sequence had been synced to the disk.
     due: u64,
     damage: Damage,
 }
@@ -204,7 +203,7 @@ impl<'a> Verify<'a> {
         Ok(self.found)
     }
 
-    /// Decides which faults are damage. A fault in bytes that were never durable is no damage.
+    /// Decides which faults are damage. A fault in bytes that were never synced to the disk is no damage.
     fn decide(&mut self) {
         for Undecided { due, damage } in std::mem::take(&mut self.undecided) {
             if self.durable >= due {

@@ -422,7 +422,7 @@ impl PublisherBuilder {
         Ok(publisher)
     }
 
-    /// Refuses an existing channel whose properties differ from the options.
+    /// Refuses an existing channel if its properties differ from the options.
     pub(super) fn check(&self, segment: &Segment) -> Result<(), ChannelError> {
         let found = segment.header().geometry;
         let asked = [

@@ -1,4 +1,4 @@
-//! A message whose payload the program writes in place before it publishes the message.
+//! A claim: the program writes the payload of a message in place, and then publishes the message.
 
 use super::gated::publish_and_post;
 use super::{Mark, Publisher};

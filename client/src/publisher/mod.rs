@@ -64,10 +64,10 @@ pub struct Publisher {
     clock: Clock,
     stamps: Stamps,
     segment: Segment,
-    /// Claims are written to this buffer, and copied into the ring in one burst.
+    /// The buffer for claimed messages. The program writes the payload here, and the commit copies it into the ring in one burst.
     staging: Box<[u8]>,
     prepared: Prepared,
-    /// Whether the publisher ends without a record of the end of the stream when it is dropped.
+    /// Whether a dropped publisher ends without a record of the end of the stream.
     stays_open: bool,
     /// The writer lock. It is held until the writer is dropped. If this process dies, the kernel releases it.
     lock: Held,

@@ -30,16 +30,16 @@ use std::collections::VecDeque;
 pub(super) struct Hosted {
     pub(super) attachment: Attachment,
     pub(super) charter: Charter,
-    /// The source of the journal, if the channel gets a journal later.
+    /// The source of the journal, for a channel that may get a journal later.
     pub(super) journal: Option<Origin>,
     /// The generation that the subscriber reads.
     pub(super) generation: Generation,
-    /// The segments in which the channel continues, in their order. Usually there is none, or one.
+    /// The segments in which the channel continues, in their order. Usually the list has one entry or none.
     pub(super) next: VecDeque<Successor>,
 }
 
 impl Hosted {
-    /// The verdict on a message that the caller read before this call.
+    /// Returns what the charter says about a message that the caller read before this call.
     #[inline]
     pub(super) fn verdict_on_read(&self) -> Verdict {
         self.charter.verdict_on_read(self.generation.generation)
@@ -59,8 +59,8 @@ impl Hosted {
         !self.next.is_empty() || self.attachment.has_moved()
     }
 
-    /// Whether the next segment has arrived and this one has ended. If the next segment has a new charter, the present charter no longer
-    /// counts.
+    /// Whether the next segment has arrived and this one has ended. If the next segment came with a new charter, the present charter no
+    /// longer counts.
     pub(super) fn may_go_on(&self) -> bool {
         let is_over = || matches!(self.verdict_on_read(), Verdict::Cut { .. });
         self.next.front().is_some_and(|next| next.charter.is_some() || is_over())

@@ -65,7 +65,7 @@ use tags::Tags;
 pub use turns::{Lent, SelectError, Turns};
 use watch::Watch;
 
-/// Greatest number of messages that are returned before the reader page counts them.
+/// The greatest number of messages that the subscriber returns before it counts them on the reader page.
 const BATCH: usize = 64;
 
 /// Receives a channel's messages, in order, each one once.
@@ -100,8 +100,9 @@ pub struct Subscriber {
     /// The attachment to the daemon, if a daemon owns the channel.
     hosted: Option<Box<Hosted>>,
     wait: Wait,
-    /// Whether each message must be checked before it is returned. There are four reasons: the channel is strict, `tags` may leave it out,
-    /// the journal is read, or a gate's page must be updated. This is a copy of those fields' contents, in the line that each message uses.
+    /// Whether each message must be checked before it is returned. There are four reasons: the channel is strict, `tags` may leave the
+    /// message out, the journal is read, or a gate's page must be updated. This field repeats the contents of other fields, because it lies
+    /// in the cache line that each message uses.
     is_checked: bool,
     doubt: Doubt,
     /// Whether the last batch ended close to the publisher. It is set only with [`Wait::Burst`], which may then let the publisher get
@@ -122,10 +123,10 @@ pub struct Subscriber {
     resume: Resume,
     /// The epoch that the last event about the publisher reported.
     epoch: u64,
-    /// The epoch at the time of the last start or seek. It causes no event, even after a lap.
+    /// The epoch at the time of the last start or seek. This epoch is not reported as a new one, even after a lap.
     began_in: u64,
-    /// The sequence at which the reader should begin, if the ring no longer has it and has no record of this loss. The segment continues an
-    /// earlier one.
+    /// The sequence at which the reader should begin, if the ring no longer has that message and has no record of the loss. This happens in
+    /// a segment that continues an earlier one.
     behind: Option<u64>,
     segment: Segment,
     steps: Vec<Step>,
@@ -150,7 +151,7 @@ pub struct Subscriber {
 
 const _: () = assert!(offset_of!(Subscriber, page) == 3 * 64, "what a message needs fills the third line");
 
-/// The reason why another event may come before the next one in the ring.
+/// The reason why another event may come before the ring's next event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Doubt {
     None,
@@ -466,7 +467,7 @@ impl Subscriber {
         }
     }
 
-    /// Whether only a record can be the next event: no daemon can move the channel to another segment, and no lap may have hidden a
+    /// Whether the next event can only be a record. If so, no daemon can move the channel to another segment, and no lap may have hidden a
     /// takeover.
     #[inline(always)]
     fn is_all_in_the_ring(&self) -> bool {

@@ -1,4 +1,4 @@
-//! Many messages in one call, as whole records. Programs in other languages read them without a call for each message.
+//! Many messages in one call, as whole records. So programs in other languages need no call for each message.
 
 use super::{Buffer, Doubt, Outcome, Subscriber, note_latency};
 use crate::message::{Event, Message, RecvError};
@@ -165,7 +165,7 @@ impl Records {
         self.add(1, record_bytes(copied.length as u64) as usize, copied.sequence);
     }
 
-    /// Copies a message into empty records. Its payload is at the start of `payload`.
+    /// Copies a message into an empty batch of records. The message's bytes are at the start of `payload`.
     fn copy(&mut self, copied: &Copied, payload: &[u8]) {
         self.buffer.make_room(copied.length);
         self.buffer.payload_mut()[..copied.length].copy_from_slice(&payload[..copied.length]);

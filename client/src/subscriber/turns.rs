@@ -324,8 +324,9 @@ impl Turns {
         Ok(None)
     }
 
-    /// Decides how to wait for the next event. Called after a poll that found nothing. Before it returns [`Rest::Nap`], every subscriber
-    /// that can be woken has announced the position at which it sleeps, has been polled once more, and has rung for the waker.
+    /// Decides how to wait for the next event. Called after a poll that found nothing. Before this returns [`Rest::Nap`], it does three
+    /// things for every subscriber that can be woken: announces the position at which the subscriber sleeps, polls it once more, and rings
+    /// for the waker.
     #[cold]
     fn rest<S: Lent + ?Sized>(&mut self, subscribers: &mut S) -> Result<Rest, SelectError> {
         if let Some(found) = look(subscribers)? {

@@ -1,4 +1,4 @@
-//! Shared code of all threads with native lines. It reads the keys file, and makes and opens packets in buffers of its own.
+//! Code that all threads with native lines share. It reads the keys file, and makes and opens packets in its own buffers.
 
 use std::io;
 use std::path::Path;
@@ -79,7 +79,7 @@ pub(super) fn random_sender() -> Result<u64, BridgeError> {
 #[derive(Debug, Default)]
 pub struct KeysSeen {
     version: u64,
-    /// When the next key begins to seal, in nanoseconds since 1970.
+    /// The time from which the next key seals packets, in nanoseconds since 1970.
     due_ns: u64,
 }
 
@@ -110,7 +110,8 @@ pub(super) enum Part {
     Egress,
 }
 
-/// Makes and opens the packets of one thread. It numbers and seals the packets that the thread sends, and opens those that it receives.
+/// Makes and opens the packets of one thread. It numbers and seals the packets that the thread sends, and opens the packets that the thread
+/// receives.
 #[derive(Debug)]
 pub(super) struct Codec {
     sealer: Sealer,
@@ -179,7 +180,7 @@ impl Codec {
         sealer.finish(buffer, (kind, is_repair), about, body)
     }
 
-    /// Returns what an answer is made from: the opened packet, the sealer, and a buffer.
+    /// Returns the parts from which an answer is made: the opened packet, the sealer, and a buffer.
     pub(super) fn parts(&mut self, size: usize) -> (&[u8], &mut Sealer, &mut [u8]) {
         (&self.scratch[..size], &mut self.sealer, &mut self.out)
     }

@@ -112,8 +112,8 @@ pub fn build(target: &Path) -> Result<Programs> {
     Programs::in_dir(&target.join("debug"))
 }
 
-/// Plays the story that the list names for this fault. Returns the violation if the story finds the fault. The outer `None` means that
-/// the list has no story for the fault.
+/// Plays the story that the list names for this fault. Returns the violation if the story finds the fault. The outer `None` means that the
+/// list names no story for the fault.
 ///
 /// # Errors
 /// The reason why the story could not be played.

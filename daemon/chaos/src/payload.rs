@@ -1,8 +1,9 @@
-//! The content of every message. It is computed from the number of the publisher, and from the number of the
-//! message among that publisher's messages (the counter). A message of [`HEAD`] bytes or more begins with a
-//! head, which contains the publisher and the counter. A shorter message can only be recognised as the
-//! successor of the previous message. All bytes depend on the channel, the publisher, the counter, the
-//! length, the tag and the key flag. So a change of any of these is noticed.
+//! The content of every message. It is computed from the number of the publisher, and from the message's number among the messages of that
+//! publisher (the counter).
+//!
+//! A message of [`HEAD`] bytes or more begins with a head, which contains the publisher and the counter. A shorter message can only be
+//! recognised as the successor of the previous message. All bytes depend on the channel, the publisher, the counter, the length, the tag
+//! and the key flag. So a change of any of these is noticed.
 
 use serde::{Deserialize, Serialize};
 

@@ -51,7 +51,7 @@ use stop::Stop;
 /// Runs the demo and prints what it measured.
 ///
 /// # Errors
-/// A reader failed, the demo was interrupted, or messages were lost on the way through shared memory.
+/// A reader failed, the demo was interrupted, or shared memory lost messages.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
     let plan = Plan::new(args.messages, Duration::from_micros(args.interval_us));

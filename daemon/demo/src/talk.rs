@@ -43,8 +43,8 @@ pub(crate) fn stamp_of(message: &[u8]) -> Option<(u64, u64)> {
     Some((word(&stamp[..8]), word(&stamp[8..])))
 }
 
-/// Makes the datagram that ends a turn of kernel multicast. It contains the number of the turn. Readers that lost the last
-/// message need it.
+/// Makes the datagram that ends a turn of kernel multicast. It contains the number of the turn. A reader that lost the last message learns
+/// from this datagram that the turn is over.
 pub(crate) fn end_of_turn(turn: u64) -> [u8; 8] {
     turn.to_le_bytes()
 }

@@ -26,7 +26,7 @@ pub(crate) struct Meanwhile {
     pub(crate) others_cpus: f64,
     /// CPUs that the hypervisor took, on average.
     pub(crate) stolen_cpus: f64,
-    /// The average number of tasks of other programs that were ready to run between the turns.
+    /// The average number of tasks of other programs that were ready to run. It is taken between the turns.
     pub(crate) ready_tasks: f64,
     pub(crate) stalls: Stalls,
     /// The number of pairs of turns, one turn of each transport. If there is only one transport, the number of its turns.
@@ -108,7 +108,7 @@ mod tests {
         Figures { name: "", published, delivered, lost, publish_ns, last_reader_ns, stalls }
     }
 
-    /// Makes the load of twenty pairs on two CPUs. In `disturbed` of them, other programs use one of the CPUs during one of the
+    /// Makes the load of twenty pairs of turns on two CPUs. In `disturbed` pairs, other programs use one of the CPUs during one of the two
     /// turns.
     fn meanwhile(disturbed: usize) -> Meanwhile {
         let load = |others_ns| Load { cpus_ns: 500, others_ns, stolen_ns: 0, ready: 1 };

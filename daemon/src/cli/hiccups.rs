@@ -52,7 +52,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "NS", default_value_t = 1000)]
     threshold_ns: u64,
 
-    /// Interval at which a line is shown (on a terminal) and the log is written
+    /// Interval at which a line is printed (on a terminal) and the log is written
     #[arg(long, default_value = "1s", value_parser = parse_duration)]
     interval: Duration,
 

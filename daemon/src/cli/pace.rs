@@ -68,7 +68,7 @@ impl<'a> Pace<'a> {
         }
     }
 
-    /// Waits until a message is due that was recorded `after_ns` after the beginning.
+    /// Waits until a message is due. In the recording, it came `after_ns` after the beginning.
     fn wait_recorded(&self, speed: Speed, after_ns: u64) {
         if let Speed::Times(times) = speed {
             self.wait(after_ns as f64 / 1e9 / times);
@@ -98,7 +98,7 @@ pub(super) struct Schedule<'a> {
     pace: Pace<'a>,
     speed: Speed,
     max_pause: Option<Duration>,
-    /// The due time of the last message, since the first one, at speed 1.
+    /// The time at which the last message was due, counted from the first message, at speed 1.
     due_ns: u64,
     last_ns: Option<u64>,
     /// How many silences were shortened.

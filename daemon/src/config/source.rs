@@ -34,7 +34,7 @@ impl Problem {
         Self { position, section: without_accounts(section), what: without_accounts(what) }
     }
 
-    /// Makes the problem of a byte that is not UTF-8 text. It is the byte at `offset` of `bytes`, and all bytes before it are valid.
+    /// Makes the problem for a byte that is not UTF-8 text. It is the byte at `offset` of `bytes`. All bytes before it are valid.
     pub(super) fn not_text(bytes: &[u8], offset: usize) -> Self {
         let before = String::from_utf8_lossy(&bytes[..offset]);
         let position = Source::new(&before).position(offset);
@@ -115,8 +115,8 @@ impl<'a> Source<'a> {
         Positions(places.collect())
     }
 
-    /// Returns the field of `section` whose value begins at `offset`; `None` if there is none. For an element of a list, returns the field
-    /// of the list.
+    /// Returns the field of `section` whose value begins at `offset`; `None` if there is none. If the offset is that of an element in a
+    /// list, returns the field of the list.
     pub(super) fn field_at(&self, section: &str, offset: usize) -> Option<&str> {
         let holder = format!("{section}.");
         let below = self.values.range(holder.clone()..).take_while(|(path, _)| path.starts_with(&holder));

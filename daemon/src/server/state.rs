@@ -15,7 +15,7 @@ use tokio::sync::watch;
 /// The treatment of programs that were not attached before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Newcomers {
-    /// New programs wait for programs that were attached to a crashed daemon.
+    /// New programs wait, because programs that were attached to a crashed daemon attach again first.
     Wait,
     /// New programs are let in.
     LetIn,
@@ -69,7 +69,7 @@ impl ServerState {
         registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the channels available. From now on clients are greeted.
+    /// Makes the channels available. From this time on, the daemon answers greetings of clients.
     pub(super) fn open(&self, registry: Registry) {
         let _ = self.opened.set(Mutex::new(registry));
         self.is_open.send_replace(true);

@@ -43,7 +43,7 @@ pub enum TuneError {
         /// The directory.
         dir: PathBuf,
     },
-    /// A file that the next boot applies has one of shmcast's names but was not written by it.
+    /// A file for the next boot has one of shmcast's names, but shmcast did not write it.
     #[error("{path} was not written by `shmcast tune`: move it away")]
     Foreign {
         /// The file.

@@ -157,7 +157,7 @@ impl Drop for Daemon {
     }
 }
 
-/// The directory in which the daemon of directory `dir` creates its socket.
+/// Returns the directory in which the daemon of the directory `dir` creates its socket.
 fn runtime(dir: &Path) -> PathBuf {
     dir.join("run")
 }

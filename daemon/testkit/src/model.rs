@@ -17,7 +17,8 @@ pub trait Model {
     type State: Clone;
     type Action: Debug + Clone;
 
-    /// Landmarks. At least one state must reach each of them: a model in which nothing happens proves nothing.
+    /// Landmarks are interesting states. The checker must find at least one state for each of them, because a model in which nothing
+    /// happens proves nothing.
     const LANDMARKS: &'static [&'static str];
 
     fn begin(&self) -> Self::State;
@@ -104,9 +105,9 @@ pub fn explore<M: Model>(model: &M) -> Explored {
     }
 }
 
-/// Checks the sound model and all its mutants.
+/// Checks the model without a planted fault, and all its mutants, each with one planted fault.
 ///
-/// - The sound model must break no invariant and reach all landmarks.
+/// - Without a fault, the model must break no invariant and reach all landmarks.
 /// - Each mutant must break the invariant that it is planted for.
 /// - Each invariant must have a mutant.
 ///

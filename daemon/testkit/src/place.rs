@@ -31,7 +31,8 @@ pub fn works(program: &str, arguments: &[&str]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Returns a number that this program uses only once. It depends on the process id, so other test programs hardly use it at the same time.
+/// Returns a number that this program uses only once. The number depends on the process id, so it is unlikely that another test program
+/// uses it at the same time.
 fn own_number() -> u32 {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     std::process::id().wrapping_mul(64).wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed))

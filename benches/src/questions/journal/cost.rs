@@ -78,7 +78,7 @@ pub(super) fn beside_a_reader(plan: &Plan<'_>, lap: usize, answer: &mut JournalA
     system_calls(plan, answer)
 }
 
-/// Row 1: the additional system calls for this many more messages.
+/// Row 1 of the table: counts how many more system calls the publisher makes if it publishes this many more messages.
 fn system_calls(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
     let more = plan.bytes(3 << 20);
     let calls = |messages| -> Result<u64> {

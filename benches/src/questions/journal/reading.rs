@@ -55,7 +55,7 @@ fn with_journal(
     .map(drop)
 }
 
-/// Returns a reader's speed in bytes a second, counted as the journal stores them.
+/// Returns a reader's speed in bytes of journal a second.
 fn speed(reader: &CaughtUp, size: usize) -> f64 {
     (reader.messages * (size as u64 + 16)) as f64 * 1e9 / reader.ns as f64
 }

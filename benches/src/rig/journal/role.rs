@@ -147,7 +147,7 @@ pub struct Published {
     pub messages: u64,
     /// Clock ticks before the first and after the last.
     pub span: (u64, u64),
-    /// The time inside a send. Back to back it consists of means over runs of [`RUN`] sends.
+    /// The time that a call of send takes. Without pauses between the sends, each value is the mean over a run of [`RUN`] sends.
     pub cost: Cost,
     /// Clock ticks at each send, where they were asked for.
     pub sends: Vec<u64>,

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The longest time that a disk may take to write what waits for it, and to seal the last file.
+/// The longest time that a disk may take to write all waiting data and to finish the last file.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The hidden command that plays a role.

@@ -299,8 +299,9 @@ impl Clerk {
         }
     }
 
-    /// Takes a board over after its ring was taken over. `messages` are the messages of the ring, and perhaps some before them. If the
-    /// ring has lost a message after THROUGH, `oldest` is the first message that the ring still has.
+    /// Takes over the board of a dead publisher, after its ring was taken over. `messages` has the messages of the ring, and perhaps some
+    /// earlier ones. THROUGH is the sequence up to which the board is complete. If the ring has lost messages after THROUGH, `oldest` is
+    /// the first message that the ring still has.
     pub fn take_over(
         parts: Parts,
         scribe: &mut Scribe,
@@ -380,9 +381,8 @@ impl Clerk {
         busy
     }
 
-    /// Decides what happens to the slot `busy`, into which the dead publisher was storing. `first` is the key of the
-    /// first message after THROUGH. If the slot has this key, the slot stays, because the message is posted again.
-    /// Otherwise the slot becomes empty.
+    /// Decides what happens to the slot `busy`, into which the dead publisher was storing. `first` is the key of the first message that the
+    /// board may lack. If the slot belongs to this key, it stays, because the message is stored again. Otherwise the slot becomes empty.
     fn settle(&mut self, scribe: &mut Scribe, busy: Option<usize>, first: Option<[u64; 2]>) {
         let Some(slot) = busy else { return };
         let identity = self.identity_in(scribe.words(), slot);

@@ -81,9 +81,9 @@ pub struct Shelf {
     pub spec: Spec,
     /// The keys, in no order that counts.
     pub entries: Vec<Entry>,
-    /// The highest sequence of a removed key whose slot was given to another key.
+    /// The highest sequence of a removed key whose slot now belongs to another key.
     pub forgotten: u64,
-    /// The removed keys whose slots were given to other keys, each with the sequence of its removal.
+    /// The removed keys whose slots now belong to other keys, each with the sequence of its removal.
     pub gone: Vec<(Vec<u8>, u64)>,
     /// Messages that were left out: no room, too large, too short.
     pub left_out: [u64; 3],

@@ -1,5 +1,5 @@
-//! The daemon's end of the charter in a model. It is the product's charter, in a file. The model stores a charter as its words, so that a
-//! story can continue from any charter.
+//! The daemon's end of the charter in a model. It is the real charter, in a file. The model stores a charter as its words, so that a story
+//! can continue from any charter.
 
 use crate::hosting::Cut;
 use shmcast_layout::charter::{Entry, HostCharter};
@@ -102,7 +102,7 @@ impl Host {
         after
     }
 
-    /// Whether the daemon has let a publisher into the current generation, according to the charter.
+    /// Whether the charter says that the daemon has let a publisher into the current generation.
     pub(super) fn is_granted(&self, charter: &Charter) -> bool {
         if let Some(known) = self.granted.borrow().get(charter) {
             return *known;

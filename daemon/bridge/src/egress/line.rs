@@ -33,7 +33,7 @@ pub(super) struct Line {
     /// Whether the socket is connected to `to`, so that the kernel need not look up the route for each
     /// datagram.
     pub(super) is_connected: bool,
-    /// Whether the socket's buffer was full lately. The bridge does not wait for this line until the buffer has room again.
+    /// Whether the socket's buffer was full lately. The bridge sends nothing more on this line until the buffer has room again.
     pub(super) is_paused: bool,
     /// Whether consecutive packets of equal length are sent in one call.
     pub(super) segments: Segments,

@@ -134,8 +134,8 @@ pub(super) fn open_state(send: &SendSpec) -> Result<(Option<StateFile>, Option<P
     Ok((Some(file), said))
 }
 
-/// Returns the session to send. This is the session of the state file, if this egress continues where that bridge stopped. Otherwise it is
-/// the channel's own session, or a new one.
+/// Returns the session to send. If this egress continues where an earlier bridge stopped, this is the session of the state file. Otherwise
+/// it is the channel's own session, or a new one.
 pub(super) fn session_to_send(
     spec: &BridgeSpec,
     subscriber: &Subscriber,
@@ -155,11 +155,12 @@ pub(super) fn session_to_send(
     }
 }
 
-/// Attaches to the channel, where possible at the sequence at which an earlier bridge stopped. Messages that the ring no longer holds are
-/// lost, and counted.
+/// Attaches to the channel, if possible at the sequence at which an earlier bridge stopped. Messages that the ring no longer holds are
+/// counted as lost.
 ///
-/// `said` is that bridge's progress. This bridge continues there if it resumes or replaces that bridge, and if that bridge sent the same
-/// ring, or the same session of another host. Otherwise it begins where the spec says, or with the oldest message of a new channel.
+/// `said` is the progress of that earlier bridge. This bridge continues there on two conditions. It must resume or replace that bridge, and
+/// that bridge must have sent the same ring, or the same session of another host. Otherwise this bridge begins where the spec says, or with
+/// the oldest message of a new channel.
 pub(super) fn attach_where_it_was(
     spec: &BridgeSpec,
     (from, is_new, goes_on): (StartAt, bool, bool),

@@ -27,7 +27,7 @@ const SPIN_NS: u64 = 50_000;
 /// The longest time for which a thread that waits for the share of the link does not check the stop flag.
 const LONGEST_WAIT: Duration = Duration::from_millis(20);
 
-/// The lines of the other profile and their sender. Only an egress that sends both profiles has them.
+/// The lines of the other profile and their sender. Only an egress that sends both profiles has such lines.
 pub(super) struct Second {
     pub(super) sender: Sender,
     pub(super) lines: Vec<Line>,
@@ -369,14 +369,15 @@ fn charge<'a>(
     shared.live_bytes.store(shared.live_bytes.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
 }
 
-/// Returns the most copies of a packet that are sent from one address, and so over one link.
+/// Returns the number of copies of a packet that are sent from one address. All of these use one link. If addresses differ in this number,
+/// returns the largest.
 fn copies(lines: &[Line]) -> u64 {
     let by = |line: &Line| line.from.map(|from| from.ip());
     lines.iter().map(|line| lines.iter().filter(|other| by(other) == by(line)).count()).max().unwrap_or(0)
         as u64
 }
 
-/// Writes the heartbeat, end or pulse that is due to `out`. Returns its size, or `None` if nothing is due.
+/// Writes the heartbeat, end or pulse that is due to `out`, and returns its size. Returns `None` if nothing is due.
 fn poll_idle(
     sender: &mut Sender,
     (native, shared): (Option<&NativeState>, &Sending),
@@ -436,8 +437,8 @@ mod tests {
         Line { segments: Segments::Off, ..Line::to(to, None, socket, true) }
     }
 
-    /// The paused line is a Unix socket, because its queue is short and can be filled. A send on it waits like a send through a paused
-    /// network card.
+    /// The paused line of this test is a Unix socket, because its queue is short and easy to fill. A send on it waits as a send through a
+    /// paused network card does.
     #[test]
     fn a_paused_line_is_waited_for_once_and_another_goes_on() {
         let (paused, drain) = UnixDatagram::pair().unwrap();

@@ -58,7 +58,7 @@ impl Live {
         Ok(election.role() == Role::Active)
     }
 
-    /// Begins to send at `from`. `None` means that no peer has sent anything: then it begins where it began to read the ring.
+    /// Begins to send at `from`. If `from` is `None`, no peer has sent anything. Then this egress begins where it began to read the ring.
     #[cold]
     fn take_over(&mut self, now_ns: u64, session: Session, from: Option<u64>) -> Result<(), String> {
         let (Some(subscriber), Some(failover)) = (&mut self.subscriber, &self.failover) else {

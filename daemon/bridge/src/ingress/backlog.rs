@@ -30,7 +30,7 @@ impl Backlog {
         self.chunks.is_empty()
     }
 
-    /// Appends a copy of the delivery. A message is dropped if there is no room for it.
+    /// Appends a copy of the delivery. If there is no room for a message, drops it.
     pub(super) fn push(&mut self, delivery: &Delivery<'_>) {
         match *delivery {
             Delivery::Message { sequence, data, meta } if self.bytes + data.len() < MAX_BYTES => {

@@ -138,6 +138,6 @@ impl Skipped {
 pub struct Captured {
     /// Packets in the file.
     pub packets: u64,
-    /// Packets that are not in the file, because the writer could not keep up, the file could not be written, or the packet was too large.
+    /// Packets that are not in the file. The writer could not keep up, the file could not be written, or the packet was too large.
     pub dropped: u64,
 }

@@ -107,8 +107,8 @@ impl NativeRepair {
         })
     }
 
-    /// Answers an entry that has waited for the disk. `from` sent it in a datagram of `bytes` bytes. If the disk must read once more, the
-    /// receiver is told to ask again later. Returns how many packets the kernel refused.
+    /// Answers an entry of a request that has waited for the disk. `from` sent the request in a datagram of `bytes` bytes. If the disk
+    /// would have to read again, the receiver is told to ask again later. Returns how many packets the kernel refused.
     pub(super) fn answer_again(
         &mut self,
         now_ns: u64,

@@ -1,5 +1,5 @@
-//! The last scene of a story. It is drawn from a separate random stream, and no earlier step uses its actors. So the
-//! earlier steps do not depend on it.
+//! The last scene of a story. It is drawn from a separate random stream, and no earlier step uses its actors. So a change of this scene
+//! does not change the earlier steps.
 
 use super::{PUBLISHERS, READERS, Writer};
 use crate::story::{Plant, Profile, Squatter, Start, Step, Waiting, Whom};
@@ -105,8 +105,8 @@ impl Writer {
         if self.random.u8(..4) > 0 { self.squat() } else { self.steps.push(Step::Outlive { brief: false }) }
     }
 
-    /// `shmcast record` is killed, ends or is stopped while it records. Single random steps rarely do this to a recorder
-    /// that runs.
+    /// `shmcast record` is killed, ends or is stopped while it records. Random steps rarely find a recorder that runs, so this scene first
+    /// starts one.
     fn end_with_a_recorder(&mut self) {
         let channel = self.channel();
         let (whom, holder) = (Whom::Recorder(channel), self.holder_of(channel, 0));

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 pub const RECORDER: &str = "recorder";
 /// Size of the files, which is the smallest possible.
 const FILE: &str = "1MiB";
-/// The time within which a daemon must begin to record. After a failure it tries again every few seconds.
+/// The time within which a daemon must begin to record. After a failure, the daemon tries again every few seconds.
 const BEGIN: Duration = Duration::from_secs(15);
 
 /// `shmcast record` of one channel, running or not.

@@ -30,8 +30,8 @@ impl Outlet {
         }
     }
 
-    /// Continues to read at the sequence `first`. A bridge keeps its gate if the ring has this sequence. Otherwise it attaches again, and
-    /// its publisher waits for it only after it has caught up.
+    /// Continues to read at the sequence `first`. A bridge keeps its gate if the ring has this sequence. Otherwise the bridge attaches
+    /// again. The publisher then waits for the bridge only after the bridge has caught up.
     pub(super) fn read_from(&mut self, first: u64) -> Result<(), ChannelError> {
         let is_gated = self.spec.gate().is_some() && !self.lacks_gate();
         if let Some(subscriber) = self.subscriber.as_mut().filter(|_| is_gated) {

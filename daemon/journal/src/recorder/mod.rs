@@ -22,7 +22,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const NAP: Duration = Duration::from_micros(200);
 /// Longest time between the readings of the two clocks. It is a tenth of the step that a clock record notes.
 const CLOCKS_APART: Duration = Duration::from_micros(100);
-/// How long a recorder that must stop waits for a disk that refuses writes.
+/// The time for which a recorder that must stop waits for a disk that refuses writes.
 const PATIENCE: Duration = Duration::from_secs(12);
 
 /// The progress of a recorder.
@@ -34,13 +34,13 @@ pub struct Progress {
     pub drained: u64,
     /// Last sequence in a file.
     pub written: u64,
-    /// Every sequence up to this one is durable, or durably recorded as lost.
+    /// Every sequence up to this one is safe on the disk, or listed there as lost.
     pub durable: u64,
     /// Messages recorded.
     pub messages: u64,
     /// Sequences that were lost to laps since the start.
     pub overrun: u64,
-    /// Number of sequences that were missing at the start, between the journal and the ring.
+    /// The number of sequences that were missing between the journal and the ring when the recording began.
     pub missing: u64,
     /// Bytes written to files.
     pub bytes: u64,
@@ -48,21 +48,21 @@ pub struct Progress {
     pub buffered: u64,
     /// The greatest durable reserve; 0 if there is none. A publisher may use sequences up to it before the journal records a higher one.
     pub reserve: u64,
-    /// Number of the newest file. Before the first file, the number that the first file will have.
+    /// The number of the newest file. If there is no file yet, the number that the first one will have.
     pub file: u64,
     /// How the recorder writes: as set, or [`Io::Buffered`] after the file system refused direct writes.
     pub io: Io,
-    /// Whether the disk refuses writes. Messages that do not fit into memory are lost, and recorded as lost.
+    /// Whether the disk refuses writes at the moment. Messages that do not fit into memory are lost, and the journal lists them as lost.
     pub is_failed: bool,
-    /// Whether the publisher closed the channel, and all earlier messages are taken from the ring.
+    /// Whether the publisher closed the channel, and the recorder has taken all earlier messages from the ring.
     pub has_ended: bool,
 }
 
-/// Greatest error of a subscriber's lag: it may be this many messages too low.
+/// The greatest error of a subscriber's lag. The true lag may be higher by this many messages.
 const LAG_ERROR: u64 = 64;
 
-/// Reads the wall clock and the monotonic clock, which counts from `start`. After a long pause between the two readings, it reads both
-/// clocks again, up to ten times. Without a further reading, the pause would look like a step of the wall clock.
+/// Reads the wall clock and the monotonic clock, which counts from `start`. If there was a long pause between the two readings, reads both
+/// clocks again, up to ten times. Otherwise the pause would look like a step of the wall clock.
 fn now(start: Instant) -> Now {
     let mut tries = 0..10;
     loop {
@@ -247,15 +247,15 @@ impl Recorder {
         self.shared.progress()
     }
 
-    /// Takes the disk errors since the last call: the failed operation and the error. If files are synced, an error alone loses no message.
-    /// With [`SyncPolicy::None`](crate::core::SyncPolicy::None) the journal records the messages of an abandoned file as lost.
+    /// Takes the disk errors since the last call. Each has the failed operation and the error. If files are synced, an error alone loses no
+    /// message. With [`SyncPolicy::None`](crate::core::SyncPolicy::None), the journal lists the messages of an abandoned file as lost.
     pub fn errors(&self) -> Vec<(&'static str, std::io::Error)> {
         let mut writer = self.shared.writer();
         std::iter::from_fn(|| writer.take_error()).collect()
     }
 
-    /// Requests a reserve of at least `sequence`, so that the channel may skip up to it. The request is done once [`Progress::reserve`] is
-    /// as high.
+    /// Requests a reserve of at least `sequence`, so that the channel may skip sequences up to it. The request is done when
+    /// [`Progress::reserve`] is at least `sequence`.
     pub fn reserve(&self, sequence: u64) {
         self.shared.wanted.fetch_max(sequence, Ordering::Relaxed);
     }

@@ -71,9 +71,9 @@ fn sources(args: &Args) -> Result<Vec<Source<'_>>> {
 
 /// The state of the parts at a sequence.
 enum Found {
-    /// This part has the next message, or the channel's own gap there.
+    /// This part has the next message, or a gap of the channel itself at that sequence.
     Part(usize),
-    /// All parts that reach this sequence record it as lost. This is the shortest of their losses.
+    /// All parts that reach this sequence record it as lost. Of their losses, this is the shortest one.
     Lost(Loss),
     /// None reaches it.
     Nothing,

@@ -147,7 +147,7 @@ const NEWS: [News<ReceiveCounters>; 7] = [
 #[derive(Debug)]
 pub(super) struct ConfiguredBridge {
     pub(super) spec: BridgeSpec,
-    /// The endpoint. After its end it is kept for its counters, until another endpoint replaces it.
+    /// The endpoint. When it has ended, it is kept because of its counters, until another endpoint replaces it.
     pub(super) endpoint: Option<Endpoint>,
     pub(super) state: State,
     /// The state of the stopped bridge that this one replaces.
@@ -221,7 +221,7 @@ pub struct BridgeFigures {
     pub why: Option<String>,
     /// Settings that the kernel refused, and the reasons. The bridge runs without them.
     pub refusals: Vec<String>,
-    /// How its thread waits, and the reason; `None` before the bridge has run.
+    /// How the thread of the bridge waits, and the reason; `None` before the bridge has run.
     pub waiting: Option<Waiting>,
     /// The counters; `None` before it has run for the first time.
     pub counted: Option<Counted>,
@@ -241,7 +241,7 @@ pub enum Counted {
         /// Times from the kernel's time stamp of a packet to the ring.
         to_ring: Histogram,
     },
-    /// A bridge that sends through an engine, and the times from an append to its answer.
+    /// A bridge that sends through an engine. It also has the times from an append until its answer.
     EngineSend(Box<EngineSendCounters>, Histogram),
     /// A bridge that receives through an engine.
     EngineReceive(Box<EngineReceiveCounters>),
@@ -324,8 +324,8 @@ impl Endpoint {
         }
     }
 
-    /// Tells the endpoint to end in order: it sends the remaining messages, serves repairs for a while, and stops. The session does not
-    /// end.
+    /// Tells the endpoint to end in an orderly way: it sends the remaining messages, serves repairs for a while, and stops. Its session
+    /// continues.
     pub(super) fn leave(&self) {
         match self {
             Self::Send(egress) => egress.leave(),

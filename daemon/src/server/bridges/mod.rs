@@ -71,14 +71,14 @@ impl Bridges {
         }
     }
 
-    /// Promotes a received channel to a channel of this host. Blocks for up to some seconds.
+    /// Promotes a received channel: it becomes a channel of this host, on which local programs may publish. Blocks for up to some seconds.
     ///
-    /// A promotion skips many sequences. If the channel has a journal, the journal first durably records the highest of them. Otherwise a
-    /// host that loses its power right after the promotion would use these sequences again.
+    /// A promotion skips many sequences. If the channel has a journal, the journal first records the highest of them durably. Without this
+    /// record, a host that loses power right after the promotion would use these sequences again.
     ///
     /// # Errors
-    /// A sentence, if no bridge receives the channel, if that bridge does not run, if the publisher's host is still heard, or if the
-    /// journal does not record.
+    /// A sentence, if no bridge receives the channel, if that bridge does not run, if packets of the publisher's host still arrive, or if
+    /// the journal does not record.
     pub fn promote(&self, channel: &str, force: bool) -> Result<Promotion, String> {
         let refused = |why: PromoteError| format!("channel {channel:?}: {why}");
         let mut below = u64::MAX;
@@ -285,8 +285,8 @@ impl Work {
         gone
     }
 
-    /// Stops the leaving bridges that one of the `fresh` bridges cannot run beside. Returns the states from which the fresh bridges
-    /// continue. A leaving bridge that still runs gets another name if its name is used again.
+    /// Stops each leaving bridge that cannot run beside one of the `fresh` bridges. Returns the states from which the fresh bridges
+    /// continue. If a leaving bridge still runs and its name is used again, it gets another name.
     fn make_way(&self, fresh: &[BridgeSpec]) -> Vec<(BridgeSpec, Stopped)> {
         let is_in_the_way =
             |old: &ConfiguredBridge| fresh.iter().any(|new| matching::is_in_the_way(&old.spec, new));
@@ -450,8 +450,8 @@ impl Work {
     }
 }
 
-/// Returns the journal that has the messages which the ring lost. The daemon reads the journal itself, even if it does not lend the files
-/// to programs.
+/// Returns the journal with the messages that the ring no longer has. The daemon reads the journal itself, even if it does not pass the
+/// files to programs.
 fn history(from: Option<&HistoryFrom>) -> History {
     match from {
         Some(HistoryFrom::Dir(dir)) => History::Dir(dir.clone()),

@@ -46,7 +46,7 @@ impl Connection<'_> {
         Ok(())
     }
 
-    /// Promotes a received channel to a channel of this host. Another thread waits for the bridge.
+    /// Promotes a received channel, so that it becomes a channel of this host. Another thread waits for the bridge.
     pub(super) async fn promote(&mut self, channel: &str, force: bool) -> Result<Promotion, Refused> {
         self.shared.registry().check_publisher(&self.who, channel)?;
         let (bridges, name) = (self.shared.bridges.clone(), channel.to_owned());
@@ -78,7 +78,7 @@ impl Connection<'_> {
         self.send(&Response::Done {}, &[]).await
     }
 
-    /// Lends a file of a channel's journal to a program that may read the channel. Another thread reads the disk.
+    /// Passes a file of a channel's journal to a program that may read the channel. Another thread reads the disk.
     pub(super) async fn lend_history(
         &mut self,
         channel: &str,

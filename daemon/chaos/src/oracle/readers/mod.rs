@@ -411,8 +411,8 @@ impl Cursor<'_> {
         }
     }
 
-    /// Returns the messages to which these few bytes may belong. Such a message has this form, and may have been published with this
-    /// sequence. Messages of the reader's life come first, and void ones last.
+    /// Returns the messages to which these few bytes may belong. Each of these messages has these bytes, and may have been published with
+    /// this sequence. Messages of the reader's life come first, and messages that are not valid come last.
     fn identify(&self, sequence: u64, length: usize, marks: Marks, head: &str) -> Vec<Identity> {
         let candidates = self.history.on(&self.reader.channel).filter_map(|publication| {
             let (message, sizes) = publication.message_at(sequence)?;

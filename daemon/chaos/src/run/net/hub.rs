@@ -193,7 +193,7 @@ impl Shared {
         }
     }
 
-    /// Sends the delayed datagrams of this port, and all datagrams whose delay has ended.
+    /// Sends all delayed datagrams of this port, and the datagrams of other ports whose delay has ended.
     fn send_late(&self, late: &mut Vec<Late>, port: Option<usize>) {
         if late.is_empty() {
             return;
