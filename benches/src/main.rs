@@ -312,7 +312,7 @@ fn compare_languages(args: &Args, testees: &[String], rust: Option<&Path>, dir: 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the numbers that the user gave, or the default ones if there are none.
+/// Returns the numbers that the user gave. If the user gave none, returns the default numbers.
 fn or(given: &[usize], default: &[usize]) -> Vec<usize> {
     if given.is_empty() { default.to_vec() } else { given.to_vec() }
 }

@@ -38,7 +38,7 @@ impl Clock {
         })
     }
 
-    /// Returns the clock of this kind. Returns the best clock of this machine if `kind` is `None`, or if the counter is not usable.
+    /// Returns the clock of this kind. If `kind` is `None`, or if the counter is not usable, returns the best clock of this machine.
     pub(crate) fn of_kind(kind: Option<ClockKind>) -> Self {
         match kind {
             Some(ClockKind::Monotonic) => Self::new(ClockKind::Monotonic, 1_000_000_000),

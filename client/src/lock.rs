@@ -98,8 +98,8 @@ pub(crate) fn is_locked(file: &File) -> io::Result<bool> {
 /// Returns the epoch and the last state of a publisher that died: no process holds `lock`, and no publisher has closed the channel. `state`
 /// reads the state of the lock's segment.
 ///
-/// A publisher takes the lock before it touches the segment's state, and closes the channel before it releases the lock. So if the state is
-/// the same before and after the check of the lock, it is the state at the time of that check.
+/// A publisher takes the lock before it touches the segment's state, and closes the channel before it releases the lock. So the state is
+/// read before and after the check of the lock. If both values are equal, the state had this value during the check.
 pub(crate) fn dead_publisher(lock: &File, state: impl Fn() -> Option<(u64, State)>) -> Option<(u64, State)> {
     let before = state();
     let Some((_, State::Active | State::Recovering)) = before else { return None };

@@ -8,8 +8,8 @@
 //!
 //! - If a reader loads *open* after its fence, then the daemon's fence comes later in the order of full fences. So the daemon's load of the
 //!   tail includes the message, and the cut lies above the message.
-//! - If a reader loads *closing*, it hands out nothing until it loads something else.
-//! - If a reader loads a cut, it hands out the messages below the cut.
+//! - If a reader loads *closing*, it returns nothing until it loads something else.
+//! - If a reader loads a cut, it returns the messages below the cut.
 //!
 //! So every message is valid for all readers or for none, even if a reader is stopped at any moment in between. `SPEC.md`
 //! has the proof.

@@ -1,5 +1,5 @@
-//! Faults that a special build contains, to prove that the tests find each of them. The environment variable [`VARIABLE`]
-//! chooses one by its name.
+//! Faults that a special build contains, to prove that the tests find each of them. The environment variable [`VARIABLE`] names the fault
+//! to activate.
 //!
 //! - [`fault!`](crate::fault!) puts back a bug that was fixed, for the random tests, in a build with `RUSTFLAGS="--cfg shmcast_faults"`.
 //! - `mutant!` removes a memory ordering of the protocol, for the model checker, in a build with `RUSTFLAGS="--cfg loom"`.

@@ -125,7 +125,7 @@ impl Sender for Sending {
 pub(crate) struct Receiving {
     image: AeronImage,
     buffer: Vec<u8>,
-    /// Whether the receiver copies each message before it takes the time, so that the latency includes the last byte.
+    /// Whether the receiver copies each message and then takes the time. If so, the latency includes the last byte of the message.
     copies: bool,
     _subscription: AeronSubscription,
     _client: Aeron,

@@ -17,8 +17,8 @@ const TITLE: &str = "256 B each ms, no process bound to a CPU; times are in us, 
 /// Numbers of receivers.
 pub const RECEIVERS: [usize; 5] = [1, 10, 20, 50, 100];
 
-/// Returns every transport that this program knows. Receivers that never yield take part only if there is a CPU for each of
-/// them and one for the publisher.
+/// Returns every transport that this program knows. Receivers that never yield their CPU take part only if there are enough CPUs: one for
+/// each receiver, and one for the publisher.
 fn contestants(receivers: usize) -> Vec<Contestant> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let busy = receivers < cpus;

@@ -165,7 +165,8 @@ impl Figures<'_> {
         if text.is_empty() { "0".into() } else { text.join(", ") }
     }
 
-    /// Returns the number of rounds behind a figure, and the CPU placement of these rounds. Adds `!` if the machine was never quiet.
+    /// Returns the number of rounds from which a figure comes, and the CPU placement of these rounds. Adds `!` if the machine was never
+    /// quiet.
     pub fn rounds(&self) -> String {
         let count = self.answer.comparable(self.case, self.who).len();
         if self.answer.quick {

@@ -210,7 +210,7 @@ const ROUND: [&str; 13] = [
     "retries",
 ];
 
-/// Writes a table of every round that was played, so that a reader can check which rounds count.
+/// Writes a table of all rounds that were played. It shows which rounds count.
 fn rounds(out: &mut String, answer: &Answer) {
     *out += "<details><summary>Every round, and which count</summary>\n<div class=\"scroll\"><table>\n<thead><tr>";
     for (i, title) in ROUND.iter().enumerate() {

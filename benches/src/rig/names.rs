@@ -81,7 +81,7 @@ const ALL: [&str; 22] = [
     WIRE_MULTICAST,
 ];
 
-/// Whether this is shmcast's ring on one host, with any of its calls.
+/// Whether this transport is shmcast's ring on one host, with any of its calls.
 pub fn is_shmcast(name: &str) -> bool {
     [SHMCAST, SHMCAST_PLAIN, SHMCAST_UNTIMED, SHMCAST_GATE].contains(&name)
 }

@@ -166,8 +166,7 @@ impl Answer {
         median(self.comparable(case, who).into_iter().map(|(_, outcome)| figure(outcome)))
     }
 
-    /// Returns the ratios of `a`'s figure to `b`'s in the same lap. There is one ratio for each lap in which both have a
-    /// figure.
+    /// Returns the ratios of `a`'s figure to `b`'s figure. There is one ratio for each lap in which both have a figure.
     pub fn ratios(
         &self,
         case: &str,

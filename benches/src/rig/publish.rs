@@ -48,8 +48,8 @@ pub trait Sender {
     }
 }
 
-/// The time in ns for which a publisher spins after its sleep. It sleeps until this long before the intended time, because
-/// timers may be late.
+/// The time in ns for which a publisher spins before the intended time. Until then it sleeps. Timers may be late, so it wakes this much
+/// earlier.
 const WAKE_EARLY_NS: u64 = 60_000;
 
 /// Opens the sending end and plays the role in this process: answers `ready`, waits for `go`, sends, reports, and waits for

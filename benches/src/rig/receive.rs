@@ -158,7 +158,7 @@ pub struct Sink {
     /// The one-way latency of each message that counts, at the message's index; 0 for a message that has not arrived.
     one_way: Vec<u32>,
     windows: Option<Windows>,
-    /// Whether this receiver is a visitor. Then only the messages between its first and its last must be complete.
+    /// Whether this receiver is a visitor. For a visitor, only the messages between its first and its last must be complete.
     is_visitor: bool,
     received: Received,
     before: Option<Usage>,

@@ -17,7 +17,7 @@ const NAME_ROOM: usize = 32;
 struct Last {
     text: [u8; ROOM],
     os: i32,
-    /// The gate that refused a message, with a zero after its name, and how many bytes its reader is behind.
+    /// The name of the gate that refused a message, with a zero after it. Also the number of bytes by which the gate's reader is behind.
     gate: [u8; NAME_ROOM],
     behind: u64,
 }

@@ -28,7 +28,7 @@ struct Vectors {
     made: Vec<Vector>,
 }
 
-/// A change of the header, its name, and the reason for which a reader must refuse it, if there is one.
+/// A change of the header. It has a name, and the reason for which a reader must refuse the changed header, if there is one.
 type Named<'a> = (&'a str, Change<'a>, Option<&'static str>);
 
 const SIZES: Option<&str> = Some("geometry");

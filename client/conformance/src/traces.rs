@@ -6,7 +6,7 @@ use crate::stage::{Stage, Verdict, poll};
 use crate::testee::Testee;
 use anyhow::Result;
 
-/// A history, and the stores that are played one by one after it.
+/// A history of the channel. After it, the stores in the list are played one by one.
 pub struct Vector {
     /// The name.
     pub name: String,

@@ -399,7 +399,7 @@ impl Inner {
     }
 }
 
-/// Wraps a descriptor by which the daemon recognizes that this process lives. Forked children do not keep it.
+/// Wraps a descriptor that shows the daemon that this process lives. Forked children do not keep the descriptor.
 fn shown<T: AsFd>(inner: T) -> Arc<ParentsOnly<T>> {
     Arc::new(ParentsOnly::new(inner))
 }

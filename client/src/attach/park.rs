@@ -182,7 +182,7 @@ impl Bells {
     }
 }
 
-/// A nap. It ends when this value is dropped, even if the wait is cancelled.
+/// A nap. The nap ends when this value is dropped. This is also true if the wait is cancelled.
 struct Nap<'a>(&'a Parking);
 
 impl Drop for Nap<'_> {

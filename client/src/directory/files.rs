@@ -234,7 +234,7 @@ impl ChannelFiles {
         named.map_err(ChannelError::os("name", self.segment_path()))
     }
 
-    /// Removes the channel's directory, if this process made it and it is empty.
+    /// Removes the channel's directory if two things are true: this process made the directory, and it is empty.
     pub(crate) fn leave(&self) {
         if self.is_new {
             let _ = self.parent.remove_empty(&self.name);

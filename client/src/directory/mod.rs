@@ -39,7 +39,7 @@ use std::path::{Path, PathBuf};
 
 /// Environment variable that names another default directory.
 pub const DIR_VARIABLE: &str = "SHMCAST_DIR";
-/// The directory that all users of this host share, if root has made it. See [`Directory::default`].
+/// The directory that all users of this host share. It counts only if root has made it; see [`Directory::default`].
 pub const SHARED_DIR: &str = "/dev/shm/shmcast";
 /// Longest channel name in bytes.
 pub const MAX_NAME: usize = 200;

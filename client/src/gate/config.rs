@@ -1,4 +1,4 @@
-//! The properties that a channel's owner gives a gate, and their values in a ring of a given size.
+//! The properties that a channel's owner gives a gate. Also their values in bytes, for a ring of a given size.
 
 use super::name::{GateError, GateName};
 use crate::error::ChannelError;

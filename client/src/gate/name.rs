@@ -87,8 +87,8 @@ pub enum GateError {
     Lag {
         /// The requested lag, in bytes.
         lag: u64,
-        /// The least lag, in bytes: two records of the largest size, a chunk, and the bytes that the publisher cleans
-        /// ahead.
+        /// The least lag is the sum of these sizes in bytes: two records of the largest size, a chunk, and the bytes that the publisher
+        /// cleans ahead.
         least: u64,
         /// The largest lag, in bytes: the capacity less two chunks.
         most: u64,

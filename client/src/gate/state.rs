@@ -169,7 +169,7 @@ pub(super) fn bound_until_next_look(
     if is_any_open { allowed.min(next_look) } else { allowed }
 }
 
-/// The way in which a call waits when a gate holds up its message.
+/// How a call waits if a gate holds up its message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Patience {
     /// The call waits for at most the gate's longest wait.

@@ -214,7 +214,8 @@ impl HostedSegment {
         })
     }
 
-    /// Marks the segment as superseded, so that readers learn that the channel does not continue in it. Its publisher must have ended.
+    /// Marks the segment as replaced, so that readers learn that the channel does not continue in it. The segment's publisher must have
+    /// ended.
     pub fn supersede(&self) {
         if self.segment.access() == Access::Write {
             self.segment.supersede();
@@ -259,8 +260,8 @@ impl HostedSegment {
         lock::is_locked(&self.lock)
     }
 
-    /// The epoch of the segment's publisher, if the lock shows that it died without closing the channel. `before` is the last epoch before
-    /// the segment was made.
+    /// The epoch of a publisher that died without closing the channel; `None` if the segment's lock shows no such death. `before` is the
+    /// last epoch before the segment was made.
     pub fn dead_publisher(&self, before: u64) -> Option<u64> {
         match lock::dead_publisher(&self.lock, || self.segment.state())? {
             // No publisher has opened the segment since.
@@ -480,8 +481,8 @@ pub(crate) fn new_header(
 }
 
 impl ParkedReader {
-    /// Makes the waker watch the ring of `segment`, in which the channel continues. The caller tells the reader about the segment in
-    /// another way, and that wakes the reader.
+    /// Makes the waker watch the ring of `segment`, in which the channel continues. The caller must also inform the reader of the new
+    /// segment, because this wakes the reader.
     pub fn watch(&mut self, segment: &HostedSegment) {
         self.watch_ring(segment.locator());
     }

@@ -413,7 +413,7 @@ pub(super) fn reserve_in(opened: Opened, path: &Path) -> Result<u64, JournalErro
     last_words(opened, path).map(|(_, said)| said.reserve)
 }
 
-/// Returns the sequence due after a file, and the reserve, epoch and clean end in its last records.
+/// Returns the next sequence after a file, and the reserve, epoch and clean end in the file's last records.
 fn last_words(opened: Opened, path: &Path) -> Result<(u64, Said), JournalError> {
     let Opened { file, header, chain, trailer, .. } = opened;
     let os = || JournalError::os("read", path);
@@ -446,7 +446,7 @@ fn last_words(opened: Opened, path: &Path) -> Result<(u64, Said), JournalError> 
 }
 
 impl Said {
-    /// Reads the control records of a frame. Returns the sequence due after the frame.
+    /// Reads the control records of a frame. Returns the next sequence after the frame.
     fn listen(
         &mut self,
         frame: &FrameHeader,
@@ -485,7 +485,7 @@ impl Said {
     }
 }
 
-/// Writes a whole file. It gets its final name when its content is safe from a power cut.
+/// Writes a whole file. The file gets its final name only when its content is safe from a power cut.
 fn put(folder: &Folder, name: &str, parts: &[&[u8]]) -> io::Result<()> {
     let _ = folder.unlink(SPARE);
     let mut file = folder.create(SPARE, PRIVATE)?;

@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// Time for which a reader repeats a request to a daemon that has too many requests.
 const CROWDED: Duration = Duration::from_millis(1500);
 
-/// Time for which a reader waits until a daemon that does not answer comes back.
+/// The time for which a reader waits for the return of a daemon that does not answer.
 pub(crate) const PATIENCE_FOR_DAEMON: Duration = Duration::from_secs(10);
 
 /// Pause between two searches for the next file in a directory.

@@ -54,7 +54,7 @@ pub struct Verified {
     pub losses: Vec<Loss>,
     /// The damages that were found.
     pub damages: Vec<Damage>,
-    /// Number of losses and damages that are not listed, because there are too many.
+    /// The number of losses and damages that are only counted, and not listed, because there are too many.
     pub not_listed: u64,
 }
 
@@ -330,7 +330,7 @@ impl<'a> Verify<'a> {
         }
     }
 
-    /// Adds the loss before `sequence`, the next sequence that was found, if there is a loss.
+    /// If messages are missing before `sequence`, adds this loss. `sequence` is the next sequence that was found.
     fn missing(&mut self, sequence: u64, holes: &[Loss], limit: Option<u64>) {
         let due = self.due.unwrap_or(1);
         let next = limit.map_or(sequence, |limit| limit.min(sequence));

@@ -430,11 +430,11 @@ impl Subscriber {
         (taken, is_over)
     }
 
-    /// Polls for the next event: once, or, if it `WAITS`, until there is one or the deadline has passed.
+    /// Polls for the next event. Without `WAITS`, it polls once. With `WAITS`, it polls until there is an event or the deadline has passed.
     ///
     /// All of this is one inline loop with one poll, which returns the two common results directly. So a message reaches the caller in
-    /// registers, and is never assembled in memory. If many readers share a core, each time slice uses few pages of code, and each page
-    /// causes a TLB miss.
+    /// registers, and is never assembled in memory. The code is also small. This matters if many readers share a core, because each page of
+    /// code then causes a TLB miss in each time slice.
     #[inline(always)]
     fn receive<const WAITS: bool>(
         &mut self,

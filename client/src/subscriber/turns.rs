@@ -1,4 +1,4 @@
-//! Receives from several subscribers, which the caller lends for each call.
+//! Receives from several subscribers. The caller lends them for each call.
 //!
 //! The subscribers are polled one after another, and a wait waits for all of them. A wait that sleeps works as for one subscriber
 //! (`waiting`), with one difference: all subscribers first announce the position at which they sleep, and then all are polled once more.
@@ -400,7 +400,7 @@ fn look<S: Lent + ?Sized>(subscribers: &mut S) -> Result<Option<Found>, SelectEr
     Ok(None)
 }
 
-/// A nap of all subscribers. It ends when this value is dropped, even if the wait is cancelled.
+/// A nap of all subscribers. The nap ends when this value is dropped. This is also true if the wait is cancelled.
 struct Nap<'a, S: Lent + ?Sized>(&'a Turns, &'a S);
 
 impl<S: Lent + ?Sized> Drop for Nap<'_, S> {

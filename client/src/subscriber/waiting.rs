@@ -226,8 +226,8 @@ impl Subscriber {
         Ok(found?.map_or(Rest::None, Rest::Found))
     }
 
-    /// Announces that this reader will sleep until something arrives. Returns whether a waker will wake it. The caller must poll once more
-    /// after this.
+    /// Announces that this reader will sleep until something arrives. Returns whether a waker will wake the reader. After this call, the
+    /// caller must poll once more.
     pub(super) fn lie_down(&mut self) -> bool {
         let (position, is_watched) = (self.position(), self.is_registered() == Some(true));
         let is_in_the_ring = !self.is_elsewhere();

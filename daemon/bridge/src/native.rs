@@ -84,8 +84,8 @@ pub struct KeysSeen {
 }
 
 impl KeysSeen {
-    /// Returns the keys if they have changed since the last call, or if the next key has begun to seal. The inner `None` means that there
-    /// are no keys.
+    /// Returns the keys if they have changed since the last call, or if another key seals packets from now on. The inner `None` means that
+    /// there are no keys.
     pub fn changed(&mut self, keys: &Keys) -> Option<Option<Keyring>> {
         let (version, now_ns) = (keys.version.load(Ordering::Acquire), wall_ns());
         if version == self.version && now_ns < self.due_ns {
@@ -106,7 +106,7 @@ pub(super) enum Part {
     Receiver,
     /// A server opens packets of receivers.
     Server,
-    /// An egress opens packets of the other egresses of its stream.
+    /// The keys for a sending end (egress). It opens the packets of the other sending ends of its stream.
     Egress,
 }
 

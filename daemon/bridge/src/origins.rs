@@ -9,7 +9,7 @@ use shmcast::Header;
 use shmcast::hosting::fault;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The most sessions in the list. The oldest ones are removed first. Each channel that is replaced begins a session.
+/// The limit for the sessions in the list. Beyond it, the oldest ones are removed. Each channel that is replaced begins a session.
 const MAX_SESSIONS: usize = 4_096;
 
 /// Returns the identity of a run. A run is a stream during the lifetime of its memory. Each session belongs to one run.

@@ -51,7 +51,7 @@ pub(super) struct StateFile {
 }
 
 impl StateFile {
-    /// Opens the file, or creates it. Returns its newest complete record, if there is one.
+    /// Opens the file, or creates it. If there is a complete record in the file, returns the newest one.
     pub(super) fn open(path: &Path) -> io::Result<(StateFile, Option<Progress>)> {
         let file = open(path)?;
         let newest =

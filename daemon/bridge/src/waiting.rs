@@ -1,7 +1,7 @@
 //! Chooses how a bridge's thread waits, and gives the reason.
 //!
 //! A thread that polls is fast, but uses a CPU. With `wait = "auto"`, a thread polls while messages flow if there are enough CPUs, and
-//! sleeps otherwise. The threads of one process share its CPUs, so each thread that polls needs a seat. There is one seat for every four
+//! sleeps otherwise. The threads of one process share its CPUs. Each thread that polls needs a seat, and there is one seat for every four
 //! CPUs. The other three CPUs are for publishers and readers.
 
 use serde::Serialize;
@@ -21,7 +21,7 @@ static TAKEN: AtomicUsize = AtomicUsize::new(0);
 /// The way in which a bridge's thread waits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Waiting {
-    /// `spin`, `yield` or `block`, or `poll` for a thread that polls while messages flow and then blocks.
+    /// The way to wait as a word: `spin`, `yield` or `block`, or `poll` for a thread that polls while messages flow and then blocks.
     pub mode: &'static str,
     /// The reason.
     pub why: String,

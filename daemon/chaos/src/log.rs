@@ -130,8 +130,8 @@ pub enum Fact {
     Seeking { to: u64 },
     /// The reader has sought.
     Sought { error: Option<String> },
-    /// A call ended too late. The fields are the call, its time limit, and its duration. They also have the part of the duration in which
-    /// the actor ran, and the part in which another process had the CPU.
+    /// A call ended too late. The fields are the call, its time limit, and its duration. Two more fields are parts of the duration: the
+    /// time in which the actor ran, and the time in which another process had the CPU.
     Late {
         call: String,
         asked_us: u64,

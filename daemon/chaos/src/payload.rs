@@ -104,9 +104,8 @@ pub fn fill(channel: &str, who: Identity, marks: Marks, out: &mut [u8]) {
     }
 }
 
-/// Returns the message that has these bytes. It recognises the message by its head, or as the successor of
-/// `before`. Returns `None` if a byte is wrong, or if there are so few bytes that they may be right by
-/// chance.
+/// Returns the message that has these bytes. The message is recognised by its head, or as the successor of `before`. Returns `None` if a
+/// byte is wrong, or if there are so few bytes that they may be right by chance.
 pub fn recognise(channel: &str, before: Option<Identity>, marks: Marks, bytes: &[u8]) -> Option<Identity> {
     let who = if bytes.len() >= HEAD {
         let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));

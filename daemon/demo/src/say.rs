@@ -78,7 +78,7 @@ pub fn has_reader_left(error: &Error) -> bool {
         .any(|e| e.0.kind() == ErrorKind::BrokenPipe)
 }
 
-/// Stdout without a buffer by lines. [`flush`](Write::flush) writes everything that was put in, in one system call if the
+/// A stdout that does not flush after each line. [`flush`](Write::flush) writes everything that was put in, in one system call if the
 /// system accepts it.
 #[derive(Debug)]
 pub struct Out {

@@ -1,7 +1,8 @@
-//! The protocol between the demo and its reader processes. All readers of a transport share two pipes, one as their stdin and
-//! one as their stdout. A reader that is ready for the next order reads one byte from stdin. It writes one byte to stdout as
-//! its answer. So the demo sends an order to all readers as one byte for each reader. It sends the next order when all
-//! readers have answered.
+//! The protocol between the demo and its reader processes. All readers of a transport share two pipes, one as their stdin and one as their
+//! stdout.
+//!
+//! The demo sends an order by writing one byte for each reader. A reader that is ready for the next order reads one of these bytes from
+//! stdin. It answers by writing one byte to stdout. When all readers have answered, the demo sends the next order.
 //!
 //! | order | what a reader does | answers |
 //! |---|---|---|

@@ -29,7 +29,8 @@ pub(crate) struct Meanwhile {
     /// The average number of tasks of other programs that were ready to run. It is taken between the turns.
     pub(crate) ready_tasks: f64,
     pub(crate) stalls: Stalls,
-    /// The number of pairs of turns, one turn of each transport. If there is only one transport, the number of its turns.
+    /// The number of pairs of turns. A pair has one turn of each transport. If there is only one transport, this is the number of its
+    /// turns.
     pub(crate) pairs: usize,
     /// The number of pairs in which other programs and the hypervisor used more than `tolerated` of the CPUs' time.
     pub(crate) disturbed_pairs: usize,

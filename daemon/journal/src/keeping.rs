@@ -15,8 +15,8 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// One lock for each file system. Journals on one file system are trimmed one after another, so that each measures the free space after the
-/// previous one has removed its files.
+/// One lock for each file system. Retention handles journals on one file system one after another. So each journal measures the free space
+/// after the files of the previous one were removed.
 static TURNS: Mutex<BTreeMap<u64, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
 
 /// How much of a journal is kept. By default: everything.

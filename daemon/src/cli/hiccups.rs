@@ -36,7 +36,7 @@ use crate::{
 /// The threads keep their CPUs fully busy. Ctrl-C ends early and still shows the result.
 ///
 /// Measure the CPUs that your programs use, and leave at least one CPU out. The thread that collects and prints the results needs a CPU,
-/// too. Without one of its own, it causes a stall once per interval on a measured CPU.
+/// too. If all CPUs are measured, this thread causes a stall once per interval on one of them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {

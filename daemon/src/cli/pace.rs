@@ -1,4 +1,4 @@
-//! Computes when the next message is due: at a fixed rate, or at the time of the recording.
+//! Computes the time to publish the next message: at a fixed rate, or as in the recording.
 
 use crate::cli::stop::Stop;
 use std::str::FromStr;
@@ -49,7 +49,7 @@ fn positive(number: &str) -> Option<f64> {
     number.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0)
 }
 
-/// Waits by a schedule that does not shift when one message is late.
+/// Waits by a schedule. If one message is late, the times of the next messages do not change.
 pub(super) struct Pace<'a> {
     started: Instant,
     stop: &'a Stop,
@@ -68,7 +68,7 @@ impl<'a> Pace<'a> {
         }
     }
 
-    /// Waits until a message is due. In the recording, it came `after_ns` after the beginning.
+    /// Waits until the time to publish a message. In the recording, the message came `after_ns` after the beginning.
     fn wait_recorded(&self, speed: Speed, after_ns: u64) {
         if let Speed::Times(times) = speed {
             self.wait(after_ns as f64 / 1e9 / times);

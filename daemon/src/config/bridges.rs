@@ -100,7 +100,7 @@ pub(super) fn together(
     broken
 }
 
-/// Refuses a gate that the channel does not have, or that another reader of this daemon takes.
+/// Refuses a gate that the channel does not have. Also refuses a gate that another reader of this daemon takes.
 fn no_gate(
     bridge: &BridgeSpec,
     channel: Option<&ChannelConfig>,

@@ -217,7 +217,7 @@ impl Reader<'_> {
     }
 
     /// Reads one table and applies its rules. Fields that cannot be read are reported and left out, so that they do not hide other
-    /// mistakes. The result is then `None`.
+    /// mistakes. If there were such fields, the result is `None`.
     fn table<T: DeserializeOwned>(
         &mut self,
         path: &str,

@@ -71,8 +71,8 @@ impl Events {
         }
     }
 
-    /// Returns up to `last` past events that concern `who`, oldest first, and a receiver of all later events. The caller passes on only
-    /// those that [`concern`](Self::concerns) `who`.
+    /// Returns up to `last` past events that concern `who`, oldest first, and a receiver of all later events. The later events may also
+    /// concern other programs. The caller must pass on only those that [`concern`](Self::concerns) `who`.
     pub fn subscribe(&self, who: &Identity, last: usize) -> (Vec<Event>, broadcast::Receiver<Event>) {
         let (past, follows) = {
             // Both are taken under the lock, so that each event is in exactly one of the two.

@@ -79,7 +79,7 @@ impl ServerState {
         self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes memory for a channel's next generation on another thread, one request at a time, and passes it to the registry.
+    /// Makes memory for a channel's next generation, and passes it to the registry. Another thread makes the memory, one request at a time.
     pub(super) async fn make_memory(&self, channel: &str, request: MemoryRequest) -> Result<(), Refused> {
         let _turn = self.memory_turn.lock().await;
         // Another program may have needed the same.

@@ -26,8 +26,8 @@ pub(crate) struct User {
 }
 
 impl User {
-    /// Returns the user and group that the unit names. If they do not exist, because the package is not installed,
-    /// returns a free number that systemd-sysusers could give them.
+    /// Returns the user and group that the unit names. If the package is not installed, they do not exist. In that case, returns a free
+    /// number that systemd-sysusers could give them.
     pub(crate) fn of(settings: &Settings) -> Result<Self> {
         let name = settings.value("User").context("no User=")?.to_owned();
         let group = settings.value("Group").context("no Group=")?;

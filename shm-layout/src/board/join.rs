@@ -237,8 +237,8 @@ impl Snapshot {
         true
     }
 
-    /// Reads the ring's messages below sequence `end`, and replaces the copies of their keys. Returns the last epoch that it found. Returns
-    /// `None` if the publisher overwrote the messages meanwhile, or if there are more new keys than rows for them.
+    /// Reads the ring's messages below the sequence `end`. For each message, replaces the copy of its key. Returns the last epoch that it
+    /// found. Returns `None` if the publisher overwrote messages during the call, or if there are more new keys than rows for them.
     fn merge(&mut self, reader: &mut Reader, end: u64, buffer: &mut [u8]) -> Result<Option<u64>, Corrupt> {
         let mut epoch = 0;
         while reader.place().sequence < end {

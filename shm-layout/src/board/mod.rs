@@ -165,7 +165,7 @@ impl Head {
         }
     }
 
-    /// Number of messages of this key, up to and including this one, since it got its slot.
+    /// The number of messages of this key since the key got its slot. It includes this message.
     #[inline(always)]
     pub fn count(&self) -> u64 {
         self.version.div_ceil(2).wrapping_sub(self.base)

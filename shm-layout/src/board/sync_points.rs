@@ -11,8 +11,8 @@ fn release(is_weakened: bool) -> Ordering {
     if is_weakened { Ordering::Relaxed } else { Ordering::Release }
 }
 
-/// The writer makes a slot's version odd before it stores any other word of the slot. A reader that has loaded a word of this store then
-/// finds that the version has changed.
+/// The writer first makes a slot's version odd, and then stores the other words of the slot. A reader that has loaded a word of this store
+/// then finds that the version has changed.
 pub(super) mod store {
     use super::*;
 
@@ -39,7 +39,7 @@ pub(super) mod store {
     }
 }
 
-/// The writer makes the version even after it has stored all words. A reader that loads this version then loads these words.
+/// The writer first stores all words, and then makes the version even. A reader that loads this version also loads these words.
 pub(super) mod stored {
     use super::*;
 

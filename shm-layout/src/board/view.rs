@@ -12,7 +12,7 @@ use crate::sync::Ordering;
 /// The number of attempts to read a slot that is in the middle of a store. A store takes some nanoseconds. If a publisher stopped in a
 /// store, a reader without this limit would try for ever.
 const LOOKS: u32 = if cfg!(loom) { 2 } else { 256 };
-/// Largest number of slots that one search reads because the index names them.
+/// The largest number of slots that one search reads. The index names these slots.
 const CANDIDATES: usize = 4096;
 /// Number of attempts to copy a value that changes during the copy.
 const COPIES: u32 = if cfg!(loom) { 2 } else { 16 };
@@ -61,7 +61,7 @@ pub struct Counters {
     pub since: u64,
     /// Number of keys.
     pub live: u64,
-    /// Number of messages that were left out because their key found no room.
+    /// The number of messages that were left out because there was no room for their keys.
     pub refused: u64,
     /// The number of messages that were left out because they were larger than the limit for values.
     pub too_large: u64,

@@ -45,6 +45,6 @@ pub struct GateReport {
     pub refused: u64,
     /// The number of messages that were refused because the call never waits.
     pub turned_away: u64,
-    /// Number of positions that its reader claimed although the ring had not reached them.
+    /// The number of positions that the gate's reader claimed although the ring had not reached them.
     pub impossible: u64,
 }

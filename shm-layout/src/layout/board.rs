@@ -31,7 +31,7 @@ pub const HEADER_WORDS: usize = (HEADER_BYTES / WORD) as usize;
 /// The number of words that the creator of the board writes. The last of them is the checksum over the others.
 const FIXED_WORDS: usize = 16;
 const CHECKSUM: usize = FIXED_WORDS - 1;
-/// The bit in the word of `remove_tag`. It is set if there is a tag that removes a key.
+/// The bit that is set in the word `remove_tag` if there is a tag that removes keys.
 const HAS_TAG: u64 = 1 << 16;
 
 /// The sequence up to which every message is on the board.
@@ -165,7 +165,8 @@ pub struct Geometry {
     pub spec: Spec,
     /// Entries of the index: a power of two, at least twice the number of keys.
     pub entries: u64,
-    /// Random number in the hash of keys. A program that only sends messages does not know it, so it cannot choose keys that collide.
+    /// A random number in the hash of keys. A program that only sends messages does not know this number, so it cannot choose keys whose
+    /// hashes collide.
     pub seed: u64,
 }
 

@@ -59,7 +59,7 @@ pub const SESSION_REST: usize = 59;
 /// Word index of the board's offset in bytes: the end of the ring, or 0 for a segment without a board. The word is written before any
 /// other process sees the segment. Before minor version [`MINOR_WITH_BOARD`] the word is reserved.
 pub const BOARD: usize = 60;
-/// The bit of [`SESSION_REST`] that is set if there is a session.
+/// The bit that is set in the word [`SESSION_REST`] if there is a session.
 pub const HAS_SESSION: u64 = 1 << 63;
 
 const CHECKSUM: usize = 15;
@@ -81,7 +81,7 @@ pub enum State {
 }
 
 impl State {
-    /// Packs epoch and state into one word, so that a reader never sees the epoch of one change and the state of another.
+    /// Packs epoch and state into one word. So a reader never sees an old epoch with a new state, or the other way round.
     pub const fn pack(self, epoch: u64) -> u64 {
         epoch << 8
             | match self {

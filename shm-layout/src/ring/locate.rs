@@ -22,7 +22,7 @@ use thiserror::Error;
 const ATTEMPTS: usize = 100;
 #[cfg(loom)]
 const ATTEMPTS: usize = 1;
-/// The most records that a walk to the tail passes. Between a hint and the tail at that time, there are always somewhat fewer.
+/// The limit for the records that a walk to the tail passes. There are never more of them between a hint and the tail.
 pub(crate) const TAIL_STEPS: u64 = 4 * lazy::EVERY;
 
 /// The limit by which the lazy line may advance during a check. With a smaller advance, the low half of a sequence cannot have repeated.
@@ -215,8 +215,8 @@ impl Locator {
         }
     }
 
-    /// Finds the place right after the message or gap before `sequence`. A reader that starts there also reads the control records between
-    /// the two. Returns `None` if that message or gap was overwritten, or if the publisher is faster.
+    /// Finds the place right after the record before `sequence`, which is a message or a gap. A reader that starts there also reads the
+    /// control records between this record and `sequence`. Returns `None` if the record was overwritten, or if the publisher is faster.
     pub fn behind(&self, sequence: u64) -> Option<Place> {
         if sequence == self.start().sequence {
             return self.verify(self.start()).ok().filter(|place| place.sequence == sequence);

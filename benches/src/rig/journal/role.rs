@@ -99,7 +99,7 @@ pub struct Read {
     pub cpu: Option<usize>,
 }
 
-/// A reader that is behind, and reads the journal until it has caught up.
+/// A reader that begins with old messages. It reads the journal until it has caught up.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CatchUp {
     /// The round's directory, in memory.
@@ -178,9 +178,9 @@ impl Cost {
     }
 }
 
-/// Returns a quantile of sorted samples. A clock may move in steps of 10 ns. Then many samples are equal, although
-/// their true times are spread over the step that ends with this value. So the function interpolates within the step,
-/// by the position of the quantile among the equal samples.
+/// Returns a quantile of sorted samples. A clock may move in steps of 10 ns, so that many samples are equal. The true times of equal
+/// samples are spread over one step, which ends with their value. So the function interpolates within the step, by the position of the
+/// quantile among the equal samples.
 fn within(samples: &[f64], quantile: f64) -> f64 {
     let place = quantile * samples.len() as f64;
     let Some(&found) = samples.get(place as usize) else { return 0.0 };

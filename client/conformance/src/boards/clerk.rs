@@ -352,7 +352,7 @@ impl Clerk {
         self.through(scribe, oldest - 1);
     }
 
-    /// Builds the index again and lists the vacant slots. Returns the slot that the dead publisher was storing into, if there is one.
+    /// Builds the index again and lists the free slots. If the dead publisher was storing into a slot, returns this slot.
     fn survey(&mut self, scribe: &mut Scribe) -> Option<usize> {
         let high = scribe.words()[AT + HIGH] as usize;
         self.add(scribe, MOVES, 1 + scribe.words()[AT + MOVES] % 2);

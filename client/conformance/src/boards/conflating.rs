@@ -1,4 +1,5 @@
-//! Vectors for conflating readers, which skip messages that are no longer the newest of their key. A publisher laps them.
+//! Vectors for conflating readers. These readers skip messages that are no longer the newest of their key. In the vectors, a publisher laps
+//! them.
 
 use super::history::{History, pool, publish, spec};
 use super::shelf::{Entry, Message};
@@ -58,8 +59,8 @@ fn conflates(testee: &mut Testee, seed: u64) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// Tests that a conflating reader cannot begin with old messages. Such a reader skips messages of keys that it already received, so it must
-/// know every key from the start.
+/// Tests that a conflating reader cannot begin with old messages. Such a reader skips messages of keys that it already received. For this,
+/// it must know every key from the start.
 fn from_older(testee: &mut Testee) -> Result<Verdict> {
     let mut dice = Rng::with_seed(0xc1);
     let mut history = History::new(spec(1), dice.u64(..));

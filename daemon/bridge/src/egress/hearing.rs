@@ -116,7 +116,8 @@ impl Hearing {
         }
     }
 
-    /// Returns the claim in a datagram. Returns `None` if the datagram is no claim, or if claims must be sealed and this one is not.
+    /// Returns the claim in a datagram. Returns `None` if the datagram is no claim. Also returns `None` if claims must be sealed and this
+    /// one is not.
     pub(super) fn claim_in(&mut self, now_ns: u64, datagram: &[u8]) -> Option<Claim> {
         let mut out = [0; CONTROL_MAX_BYTES];
         let control = match is_control(datagram) {

@@ -1,4 +1,5 @@
-//! The steps of an egress that was told to leave. If an egress leaves, its session continues, and no packet announces that it leaves.
+//! The steps of an egress that was told to end in an orderly way (to leave). The session continues, and no packet announces that the egress
+//! leaves.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

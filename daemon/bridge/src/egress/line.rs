@@ -1,4 +1,4 @@
-//! One line of an egress: a socket, its destination, and whether it has room.
+//! One line of an egress. It has a socket, a destination, and a flag that says whether the socket has room.
 
 use shmcast::sys::datagrams::{self, Segments};
 use std::net::{SocketAddr, UdpSocket};
@@ -101,8 +101,8 @@ impl Line {
     }
 }
 
-/// Returns the link over which the packets are sent. This is the link that the spec gives, or else the slowest of the interfaces that
-/// report their speed.
+/// Returns the link over which the packets are sent. If the spec gives no link, returns the slowest of the interfaces that report their
+/// speed.
 pub(super) fn link_of(spec: &BridgeSpec, lines: &[Line]) -> Option<Link> {
     match spec.link {
         LinkSpeed::Of(link) => Some(link),

@@ -19,7 +19,7 @@ use crate::status::Phase;
 use crate::thread::{Idle, SHOW_EVERY_NS};
 use crate::waiting::Choice;
 
-/// The most events that one turn of the loop takes from the ring.
+/// The limit for the events that one turn of the loop takes from the ring.
 const EVENTS_PER_TURN: usize = 1_024;
 /// The longest time for which a sleeping thread does not check the stop flag.
 pub(super) const LOOK_UP: Duration = Duration::from_millis(20);
@@ -76,7 +76,7 @@ pub(super) struct Live {
     pub(super) ends_with_channel: bool,
     /// `None` until the egress was told to leave.
     pub(super) leaving: Option<Leaving>,
-    /// The time for which an egress that leaves serves repairs, in nanoseconds.
+    /// The time for which an egress still serves repairs after it was told to leave, in nanoseconds.
     pub(super) linger_ns: u64,
     pub(super) idle: Idle,
     pub(super) retry_ns: u64,
@@ -122,7 +122,7 @@ impl Live {
         while self.turn() {}
     }
 
-    /// Sends what is waiting in the ring, or waits if there was nothing. Returns false if there is nothing more to do.
+    /// Sends the messages that wait in the ring. If there are none, waits. Returns false if there is nothing more to do.
     pub(super) fn turn(&mut self) -> bool {
         let result = match self.outlet.shared.stop.load(Ordering::Relaxed) {
             true => Ok(false),

@@ -5,8 +5,8 @@
 //! The publisher waits for neither thread. If the publisher overwrites messages before the bridge has read them, the bridge counts these
 //! messages as missed, and receivers get an exact gap.
 //!
-//! After the start, the loop of the first thread makes only the system calls that send, sleep or yield. On native lines, each pulse needs
-//! one more call, which asks for the clock's error.
+//! After the start, the loop of the first thread makes only the system calls that send, sleep or yield. On native lines, each pulse (a
+//! packet with the sender's state) needs one more call, which asks for the clock's error.
 
 use shmcast::sys::slice;
 use shmcast::{ChannelError, History, Subscriber, SubscriberBuilder, Wait};
@@ -207,7 +207,7 @@ impl Egress {
         self.shared.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Stops the egress and returns where it stopped, so that another one can replace it.
+    /// Stops the egress. Returns the place where it stopped, so that another egress can continue there.
     pub fn into_stopped(mut self) -> Stopped {
         self.stop();
         self.join();

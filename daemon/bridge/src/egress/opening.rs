@@ -190,7 +190,7 @@ pub(super) fn attach_where_it_was(
     Ok((subscriber, parks, None))
 }
 
-/// Returns the term in the state file, if its session has this bridge's tag.
+/// Returns the term in the state file. Returns `None` if the session in the file does not have this bridge's tag.
 pub(super) fn own_term(spec: &BridgeSpec, said: Option<Progress>) -> Option<u64> {
     said.filter(|said| said.session.tag() == tag_bytes(spec)).and_then(|said| said.session.epoch())
 }
@@ -208,8 +208,8 @@ pub(super) fn check_sizes(spec: &BridgeSpec, subscriber: &Subscriber) -> Result<
 /// Returns the session under which the channel is sent.
 ///
 /// - A channel that a bridge received keeps its session, unless the spec names one. So hosts farther away see the same stream.
-/// - Any other channel has a session of its own, whose term [`Terms`] chooses. `heard` returns the highest term of other senders on the
-///   lines, up to its argument.
+/// - Any other channel has a session of its own, whose term [`Terms`] chooses. `heard` returns the highest term of the sessions of other
+///   senders, but at most its argument.
 ///
 /// A publisher that takes over the channel continues its session. A channel that is replaced begins another session.
 pub(super) fn session_of(

@@ -24,7 +24,7 @@ use crate::thread::{Clock, wall_ns};
 
 /// The last part of a wait for the share of the link, in nanoseconds. The thread spins for this part.
 const SPIN_NS: u64 = 50_000;
-/// The longest time for which a thread that waits for the share of the link does not check the stop flag.
+/// A thread that waits for the share of the link checks the stop flag at least this often, in nanoseconds.
 const LONGEST_WAIT: Duration = Duration::from_millis(20);
 
 /// The lines of the other profile and their sender. Only an egress that sends both profiles has such lines.
@@ -243,7 +243,7 @@ impl Outlet {
         }
     }
 
-    /// Sends the pulse that is due while messages flow. Only native lines have such pulses.
+    /// If a pulse is due, sends it. A pulse is a packet with the sender's state, which native lines also send while messages flow.
     pub(super) fn send_pulse(&mut self, now_ns: u64) {
         if self.native.is_some() {
             self.send_idle(now_ns);

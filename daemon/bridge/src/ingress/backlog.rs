@@ -8,7 +8,7 @@ use crate::proto::wire::Meta;
 
 /// Bytes of one chunk of the backlog.
 const CHUNK_BYTES: usize = 1 << 20;
-/// The most bytes that the backlog holds. Messages beyond that are dropped, and readers see them as a gap.
+/// The limit for the bytes in the backlog. Further messages are dropped, and readers see them as a gap.
 const MAX_BYTES: usize = 64 << 20;
 
 const MESSAGE: u8 = 0;

@@ -282,8 +282,8 @@ impl IngressInvoker {
     /// Takes at most one batch of datagrams from each socket, publishes their messages, and does what is due. Returns false if there is
     /// nothing more to do.
     ///
-    /// It waits only when the ingress ends: up to half a second until the servers confirm that the leases are returned, and for the channel
-    /// if it is being opened.
+    /// It waits in one case only: when the ingress ends. It then waits up to half a second until the servers confirm that the leases are
+    /// returned. If the channel is just being opened, it waits for that as well.
     #[inline]
     pub fn invoke(&mut self) -> bool {
         self.is_over = self.is_over || !self.receiving.turn();

@@ -288,8 +288,8 @@ impl Receiving {
         self.inlet.counters.host.sends_refused += port.send(to, packet, self.tap.as_ref());
     }
 
-    /// Renews leases early in two cases. A server that left a request unanswered may have restarted and lost its leases. And all leases may
-    /// have expired if this host stood still for a second.
+    /// Renews leases early in two cases. A server that left a request unanswered may have restarted and lost its leases. And if this host
+    /// did not run for a second, all leases may have expired.
     fn doubt_leases(&mut self, now_ns: u64) {
         if self.awake.left_out_ns() - self.left_out_ns >= SECOND_NS {
             self.left_out_ns = self.awake.left_out_ns();

@@ -1,4 +1,4 @@
-//! A clock that counts only the time in which a receiver ran. While a receiver is stopped or gets no CPU, packets wait in its sockets, and
+//! A clock that counts only the time in which a receiver ran. While a receiver is stopped or gets no CPU, packets wait in its sockets. So
 //! this time must not count as silence of the senders.
 
 use super::MILLISECOND_NS;

@@ -232,7 +232,7 @@ counters! {
         requests_repeated,
         /// Losses that were not requested at once, because other receivers probably request the same messages.
         requests_delayed: counter "delayed_requests_total",
-        /// Losses that were repaired before this receiver requested them, because others had requested them.
+        /// Losses that were repaired before this receiver requested them. Other receivers had requested them.
         requests_saved: counter "saved_requests_total",
         /// Repairs for all receivers that contained no message that was missing here.
         repairs_overheard: counter "overheard_repairs_total",

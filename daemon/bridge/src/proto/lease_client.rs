@@ -56,7 +56,7 @@ pub(crate) struct LeaseClient {
     send_at_ns: u64,
     wait_ns: u64,
     tries: u32,
-    /// After this time without any packet, the client renews its lease early, because the server may have restarted.
+    /// If the server sends no packet for this time, the client renews its lease early, because the server may have restarted.
     silence_ns: u64,
     heard_ns: u64,
     asked_ns: u64,

@@ -3,7 +3,7 @@
 //! A new term is needed only if sequences cannot continue. Receivers follow the highest term that is alive, so a new term must be above all
 //! terms that they may have followed.
 //!
-//! A new term is chosen from three kinds of known terms. Each kind is enough if the others are wrong:
+//! A new term is chosen from three kinds of known terms. Any one of the three is enough if the other two are wrong:
 //!
 //! - The terms in the state file and of this host's own sessions are certain.
 //! - The terms that were heard on lines, or that receivers reported, may be forged.

@@ -68,7 +68,7 @@ impl Disk {
         }
     }
 
-    /// Returns a descriptor that is readable when there is an answer.
+    /// Returns a descriptor for waiting. It is readable when the disk thread has answered.
     pub(super) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }

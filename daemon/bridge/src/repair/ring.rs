@@ -10,7 +10,7 @@ use crate::times::Moment;
 pub(super) enum Place {
     /// The ring has the message, or will have it.
     Here,
-    /// The message is in a gap of the channel that ends before this sequence, or the channel is gone.
+    /// The message is in a gap of the channel, and this is the sequence after the gap. Or the channel is gone.
     Lost(u64),
     /// The message was overwritten. The ring's oldest message has this sequence.
     TooOld(u64),

@@ -200,7 +200,7 @@ impl Sending {
         }
     }
 
-    /// Returns the egress's progress. Once its threads have ended, this is where it stopped.
+    /// Returns the egress's progress. After its threads have ended, this is the place where it stopped.
     pub(super) fn stopped(&self) -> Stopped {
         let ring = *self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         let next = self.next.load(Ordering::Acquire);

@@ -167,7 +167,7 @@ impl<'de> Deserialize<'de> for LinkSpeed {
     }
 }
 
-/// The way in which a bridge's thread waits while there is nothing to do.
+/// How a bridge's thread waits while there is nothing to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WaitMode {
@@ -215,7 +215,7 @@ pub struct ReceiveSpec {
     /// If this is `None`, the bridge begins with the first message that it receives.
     pub from: Option<u64>,
     /// The sources from which packets are accepted on the lines, such as `10.0.0.1` or `10.1.0.0/16`. If the list is empty, a line accepts
-    /// only the first source that sends on it, until that source falls silent.
+    /// only the packets of the first source that sends on it. If that source falls silent, the line accepts another one.
     pub sources: Vec<Network>,
     /// The choice of the times that messages of native lines get; `origin` by default.
     pub time: TimeMode,

@@ -111,8 +111,8 @@ pub enum SendRole {
     /// The egress sends as long as it runs.
     #[default]
     Only,
-    /// The egress sends if no peer sends, and takes over when the peer that sends falls silent. With keys, claims are sealed, and all peers need the
-    /// same keys.
+    /// The egress sends if no peer sends. If the peer that sends falls silent, the egress takes over. With keys, claims are sealed, and all
+    /// peers need the same keys.
     Auto,
 }
 
@@ -239,8 +239,8 @@ impl BridgeSpec {
         self.send.as_ref().and_then(|send| send.gate.as_deref())
     }
 
-    /// Returns the channel as the sending bridge reads it: through its gate, if it uses one. Only one of the subscribers of this builder
-    /// may be open at a time.
+    /// Returns the channel as the sending bridge reads it. If the bridge uses a gate, it reads the channel through this gate. Only one of
+    /// the subscribers of this builder may be open at a time.
     pub fn through_gate(&self, channel: &SubscriberBuilder) -> SubscriberBuilder {
         match self.gate() {
             Some(gate) => channel.clone().gate(gate),

@@ -86,7 +86,7 @@ pub enum Phase {
     Leaving,
     /// The session is over. The bridge repeats its end and serves repairs.
     Ending,
-    /// The bridge has stopped because it was told to, or because the session is over.
+    /// The bridge has stopped. Either it was told to stop, or the session is over.
     Ended,
     /// The bridge has stopped because of an error.
     Failed,
@@ -150,7 +150,7 @@ impl Life {
         *self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes the session of another feed that begins to arrive, or `None` if it no longer arrives.
+    /// Notes the session of another feed that has begun to arrive. `None` means that no other feed arrives any more.
     pub(crate) fn note_stranger(&self, session: Option<Session>) {
         *self.stranger.lock().unwrap_or_else(PoisonError::into_inner) = session;
     }
@@ -170,7 +170,7 @@ impl Life {
         &self.waiting
     }
 
-    /// Returns the error because of which the bridge failed, if it has failed.
+    /// Returns the error if the bridge has failed.
     pub fn error(&self) -> Option<String> {
         self.error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

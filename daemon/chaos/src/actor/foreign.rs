@@ -38,8 +38,7 @@ impl Foreign {
         }
     }
 
-    /// Receives the available events. Returns their number, and the kind of the failure that followed them, if there
-    /// was one.
+    /// Receives the available events. Returns their number. If a failure followed them, also returns its kind.
     pub(super) fn call(
         &mut self,
         recorder: &mut Recorder,

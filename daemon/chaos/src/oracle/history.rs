@@ -13,7 +13,7 @@ use std::path::Path;
 pub struct History {
     /// The profile of the story.
     pub profile: Option<Profile>,
-    /// The channels that were strict from the beginning, so that each publisher had its own segment.
+    /// The channels that were strict from the beginning. On these, each publisher had its own segment.
     pub strict: Vec<String>,
     /// The hosts, if there are several with networks of their own.
     pub net: Option<Net>,

@@ -256,7 +256,7 @@ impl World<'_> {
         self.note(super::ended(daemon.name.to_owned(), status, status.is_none(), daemon.said()))
     }
 
-    /// Tests that `shmcast pub` publishes whole lines, and not a line that an interruption cut off.
+    /// Tests that `shmcast pub` publishes only whole lines. If it is interrupted within a line, it must not publish the first part.
     pub(super) fn pipe(&mut self, lines: u8) -> Result<bool> {
         if !self.daemons.is_empty() {
             return Ok(false);

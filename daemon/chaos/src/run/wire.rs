@@ -57,8 +57,8 @@ const FIRST_PORT: u16 = 10_000;
 const PORTS: u16 = 2000;
 const PROCESSES: u16 = 10;
 
-/// Returns the first of the ports that belong to this process. Another process of this program gets other ports, because
-/// this process keeps a socket whose name contains the range.
+/// Returns the first of the ports that belong to this process. This process has a socket whose name contains the range of ports. So other
+/// processes of this program get other ports.
 fn own_ports() -> Result<u16> {
     static OWN: OnceLock<Option<(u16, UnixDatagram)>> = OnceLock::new();
     let claim = |at: u16| {

@@ -86,7 +86,7 @@ pub(crate) struct Log {
     stores_after: Arc<AtomicU64>,
 }
 
-/// Returns the entry number after which a server would have stored an append that it refused.
+/// Returns the number of the entry after which a server would have stored the refused append.
 fn stores_after(error: &PublishError) -> Option<u64> {
     let text = std::error::Error::source(error)?.to_string();
     let (_, number) = text.split_once("wrong last sequence: ")?;

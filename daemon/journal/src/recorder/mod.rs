@@ -180,8 +180,8 @@ impl Recorder {
     /// If the directory has a journal of this stream, the recording continues at its end. Messages that the ring no longer has are recorded
     /// as lost. If there is no journal of this stream, the recording begins at the subscriber's position.
     ///
-    /// Open the subscriber with [`History::Never`](shmcast::History::Never). A subscriber that reads a journal might read the one that this
-    /// recorder writes. Then messages would be recorded twice, or the recorder would wait for itself after a lap.
+    /// Open the subscriber with [`History::Never`](shmcast::History::Never), so that it never reads a journal. Otherwise it might read the
+    /// journal that this recorder writes. Messages would then be recorded twice, or the recorder would wait for itself after a lap.
     ///
     /// # Errors
     /// [`RecordError`]. After an error nothing is recorded.

@@ -315,7 +315,7 @@ impl Endpoint {
         }
     }
 
-    /// Stops the endpoint. Returns the state from which another endpoint can continue, if that is needed.
+    /// Stops the endpoint. If another endpoint must continue, returns the state from which it can.
     pub(super) fn into_stopped(self) -> Option<Stopped> {
         match self {
             Self::Send(egress) => Some(egress.into_stopped()),

@@ -144,7 +144,7 @@ impl Bridges {
         self.configured().get(name).map(|bridge| bridge.spec.channel.clone())
     }
 
-    /// Returns the state and counters of all bridges in order of their names, and then those of leaving bridges.
+    /// Returns the state and counters of all bridges in order of their names. The leaving bridges come last.
     pub fn figures(&self) -> Vec<BridgeFigures> {
         let mut figures: Vec<_> = self.configured().values().map(ConfiguredBridge::figures).collect();
         figures.extend(self.leaving().iter().map(ConfiguredBridge::figures));
@@ -262,7 +262,7 @@ impl Work {
         }
     }
 
-    /// Keeps the bridges that stay, under their present names. Returns the others, each with its fate.
+    /// Keeps the bridges that stay, with their present names. Returns the others, with the decision about each.
     fn keep_what_stays(&self, wanted: &[BridgeSpec]) -> Vec<(ConfiguredBridge, Fate)> {
         let mut configured = self.bridges.configured();
         let old: Vec<BridgeSpec> = configured.values().map(|bridge| bridge.spec.clone()).collect();

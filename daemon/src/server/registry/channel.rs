@@ -110,7 +110,7 @@ impl Channel {
         hosted.expect("a channel without current memory has a spare")
     }
 
-    /// Whether the segment that the charter names was lost with the earlier daemon, and no program has brought it back.
+    /// Whether the segment that the charter names is lost: it was lost with the earlier daemon, and no program has brought it back.
     pub(super) fn is_lost(&self) -> bool {
         self.current.is_none()
     }
@@ -349,7 +349,7 @@ impl Channel {
         }
     }
 
-    /// Returns the generation and epoch of a publisher that died without closing the channel, if no other publisher has followed.
+    /// Returns the generation and epoch of the last publisher, if it died without closing the channel.
     pub(super) fn dead_publisher(&self) -> Option<(u64, u64)> {
         let entry = self.entry();
         let epoch = self.current.as_ref()?.dead_publisher(entry.epoch)?;

@@ -182,7 +182,7 @@ impl Registry {
 
     /// Grants a reader the segment, the lock, a page and the charter.
     ///
-    /// - With a `bell`, which is taken, the reader is woken when there is something to read.
+    /// - If `bell` is given, this call takes the bell. The reader is then woken when there is something to read.
     /// - A hidden reader is not shown by tools.
     /// - A reader that watches learns when the publisher dies, or at once if the publisher is already dead.
     ///

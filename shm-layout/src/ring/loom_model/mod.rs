@@ -1,7 +1,7 @@
 //! Models of the protocol for loom, which tries every order of steps and every stale value that the memory model allows.
 //!
-//! Each model is a [`Story`] of one writer and its readers that must hold in all executions. `tests/loom.rs` runs the models. It runs them
-//! again for each mutant of the protocol, and each mutant must break at least one model.
+//! Each model is a [`Story`] of one writer and its readers. What the story demands must hold in all executions. `tests/loom.rs` runs the
+//! models. It runs them again for each mutant of the protocol, and each mutant must break at least one model.
 
 mod board;
 mod charter;

@@ -138,7 +138,7 @@ pub(super) struct Story {
     geometry: Geometry,
     writer: Option<Writer>,
     records: Vec<Record>,
-    /// The record that the last writer was writing when it died, and the place at which it began.
+    /// The last record of a writer that died while it wrote the record, and the place at which the record begins.
     dying: Option<(Place, What)>,
 }
 
@@ -410,7 +410,7 @@ impl Story {
         }
     }
 
-    /// Whether a reader at a place finds out that it was lapped, and whether the place has a sequence of this ring.
+    /// Whether a reader at a place finds out that it was lapped. Also whether the place has a sequence of this ring.
     fn is_overwritten(&self, place: Place) -> bool {
         let frontier = self.cells.header[FRONTIER].load(Ordering::Relaxed);
         let is_sequence =

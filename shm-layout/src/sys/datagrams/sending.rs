@@ -9,7 +9,8 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr;
 
-/// Most bytes of datagrams that are sent as one segmented packet: a little less than a datagram of IPv4 can have.
+/// The limit for the bytes of datagrams that are sent as one segmented packet. It is a little less than the size of the largest IPv4
+/// datagram.
 const MOST_SEGMENTED_BYTES: usize = 65_000;
 
 /// The result of sending a batch.

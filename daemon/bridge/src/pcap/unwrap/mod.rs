@@ -40,7 +40,7 @@ pub const HELD_PACKETS: usize = 1_024;
 /// The number of packets of the next session after which the receiver follows that session. Until then, late packets of the last session
 /// may arrive.
 pub const LATE_PACKETS: usize = 64;
-/// A packet that is further ahead than this number of messages is accepted only if two others confirm it.
+/// A limit in messages. A packet that is further ahead is accepted only if two others confirm it.
 pub const FAR_MESSAGES: u64 = 1 << 16;
 
 /// The number of packets that must agree before the receiver jumps far ahead.

@@ -7,7 +7,7 @@ use crate::proto::session::Session;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// The most earlier sessions that are remembered, and the most sessions that the report names.
+/// The limit for the earlier sessions that are remembered, and for the sessions that the report names.
 const REMEMBERED: usize = 256;
 /// The first packet of a session may have a wrong sequence that is far off. Its sequence is compared with those of this many packets of the
 /// session.

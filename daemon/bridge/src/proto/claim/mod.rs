@@ -33,7 +33,7 @@ mod tests;
 const APART: usize = 64;
 /// The additional wait of each rank, in nanoseconds. A rank waits longer than the next lower one by this time.
 const RANK_NS: u64 = 4 * MILLISECOND_NS;
-/// The silence after which an egress that sends no claims counts as dead, in nanoseconds. An egress without claims sends a heartbeat each
+/// An egress that sends no claims counts as dead after a silence of this length, in nanoseconds. Such an egress sends a heartbeat each
 /// second.
 const SILENT_NS: u64 = 3 * SECOND_NS;
 /// If we cannot receive an egress's packets, we yield to it after this many of its claims.
@@ -293,8 +293,8 @@ impl Election {
 
     /// Makes this egress active, as an operator asked. Does nothing if the egress is active already.
     ///
-    /// If this egress knows the sequence that the active sender has sent, it becomes active at once. Otherwise it waits for the active
-    /// sender's claim. If no claim arrives in three times `takeover_ms`, no sender is active, and this egress becomes active.
+    /// If this egress knows the sequence up to which the active sender has sent, it becomes active at once. Otherwise it waits for the
+    /// active sender's claim. If no claim arrives in three times `takeover_ms`, there is no active sender, and this egress becomes active.
     pub(crate) fn order(&mut self, now_ns: u64) {
         if self.role != Role::Active && self.ordered_until_ns.is_none() {
             self.ordered_until_ns = Some(now_ns + 3 * self.config.takeover_ns);
@@ -333,7 +333,7 @@ impl Election {
         }
     }
 
-    /// Takes over if that is due. Returns the step that the egress must take.
+    /// If a takeover is due, takes over. Returns the step that the egress must take.
     pub(crate) fn poll(&mut self, now_ns: u64) -> Option<Step> {
         let is_known = self.other.is_some() || self.packets >= APART;
         let is_ordered = self.ordered_until_ns.is_some();
@@ -409,7 +409,7 @@ impl Election {
         if self.role == Role::Active { self.claim } else { self.highest }
     }
 
-    /// Returns how often this egress has begun to send, and how often it has yielded.
+    /// Returns two counts: how often this egress has begun to send, and how often it has yielded to another one.
     pub(crate) fn changes(&self) -> (u64, u64) {
         (self.takeovers, self.yields)
     }

@@ -283,8 +283,8 @@ impl LeaseServer {
 
     /// Removes the old lease of a receiver that returns from another port or address. Returns whether it did.
     ///
-    /// If only the port differs, the old lease is removed at once. If the address differs, it is removed only if it was not renewed in
-    /// time, so that nobody can take another receiver's lease.
+    /// If only the port differs, the old lease is removed at once. If the address differs, it is removed only if it is overdue. Otherwise
+    /// an attacker could take another receiver's lease.
     fn replace_own(&mut self, now_ns: u64, from: SocketAddr, lease: &Lease) -> bool {
         let is_own = |(address, other): &(&SocketAddr, &Lease)| {
             let is_same =
@@ -298,8 +298,8 @@ impl LeaseServer {
         is_replaced.is_some()
     }
 
-    /// Whether another lease may be granted. If the limits are reached, this ends the lease that is overdue for the longest time, if there
-    /// is one.
+    /// Whether another lease may be granted. If a limit is reached, first ends the lease that is overdue for the longest time. If none is
+    /// overdue, returns false.
     fn make_room(&mut self, now_ns: u64, from: SocketAddr, lease: &Lease) -> bool {
         let LeaseConfig { max_leases, max_proved, leases_per_source, .. } = self.config;
         let of_source = |address: &SocketAddr, _: &Lease| address.ip() == from.ip();
@@ -382,7 +382,7 @@ impl LeaseServer {
         self.leases.iter().filter(move |(_, lease)| is_live(lease)).map(|(address, _)| *address)
     }
 
-    /// Whether a client at this address has a lease, and so has proved its address.
+    /// Whether a client at this address has a lease. If it has, its address is proved.
     pub(crate) fn is_proved(&self, now_ns: u64, address: SocketAddr) -> bool {
         self.leases.get(&address).is_some_and(|lease| lease.ends_ns > now_ns)
     }

@@ -19,7 +19,7 @@ const JUMP_WITNESSES: u32 = 3;
 const JUMP_NS: u64 = MILLISECOND_NS;
 /// The number of packets of a line that it takes to contradict a claim. Their sequences must be in order, and below the claim.
 const CONTRADICTIONS: u32 = 4;
-/// A claim is believed after a line has repeated it for this time and sent nothing else, in nanoseconds.
+/// If a line has repeated a claim for this time and sent nothing else, the claim is believed, in nanoseconds.
 const REPEATED_NS: u64 = SECOND_NS;
 /// An end is believed if it arrives again from another line or server, or again after this time, in nanoseconds. Copies of one packet
 /// arrive together.
@@ -29,7 +29,7 @@ const ENDS: u32 = 3;
 /// A jump of the sequences is plausible if it is at most the number of messages that the feed delivered in this time, in nanoseconds.
 const BELIEVED_NS: u64 = SECOND_NS / 4;
 
-/// Packets that are so far ahead that the receiver does not believe one of them alone.
+/// Packets so far ahead of the others that the receiver believes them only if several agree.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Jump {
     first: u64,

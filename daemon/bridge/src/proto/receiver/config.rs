@@ -21,7 +21,7 @@ pub struct ReceiverConfig {
     /// The limit for packets that are ahead, in messages. If a packet is further ahead, the receiver believes it only after other packets
     /// have confirmed it. If the feed delivered more messages than this in the last 250 ms, that number is the limit.
     pub max_jump: u64,
-    /// If this is true, the receiver believes each packet without a second packet that confirms it. Set it only for packets of a capture
+    /// Whether the receiver believes each packet without a second packet that confirms it. Set this to true only for packets of a capture
     /// file, because nobody can forge packets into a file while it is read.
     pub trusts: bool,
     /// The configuration of the repair of holes.

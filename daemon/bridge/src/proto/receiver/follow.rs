@@ -8,8 +8,8 @@
 //! | silent, or ended | any that fits, but on native lines no other channel's | after three packets |
 //!
 //! On native lines every session belongs to a channel of shmcast, except for a mirror of a feed of another make. So a session with another
-//! tag belongs to another channel. The receiver does not follow such a session even if the followed session is silent, because it must not
-//! mix the messages of two channels.
+//! tag belongs to another channel. The receiver must not mix the messages of two channels. For this reason it does not follow such a
+//! session, even if the followed session is silent.
 //!
 //! On plain lines, a session with another tag may be the same feed: senders of other makes may choose a new name for each day's session.
 //!

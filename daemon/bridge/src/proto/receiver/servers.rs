@@ -53,7 +53,8 @@ impl Receiver {
         self.gaps.note_rtt(server, rtt_ns);
     }
 
-    /// Notes that a server told all receivers that it will send nothing for a while. A pause that is too long is shortened.
+    /// Notes that a server will send nothing for a while. The server has told all receivers. If the announced pause is too long, a shorter
+    /// pause is noted.
     pub(crate) fn handle_pause(&mut self, now_ns: u64, server: usize, (session, wait_ns): (Session, u64)) {
         self.gaps.note_ours(server);
         if self.session == Some(session) {

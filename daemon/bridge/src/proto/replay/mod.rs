@@ -41,7 +41,7 @@ pub use native::{Emit, Exchange, Piece, Read};
 pub use past::{MAX_WAITING, Past, PastCounters};
 pub use shelf::{Block, Fetched};
 
-/// The most bytes that a source without proof gets, as a multiple of the bytes that it sent.
+/// A source without a proved address gets at most as many bytes as it sent, multiplied by this number.
 pub const UNPROVED_FACTOR: usize = 3;
 /// The default rate of replies to one source, in bytes a second.
 pub const SOURCE_RATE_BYTES: u64 = 25_000_000;

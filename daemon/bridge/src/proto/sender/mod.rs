@@ -109,7 +109,7 @@ pub struct Sender {
     open: Open,
     /// Numbers and seals the packets of a native line; `None` on a plain line.
     native: Option<Sealer>,
-    /// The number of bytes of the next message that are in fragments already, in this batch or an earlier one.
+    /// The number of bytes of the next message that were already sent or packed as fragments.
     part: usize,
     /// The start of the schedule of heartbeats: the time of the last data, of the start, or of the end of the session.
     quiet_since_ns: u64,
@@ -305,8 +305,8 @@ impl Sender {
         }
     }
 
-    /// Whether the session has ended, and its end was repeated for long enough. At least [`LEAST_ENDS`] ends must have been sent, because a
-    /// receiver does not believe an end that it receives only once.
+    /// Whether the session has ended, and its end was repeated for long enough. At least [`LEAST_ENDS`] end packets must have been sent,
+    /// because a receiver does not believe a single one.
     pub(crate) fn is_finished(&self, now_ns: u64) -> bool {
         let has_lingered = |ended_ns| now_ns.saturating_sub(ended_ns) >= self.config.linger_ns;
         self.counters.ends >= LEAST_ENDS && self.ended_ns.is_some_and(has_lingered)

@@ -45,7 +45,7 @@ impl Cursor<'_> {
     }
 
     /// Whether at least one copy of each message survives on its way to this reader. On a strict channel, senders and their servers have
-    /// only the last publisher's ring.
+    /// only the ring of the last publisher.
     pub(super) fn is_whole(&self) -> bool {
         let is_strict = self.history.strict.contains(&self.reader.channel);
         self.is_carried() || self.history.net.is_some() && !is_strict
@@ -133,7 +133,7 @@ impl Cursor<'_> {
             || self.history.deeds.iter().any(is_segmented)
     }
 
-    /// Whether the story did something that may destroy every copy of a message on its way to the far host.
+    /// Whether the story did something that may destroy all copies of a message that is on its way to the far host.
     pub(super) fn is_line_broken(&self) -> bool {
         self.history.deeds.iter().any(|entry| match &entry.what {
             Deed::Step { step, .. } => matches!(

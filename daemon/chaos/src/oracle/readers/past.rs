@@ -69,8 +69,8 @@ impl Cursor<'_> {
         }
     }
 
-    /// Whether the daemon had no journal for a while. It then passes no files to readers, and readers that attach then do not ask for
-    /// them later.
+    /// Whether the daemon had no journal for a while. During this time it passed no files to readers. Readers that attached then did not
+    /// ask for files later.
     fn was_given_up(&self) -> bool {
         self.history.deeds.iter().any(|entry| match &entry.what {
             Deed::Step { step, .. } => {

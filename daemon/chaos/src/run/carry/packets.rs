@@ -61,7 +61,7 @@ fn name(wire: &Wire) -> Option<Name> {
     wire.header().and_then(|header| header[..10].try_into().ok())
 }
 
-/// Returns the name of the session that is `by` epochs later than this one. The last six characters of a name are its epoch in base 36.
+/// Returns the name of a later session: its epoch is higher by `by`. The last six characters of a name are its epoch in base 36.
 fn later(mut name: Name, by: u8) -> Name {
     let digit = name[9];
     let value = if digit.is_ascii_digit() { digit - b'0' } else { digit.wrapping_sub(b'A').wrapping_add(10) };

@@ -121,7 +121,7 @@ pub struct Writer {
     may_follow: bool,
     /// Until this time the writer may append after any block, because it was ordered to take over.
     ordered_until_ns: u64,
-    /// Whether this writer has replaced another one and must still append its takeover block.
+    /// Whether this writer has taken over from another one, and must still append the block that announces this.
     takes_over: bool,
     /// Until this time, a rival's pulse does not cause another read of the last block.
     heed_ns: u64,
@@ -348,8 +348,8 @@ impl Writer {
         self.state == State::Run && self.resume.is_none() && self.window.len() < most
     }
 
-    /// Returns the takeover block, if this writer has replaced another one and has not announced it. Call this before
-    /// [`append`](Self::append).
+    /// Returns the block that announces a takeover, if this writer has taken over from another one and has not announced it yet. Call this
+    /// before [`append`](Self::append).
     pub fn take_takeover(&mut self, now_ns: u64, clock_error: u16) -> Option<Append> {
         let next = self.stored.filter(|_| self.takes_over && self.has_room())?;
         self.takes_over = false;
