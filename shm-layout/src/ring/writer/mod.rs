@@ -73,10 +73,9 @@ impl Writer {
     /// The epoch grows by one. Unless the ring is new, readers find an epoch record in the stream. Cost: a walk over at most about 128
     /// records, and the stores for one chunk.
     ///
+    /// # Errors
     /// [`TakeOverError::Superseded`]; or [`TakeOverError::Locate`] if the walk finds bytes that no correct writer leaves. The ring is then
     /// unchanged.
-    /// [`TakeOverError::Superseded`]; or [`TakeOverError::Locate`] when the walk finds bytes that no correct writer leaves. Then the ring
-    /// is unchanged.
     pub(crate) fn take_over(
         cells: RingCells,
         geometry: Geometry,
