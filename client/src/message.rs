@@ -162,8 +162,8 @@ pub enum RecvError {
          again"
     )]
     Unmapped,
-    /// Another segment has replaced this one, or the segment's file was removed. A reader that receives no messages notices the removal
-    /// within about a second. New subscribers do not receive messages that are published into the removed file.
+    /// Another segment has replaced this one, or the segment's file was removed. A reader that receives no messages notices a removal
+    /// within about a second. New subscribers do not receive messages that are published into a removed file.
     #[error("the channel was removed, or has moved to a new segment: subscribe again")]
     Superseded,
     /// This subscriber is a copy that `fork` made in a child process. Nothing was consumed.

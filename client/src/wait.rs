@@ -26,8 +26,8 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Wait {
-    /// Polls without a pause, except for the pauses described above. Gives the lowest latency, and keeps one core at 100 %. Use it for no
-    /// more readers than there are free cores.
+    /// Polls without a pause, except for the pauses of a reader that is faster than the publisher. Gives the lowest latency, and keeps one
+    /// core at 100 %. Use it for no more readers than there are free cores.
     Spin,
     /// Polls as `Spin` does, for the highest rate. In two cases a reader lets the publisher get ahead for [`BURST_PAUSE`]: it catches up
     /// with the publisher in the middle of a burst, or it takes batches and gets within [`BURST_CLOSE`] messages of the publisher.

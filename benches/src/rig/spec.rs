@@ -145,7 +145,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// The two hosts of a round, and the program that sends messages from one to the other.
+/// The two hosts of a round. Also the program that sends messages from one host to the other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wire {
     /// Network namespace of the sending host.

@@ -54,7 +54,7 @@ impl Folder {
         Ok(Self { fd: open(CWD, path, FOLDER | OFlags::NOFOLLOW, Mode::empty())?, path: path.to_owned() })
     }
 
-    /// Opens the directory `name` in this one. Refuses a link with [`io::ErrorKind::NotADirectory`].
+    /// Opens the directory `name`, which is an entry of this directory. Refuses a link with [`io::ErrorKind::NotADirectory`].
     pub(crate) fn folder(&self, name: impl AsRef<OsStr>) -> io::Result<Self> {
         let name = name.as_ref();
         let flags = if fault!("links_are_followed") { FOLDER } else { FOLDER | OFlags::NOFOLLOW };

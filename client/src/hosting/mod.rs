@@ -69,7 +69,7 @@ pub struct HostedSpec {
 }
 
 impl HostedSpec {
-    /// Checks whether such a channel can be made. Does not check whether there is enough memory. Makes nothing.
+    /// Checks whether a channel with this spec can be made. Does not check whether there is enough memory. Makes nothing.
     ///
     /// # Errors
     /// [`ChannelError::Name`], [`ChannelError::Geometry`], or [`ChannelError::Segment`] for labels that do not fit.

@@ -41,7 +41,7 @@ pub struct Records {
     messages: usize,
     /// The sequence of the first message.
     first: u64,
-    /// The same as [`Message::conflated`]. A message of the board is the only one in its batch.
+    /// How many messages of the key were left out, as in [`Message::conflated`]. A message of the board is the only one in its batch.
     conflated: Option<u64>,
     event: Option<Event<'static>>,
 }
@@ -159,7 +159,7 @@ impl Records {
         self.bytes += bytes;
     }
 
-    /// Counts a message whose payload was copied to its position after the other records.
+    /// Counts a message. The caller has copied the message's payload to its position after the other records.
     fn push(&mut self, copied: &Copied) {
         put_header(self.room(), copied);
         self.add(1, record_bytes(copied.length as u64) as usize, copied.sequence);

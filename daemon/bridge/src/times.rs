@@ -16,7 +16,7 @@ use super::thread::wall_ns;
 /// If two readings of the channel's clock are less than this apart, the reading of the wall clock between them is exact enough, in
 /// nanoseconds.
 const CLOSE_NS: u64 = 1_000;
-/// How often both clocks are read at most, until the readings are close together.
+/// The limit for repeated readings. Both clocks are read again until the readings are close together, but at most this often.
 const READINGS: usize = 8;
 
 /// One moment on both clocks.

@@ -67,7 +67,7 @@ struct Cli {
     /// Go on after this many stories that failed
     #[arg(long, value_name = "N", default_value_t = 5)]
     failures: usize,
-    /// Leave out stories in which every pair of a feature and an event has been played before
+    /// Leave out stories that play no new pair of a feature and an event
     #[arg(long, conflicts_with = "story")]
     pairs: bool,
     /// Say how often each pair of steps met in one story

@@ -68,7 +68,7 @@ pub fn unwritable(e: io::Error) -> io::Error {
     io::Error::new(e.kind(), Unwritable(e))
 }
 
-/// Whether the error says that the other end of our stdout, such as a pipe, has been closed.
+/// Whether the error says that our stdout has no reader any more, for example because the other end of a pipe was closed.
 #[must_use]
 pub fn has_reader_left(error: &Error) -> bool {
     let causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>()?.get_ref());

@@ -25,7 +25,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Handles both signals from now on.
+    /// Handles Ctrl-C and SIGTERM from now on.
     ///
     /// # Errors
     /// The system refuses a handler.

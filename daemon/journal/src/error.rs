@@ -36,7 +36,8 @@ pub enum RecordError {
     /// The directory cannot be read, or has the journal of another channel, or has files outside of the streams' folders.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The journal has later sequences than the channel, although both have the same stream. The ring may be an older copy.
+    /// The journal has later sequences than the channel, although the journal and the channel have the same stream. The ring may be an
+    /// older copy.
     #[error(
         "{}: the journal is at sequence {journal}, and the channel, of the same stream, at {channel}: it would give sequences again that \
          the journal has: begin the channel anew, or move this journal away", path.display()

@@ -27,7 +27,7 @@ pub(super) struct Args {
     /// The directory of the release
     dir: PathBuf,
 
-    /// The public key: a file of minisign, or the second line of such a file. Do not take the key from the place of the release
+    /// The public key: a file of minisign, or the second line of such a file. Do not take it from the place from which you got the release
     #[arg(long, value_name = "KEY")]
     key: String,
 

@@ -72,8 +72,8 @@ impl LeftOut {
         remove_at(value.get_mut(), at)
     }
 
-    /// Gives a required field its substitute value, so that the other fields can be read. Returns false if `field` is not a required field
-    /// of this kind.
+    /// Gives the required field `field` its substitute value, so that the other fields can be read. Returns false if this kind of table
+    /// does not require the field.
     fn put_in(&mut self, field: &str, kind: &Kind, value: &mut Spanned<DeValue<'_>>) -> bool {
         let Some((name, text)) = kind.required.iter().find(|(name, _)| *name == field) else { return false };
         let DeValue::Table(table) = value.get_mut() else { return false };

@@ -95,7 +95,7 @@ fn run(check: &Check, host: &Host) -> Finding {
     }
 }
 
-/// Returns the step after which an unknown result may become known, if there is such a step.
+/// If the result of a check is unknown, returns the step after which it may become known. Returns `None` if there is no such step.
 fn learn_more(id: &str, unread: &Unread) -> Option<Mend> {
     match unread {
         Unread::Denied { .. } => Some(Mend::new(format!("sudo shmcast doctor {id}"), "nothing to keep")),

@@ -226,8 +226,8 @@ impl<'a> Probe<'a> {
         Ok(grouped)
     }
 
-    /// Returns the value of `name=` on the kernel's command line; `None` if there is no such value. If there are several, the last one
-    /// counts.
+    /// Returns the value of `name=` on the kernel's command line; `None` if the name is not there. If it is there several times, the last
+    /// value counts.
     pub(super) fn boot_parameter(&mut self, name: &str) -> Result<Option<String>, Unread> {
         let line = self.quiet("/proc/cmdline")?;
         let value = |word: &str| match word.split_once('=') {

@@ -224,7 +224,7 @@ async fn serve_until_told(
     }
 }
 
-/// After these pauses, accepts programs that were not attached before.
+/// Waits for these pauses, and then accepts programs that were not attached to an earlier daemon.
 fn admit_newcomers(shared: Arc<ServerState>, pauses: &'static [Duration]) {
     tokio::spawn(async move {
         for pause in pauses {

@@ -38,7 +38,7 @@ pub struct FileHeader {
     pub salt: u64,
     /// The sequence due at the first frame.
     pub sequence: u64,
-    /// The last epoch that the journal has at that point; 0 if it has none. After a loss, the publisher may have a later epoch.
+    /// The last epoch that the journal had when the file was made; 0 if it had none. After a loss, the publisher may have a later epoch.
     pub epoch: u64,
     /// Wall clock when the file was made, in nanoseconds since 1970.
     pub wall_ns: u64,

@@ -22,8 +22,8 @@ const USUAL: Pace = Pace::Every(10_000);
 /// Bytes of the file system that is frozen.
 const DISK: u64 = 3 << 30;
 
-/// A figure of a publisher's cost: its name, how to read it, and the largest allowed ratio to the figure of the
-/// other round.
+/// A figure of a publisher's cost: its name, how to read it, and the largest allowed ratio between a round with a recorder and a round
+/// without one.
 struct Share {
     name: &'static str,
     of: fn(&Cost) -> f64,

@@ -129,7 +129,7 @@ pub fn together<T: DeserializeOwned>(program: &Path, roles: &[Role]) -> Result<V
     Ok(reports)
 }
 
-/// Runs one recorder after the other. Kills each when it has made its number of messages durable. The publisher does not
+/// Runs several recorders, one after the other. When a recorder has made its number of messages durable, kills it. The publisher does not
 /// wait for recorders, so the next recorder may have to report a loss.
 ///
 /// # Errors

@@ -27,7 +27,7 @@ const SPIN_NS: u64 = 50_000;
 /// A thread that waits for the share of the link checks the stop flag at least this often, in nanoseconds.
 const LONGEST_WAIT: Duration = Duration::from_millis(20);
 
-/// The lines of the other profile and their sender. Only an egress that sends both profiles has such lines.
+/// An egress may send two profiles: plain and native. This field has the lines of the second profile and their sender.
 pub(super) struct Second {
     pub(super) sender: Sender,
     pub(super) lines: Vec<Line>,

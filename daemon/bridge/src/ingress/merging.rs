@@ -16,7 +16,7 @@ pub(super) struct Merging {
     is_on: bool,
     /// The packets of this window that arrived together with others.
     together: usize,
-    /// The number of consecutive windows with fewer than `MANY` such packets.
+    /// The number of consecutive windows in which fewer than `MANY` packets arrived together.
     calm: u32,
 }
 

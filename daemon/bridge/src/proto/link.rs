@@ -166,7 +166,7 @@ pub struct Remainder {
     /// The times of the last steps, and the number of live bytes that had been sent at each. The oldest step is at `oldest`.
     steps: [(u64, u64); STEPS],
     oldest: usize,
-    /// The time of the last call of `note_live`, and the number of live bytes at that time.
+    /// The time of the last call of `note_live`, and the number of live bytes that had been sent by then.
     seen: (u64, u64),
 }
 

@@ -50,8 +50,8 @@ pub struct SendSpec {
     pub rank: u8,
     /// With `role = "auto"`: the address on which claims of the other egresses arrive, and from which ours are sent.
     ///
-    /// Use the IP address of a multicast line's interface, on every egress of the stream. If this is so, claims stop an active egress only
-    /// if packets from the same address arrive as well. With another IP address, three claims are enough to stop it.
+    /// Use the IP address of a multicast line's interface, on every egress of the stream. With such addresses, claims stop an active egress
+    /// only if packets from the same address arrive as well. With another IP address, three claims are enough to stop it.
     pub claim_bind: Option<SocketAddr>,
     /// With `role = "auto"`: the `claim_bind` addresses of the other egresses; at most 8. Claims from other addresses are dropped.
     pub peers: Vec<SocketAddr>,

@@ -5,14 +5,14 @@ use super::{PUBLISHERS, READERS, Writer};
 use crate::story::{Plant, Profile, Squatter, Start, Step, Waiting, Whom};
 use fastrand::Rng;
 
-/// A constant that makes this random stream differ from the stream for the other steps.
+/// A constant that makes the random stream of the last scene differ from the stream of the other steps.
 const SALT: u64 = 0x6a09_e667_f3bc_c908;
 /// The publisher of such a scene.
 const PUBLISHER: u8 = PUBLISHERS;
 const READER: u8 = READERS;
 
 impl Writer {
-    /// Adds a last scene to half of the stories, if their profile has such scenes.
+    /// Adds a last scene to half of the stories. Some profiles have no last scenes.
     pub(super) fn end(&mut self, seed: u64) {
         if self.profile == Profile::Hosts {
             return self.end_between_hosts();

@@ -202,7 +202,7 @@ impl Daemon {
         }
     }
 
-    /// Whether programs of the previous daemon may still attach to this one.
+    /// Whether programs that were attached to the previous daemon may still attach to this daemon.
     pub(super) fn is_young(&self) -> bool {
         let ran = if self.is_stopped { self.ran } else { self.since.elapsed() };
         ran < RETURN

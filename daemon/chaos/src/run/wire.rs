@@ -53,7 +53,7 @@ pub(super) struct Wire {
 
 /// The first port that this program uses. The system assigns the ports from here on only to programs that ask for a certain number.
 const FIRST_PORT: u16 = 10_000;
-/// The number of ports of one process of this program, and the largest number of such processes.
+/// The number of ports of one process of this program. Also the largest number of such processes.
 const PORTS: u16 = 2000;
 const PROCESSES: u16 = 10;
 

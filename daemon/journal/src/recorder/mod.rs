@@ -265,11 +265,11 @@ impl Recorder {
         !self.drain.is_finished()
     }
 
-    /// Like [`stop`](Self::stop), for a channel on which nobody publishes any more. `next` is the channel's next sequence. The caller must
-    /// hold the channel's writer lock until this call returns.
+    /// Does the same as [`stop`](Self::stop), for a channel on which nobody publishes any more. `next` is the channel's next sequence. The
+    /// caller must hold the channel's writer lock until this call returns.
     ///
-    /// If the recorder has every message before `next`, it ends the journal with a clean record. Then a later ring of the channel skips no
-    /// sequence.
+    /// If the recorder has every message before `next`, it ends the journal with a clean record. In that case, a later ring of the channel
+    /// skips no sequence.
     ///
     /// # Errors
     /// As [`stop`](Self::stop).

@@ -71,7 +71,7 @@ fn sources(args: &Args) -> Result<Vec<Source<'_>>> {
 
 /// The state of the parts at a sequence.
 enum Found {
-    /// This part has the next message, or a gap of the channel itself at that sequence.
+    /// This part has the next message. Or the channel itself had a gap at the next sequence, and this part has the gap.
     Part(usize),
     /// All parts that reach this sequence record it as lost. Of their losses, this is the shortest one.
     Lost(Loss),

@@ -26,7 +26,8 @@ pub(in crate::cli) struct Item<'a> {
     pub(in crate::cli) entry: Entry<'a>,
     /// The wall clock of a message in nanoseconds since 1970; `None` if the message has no time.
     pub(in crate::cli) wall_ns: Option<u64>,
-    /// The same for any message. A message without a time has the time of the last clock record before it.
+    /// The wall clock of any message in nanoseconds since 1970. If the message has no time, this is the time of the last clock record
+    /// before it.
     pub(in crate::cli) about_ns: Option<u64>,
     /// The header of the file that it comes from.
     pub(in crate::cli) header: &'a FileHeader,

@@ -27,7 +27,7 @@ struct Post {
     value: Option<u64>,
 }
 
-/// Messages that are published before the others, for several models.
+/// Messages that are published first. Several models use them.
 const ONE: &[Post] = &[post(7, 1)];
 const TWO: &[Post] = &[post(7, 1), post(8, 2)];
 const GONE: &[Post] = &[post(7, 1), remove(7)];

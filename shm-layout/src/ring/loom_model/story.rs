@@ -253,7 +253,7 @@ impl Story {
         died
     }
 
-    /// Another writer takes over the ring of a writer that died or closed it. The ring must then have every committed record.
+    /// Another writer takes over the ring of a writer that died or has closed the ring. The ring must then have every committed record.
     pub(super) fn take_over(&mut self) {
         let before = self.place();
         self.writer = None;
@@ -476,7 +476,7 @@ fn read_one(
     })
 }
 
-/// Takes all records of the ring: first the records that are copied together, then the others one by one.
+/// Takes all records of the ring. Some are copied together, and the others are then taken one by one.
 fn take(mut reader: Reader) -> Vec<Seen> {
     let mut seen = Vec::new();
     let mut out = [0; 2 * GRANULE as usize];

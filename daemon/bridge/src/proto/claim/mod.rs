@@ -50,7 +50,7 @@ pub enum Role {
     Active,
 }
 
-/// A claim, which one egress sends to the others, in the form of the wire.
+/// A claim in the form of the wire. An egress sends its claims to the other egresses of its stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
     /// The session that the egress sends or would send.

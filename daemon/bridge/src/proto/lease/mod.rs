@@ -268,7 +268,7 @@ impl LeaseServer {
         ControlDatagram::Joined { nonce, cookie, lease_ms, group, place }
     }
 
-    /// Returns the number of leases of this kind, and the number of those that come before this one. Leases are ordered by their receivers'
+    /// Returns the number of leases of this kind, and the position of this lease among them. Leases are ordered by their receivers'
     /// identities. The order is the same at every server. Neighbours in the network are usually not neighbours in this order.
     fn place(&self, from: SocketAddr, lease: &Lease) -> (u16, u16) {
         let count = |number: usize| u16::try_from(number).unwrap_or(u16::MAX);

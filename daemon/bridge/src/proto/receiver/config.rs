@@ -76,7 +76,7 @@ pub enum Delivery<'a> {
         session: Session,
         /// The first sequence that will be delivered, or reported as a gap.
         next: u64,
-        /// The session that was followed before. Its sequence is the one after the last delivered message.
+        /// The session that was followed before. Also the sequence after the last message that was delivered from it.
         previous: Option<(Session, u64)>,
     },
     /// One message.

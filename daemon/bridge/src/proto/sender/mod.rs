@@ -86,7 +86,7 @@ pub enum PushError {
         /// The size of the largest message that fits, in bytes.
         max: usize,
     },
-    /// The message was sent before. This cannot happen with a reader of a ring, because it never goes back.
+    /// The message was sent before. A reader of a ring never goes back, so this cannot happen with a ring.
     #[error("sequence {sequence} comes after {next} was expected: the reader went back")]
     WentBack {
         /// The message's sequence.

@@ -36,7 +36,8 @@ const NEWER: &str = "newer";
 const SESSION: &str = "CHAO";
 /// Time after which messages that no server has are given up.
 const GIVE_UP: &str = "receive.give_up_ms=2000";
-/// The same time for stories without lost packets. In these stories, only messages that do not exist can be given up.
+/// The time after which messages that no server has are given up, in stories without lost packets. In such a story, only messages that do
+/// not exist can be given up.
 const GIVE_UP_AT_ONCE: &str = "receive.give_up_ms=50";
 /// The number of receivers that crash. It is larger than the number of receivers that a server can have at once.
 const CRASHES: usize = 40;

@@ -149,7 +149,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Waits until the writer of the other stream is silent. If a packet of that writer arrives during the wait, returns `None`.
+    /// Waits until the writer of another stream in the log is silent. If a packet of that writer arrives during the wait, returns `None`.
     fn wait_for_other(&mut self, now_ns: u64, head: &Head) -> Option<()> {
         let is_heard = match self.state {
             State::Fenced(heard_ns) => heard_ns > self.met_ns || self.seen != (head.writer, head.number),

@@ -147,7 +147,7 @@ fn one_packet_begins_no_session_and_none_is_lost_by_waiting() {
     assert_eq!(rig.receiver.counters().totals.packets_early, 201);
 }
 
-/// The session sends a heartbeat each second, and some of them are lost.
+/// A test: the session sends a heartbeat each second, and some of the heartbeats are lost.
 #[test]
 fn a_session_that_sends_few_messages_and_is_idle_loses_none() {
     let mut rig = Rig::new(config());
