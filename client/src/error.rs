@@ -43,7 +43,7 @@ pub enum ChannelError {
         /// The publisher or the readers.
         holder: Holder,
     },
-    /// The channel exists with a size or schema other than the requested one.
+    /// The channel exists, but its size or schema is not the requested one.
     #[error(
         "channel {name:?} exists with {what} {found}, not {wanted}: leave it out, or remove the channel first"
     )]
@@ -57,7 +57,7 @@ pub enum ChannelError {
         /// The requested value.
         wanted: u64,
     },
-    /// The channel's messages have a schema other than the requested one.
+    /// The schema of the channel's messages is not the requested one.
     #[error(
         "channel {name:?} has {found}, and {wanted} was asked for: use the type that the channel is for, or another \
          channel; a publisher that makes a channel gives it its schema, and so does the configuration of a daemon that \
@@ -151,7 +151,7 @@ pub enum ChannelError {
         /// The fault that was found.
         why: &'static str,
     },
-    /// A directory or segment exists with a mode other than the requested one.
+    /// A directory or segment exists, but its mode is not the requested one.
     #[error(
         "{} exists with mode {found:04o}, which does not fit {wanted:04o}: leave the mode out, change it with chmod, or \
          remove the channel first",
@@ -173,7 +173,7 @@ pub enum ChannelError {
         /// The owner.
         owner: u32,
     },
-    /// No daemon answers at the socket, or it hung up, or its answer is invalid.
+    /// No daemon answers at the socket, or the daemon closed the connection, or its answer is invalid.
     #[error("daemon at {}: {source}: start shmcastd, or use channels in a directory", socket.display())]
     NoDaemon {
         /// The path of the socket.

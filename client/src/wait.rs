@@ -36,7 +36,7 @@ pub enum Wait {
     /// messages at once from lines that are ready. The price is a delay. A message that comes within [`BURST_WITHIN`] after the first of
     /// [`BURST`] others may be late by that pause. At lower rates there is no difference from `Spin`.
     Burst,
-    /// Polls this many times, then yields the core after each further poll.
+    /// Polls this many times without a pause. After that, yields the core after each poll.
     SpinThenYield(u32),
     /// Yields the core after each poll. Use it if there are more readers than cores. A yield costs 0.5 us if the reader is alone on the
     /// core, and more if there are many.

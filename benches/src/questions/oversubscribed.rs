@@ -1,5 +1,5 @@
-//! What does each way of waiting cost and give, with one receiver that has its own CPU, and with far more receivers
-//! than CPUs?
+//! What does each way of waiting cost, and what does it give? One case has a single receiver with its own CPU, and other cases have far
+//! more receivers than CPUs.
 //!
 //! There is one message of 256 bytes each millisecond. The question measures the latency to the last receiver, the CPU
 //! time and the context switches.

@@ -77,7 +77,7 @@ impl Sheet {
         Self { title: title.into(), header, rows: Vec::new() }
     }
 
-    /// Makes a sheet with a row for each case and contestant of `answer`, in the order in which they first played.
+    /// Makes a sheet of `answer`. It has a row for each case and contestant, in the order in which they first played.
     pub fn of<const N: usize>(
         answer: &Answer,
         title: &str,
@@ -144,7 +144,8 @@ impl Figures<'_> {
         self.answer.contestants(self.case).into_iter().find(is)
     }
 
-    /// Returns the median over the laps of the ratio of this contestant's figure to that of `other`.
+    /// Returns how this contestant's figure compares with that of `other`: the ratio of the two in each lap, and of these ratios the
+    /// median.
     pub fn ratio(&self, other: Option<&Contestant>, of: impl Fn(&Outcome) -> f64) -> String {
         or_dash(other.and_then(|other| self.answer.ratio(self.case, (self.who, other), of)), 2)
     }

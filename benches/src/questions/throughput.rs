@@ -14,7 +14,7 @@ use anyhow::Result;
 /// The title of the answer's table.
 const TITLE: &str = "Back to back to one receiver, both ends bound to a CPU, nothing lost; rates are in millions of messages a second";
 
-/// The size of the ring in bytes. It is larger than the caches of one core. A line then comes back to the writer from the
+/// The size of the ring in bytes. It is larger than the caches of one core. So when the writer needs a line again, the line comes from the
 /// cache that both cores share, and not from the reader's own cache. This makes every ring here faster.
 const RING_BYTES: u64 = 8 << 20;
 

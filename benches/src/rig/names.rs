@@ -42,7 +42,7 @@ pub const BRIDGE_UNBOUND: &str = "bridge-unbound";
 pub const BRIDGE_DEFAULT: &str = "bridge-default";
 /// Like [`BRIDGE_TO_RING`], but the kernel polls the network interface.
 pub const BRIDGE_BUSY_POLL: &str = "bridge-busy-poll";
-/// One UDP datagram for each message, to the other host's address.
+/// Sends one UDP datagram for each message, to the other host's address.
 pub const WIRE_UDP: &str = "wire-udp";
 /// One UDP datagram for each message, to a multicast group.
 pub const WIRE_MULTICAST: &str = "wire-multicast";

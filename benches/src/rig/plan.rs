@@ -1,6 +1,5 @@
-//! Plans of alternating rounds. Each contestant plays once in every lap, so that changes of the machine affect all of them in
-//! the same way. If the machine was not quiet during a round, the round is played again, as long as retries are left.
-//! Otherwise its figures are marked.
+//! Plans of alternating rounds. Each contestant plays once in every lap, so that changes of the machine affect all of them in the same way.
+//! If the machine was not quiet during a round, the round is played again. If no retries are left, the round's figures are marked.
 
 use crate::rig::machine::Machine;
 use crate::rig::names::is_ours;

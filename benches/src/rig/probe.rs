@@ -183,7 +183,7 @@ pub fn resident_kib(pid: u32) -> u64 {
 pub struct Load {
     start: Account,
     since: Instant,
-    /// The CPU time that the round's processes and all ended children had used when the round began.
+    /// The CPU time at the start of the round: the sum for the round's processes and for all children that had ended before.
     used_ns: u64,
 }
 

@@ -172,7 +172,7 @@ impl<'a> Pace<'a> {
         self.counted_from = Some(ticks());
     }
 
-    /// Waits until the next intended time, or returns at once if it has passed. Returns the intended time in ticks.
+    /// Waits until the next intended time. If this time has passed, returns at once. Returns the intended time in ticks.
     #[inline]
     fn wait(&mut self) -> u64 {
         let intended = (self.next >> 16) as u64;

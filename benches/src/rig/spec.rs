@@ -109,7 +109,7 @@ pub struct Spec {
     pub interval_ns: u64,
     /// Bytes of ring for transports that have one.
     pub ring_bytes: u64,
-    /// Whether nothing may be lost. Then the publisher waits for its slowest receiver when the ring is half full, or the
+    /// Whether the round must have no loss. If so, the publisher waits for its slowest receiver when the ring is half full, or the
     /// transport's own flow control makes it wait.
     #[serde(default, skip_serializing_if = "is_default")]
     pub gated: bool,

@@ -83,7 +83,7 @@ fn place(dir: &Path, daemon: Option<&Daemon>) -> String {
 }
 
 impl Pair {
-    /// Makes the testee open the publisher. Tries again if a daemon that has just started refuses it.
+    /// Makes the testee open the channel as its publisher. If a daemon that has just started refuses this, tries again.
     fn create(&mut self) -> Result<()> {
         let until = Instant::now() + Duration::from_secs(60);
         loop {

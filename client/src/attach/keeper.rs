@@ -47,9 +47,10 @@ struct Inner {
     daemon: PathBuf,
     /// The request by which this attachment registers with a new daemon, which does not know it.
     resume: Request,
-    /// The steps that prepare the memory of each segment in which the channel continues.
+    /// The steps that prepare the memory of a segment. They are done for each segment in which the channel continues.
     preparation: Preparation,
-    /// The descriptors that are sent with `resume`: the segment and its lock; for a reader also its page, and its bell if it parks.
+    /// The descriptors that are sent with `resume`: the segment and its lock. For a reader they include its page. If the reader parks, they
+    /// include its bell, too.
     descriptors: Mutex<Vec<Arc<ParentsOnly<File>>>>,
     /// The channel's charter.
     charter: Mutex<File>,
@@ -124,7 +125,7 @@ impl Attachment {
         self.shared.cut_off.load(Ordering::Relaxed)
     }
 
-    /// Whether the daemon reported that the publisher with this generation and epoch has died. Costs one load as long as no publisher has
+    /// Whether the daemon reported the death of the publisher with this generation and epoch. Costs one load as long as no publisher has
     /// died.
     pub(crate) fn has_died(&self, generation: u64, epoch: u64) -> bool {
         let has_died = &self.shared.has_died;
@@ -342,7 +343,7 @@ impl Inner {
         self.rouse();
     }
 
-    /// Stores the channel's charter. Returns it if it differs from the stored one.
+    /// Stores the channel's charter. If it differs from the stored one, returns it.
     fn note_charter(&self, charter: File) -> Option<File> {
         let mut ours = lock(&self.charter);
         if is_same(&charter, &ours) {

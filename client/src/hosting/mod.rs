@@ -1,4 +1,5 @@
-//! The segments and reader pages that a daemon hands out. This module is for programs that own channels on behalf of other programs.
+//! The segments and reader pages that a daemon passes to programs. This module is for programs that own channels on behalf of other
+//! programs.
 //!
 //! All segments and pages are anonymous memory of the hosting user, with a sealed size. So no process can truncate the memory under a map.
 //! Only the host and root can open the memory again for writing. Each reader gets a read-only descriptor that the host opens for this
@@ -58,7 +59,7 @@ pub struct HostedSpec {
     pub schema: (u64, String),
     /// The operator's labels, as `key=value` lines.
     pub labels: String,
-    /// The clock that stamps messages. If it is `None`, or if the counter is not usable, the best clock of this machine stamps them.
+    /// The clock that stamps messages. If this is `None`, or if the counter is not usable, the segment uses the best clock of this machine.
     pub clock: Option<ClockKind>,
     /// The preparation of the memory.
     pub preparation: Preparation,
@@ -369,7 +370,7 @@ impl HostedPage {
         Ok(Self { page: HostPage::open(&file)?, file })
     }
 
-    /// Adopts a page from the reader that holds it. This user has made the page.
+    /// Takes over a page from the reader that has it. This user must have made the page.
     ///
     /// # Errors
     /// `InvalidInput` for any other file.
@@ -424,7 +425,7 @@ fn new_lock(header: &Header) -> Result<File, ChannelError> {
     Ok(lock)
 }
 
-/// Opens the lock file that a program sent. Returns `None` if it is not the lock that the charter names.
+/// Opens the lock file that a program sent. Returns `None` if the charter does not name this lock.
 fn adopt_lock(shown: &File, entry: &Entry) -> io::Result<Option<File>> {
     if !memfd::is_own(shown)? || file_id(shown)?[1] != entry.lock {
         return Ok(None);

@@ -38,7 +38,7 @@ pub(super) struct Fault {
     pub(super) why: FormatError,
 }
 
-/// Walks through the frames of one file. It checks all that it returns: magic, checksums, salt, number and chain.
+/// Walks through the frames of one file. Before it returns a frame, it checks the frame's magic number, checksums, salt, number and chain.
 #[derive(Debug)]
 pub(super) struct Cursor {
     window: Window,

@@ -64,7 +64,7 @@ pub struct Reader {
     is_over: bool,
     /// Wall clock and ticks at the same moment.
     pub(super) clock: Option<(u64, u64)>,
-    /// The time until which the reader does not check for new data.
+    /// Until this time, the reader does not check for new data.
     rest_until: Option<Instant>,
     looked_for_files: Option<Instant>,
     /// The sequence at which the reader continued after retention had removed earlier messages.
@@ -176,7 +176,7 @@ impl Reader {
         self.frame.is_none_or(|frame| frame.left == 0)
     }
 
-    /// Whether retention removed the files before this sequence while this reader was reading.
+    /// Whether retention removed files while this reader was reading: all files before this sequence.
     pub(crate) fn was_trimmed_to(&self, sequence: u64) -> bool {
         self.trimmed == Some(sequence)
     }

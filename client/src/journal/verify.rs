@@ -120,7 +120,7 @@ pub struct Verify<'a> {
     found: Verified,
     /// The sequence due.
     due: Option<u64>,
-    /// Number, salt and chain of the previous file. `None` if the next file need not chain to it.
+    /// Number, salt and chain of the previous file. `None` if the header of the next file need not match them.
     before: Option<(u64, u64, u32)>,
     /// The greatest sequence that some frame reports as durable.
     durable: u64,

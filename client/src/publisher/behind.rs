@@ -25,7 +25,7 @@ impl Behind {
     }
 }
 
-/// The end of the journal after which a channel continues. It is empty if there is no journal, or no file in it.
+/// The end of the journal after which a channel continues. It is empty if there is no journal, or if the journal has no file.
 #[derive(Debug, Default)]
 pub(super) struct PastOf(Option<Ending>);
 

@@ -66,7 +66,7 @@ pub(super) struct Contention {
     /// Whether the publisher was close at the previous position.
     is_close: bool,
     state: State,
-    /// The sequence at which the state ends, while the publisher is close.
+    /// While the publisher is close: the sequence at which the state ends.
     until: u64,
     /// The sequence and the time at which the measurement began.
     began: (u64, u64),

@@ -15,7 +15,7 @@ use std::hash::{BuildHasher as _, RandomState};
 #[derive(Debug, Clone, Copy, Default)]
 struct Row {
     identity: [u64; 2],
-    /// The sequence of the first message of the key since it got its slot on the board.
+    /// The sequence of the key's first message since the key got its slot on the board.
     born: u64,
     /// The number of the key's messages that this reader got or reported as left out. The count starts at `born`.
     given: u64,

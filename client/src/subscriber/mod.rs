@@ -118,7 +118,8 @@ pub struct Subscriber {
     // Cold fields.
     /// The sequence and the time from which [`Wait::Burst`] counts messages.
     burst_mark: (u64, u64),
-    /// The sequence after the last message that existed when [`Wait::Burst`] last let the publisher get ahead.
+    /// The sequence up to which messages existed when [`Wait::Burst`] last paused so that the publisher got ahead. The message with this
+    /// sequence did not exist yet.
     burst_target: u64,
     resume: Resume,
     /// The epoch that the last event about the publisher reported.
@@ -132,7 +133,7 @@ pub struct Subscriber {
     steps: Vec<Step>,
     /// Number of times that the channel has continued in another segment since this subscriber was opened.
     moves: u64,
-    /// The reason why there is no page although the builder requested one.
+    /// The reason for a missing reader page, if the builder requested one.
     page_refused: Option<io::Error>,
     /// The reader's end of parking, for a subscriber that was opened with [`Wait::Park`].
     parking: Option<Parking>,

@@ -83,7 +83,7 @@ impl Subscriber {
         })
     }
 
-    /// Returns the sequence of the first message of this time or later in the journal, if the journal has one.
+    /// Returns the sequence of the journal's first message of this time or later. Returns `None` if the journal has no such message.
     fn time_in_journal(&mut self, time_ns: u64) -> Result<Option<u64>, ChannelError> {
         let reader = self.open_journal(|files| Reader::open_at_time(files, time_ns))?;
         Ok(reader.filter(|reader| !reader.is_between_frames()).map(|reader| reader.due()))

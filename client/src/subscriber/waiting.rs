@@ -116,7 +116,7 @@ impl Subscriber {
         if is_time_to_look { self.look_up(deadline) } else { Ok(ControlFlow::Continue(())) }
     }
 
-    /// Makes the checks that polls do not make. Ends the wait if they find an event, or if the deadline has passed.
+    /// Makes the checks that polls do not make. If they find an event, or if the deadline has passed, ends the wait.
     #[inline(never)]
     fn look_up(&mut self, deadline: Option<Instant>) -> Result<ControlFlow<Option<Outcome>>, RecvError> {
         let outcome = self.look()?;
@@ -153,7 +153,7 @@ impl Subscriber {
         self.reader.lag() < BURST_CLOSE && self.next_sequence() >= self.burst_target
     }
 
-    /// Waits as [`idle`](Self::idle) does until the wait has ended, for a reader that parks.
+    /// Does the same as [`idle`](Self::idle) until the wait has ended. It is for a reader that parks.
     #[cold]
     fn sleep_for(
         &mut self,

@@ -30,7 +30,7 @@ pub struct Fault {
     pub profile: Option<Profile>,
     /// The seed of that story.
     pub seed: Option<u64>,
-    /// The file name of a kept story that finds the fault, if no seed is known.
+    /// The file name of a saved story that finds the fault, if no seed is known.
     pub story: Option<String>,
     /// The test that finds it, if no story can.
     pub test: Option<String>,

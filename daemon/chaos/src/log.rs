@@ -81,7 +81,7 @@ pub enum Fact {
     /// The reader has subscribed.
     Subscribed {
         next: u64,
-        /// Whether the reader has no page, although it should have one.
+        /// Whether the reader has no page although it requested one.
         #[serde(default)]
         refused: bool,
     },

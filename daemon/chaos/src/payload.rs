@@ -55,8 +55,8 @@ impl Identity {
         mix(u64::from(self.publisher) << 32 | u64::from(self.counter), salt)
     }
 
-    /// Returns the length of this message. It depends on `sizes` of its burst, and is at most `largest`, the
-    /// channel's limit.
+    /// Returns the length of this message. It depends on the `sizes` of the message's burst, and is at most `largest`, the limit of the
+    /// channel.
     pub fn length(self, sizes: Sizes, largest: usize) -> usize {
         let random = self.hash(1);
         let limit = match sizes {

@@ -324,7 +324,8 @@ impl Receiving {
     }
 }
 
-/// Returns the next delivered entry and its round. The entry is `None` after the last one. Waits for ever if there is no delivery.
+/// Returns the next delivered entry and its round. After the last entry, returns `None` in its place. If there is no delivery, waits for
+/// ever.
 async fn next_entry(follows: &mut Option<(u64, Box<pull::Stream>)>) -> (u64, Option<Message>) {
     match follows {
         Some((round, entries)) => (*round, entries.next().await.and_then(Result::ok)),

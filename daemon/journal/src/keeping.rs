@@ -35,7 +35,7 @@ pub struct Keep {
 pub struct Trimmed {
     /// Names of the files that are gone, oldest first.
     pub gone: Vec<String>,
-    /// Names of the holds whose files had to be removed, because the file system had too little free space.
+    /// Names of the holds that were overridden: their files had to be removed, because the file system had too little free space.
     pub broken: Vec<String>,
     /// The number of bytes of the required free space that are still missing.
     pub lacking: u64,

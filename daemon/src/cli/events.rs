@@ -24,7 +24,7 @@ the code is 130 or 143 if no event came.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct Args {
-    /// Begin with this many of the last events; the daemon keeps those since its start, 1024 unless configured otherwise
+    /// Begin with this many of the last events. The daemon keeps the events since its start, at most 1024 unless configured otherwise
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     last: Option<u32>,
     /// Begin with the events of this long ago

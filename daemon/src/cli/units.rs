@@ -159,7 +159,7 @@ pub(super) fn parse_address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// Parses the number of a CPU, and checks that a thread of this process can be pinned to it.
+/// Parses the number of a CPU. Checks that a thread of this process can be pinned to this CPU.
 pub(super) fn parse_cpu(text: &str) -> Result<usize, String> {
     let cpu = text.parse().map_err(|_| format!("{text:?} is no CPU: write its number, as in 3"))?;
     let tried = std::thread::spawn(move || shmcast::pin_current_thread(cpu)).join();

@@ -68,7 +68,7 @@ impl Daemon {
         runtime(self.dir.path()).join("control.sock")
     }
 
-    /// The marker file. It exists while the daemon runs, and after a daemon that did not stop in an orderly way.
+    /// The marker file. It exists while the daemon runs. If a daemon did not stop in an orderly way, the file stays.
     pub fn marker(&self) -> PathBuf {
         self.socket().with_extension("running")
     }

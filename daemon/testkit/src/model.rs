@@ -1,8 +1,10 @@
 //! A model checker. It visits every state that a model can reach, breadth first.
 //!
 //! A model is a state machine of several processes. Its steps call functions of the product. Its actions are the events that can happen to
-//! a process: it runs, it is stopped or killed, or a message to it is lost. A *mutant* is a fault that is planted in the model or in the
-//! product. The checker must find every mutant, and each invariant needs a mutant that breaks it.
+//! a process: it runs, it is stopped or killed, or a message to it is lost.
+//!
+//! A *mutant* is a fault that is planted in the model or in the product. The checker must find every mutant, and each invariant needs a
+//! mutant that breaks it.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt::Debug;

@@ -33,7 +33,7 @@ pub enum JoinError {
 /// Counts the failed passes of a join by their reasons.
 #[derive(Default)]
 pub(super) struct Failures {
-    /// Number of passes in which the board named messages that the ring did not have.
+    /// The number of passes in which the board had messages that the ring did not have.
     pub(super) ahead: u32,
     /// The last message on the board, in the last pass that failed because the ring no longer had the following message.
     through: Option<u64>,

@@ -377,7 +377,7 @@ impl Snapshot {
     }
 
     /// Lists the newest message of each key that was not removed, even if the message is not whole. [`listed`](Self::listed) then returns
-    /// the messages by number. Returns their number.
+    /// the messages by number. Returns the number of listed messages.
     pub fn list_all_live(&mut self) -> usize {
         self.order.clear();
         for row in (0..self.high).chain(self.slots..self.slots + self.more) {

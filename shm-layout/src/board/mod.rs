@@ -138,7 +138,7 @@ pub struct Head {
     pub version: u64,
     /// The sequence of the key's newest message.
     pub sequence: u64,
-    /// Number of messages that this slot stored before the first message of this key.
+    /// The number of messages that this slot stored for earlier keys, before the first message of this key.
     base: u64,
     /// Length, flags and tag.
     pub meta: Meta,

@@ -48,7 +48,7 @@ pub enum Lookup {
     },
     /// The board does not have this key.
     None,
-    /// The slot of this key is in the middle of a store. Its newest message is in the ring.
+    /// The key's slot is in the middle of a store. The newest message of the key is in the ring.
     Busy,
 }
 

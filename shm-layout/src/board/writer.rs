@@ -100,7 +100,8 @@ impl BoardWriter {
         }
     }
 
-    /// Updates the vacant slots and the counts after a message that is too large, removes its key, or brings a removed key back.
+    /// Updates the list of free slots and the counts. Called after a message that is too large, that removes its key, or that brings a
+    /// removed key back.
     #[cold]
     fn turned(&mut self, slot: u32, was: Meta, meta: Meta) {
         match (was.has(Meta::REMOVED), meta.has(Meta::REMOVED)) {
@@ -252,7 +253,7 @@ fn fill(
 /// memory.
 #[derive(Debug)]
 pub(super) struct Vacant {
-    /// For each slot, the slot before it and the slot after it in the list. The last element represents both ends of the list.
+    /// For each slot in the list, the previous slot and the next slot. The last element represents both ends of the list.
     links: Box<[(u32, u32)]>,
 }
 

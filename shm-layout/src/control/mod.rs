@@ -309,8 +309,8 @@ pub struct Process {
 pub struct ChannelStatus {
     /// The name.
     pub channel: String,
-    /// `new`, `active`, `recovering`, `closed`, `orphaned` (its publisher died), `superseded`, `damaged`, or `private` (files that this
-    /// user may not read).
+    /// The state: `new`, `active`, `recovering`, `closed`, `orphaned` (its publisher died), `superseded` (replaced), `damaged`, or
+    /// `private` (files that this user may not read).
     pub state: String,
     /// The publisher; `None` if there is none, or if this process cannot see it.
     pub publisher: Option<Process>,
@@ -397,7 +397,8 @@ pub struct JournalStatus {
     pub waiting_bytes: u64,
     /// Number of the newest file.
     pub file: u64,
-    /// `direct` (past the page cache) or `buffered` (through it). Empty before anything is recorded, and if the daemon does not report it.
+    /// How the recorder writes: `direct` (past the page cache) or `buffered` (through it). Empty if nothing is recorded yet, or if the
+    /// daemon does not report it.
     #[serde(default)]
     pub io: String,
     /// Bytes of all files.

@@ -124,8 +124,8 @@ impl FrameBuilder {
         self.bytes.extend_from_slice(&ZEROS[..payload.len().wrapping_neg() % 8]);
     }
 
-    /// Closes the frame and computes its checksum. Returns the draft, and the bytes: room for the header, then the body, then zeros up to
-    /// the next frame.
+    /// Closes the frame and computes its checksum. Returns the draft of its header, and the bytes: room for the header, then the body, then
+    /// zeros up to the next frame.
     pub fn close(mut self) -> (FrameDraft, Vec<u8>) {
         let body = &self.bytes[FRAME_HEADER_BYTES..];
         self.draft.length = body.len() as u32;

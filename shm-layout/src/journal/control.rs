@@ -104,7 +104,7 @@ pub enum JournalControl {
     Source {
         /// The ring's uuid.
         ring: [u64; 2],
-        /// The channel's generation; 0 if the channel has no daemon that counts generations.
+        /// The channel's generation; 0 if no daemon counts the channel's generations.
         generation: u64,
         /// The publisher's epoch at that time.
         epoch: u64,

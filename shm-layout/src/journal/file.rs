@@ -19,7 +19,7 @@ const CHECKSUM: usize = FILE_HEADER_BYTES - 4;
 pub struct RingIdentity {
     /// The uuid, as in the segment's header.
     pub uuid: [u64; 2],
-    /// The channel's generation; 0 if the channel has no daemon that counts generations.
+    /// The channel's generation; 0 if no daemon counts the channel's generations.
     pub generation: u64,
     /// The clock that stamps messages.
     pub clock: ClockKind,

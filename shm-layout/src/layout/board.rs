@@ -257,7 +257,7 @@ impl Geometry {
         payload.get(self.spec.key())
     }
 
-    /// Two words that identify a key. For a key of at most 16 bytes they are its bytes, padded with zeros. For a longer key they are two
+    /// Two words that identify a key. If a key has at most 16 bytes, they are its bytes, padded with zeros. If it has more, they are two
     /// hashes of its bytes. All keys of a board have the same length.
     #[inline(always)]
     pub fn identity(&self, key: &[u8]) -> [u64; 2] {
@@ -464,7 +464,7 @@ mod tests {
         assert_eq!(Entry::from_word(0), None);
     }
 
-    /// Programs in other languages must compute the same numbers. `SPEC.md` quotes them.
+    /// Tests numbers that programs in other languages must compute as well. `SPEC.md` quotes them.
     #[test]
     fn a_key_is_identified_by_these_words() {
         let geometry = Geometry::new(Spec { keys: 4, key_end: 24, ..SPEC }, 0x0123_4567_89ab_cdef).unwrap();

@@ -17,7 +17,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The steps that prepare a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preparation {
-    /// Take memory from this NUMA node as long as the node has some. For files in memory this applies to every process that maps them.
+    /// Take memory from this NUMA node as long as the node has some. If the map is a file in memory, this applies to every process that
+    /// maps the file.
     pub numa_node: Option<u32>,
     /// Collapse pages into huge pages. This is by far the slowest step, at some 2.5 ms per MiB. After one second, no further huge page is
     /// begun. Leave this step out if opening must be quick beside real-time threads.

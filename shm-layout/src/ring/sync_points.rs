@@ -148,8 +148,9 @@ pub(super) mod index {
 pub(super) mod lazy {
     use super::*;
 
-    /// Number of messages between two updates of the lazy line. A joiner walks over at most this many messages, each with at most one pad
-    /// before it. The number is smaller than the number of index entries. So the writer reuses no entry while the lazy line points to it.
+    /// The number of messages between two updates of the lazy line. A joiner walks over at most this many messages, each with at most one
+    /// pad before it. The number is smaller than the number of index entries. So while the lazy line points to an entry, the writer does
+    /// not reuse it.
     pub(in crate::ring) const EVERY: u64 = if cfg!(loom) { 2 } else { 64 };
 
     /// Stores that all messages up to `published` are published.

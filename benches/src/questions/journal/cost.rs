@@ -144,8 +144,7 @@ pub(super) fn on_a_frozen_disk(plan: &Plan<'_>, answer: &mut JournalAnswer) -> R
     Ok(())
 }
 
-/// Row 8: the longest time for which the disk may stop answering, compared with the time that ring and buffer
-/// can hold.
+/// Row 8: the longest time for which the disk may stop answering. It is compared with the time for which ring and buffer have room.
 pub(super) fn stall(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
     let Some(disk) = disk(plan, 8, answer) else { return Ok(()) };
     let (size, interval_ns) = (256, 20_000);

@@ -245,7 +245,7 @@ pub struct CaughtUp {
     pub messages: u64,
     /// Bytes of their payloads.
     pub payload_bytes: u64,
-    /// The time from the call that opens the channel until the reader had caught up.
+    /// The time until the reader had caught up, counted from the call that opens the channel.
     pub ns: u64,
 }
 

@@ -1,5 +1,5 @@
-//! The publisher's end of a board. It makes the stores that SPEC.md, section 8, requires, in their order. Apart from the list of vacant
-//! slots, its state is only in the words of the segment, so a successor can continue from them.
+//! The publisher's end of a board. It makes the stores that SPEC.md, section 8, requires, in the required order. All of its state except
+//! the list of free slots is in the words of the segment. So a successor can continue from these words.
 
 use super::shelf::{Message, Spec};
 use crate::scribe::{CAPACITY, DATA, Scribe, WORDS, checksum};

@@ -42,7 +42,7 @@ pub(super) const ACTS: [(&str, Act); 11] = [
     }),
 ];
 
-/// A new key gets the slot of a removed key. Then a second new key gets the slot of another one.
+/// A new key gets the slot of a removed key. Then a second new key gets the slot of another removed key.
 const TAKES_A_SLOT: Act = |h| {
     // Slots that were never used come first.
     h.publish(of(9, 3), 8, false);
@@ -185,8 +185,8 @@ fn joins_in_takeover(testee: &mut Testee) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// Returns a history in which a publisher sent this many messages without updating the board, perhaps more than a lap. The
-/// board is then taken over.
+/// Returns a history in which a publisher sent this many messages without updating the board. They may be more than a lap. After that,
+/// another publisher takes over the board.
 pub(super) fn beside(messages: u64, remove_tag: Option<u16>) -> History {
     let mut history = before(remove_tag);
     for number in 0..messages {

@@ -117,7 +117,7 @@ impl Host {
 /// *open*, the cut, and the hint.
 pub(super) const STORES: usize = 4;
 
-/// The charter after the first `stores` stores. Panics if a store changes a word that the model does not know.
+/// Returns the charter after the first `stores` stores. Panics if a store changes a word that the model does not know.
 fn first_stores(before: &Charter, after: &Charter, generation: u64, stores: usize) -> Charter {
     let of = |charter: &Charter| charter.iter().copied().collect::<HashMap<u16, u64>>();
     let (mut shown, after) = (of(before), of(after));

@@ -1,4 +1,4 @@
-//! Reopens lines whose interface was replaced, and the socket of repairs that are sent to all receivers.
+//! Reopens lines whose interface was replaced. Also reopens the socket from which repairs for all receivers are sent.
 
 use super::failover::EARS;
 use super::line::open_connected;

@@ -21,7 +21,7 @@ use crate::proto::session::Session;
 use crate::socket::{self, RefusedSettings, Tuning};
 use crate::spec::{BridgeSpec, SendRole, SendSpec};
 
-/// Bytes of a receive buffer. It holds the packets that arrive while the loop is stopped.
+/// Bytes of a receive buffer. If the loop does not run for a while, the buffer holds the packets that arrive.
 const BUFFER_BYTES: usize = 4 << 20;
 /// The settings of the sockets that receive claims and the packets of lines.
 pub(super) const EARS: Tuning = Tuning { buffer_bytes: BUFFER_BYTES, busy_poll_us: 0 };

@@ -73,7 +73,7 @@ struct IngressState {
     counters: Board<ReceiveCounters>,
     recovery: SharedHistogram,
     to_ring: SharedHistogram,
-    /// Lines that were opened anew, and groups that were joined again.
+    /// The number of lines that were opened again, and of groups that were joined again.
     renewal: Renewal,
 }
 

@@ -24,7 +24,7 @@ pub struct CaptureCounters {
     pub packets: u64,
     /// UDP datagrams handed out.
     pub datagrams: u64,
-    /// Whether the file ends within a packet, as it does when its writer was killed.
+    /// Whether the file ends in the middle of a packet. This happens if its writer was killed.
     pub cut_off: bool,
     pub(super) skipped: [u64; Skipped::COUNT],
 }

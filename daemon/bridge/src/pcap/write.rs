@@ -224,7 +224,7 @@ fn file_header() -> [u8; 24] {
     header
 }
 
-/// A capture that the caller's own thread writes, for callers that may block.
+/// A capture that is written on the caller's own thread. It is for callers that may block.
 #[derive(Debug)]
 pub struct PacketFile<W: Write> {
     out: W,

@@ -30,7 +30,7 @@ const BODY: usize = HEADER_BYTES;
 /// A bit in the role of a claim. It says that a bridge from another host publishes the egress's ring.
 const MIRROR: u8 = 0x80;
 
-/// A proof that a datagram was sent from its source address. The server makes it and checks it. A client only sends it back.
+/// A proof that a datagram was sent from its source address. The server makes the proof and checks it. A client only sends it back.
 pub type Cookie = [u8; COOKIE_BYTES];
 
 /// One control datagram. An answer has the nonce of its question.

@@ -185,11 +185,11 @@ counters! {
         repair_bytes: counter "server_repair_bytes_total",
         /// Missing messages that the server sent.
         messages_recovered: counter "server_recovered_messages_total",
-        /// Answers of the server that it no longer holds the messages asked for.
+        /// Answers in which the server said that it no longer holds the messages asked for.
         gone: counter "server_gone_total",
-        /// Answers of the server that it holds the messages asked for, but has used up its rate.
+        /// Answers in which the server said that it holds the messages asked for, but has used up its rate.
         later: counter "server_later_total",
-        /// Answers of the server that none of the messages asked for is published yet.
+        /// Answers in which the server said that none of the messages asked for is published yet.
         held: counter "server_held_total",
         /// Smoothed round trip in nanoseconds; 0 before the first one.
         rtt_ns,
@@ -244,7 +244,7 @@ counters! {
         packets_stale: counter "ignored_packets_total" { reason = "stale-session" },
         /// Packets of a session of another feed.
         packets_foreign: counter "ignored_packets_total" { reason = "foreign-session" },
-        /// Packets that claim to be implausibly far ahead. They are dropped until other packets confirm them.
+        /// Packets whose sequences are implausibly far ahead. They are dropped until other packets confirm them.
         packets_implausible: counter "ignored_packets_total" { reason = "implausible" },
         /// Packets of a session that is not followed yet. If the session is followed later, `packets` counts them too.
         packets_early: counter "ignored_packets_total" { reason = "early-session" },
@@ -292,7 +292,7 @@ pub struct SenderCounters {
     pub heartbeats: u64,
     /// End-of-session packets.
     pub ends: u64,
-    /// Messages that the ring overwrote before the sender read them. Receivers see them as missing, and request them.
+    /// Messages that the ring overwrote before the sender read them. For receivers, these messages are missing, and receivers request them.
     pub messages_missed: u64,
 }
 

@@ -109,7 +109,7 @@ impl fmt::Display for Link {
     }
 }
 
-/// Delays live packets while they are published faster than their share of the link.
+/// Delays live packets if they are published faster than their share of the link allows.
 #[derive(Debug)]
 pub struct Pacer {
     rate: Rate,

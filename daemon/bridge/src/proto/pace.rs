@@ -62,7 +62,7 @@ impl Pace {
         self.last_ns
     }
 
-    /// Returns what a thread that has nothing to do at `now_ns` should do.
+    /// Returns what a thread should do that has nothing to do at `now_ns`: poll or sleep.
     #[inline]
     pub(crate) fn advice(&self, now_ns: u64) -> Advice {
         if now_ns.saturating_sub(self.last_ns) < self.polls_for_ns {

@@ -122,8 +122,8 @@ impl SourceLock {
         false
     }
 
-    /// Returns the packets that the new source sent before the line accepted it. Call this after every accepted packet, and before the next
-    /// one. It returns `None` unless the line's source has just changed.
+    /// Returns the packets that the new source of the line sent before the line accepted it. Returns `None` unless the line's source has
+    /// just changed. Call this after every accepted packet, and before the next one.
     #[inline]
     pub(crate) fn take_kept(&mut self) -> Option<Kept> {
         self.passed.take()

@@ -92,7 +92,7 @@ impl Store {
         true
     }
 
-    /// Removes the first run and returns it, if it starts at or before `next`. Give it back with [`Store::recycle`].
+    /// If the first run starts at or before `next`, removes it and returns it. Give the run back with [`Store::recycle`].
     pub(crate) fn take_ready(&mut self, next: u64) -> Option<Run> {
         if self.runs.front()?.first > next {
             return None;

@@ -131,7 +131,7 @@ impl NativeRepair {
     }
 }
 
-/// The source of a request: who sent it, for which session, and in how many bytes.
+/// The source of a request: the address that sent it, the session that it names, and the number of its bytes.
 #[derive(Clone, Copy)]
 struct Source {
     from: SocketAddr,

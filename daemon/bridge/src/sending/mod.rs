@@ -172,8 +172,8 @@ impl Sending {
         });
     }
 
-    /// Notes where a session begins. Call this before its first packet. A session that continues after its end began earlier, so its
-    /// beginning stays the same.
+    /// Notes where a session begins. Call this before the session's first packet. If a session continues after its end, it began earlier,
+    /// so its beginning stays the same.
     pub(super) fn note_begin(&self, ring: Option<[u64; 2]>, session: Session, next: u64) {
         self.set_ring(ring);
         if session == self.session() {

@@ -84,8 +84,8 @@ pub struct BridgeSpec {
     /// The CPU that the bridge's thread is pinned to; the thread is not pinned if `None`.
     #[serde(default)]
     pub cpu: Option<usize>,
-    /// The time for which the kernel polls the network card when the bridge would wait, in microseconds. The default 0 means not at all. If
-    /// the kernel refuses, the bridge reports that once and runs without it.
+    /// The time for which the kernel polls the network card in place of a wait of the bridge, in microseconds. The default 0 means not at
+    /// all. If the kernel refuses, the bridge reports that once and runs without it.
     #[serde(default)]
     pub busy_poll_us: u32,
     /// The code point (DSCP) of all packets that the bridge sends, 0 to 63. By this number, switches and routers choose a queue. `None`

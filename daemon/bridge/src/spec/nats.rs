@@ -54,7 +54,7 @@ pub struct NatsSpec {
     /// The subject of the messages in the stream. If this is `None`, the subject is `shmcast.` and the channel's name. The sender and all
     /// receivers must use the same subject.
     pub subject: Option<String>,
-    /// The JetStream domain of the stream; that of the servers if this is `None`.
+    /// The JetStream domain of the stream. If this is `None`, it is the domain of the servers.
     pub domain: Option<String>,
     /// The limit for the bytes of a block, which can have many messages. 1024 to 8388608, and at most the servers' `max_payload`; 65536 by
     /// default.

@@ -146,7 +146,7 @@ pub struct RepairSpec {
     /// The limit for the number of leases of one address; 16 by default. With this limit, one host cannot take all leases.
     #[serde(default = "default_leases_per_source")]
     pub leases_per_source: usize,
-    /// The time after which a lease that is not renewed expires, in seconds; 60 by default.
+    /// If a lease is not renewed for this time, it expires, in seconds; 60 by default.
     #[serde(default = "default_lease_s")]
     pub lease_s: u64,
     /// The code point (DSCP) of repairs, 0 to 63, if it is not that of the feed. If `bind` is any address of the host, one socket sends

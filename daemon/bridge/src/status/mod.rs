@@ -82,7 +82,7 @@ impl SharedHistogram {
 pub enum Phase {
     /// The bridge sends or receives messages, or waits for some.
     Running,
-    /// The bridge was told to leave. It sends the messages that are waiting, and serves repairs for a while. The session is not over.
+    /// The bridge was told to leave. It sends the messages that are waiting, and serves repairs for a while. Its session continues.
     Leaving,
     /// The session is over. The bridge repeats its end and serves repairs.
     Ending,

@@ -29,7 +29,7 @@ counters! {
         gaps_open: gauge "gaps_open",
         /// Missing messages that servers sent.
         recovered_by_servers: counter "recovered_messages_total" { source = "server" },
-        /// The number of receivers of the server, as it reports it; 0 if it reports nothing.
+        /// The number of receivers that the server reports; 0 if it reports none.
         group: gauge "group_receivers",
         /// This receiver's position among the server's receivers, from 0. The first 16 receivers request lost messages at once.
         place: gauge "place",

@@ -112,7 +112,7 @@ pub enum Order {
     Close {},
     /// Fork a child, which drops its copies of publisher and reader and then ends.
     Fork {},
-    /// Try to open a channel with a description that is too long, which must fail.
+    /// Try to open a channel with a description that is too long. This must fail.
     Misopen { dir: PathBuf, channel: String },
     /// Read the journal in this directory from its first message to its last.
     ReadJournal { dir: PathBuf },

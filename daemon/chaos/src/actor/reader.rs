@@ -31,7 +31,7 @@ pub(super) struct Reading {
     buffer: Vec<u8>,
     turns: u64,
     is_over: bool,
-    /// Whether the log has already noted that receiving failed because no descriptor was free.
+    /// Whether the log already has a note that receiving failed because no descriptor was free.
     is_unmapped: bool,
 }
 

@@ -330,7 +330,7 @@ impl Publication {
         })
     }
 
-    /// Returns the message that may have this sequence, with its size class.
+    /// Returns the message that may have this sequence, and its size class.
     pub fn message_at(&self, sequence: u64) -> Option<(Identity, Sizes)> {
         self.sends.iter().find_map(|send| {
             let (first, sizes) = send.messages?;

@@ -1,7 +1,7 @@
 //! The runner: plays a story with real processes in a directory of its own, and leaves the logs for the oracle.
 //!
-//! The runner carries out one step after the other. A step that gives an order to an actor waits for the answer. If the step before it was
-//! `race`, it does not wait: the next step begins at once, while the actor is still busy.
+//! The runner carries out one step after the other. If a step gives an order to an actor, it waits for the answer. After the step `race`, a
+//! step does not wait: the next step begins at once, while the actor is still busy.
 
 mod actors;
 mod carry;
@@ -212,7 +212,7 @@ impl<'a> World<'a> {
         self.slot(whom)?.as_mut()
     }
 
-    /// Returns the actor for this process, and starts it if necessary.
+    /// Returns the actor for this process. If the actor does not run yet, starts it.
     fn actor(&mut self, whom: Whom) -> Result<&mut Actor> {
         if self.there(whom).is_none() {
             let kind = if matches!(whom, Whom::Publisher(_)) { 'p' } else { 'r' };

@@ -284,7 +284,7 @@ pub enum Step {
     },
     /// The reader receives for a while, and pauses after each message. With 0 ms it receives until the next order.
     Read { who: u8, how: How, ms: u32, rest_us: u32 },
-    /// The reader receives this many events by `recv`, however long it takes.
+    /// The reader receives this many events by calls of `recv`, even if that takes long.
     Block { who: u8, events: u32 },
     /// The reader seeks this many messages back, or ahead.
     Seek { who: u8, by: i64 },

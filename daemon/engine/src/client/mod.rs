@@ -109,7 +109,7 @@ fn refused(name: &str, why: impl ToString) -> EngineError {
     EngineError::Refused { stream: name.to_owned(), why: why.to_string() }
 }
 
-/// Connects to one of the spec's servers. While the client exists, it reconnects without help.
+/// Connects to one of the servers in the spec. If the connection breaks later, the client reconnects by itself.
 async fn connect(spec: &BridgeSpec, nats: &NatsSpec, link: &Arc<Link>) -> Result<Client, EngineError> {
     let failed = |why: String| EngineError::Connect { servers: shown(&nats.servers), why };
     let told = link.clone();

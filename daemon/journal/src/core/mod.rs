@@ -44,8 +44,8 @@ pub struct Now {
 /// When written data is made safe from a power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncPolicy {
-    /// Files are synced only when they are sealed, and for reserve records. A power cut loses bytes that the kernel has not written by
-    /// then.
+    /// Files are synced only when they are finished, and for reserve records. A power cut loses the bytes that the kernel has not written
+    /// by then.
     None,
     /// Files are synced at this interval, in parallel with writes. Reserve records are synced at once, because publishers may wait for
     /// them.

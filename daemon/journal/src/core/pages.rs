@@ -26,7 +26,7 @@ impl Memory {
 }
 
 /// Converts the writes of a file to whole pages. If a write ends within a page, the rest of the page is zeros. The next write then writes
-/// this page again, with the bytes of both.
+/// this page again, with the bytes of both writes.
 #[derive(Debug, Clone)]
 pub struct Pages {
     /// The last page, if the last write filled only a part of it. The filled part is at the start of the page.

@@ -21,7 +21,7 @@ pub struct Scan {
     pub durable: u64,
     /// Bytes in use after the last whole frame.
     pub behind: u64,
-    /// The header of the footer after the last whole frame, if there is one. The next file's header refers to it.
+    /// The header of the footer after the last whole frame, if there is one. The header of the next file refers to this header.
     pub footer: Option<FrameHeader>,
     /// The state that the records of this file state.
     pub heard: Heard,

@@ -46,7 +46,8 @@ pub struct Progress {
     pub bytes: u64,
     /// Bytes of frames in memory.
     pub buffered: u64,
-    /// The greatest durable reserve; 0 if there is none. A publisher may use sequences up to it before the journal records a higher one.
+    /// The greatest durable reserve; 0 if there is none. A publisher may use sequences up to the reserve. After that, the journal must have
+    /// a higher one.
     pub reserve: u64,
     /// The number of the newest file. If there is no file yet, the number that the first one will have.
     pub file: u64,

@@ -83,7 +83,7 @@ struct Common {
     nats: Vec<String>,
     #[command(flatten)]
     options: Options,
-    /// Interface of the lines, by name or address: one for all, or one for each in their order
+    /// Interface of the lines, by name or address. Give one for all lines, or one for each line in their order
     #[arg(long, value_name = "NAME")]
     interface: Vec<String>,
     /// Copy every packet to this file, for Wireshark
@@ -98,7 +98,7 @@ struct Common {
 }
 
 impl Common {
-    /// Returns the error of a bridge with `--until-end` that a signal stopped before the session's end.
+    /// Returns the error of a bridge with `--until-end`. The error says that a signal stopped the bridge before the end of the session.
     fn interrupted(&self, channel: &str, stop: &Stop) -> Option<Interrupted> {
         let is_early = self.until_end && stop.is_set();
         is_early.then(|| stop.interrupted(format!("{channel}: INTERRUPTED before the session's end")))

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// Shortest time between two reports of the same kind about a bridge.
 const NEWS_EVERY: Duration = Duration::from_secs(60);
 
-/// A kind of report about a bridge: its event, the least increase to report, its counter, and its description.
+/// A kind of report about a bridge: its event, its counter, the least increase of the counter that is reported, and its description.
 type News<C> = (&'static str, u64, fn(&C) -> u64, &'static str);
 const SEND_NEWS: [News<RepairCounters>; 3] = [
     (

@@ -68,8 +68,8 @@ struct Connection<'a> {
     socket: UnixDatagram,
     /// The semaphore by which the programs of this user take turns.
     turn: Arc<Semaphore>,
-    /// The permit of `turn`, held while this program is served. It is released during a wait, so that the wait delays no other program of
-    /// the user.
+    /// The permit of `turn`. It is held while this program is served. During a wait it is released, so that the wait delays no other
+    /// program of the user.
     served: Option<OwnedSemaphorePermit>,
     /// The number of further packets that do not count for the limits: the greeting, and the request after it if the program attaches
     /// again.
@@ -322,7 +322,7 @@ impl Connection<'_> {
         self.send(&Response::Welcome { version: VERSION, instance }, &[]).await
     }
 
-    /// Waits until programs that were attached to a crashed daemon have had time to attach again, but at most `at_most`. Returns false if
+    /// Waits until programs that were attached to a crashed daemon have had time to attach again. Waits at most `at_most`. Returns false if
     /// this daemon ends earlier.
     async fn wait_for_those_who_come_back(&mut self, at_most: Duration) -> bool {
         self.served = None;

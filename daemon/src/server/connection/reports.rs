@@ -134,7 +134,7 @@ impl Connection<'_> {
         found.ok_or_else(none)
     }
 
-    /// Sends one channel, or all channels that the program may read, with their readers.
+    /// Sends the state of one channel, or of all channels that the program may read, with their readers.
     pub(super) async fn report(&mut self, only: Option<&str>) -> Result<(), End> {
         let report = self.shared.registry().report(&self.who, only);
         let channels = match report {

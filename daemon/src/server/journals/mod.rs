@@ -414,8 +414,8 @@ impl Work {
         }
     }
 
-    /// Watches a recorder until it ends or must stop. Returns the number of messages that were already reported as lost because the disk
-    /// was too slow.
+    /// Watches a recorder until it ends or must stop. Some messages may be lost because the disk is too slow. Returns how many of them were
+    /// already reported.
     fn watch(&self, recorder: &Recorder, begun: Progress) -> u64 {
         let (mut is_refused, mut told_overrun) = (begun.is_failed, begun.overrun);
         let (mut told_lost, mut trimmed): (Option<Instant>, Option<Instant>) = (None, None);

@@ -1,4 +1,4 @@
-//! Removes old files as configured, and reports if that does not free enough space.
+//! Removes old files as configured. If that does not free enough space, reports it.
 
 use super::{Recording, Work};
 use anyhow::{Context, Result};

@@ -70,7 +70,7 @@ impl<'a> Families<'a> {
     }
 }
 
-/// Writes a family that is not in a table, with a sample for each bridge that has a value.
+/// Writes a family that is not in a table. It has a sample for each bridge that has a value.
 pub(super) fn each<V: std::fmt::Display>(
     text: &mut Text,
     bridges: &[BridgeFigures],

@@ -21,7 +21,7 @@ use tokio::sync::mpsc::UnboundedSender;
 pub(super) struct Channel {
     pub(super) config: ChannelConfig,
     pub(super) charter: HostedCharter,
-    /// The segment that the charter names. `None` if it was lost with the earlier daemon, and no program has brought it back yet.
+    /// The segment that the charter names. `None` if this segment was lost with the earlier daemon, and no program has brought it back yet.
     current: Option<HostedSegment>,
     /// Memory that was made for the next generation. A channel without current memory always has a spare.
     spare: Option<Memory>,
@@ -365,7 +365,7 @@ impl Channel {
         }
     }
 
-    /// Whether the publisher has released its lock while its connection still exists.
+    /// Whether the publisher has released its lock, but its connection still exists.
     pub(super) fn is_left(&self) -> bool {
         self.publisher.is_some()
             && self.current.as_ref().is_some_and(|it| it.has_publisher().is_ok_and(|has| !has))

@@ -64,7 +64,7 @@ pub struct Guest<'a> {
     pub who: &'a Identity,
     /// The channel that it asks for.
     pub channel: &'a str,
-    /// The descriptors that it brings from an earlier daemon: the segment, the lock and, for a reader, its page.
+    /// The descriptors that the program has from an earlier daemon: the segment and the lock. A reader also has its page.
     pub shown: &'a [File],
     /// The queue of its connection's notices.
     pub notices: &'a UnboundedSender<Notice>,

@@ -248,8 +248,8 @@ unsafe fn clear_upper_halves() {
     }
 }
 
-/// Copies `length` bytes except the first `skip`, in pieces of 16. `length` is at least 32. It always copies the last 32 bytes together, so
-/// it may copy some of them twice, or copy bytes that belong to the first `skip`.
+/// Copies `length` bytes except the first `skip`, in pieces of 16. `length` is at least 32. The last 32 bytes are always copied together.
+/// So some bytes may be copied twice, and some of the first `skip` bytes may be copied, too.
 ///
 /// # Safety
 /// The same as for [`Copier::copy`].

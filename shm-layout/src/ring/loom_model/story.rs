@@ -311,7 +311,7 @@ impl Story {
         thread::spawn(self.reading(place, polls, resume))
     }
 
-    /// Starts a reader at `place`, which stores its position in its gate page after each record. The reader must never be lapped.
+    /// Starts a reader at `place`. After each record, the reader stores its position in its gate page. It must never be lapped.
     pub(super) fn read_gated(&self, place: Place, polls: usize, page: GatePage) -> JoinHandle<Vec<Seen>> {
         let (cells, geometry) = (self.cells.clone(), self.geometry);
         thread::spawn(move || {

@@ -141,8 +141,8 @@ impl Reader {
 
     /// Polls for the next record, and copies a message's payload to the start of `out`. Wait-free; no allocation, lock or system call.
     ///
-    /// Cost when caught up: one cache line for an empty poll or a message of up to 48 bytes, `ceil((16 + length) / 64)`
-    /// lines for a longer one; the frontier's line once a chunk.
+    /// Cost for a reader that has caught up: an empty poll, or a message of up to 48 bytes, takes one cache line. A longer message takes
+    /// `ceil((16 + length) / 64)` lines. Once a chunk, the line of the frontier is added.
     #[inline(always)]
     pub fn poll(&mut self, out: &mut [u8]) -> Poll {
         match look_at::<false>(&self.data, &self.header, self.max_message, self.copier, self.place, out) {
@@ -158,8 +158,8 @@ impl Reader {
     /// Does the same as [`poll`](Self::poll), but copies whole records, and returns only the two common results in full.
     ///
     /// The payload begins 16 bytes after the start of `out`, as it does in its record. The copy may also change other bytes of `out`, up to
-    /// the end of the record's last line. So it needs no branch on the length. If `out` is 64-byte aligned, no copied piece crosses a cache
-    /// line. The result is [`Glance::Other`] if the record does not fit in `out`.
+    /// the end of the record's last line. For this reason it needs no branch on the length. If `out` is 64-byte aligned, no copied piece
+    /// crosses a cache line. If the record does not fit in `out`, the result is [`Glance::Other`].
     #[inline(always)]
     pub fn glance(&mut self, out: &mut [u8]) -> Glance {
         self.glance_at::<true>(out)
@@ -309,7 +309,7 @@ impl Reader {
         }
     }
 
-    /// Polls again, after a pad, or because a record was committed during a poll that found nothing.
+    /// Polls once more. This is necessary after a pad, or if a record was committed during a poll that found nothing.
     #[cold]
     fn poll_again(&mut self, out: &mut [u8]) -> Poll {
         self.poll(out)
@@ -457,7 +457,7 @@ fn look_at<const WHOLE: bool>(
     Found::Message(copied, after)
 }
 
-/// Whether this is the message with `sequence`, and is no longer than this ring allows.
+/// Whether this commit word is that of the message `sequence`, and its length is within this ring's limit.
 #[inline(always)]
 fn is_due(commit: Commit, sequence: u64, max_message: u32) -> bool {
     commit.is_message(sequence) && commit.length() <= u64::from(max_message)

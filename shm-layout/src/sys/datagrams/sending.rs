@@ -18,7 +18,7 @@ const MOST_SEGMENTED_BYTES: usize = 65_000;
 pub struct Sent {
     /// Number of datagrams that the kernel accepted.
     pub sent: u64,
-    /// Number of accepted datagrams that were sent together with others, as one segmented packet.
+    /// The number of datagrams that the kernel accepted and that were sent together with others, as one segmented packet.
     pub segmented: u64,
     /// Number of datagrams that the kernel refused. They are skipped.
     pub refused: u64,
@@ -34,7 +34,7 @@ pub enum Segments {
     Off,
     /// Equally long datagrams in a row are sent as one packet.
     On,
-    /// Datagrams were sent as one packet until the kernel refused this for the given reason.
+    /// At first, several datagrams were sent as one packet. Then the kernel refused this, for the given reason.
     Refused(Errno),
 }
 

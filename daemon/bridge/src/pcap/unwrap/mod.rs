@@ -87,8 +87,8 @@ impl Unwrap {
         Unwrap { only, ..Unwrap::default() }
     }
 
-    /// Takes the next datagram, and delivers the messages that become available. `ahead` has the datagrams after it, as far as they are
-    /// known; at most [`HELD_PACKETS`] of them are used. They show which message is the first one of a session.
+    /// Takes the next datagram, and delivers the messages that become available. `ahead` has the following datagrams, as far as they are
+    /// known. At most [`HELD_PACKETS`] of them are used. They show which message is the first one of a session.
     pub fn take<'a>(
         &mut self,
         datagram: &[u8],

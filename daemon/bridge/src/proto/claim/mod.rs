@@ -404,7 +404,7 @@ impl Election {
         self.config.rank
     }
 
-    /// The claim of the active egress: our own, or the highest one that was heard.
+    /// The claim of the active egress. It is our own, or the highest one that arrived.
     pub(crate) fn claim(&self) -> u64 {
         if self.role == Role::Active { self.claim } else { self.highest }
     }

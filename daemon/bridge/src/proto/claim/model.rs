@@ -88,14 +88,14 @@ struct World {
 enum Action {
     /// The egress runs `Live::elect`, and sends a batch if it is active.
     Turn(usize),
-    /// The egress runs a turn, and its process is killed between the two lines of the batch.
+    /// The egress runs a turn. Its process is killed after it has sent the batch to the first line, and before it sends it to the second.
     DieInBatch(usize),
     Kill(usize),
     Start(usize),
     /// The claims, or the packets, in the sockets of this egress are lost.
     LoseClaims(usize),
     LosePackets(usize),
-    /// The first packet in the sockets of this egress is lost, or arrived before the egress listened.
+    /// The first packet in the sockets of this egress is lost, or it came before this egress listened.
     LosePacket(usize),
     /// An operator's order to a standby: `Election::order`.
     Order(usize),

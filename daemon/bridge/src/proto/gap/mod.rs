@@ -271,8 +271,8 @@ impl Gaps {
         }
     }
 
-    /// Notes that the messages `arrived` were received from a server, or from a line if `server` is `None`. Returns how many of them were
-    /// missing.
+    /// Notes that the messages `arrived` were received. They came from a server, or from a line if `server` is `None`. Returns how many of
+    /// them were missing.
     pub(crate) fn fill(
         &mut self,
         now_ns: u64,

@@ -34,7 +34,7 @@ pub(super) struct Server {
     pub(super) heard_ns: u64,
     /// The time of the oldest request that the server has not answered since its last datagram; 0 if there is none.
     pub(super) unanswered_ns: u64,
-    /// Whether the server is down. It is then not counted until it sends something.
+    /// Whether the server is down. Until it sends something, it is not counted among the servers.
     pub(super) is_down: bool,
     /// Whether the server has sent a control datagram of shmcast.
     pub(super) is_ours: bool,

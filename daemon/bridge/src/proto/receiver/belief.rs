@@ -21,8 +21,8 @@ const JUMP_NS: u64 = MILLISECOND_NS;
 const CONTRADICTIONS: u32 = 4;
 /// If a line has repeated a claim for this time and sent nothing else, the claim is believed, in nanoseconds.
 const REPEATED_NS: u64 = SECOND_NS;
-/// An end is believed if it arrives again from another line or server, or again after this time, in nanoseconds. Copies of one packet
-/// arrive together.
+/// An end is believed if it arrives twice: from two lines or servers, or again after this time, in nanoseconds. Copies of one packet arrive
+/// together.
 const END_AGAIN_NS: u64 = 100 * MICROSECOND_NS;
 /// The number of equal ends after which an end is believed even if they arrive together. A single packet never arrives in so many copies.
 const ENDS: u32 = 3;

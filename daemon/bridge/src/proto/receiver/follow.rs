@@ -76,7 +76,7 @@ pub enum Join {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Follow,
-    /// The session is followed after three packets, if they arrive over at least this many nanoseconds.
+    /// If three packets of the session arrive over at least this many nanoseconds, the session is followed.
     Watch(u64),
     Stale,
     Foreign,

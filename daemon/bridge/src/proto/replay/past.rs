@@ -1,8 +1,8 @@
 //! Answers requests for messages that the ring no longer has, from the channel's journal.
 //!
-//! A request waits in a short queue until the disk has read the request's messages. Then it is answered like any other. If the queue is
-//! full, or the recorder has not written the messages yet, the server tells the receiver to ask again later. If the journal does not have
-//! the messages, the server answers that they are gone.
+//! A request waits in a short queue until the disk has read the request's messages. Then the server answers it like any other request. If
+//! the queue is full, or the recorder has not written the messages yet, the server tells the receiver to ask again later. If the journal
+//! does not have the messages, the server answers that they are gone.
 
 use std::collections::VecDeque;
 
@@ -117,8 +117,8 @@ impl<Q: PartialEq> Past<Q> {
         self.failing_ns.is_some_and(is_long) && now_ns < self.retry_ns.saturating_add(SECOND_NS)
     }
 
-    /// Makes a request wait until its messages have been read. There is room for it if [`held`](Self::held) has just returned
-    /// [`Place::Disk`].
+    /// Puts a request into the queue until its messages have been read. If [`held`](Self::held) has just returned [`Place::Disk`], there is
+    /// room in the queue.
     pub(crate) fn wait(&mut self, first: u64, request: Q) {
         if self.waiting.len() < MAX_WAITING {
             self.counters.waited += 1;

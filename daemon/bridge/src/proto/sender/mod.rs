@@ -33,7 +33,7 @@ use open::Open;
 /// believe a single one.
 pub const LEAST_ENDS: u64 = 3;
 
-/// The times of the first heartbeats after the last data, in nanoseconds. After these, there is one every [`HEARTBEAT_EVERY_NS`].
+/// The times of the first heartbeats, counted from the last data, in nanoseconds. After these, there is one every [`HEARTBEAT_EVERY_NS`].
 pub const HEARTBEAT_AFTER_NS: [u64; 6] = [
     250 * MICROSECOND_NS,
     MILLISECOND_NS,

@@ -146,7 +146,7 @@ impl<'a> Messages<'a> {
         self.end - self.first
     }
 
-    /// Returns the bytes of the messages as they are on the wire, with their lengths.
+    /// Returns the bytes of the messages in the form of the wire, which includes their lengths.
     pub fn blocks(&self) -> &'a [u8] {
         self.blocks
     }

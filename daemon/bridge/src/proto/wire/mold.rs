@@ -43,7 +43,7 @@ impl Head {
 }
 
 /// Returns the length of each packet in `bytes`, as [`segment_of`](super::packet::segment_of) does. `size_of` returns the size of the
-/// packet at the beginning of its argument, or `None` if that cannot be determined.
+/// packet at the beginning of the bytes that it gets. It returns `None` if the size cannot be determined.
 pub(in super::super) fn equal_packets(bytes: &[u8], size_of: impl Fn(&[u8]) -> Option<usize>) -> usize {
     let is_packet = |bytes: &[u8]| size_of(bytes) == Some(bytes.len());
     match size_of(bytes) {

@@ -50,7 +50,7 @@ use super::seal::Sealer;
 
 pub use said::{Append, Last, Refusal, Resume, State, TROUBLES, Trouble, WriterCounters};
 
-/// Interval at which the last block is read while another writer writes, or after the read failed.
+/// The interval at which the last block is read again. It is read while another writer writes, or after a reading failed.
 pub const LOOK_NS: u64 = 250 * MILLISECOND_NS;
 /// The interval at which an idle writer checks whether the log still has the writer's blocks.
 const IDLE_LOOK_NS: u64 = SECOND_NS;
@@ -123,7 +123,7 @@ pub struct Writer {
     ordered_until_ns: u64,
     /// Whether this writer has taken over from another one, and must still append the block that announces this.
     takes_over: bool,
-    /// Until this time, a rival's pulse does not cause another read of the last block.
+    /// Until this time, the pulse (announcement) of a rival does not cause another reading of the last block.
     heed_ns: u64,
     /// Whether the log has acknowledged a block of this attempt.
     is_taken: bool,

@@ -66,7 +66,7 @@ struct Inode {
 struct Running {
     op: Rc<Op>,
     at: usize,
-    /// The number of frames that the current sync covers, or that the current write has.
+    /// The number of frames in the current sync, or in the current write.
     begun: Option<usize>,
 }
 
