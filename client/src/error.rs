@@ -323,7 +323,7 @@ pub enum PublishError {
     /// The payload is larger than the channel's largest message.
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
-    /// The channel's sequences are used up, or a gap would use them up.
+    /// The channel's sequences are used up, or the gap to be published would use them up.
     #[error(transparent)]
     OutOfSequences(#[from] OutOfSequences),
     /// A gate's reader is too far behind, and the publisher does not wait, or has waited for the gate's longest wait. Nothing was

@@ -162,7 +162,8 @@ impl Segment {
         BoardWriter::take_over(board.clone(), self.reader(self.locator().start()), &mut buffer).map(Some)
     }
 
-    /// Prefaults, locks and collapses the map as `wanted` says. Returns one [`Step`] for each requested step, with its result.
+    /// Prepares the map as `wanted` says: touches its pages, locks them, or collapses them into huge pages. Returns one [`Step`] for each
+    /// requested step, with its result.
     pub fn prepare(&self, wanted: Preparation) -> Vec<Step> {
         prepare(&self.map, wanted)
     }

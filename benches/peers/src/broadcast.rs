@@ -1,8 +1,7 @@
 //! `bcast`: a log of variable-length frames in a mapped file, which the writer overwrites without regard for readers.
 //!
-//! The ring has no flow control. Where nothing may be lost, the rig's gate holds its writer back. `bcast-ungated` is the
-//! ring without the gate, and readers lose what they do not take in time. `bcast-bulk` and `bcast-plain` are the same ring
-//! with other ways to receive.
+//! The ring has no flow control. In rounds without loss, the rig's gate holds its writer back. `bcast-ungated` is the ring without the
+//! gate, and a slow reader loses messages. `bcast-bulk` and `bcast-plain` are the same ring with other ways to receive.
 
 use anyhow::{Context, Result, bail};
 use bcast::{HEADER_SIZE, MappedReader, MappedWriter, MmapMutStorage, MmapStorage, StorageExt, error::Error};
@@ -15,7 +14,7 @@ use std::path::PathBuf;
 pub(crate) const NAME: &str = "bcast";
 /// The ring without the gate.
 pub(crate) const UNGATED: &str = "bcast-ungated";
-/// The ring with the gate, received by the crate's other call: one call copies all available messages.
+/// The ring with the gate. Its readers use the crate's other call, which copies all available messages at once.
 pub(crate) const BULK: &str = "bcast-bulk";
 /// The ring with the gate, received one message a call, as in a simple program.
 pub(crate) const PLAIN: &str = "bcast-plain";

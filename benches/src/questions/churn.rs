@@ -22,7 +22,7 @@ const QUICK: Churn = Churn { every_ns: 20_000_000, stay_ns: 60_000_000 };
 /// Plays the rounds, and returns the answer. The contestants of `extra` join.
 ///
 /// # Errors
-/// When a round cannot be tried.
+/// When a round cannot be started.
 pub fn run(stage: &Stage, extra: &[Contestant], messages: u64) -> Result<Answer> {
     let (churn, messages) = if stage.quick { (QUICK, 1_000) } else { (CHURN, messages) };
     let who = [

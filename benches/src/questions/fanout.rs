@@ -45,7 +45,7 @@ fn contestants(receivers: usize) -> Vec<Contestant> {
 /// Plays the rounds, and returns the answer. The contestants of `extra` join.
 ///
 /// # Errors
-/// When a round cannot be tried.
+/// When a round cannot be started.
 pub fn run(
     stage: &Stage,
     receivers: &[usize],

@@ -36,7 +36,7 @@ const WAITS: [(&str, Wait); 11] = [
 /// Plays the rounds, and returns the answer. The contestants of `extra` join.
 ///
 /// # Errors
-/// When a round cannot be tried.
+/// When a round cannot be started.
 pub fn run(stage: &Stage, receivers: &[usize], extra: &[Contestant], messages: u64) -> Result<Answer> {
     let (warmup, messages) = if stage.quick { (20, 150) } else { (200, messages) };
     let who = contestants(stage, &WAITS, extra);

@@ -24,7 +24,7 @@ pub const SIZES: [usize; 3] = [32, 256, 1024];
 /// Plays the rounds, and returns the answer. The contestants of `extra` join shmcast and the ideal ring.
 ///
 /// # Errors
-/// When a round cannot be tried.
+/// When a round cannot be started.
 pub fn run(stage: &Stage, sizes: &[usize], extra: &[Contestant], messages: u64) -> Result<Answer> {
     let (warmup, messages) = if stage.quick { (1_000, 50_000) } else { (200_000, messages) };
     let ours = [Contestant::new(SHMCAST, Wait::Burst), Contestant::new(SHMCAST_GATE, Wait::Spin)];

@@ -1,6 +1,5 @@
-//! The receiver's role. When the last byte of a message is in private memory, it takes the time. Then it checks all
-//! bytes, and counts the message. For each message, the hot path stores one word into memory that was touched before.
-//! Histograms are made afterwards.
+//! The receiver's role. When the last byte of a message is in private memory, the receiver takes the time. Then it checks all bytes, and
+//! counts the message. For each message, the hot path stores one word into memory that was touched before. Histograms are made afterwards.
 
 use crate::rig::child::{bind, say};
 use crate::rig::files::{self, saturate, write_words};

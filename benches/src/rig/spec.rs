@@ -119,7 +119,7 @@ pub struct Spec {
     /// The CPUs to which the receivers are bound in turn. If empty, receivers are not bound.
     #[serde(default, skip_serializing_if = "is_default")]
     pub receiver_cpus: Vec<usize>,
-    /// Whether the publisher spins until each intended time. Otherwise it sleeps until shortly before it.
+    /// Whether the publisher spins until each intended time. If not, the publisher sleeps until shortly before this time.
     #[serde(default, skip_serializing_if = "is_default")]
     pub spin_between: bool,
     /// Directory for the round's files.

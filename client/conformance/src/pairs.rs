@@ -99,7 +99,7 @@ impl Pair {
         }
     }
 
-    /// Waits until the reader has attached. A slow start of its program then cannot meet a dead daemon.
+    /// Waits until the reader has attached. So even if its program starts slowly, it does not meet a daemon that was killed meanwhile.
     fn wait_for_reader(&self) -> Result<()> {
         let Some(daemon) = &self.daemon else { return Ok(()) };
         let until = Instant::now() + Duration::from_secs(60);

@@ -152,8 +152,8 @@ impl Stage {
         testee.ask(&format!(r#"{{"do":"open","dir":"{dir}","channel":"t","start":{start}}}"#))
     }
 
-    /// Makes the testee open the channel, and compares its answer with that of the expected reader. Returns the
-    /// expected reader if it could open the channel.
+    /// Makes the testee open the channel, and compares its answer with that of the expected reader. If the expected reader could open the
+    /// channel, returns it.
     ///
     /// # Errors
     /// If the testee fails.

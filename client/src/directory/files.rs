@@ -58,7 +58,7 @@ impl ChannelFiles {
         }
     }
 
-    /// Whether the segment has this device and inode. Returns true if it cannot read the segment's metadata.
+    /// Whether the segment's file has this device and inode. If the metadata of the file cannot be read, returns true.
     pub(crate) fn names_segment(&self, (device, inode): (u64, u64)) -> bool {
         match self.folder.stat(SEGMENT) {
             Ok(stat) => (stat.st_dev, stat.st_ino) == (device, inode),

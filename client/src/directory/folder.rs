@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// The time to wait until another process gives up its file lease.
 const LEASED: Duration = Duration::from_millis(100);
 
-/// An open directory. Opening it needs no permission to list it.
+/// An open directory. It is opened in a way that needs no permission to list its entries.
 #[derive(Debug)]
 pub(crate) struct Folder {
     fd: OwnedFd,
@@ -170,7 +170,7 @@ pub(crate) fn is_same_file(one: &Stat, other: &Stat) -> bool {
     (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
-/// Returns a part of a file name that no other process uses, even in another PID namespace. It has 16 random hexadecimal digits.
+/// Returns a part for a file name: 16 random hexadecimal digits. No other process uses the same digits, even in another PID namespace.
 pub(crate) fn unique() -> String {
     let mut random = [0; 8];
     getrandom::fill(&mut random).expect("Linux gives random bytes once it has booted");

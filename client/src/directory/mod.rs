@@ -257,7 +257,7 @@ impl Directory {
 
     /// Opens the directory. Returns `None` if it does not exist.
     ///
-    /// Any user may make a directory in /dev/shm. So in the default directory, this refuses one that another user made.
+    /// Any user may make a directory in /dev/shm. So if this is the default directory, a directory that another user made is refused.
     fn open(&self) -> Result<Option<Folder>, ChannelError> {
         let opened = if self.explicit { Folder::named(&self.path) } else { Folder::unnamed(&self.path) };
         let foreign = |owner| Err(ChannelError::ForeignDirectory { dir: self.path.clone(), owner });

@@ -162,8 +162,8 @@ impl Cursor {
         Ok(frame.and_then(|(_, body)| Footer::decode(body).ok()))
     }
 
-    /// Returns the header of the next frame, does not check its body, and moves past the frame. It is for searches. A caller that wants the
-    /// records must jump back.
+    /// Returns the header of the next frame, and moves past the frame without checking its body. This is for searches. A caller that wants
+    /// the records must jump back.
     pub(super) fn skim(&mut self) -> io::Result<Option<FrameHeader>> {
         let bytes = self.window.get(self.offset, FRAME_HEADER_BYTES)?;
         let Ok(header) = FrameHeader::decode(bytes, self.salt) else { return Ok(None) };
@@ -221,7 +221,7 @@ impl Cursor {
         Ok(!is_written && !self.has_waited(self.offset))
     }
 
-    /// Reads the next frame again, because memory may hold an older state than the file. If the file is not sealed, it also reads once past
+    /// Reads the next frame again, because memory may hold an older state than the file. If the file is not finished, also reads once past
     /// the kernel's page cache.
     fn look_twice(&mut self, due: u64) -> io::Result<Found> {
         if self.trailer.is_some() {

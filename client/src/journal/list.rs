@@ -280,7 +280,7 @@ impl Journal {
         (since(now) > SAME_TIME).then_some(at)
     }
 
-    /// Reads the files again that were not sealed. Returns false if one of them is gone or is not valid.
+    /// Reads again those files that were not finished before. Returns false if one of them is gone or is not valid.
     fn look_at_open_files(&mut self) -> bool {
         for at in 0..self.files.len() {
             if self.files[at].trailer.is_none() {

@@ -295,7 +295,7 @@ pub(super) fn is_kept_back(verdict: Verdict, poll: &Poll, next: impl FnOnce() ->
     }
 }
 
-/// The sequence that a reader expects in the next generation. `expected` is the sequence that it expected before.
+/// The sequence that a reader expects in the next generation. `expected` is the sequence that the reader expected before.
 pub(super) fn expected_in(generation: Generation, is_restart: bool, expected: u64) -> u64 {
     match is_restart {
         // A reader that joined after void messages expects a higher sequence than the generation's first.

@@ -109,8 +109,8 @@ impl Subscriber {
         }
     }
 
-    /// Begins at the last key message in the journal, if it is older than everything in the ring. If there is no key message, begins with
-    /// the oldest message.
+    /// Begins at the last key message in the journal, if this message is older than everything in the ring. If there is no key message,
+    /// begins with the oldest message.
     pub(super) fn begin_with_key(&mut self) -> Result<(), ChannelError> {
         let due = self.next_sequence();
         self.begin_in_past(due, Reader::open_at_last_key)

@@ -13,7 +13,8 @@ use std::io;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// The error of one subscriber of a [`Select`](crate::Select), which can receive nothing more. The next call continues with the others.
+/// The error of one subscriber of a [`Select`](crate::Select). This subscriber can receive nothing more. The next call continues with the
+/// other subscribers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("subscriber {index} of the select: {source}")]
 pub struct SelectError {

@@ -13,8 +13,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// A type that a channel's messages may have, with a number and a name.
 ///
-/// The publisher that makes a channel writes `ID` and `NAME` into it. Each publisher or subscriber that opens the channel compares both.
-/// Neither is computed from the type. Change them whenever the meaning of the type's bytes changes, such as when a field is added.
+/// The publisher that makes a channel writes `ID` and `NAME` into the channel. Each publisher or subscriber that opens the channel compares
+/// both. Neither of them is computed from the type. Change them whenever the meaning of the type's bytes changes, such as when a field is
+/// added.
 pub trait Schema {
     /// The number of the schema, by which programs distinguish schemas. It must not be 0.
     const ID: u64;

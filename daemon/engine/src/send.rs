@@ -104,8 +104,8 @@ impl Sender {
         self.shared.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Tells the sender to send the remaining messages of the ring, and then to stop. It stops after five seconds in any case. The session
-    /// does not end.
+    /// Tells the sender to send the remaining messages of the ring, and then to stop. After five seconds it stops in any case. Its session
+    /// continues.
     pub fn leave(&self) {
         self.shared.leave.store(true, Ordering::Relaxed);
     }

@@ -84,7 +84,7 @@ pub enum RecordError {
 }
 
 impl RecordError {
-    /// Whether the channel was restarted. Then the journal has the whole previous stream, and the new stream needs a folder of its own.
+    /// Whether the channel was restarted. If so, the journal has the whole previous stream, and the new stream needs a folder of its own.
     pub fn is_restart(&self) -> bool {
         matches!(self, Self::Restarted | Self::Receive(RecvError::Superseded))
     }

@@ -91,7 +91,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// Returns the bytes of a key as the user gave them, padded with zeros to the length of the board's keys.
+/// Returns the key that the user gave as bytes. It is padded with zeros to the length of the board's keys.
 fn key_bytes(text: &str, length: usize) -> Result<Vec<u8>> {
     let mut bytes = match text.strip_prefix("0x") {
         Some(digits) => from_hex(digits)

@@ -68,7 +68,7 @@ use waker::Waker;
 /// programs wait. The pauses together last two seconds. Each pause is short, so that a time in which this process or its host did not run
 /// does not count.
 const GRACE: [Duration; 20] = [Duration::from_millis(100); 20];
-/// The time by which the service manager extends its start timeout. The daemon requests this repeatedly while memory is made.
+/// While memory is made, the daemon repeatedly asks the service manager for more time to start. Each request adds this time.
 const GOES_ON: Duration = Duration::from_secs(60);
 
 /// The life of an idle thread in tokio's pool: for ever. If the system refuses a new thread, work waits for an existing thread. If there

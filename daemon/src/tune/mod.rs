@@ -60,7 +60,7 @@ pub enum Outcome {
     Changed,
     /// The value was written back, and reads as it did before.
     Restored,
-    /// Undoing did not restore the value, because somebody has changed it since.
+    /// The value was not restored, because somebody has changed it after `tune` did.
     Left,
     /// The value could not be written; `problem` says why.
     Failed,

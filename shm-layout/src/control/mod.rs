@@ -104,7 +104,7 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "is_false")]
         force: bool,
     },
-    /// Report up to this many of the last events, and every event from now on.
+    /// Report up to this many of the last events. Also report every event from now on.
     Events {
         /// The number of past events, the oldest first; 0 may be left out. A daemon keeps some past events, but none from before its start.
         #[serde(default, skip_serializing_if = "is_zero")]
@@ -371,8 +371,8 @@ pub struct ChannelStatus {
 pub struct JournalStatus {
     /// The directory.
     pub directory: String,
-    /// `starting`, `recording`, `refused` (the disk refuses writes, and the recorder tries again) or `failed` (the recorder ended, and the
-    /// daemon restarts it).
+    /// The state of the recorder: `starting`, `recording`, `refused` (the disk refuses writes, and the recorder tries again) or `failed`
+    /// (the recorder ended, and the daemon restarts it).
     pub state: String,
     /// The reason why the channel is not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]

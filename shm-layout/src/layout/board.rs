@@ -55,7 +55,7 @@ pub const INDEX_VERSION: usize = 39;
 
 /// Words of a slot's head.
 pub const HEAD_WORDS: usize = (GRANULE / WORD) as usize;
-/// Twice the number of messages stored in this slot, plus 1 while a message is being stored.
+/// Twice the number of messages that were stored in this slot. While a message is being stored, plus 1.
 pub const HEAD_VERSION: usize = 0;
 /// The sequence of the message.
 pub const HEAD_SEQUENCE: usize = 1;

@@ -94,7 +94,7 @@ impl Commit {
         record_bytes(self.length())
     }
 
-    /// Whether this is the message with `sequence`. One comparison covers all bits but the key flag and the length.
+    /// Whether this is the commit word of the message with `sequence`. One comparison covers all bits except the key flag and the length.
     #[inline]
     pub(crate) const fn is_message(self, sequence: u64) -> bool {
         let kind = Flags::VALID.and(Flags::PAD).and(Flags::CONTROL);
@@ -187,7 +187,7 @@ pub enum ControlRecord {
         /// Last missing sequence, inclusive.
         to: u64,
     },
-    /// The remote publisher that feeds this channel began a new session.
+    /// The publisher on another host that feeds this channel through a bridge began a new session.
     Session {
         /// First eight bytes of the session's identity.
         high: u64,

@@ -1,6 +1,6 @@
 //! Memory from the operating system: maps of files. They are prepared before the first message.
 //!
-//! This module knows nothing of rings. It lends a map as [`Cells`], never as a slice of bytes.
+//! This module knows nothing of rings. It gives access to a map as [`Cells`], never as a slice of bytes.
 
 use crate::layout::geometry::HUGE_PAGE;
 use crate::ring::cells::Cells;

@@ -1,4 +1,4 @@
-//! The answer: every row with its requirement, and with the limit that was measured in the same lap.
+//! The answer. It has each row with its requirement, and with the limit that was measured in the same lap.
 
 use crate::rig::journal::limits::Limits;
 use crate::rig::journal::store::Store;

@@ -11,7 +11,7 @@ use anyhow::{Result, ensure};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The CPU of the publisher, and the CPU of the recorder or of the reader that replaces it.
+/// Two CPUs: that of the publisher, and that of the recorder. A reader may replace the recorder.
 const CPUS: [Option<usize>; 2] = [Some(0), Some(1)];
 /// Pairs of rounds in a lap.
 const PAIRS: usize = 3;

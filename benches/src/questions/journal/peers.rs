@@ -1,5 +1,5 @@
-//! Other projects' recorders, compared with ours. A launcher starts each recorder in a process of its own. It publishes, records,
-//! flushes, reads everything back, and removes the recording.
+//! Other projects' recorders, compared with ours. A launcher starts each recorder in a process of its own. The recorder publishes, records,
+//! flushes and reads everything back. Then it removes the recording.
 
 use super::answer::{JournalAnswer, Lap, Sense};
 use super::plan::Plan;
@@ -27,7 +27,7 @@ struct Report {
     file_bytes: u64,
 }
 
-/// Plays all peers, and compares them with our rate in payload bytes a second.
+/// Plays the recorders of all other projects. Compares them with our rate in payload bytes a second.
 pub(super) fn beside(
     plan: &Plan<'_>,
     answer: &mut JournalAnswer,

@@ -70,7 +70,7 @@ pub struct Entry {
     pub born: u64,
     /// Whether the newest message removed it.
     pub is_removed: bool,
-    /// Whether the newest message is unknown. Then `newest` has only a sequence, and the newest message is not later than it.
+    /// Whether the newest message is unknown. If so, `newest` has only a sequence, and the newest message has at most this sequence.
     pub is_unknown: bool,
 }
 

@@ -430,7 +430,7 @@ fn comes_back_elsewhere(testee: &mut Testee, is_other_charter: bool) -> Result<V
     expect(testee, "after", told)
 }
 
-/// The daemon reports the death of a publisher. The testee reports it only if it is the present publisher.
+/// The daemon reports the death of a publisher. The testee reports the death only if the dead publisher is the present one.
 fn gone(testee: &mut Testee, generation: u64, epoch: u64) -> Result<Verdict> {
     let channel = Channel::new(1, false)?;
     let script = opened!(channel, testee, true);

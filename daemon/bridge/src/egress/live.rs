@@ -34,7 +34,7 @@ const RETRY_NS: u64 = 20_000_000;
 
 /// The rate limit while the loop catches up with a ring, in bytes a second: 2 Gbit/s. Receivers and repairs can keep up with this rate.
 const CATCH_UP: Rate = Rate { per_second: 250_000_000, burst: 1 << 20 };
-/// Events taken from the ring in one turn while the loop catches up.
+/// The number of events that one turn of the loop takes from the ring while the loop catches up.
 const EVENTS_PER_STEP: usize = 64;
 /// The time for which the loop sleeps while it catches up and the limit [`CATCH_UP`] permits no packet yet.
 const STEP: Duration = Duration::from_micros(100);

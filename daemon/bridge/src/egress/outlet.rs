@@ -45,7 +45,7 @@ pub(super) struct Outlet {
     pub(super) counters: SendCounters,
     /// Limits live packets to their share of the link. `None` if the link's speed is not known.
     pub(super) pacer: Option<Pacer>,
-    /// Whether the spec names the session. If so, the session stays the same when the channel gets another one.
+    /// Whether the spec names the session. If so, the session stays the same when the ring is replaced.
     pub(super) keeps_session: bool,
     /// Whether the session has ended. If a later message arrives, the session continues.
     pub(super) is_over: bool,

@@ -290,7 +290,8 @@ impl<'a> Capture<'a> {
         }
     }
 
-    /// Whether the next pcapng block claims fewer bytes than its type and its two lengths need. The parser does not check that.
+    /// Whether the next pcapng block claims to be too short: it needs bytes for its type and its two lengths. The parser does not check
+    /// this.
     fn is_next_block_too_short(&self) -> bool {
         let (Some(is_big_endian), data) = (self.is_big_endian, self.reader.data()) else { return false };
         // A section header states its own byte order, and the parser checks its least length.

@@ -110,7 +110,7 @@ impl Tap {
     }
 }
 
-/// A capture that a thread of its own writes. Dropping it closes the file. [`CaptureFile::finish`] returns the counts or the error.
+/// A capture that is written on a separate thread. Dropping it closes the file. [`CaptureFile::finish`] returns the counts or the error.
 #[derive(Debug)]
 pub struct CaptureFile {
     path: PathBuf,

@@ -425,7 +425,7 @@ counters! {
         received,
         /// Control datagrams from sources outside the allow-list. They get no reply.
         not_allowed: counter "lease_events_total" { event = "not-allowed" },
-        /// Control datagrams above their source's rate. They get no reply.
+        /// Control datagrams that were beyond the rate of their source. They get no reply.
         over_rate: counter "lease_events_total" { event = "over-rate" },
         /// Damaged or unexpected control datagrams. They get no reply.
         malformed: counter "lease_events_total" { event = "malformed" },

@@ -31,7 +31,7 @@ pub(super) struct Sending {
     pub(super) live: LiveTable,
     /// Lines that were opened again.
     pub(super) renewal: Renewal,
-    /// Receiving sockets of lines that were opened again. Only used if there are other egresses.
+    /// Receiving sockets of lines that were opened again. They are only used if there are other egresses of the stream.
     pub(super) ears: Renewal,
     /// The socket of the group of plain repairs that was opened again. The repair thread takes it.
     pub(super) groups: Renewal,

@@ -173,8 +173,8 @@ impl<'de> Deserialize<'de> for LinkSpeed {
 pub enum WaitMode {
     /// Polls without pause: lowest latency, one core at 100 %.
     Spin,
-    /// Polls, and yields the core after a poll that found something, and after several polls that found nothing. Readers may share the
-    /// core.
+    /// Polls, and yields the core from time to time: after a poll that found something, and after several polls that found nothing. Readers
+    /// may share the core.
     Yield,
     /// Sleeps, but polls for the short time in which the next message of a steady feed is expected. This uses a few hundredths of a core.
     /// At 1,000 messages a second, half of the messages arrive 10 to 40 us later than with `Spin`. If messages come irregularly, or after a

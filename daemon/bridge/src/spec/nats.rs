@@ -63,8 +63,8 @@ pub struct NatsSpec {
     pub in_flight: usize,
     /// The time after which an append without an answer has failed, in milliseconds, 100 to 60 000; 1000 by default.
     pub ack_ms: u64,
-    /// For a sender: the source of messages that the ring no longer has. The default `true` means the channel's journal, if it has one.
-    /// `false` means none. It may also be the directory of a journal.
+    /// For a sender: where it reads messages that the ring no longer has. The default `true` means the channel's journal, if there is one.
+    /// `false` means nowhere. A path means a journal in that directory.
     pub history: HistoryFrom,
     /// For a sender: whether it creates the stream if there is none; false by default.
     pub create: bool,

@@ -50,7 +50,8 @@ pub(super) fn journals_dir(dir: &Path) -> PathBuf {
     dir.join("journals")
 }
 
-/// Returns the line of the daemon's configuration that makes it record a channel; empty if it should not.
+/// Returns the line of a daemon's configuration that makes the daemon record a channel. If the daemon should not record the channel, the
+/// line is empty.
 pub(super) fn line(dir: &Path, channel: &Channel) -> String {
     let Some(Recorded { sync, roll_ms, keeps }) = &channel.journal else { return String::new() };
     let dir = journals_dir(dir).join(&channel.name);

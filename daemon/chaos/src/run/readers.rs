@@ -83,8 +83,8 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Tests that a reader gets the event of each publisher's death, after all messages of that publisher. A reader of a
-    /// daemon's channel has no free descriptor at that time.
+    /// Tests that a reader gets the event of each publisher's death, after all messages of that publisher. If the channel belongs to a
+    /// daemon, the reader has no free descriptor at that time.
     pub(super) fn bereave(&mut self, wait: Waiting) -> Result<bool> {
         const NAME: &str = "bereaved";
         let mut daemon = self.second_daemon(NAME, false, false)?;

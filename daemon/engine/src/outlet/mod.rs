@@ -33,7 +33,7 @@ use cutter::{Cutter, End, News};
 pub(crate) use identity::random;
 use identity::{clock_error, first_of, identity_of};
 
-/// Most events that one turn takes from the ring before the thread checks anything else.
+/// The limit for the events that one turn takes from the ring. After that, the thread checks everything else.
 const EVENTS_PER_TURN: usize = 1_024;
 /// Longest time for which a sleeping thread does not check the stop flag.
 const LOOK_UP: Duration = Duration::from_millis(20);

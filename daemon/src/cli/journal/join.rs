@@ -145,7 +145,7 @@ fn join(args: &Args, sources: &mut [Source<'_>], to: &Path, stop: &Stop) -> Resu
 }
 
 impl Joining<'_> {
-    /// Copies a part from `due` on, until it ends or records a loss. Returns the next sequence.
+    /// Copies a part from the sequence `due` on, until the part ends or records a loss. Returns the next sequence.
     fn copy(&mut self, part: &mut Part, due: u64) -> Result<u64> {
         part.seek(due)?;
         loop {

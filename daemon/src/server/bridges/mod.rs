@@ -191,7 +191,7 @@ impl Supervisor {
         let _ = self.orders.send(Order::Carry(bridges));
     }
 
-    /// Stops all bridges without ending their sessions, which the next daemon continues. Blocks for up to a second. If a bridge is just
+    /// Stops all bridges. Their sessions do not end, because the next daemon continues them. Blocks for up to a second. If a bridge is just
     /// being started, blocks until the bridge has listened for other senders.
     pub fn stop(self) {
         let _ = self.orders.send(Order::Stop);

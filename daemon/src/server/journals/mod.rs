@@ -306,7 +306,7 @@ impl Recording {
         }
     }
 
-    /// Records that there is no recorder. Reports the reason, unless it is the same as in the last report.
+    /// Notes that a journal has no recorder at present. Reports the reason, unless it is the same as in the last report.
     fn fail(&self, events: &Events, why: &str) {
         let mut state = self.state();
         state.is_running = false;

@@ -69,7 +69,7 @@ impl Channel {
 }
 
 impl Registry {
-    /// Lends the pages of all gates of a channel to the publisher on this connection.
+    /// Passes the pages of all gates of a channel to the publisher on this connection.
     ///
     /// # Errors
     /// [`Refused`] if the connection has no publisher, or with the system's error.
@@ -88,7 +88,7 @@ impl Registry {
         lent.map_err(|e| Refused::new(RefusalCode::Failed, e.to_string()))
     }
 
-    /// Lends the page of a gate to the reader on this connection.
+    /// Passes the page of a gate to the reader on this connection.
     ///
     /// # Errors
     /// [`Refused`] if the connection has no reader, if the channel has no such gate, or if the gate's list does not name the user.

@@ -287,8 +287,8 @@ impl Registry {
         }
     }
 
-    /// Takes a strict channel away from its publisher, dead or alive. This needs new memory. If the memory is not made yet, nothing changes
-    /// and a request for it is returned.
+    /// Takes a strict channel away from its publisher, whether the publisher lives or not. This needs new memory. If the memory is not made
+    /// yet, nothing changes, and a request for the memory is returned.
     ///
     /// # Errors
     /// [`Refused`] if the channel is not strict, or if `who` may not publish on it. Then nothing has changed.
@@ -396,7 +396,7 @@ impl Registry {
         channel.hold().inspect_err(|e| tracing::error!(channel = name, "cannot take its lock: {e}")).ok()?
     }
 
-    /// Whether a channel's publisher has ended while its connection still exists.
+    /// Whether a channel's publisher has ended, but its connection still exists.
     pub fn is_left(&self, name: &str) -> bool {
         self.channels.get(name).is_some_and(Channel::is_left)
     }

@@ -1,7 +1,7 @@
 //! UDP datagrams in batches: one system call for many datagrams, with buffers that are allocated once.
 //!
 //! For IPv4 and IPv6, this module wraps `recvmmsg` with the kernel's time stamps, `sendmmsg`, the count of drops, and the busy-poll
-//! options. No library wraps these safely and without allocation. The module does not interpret the bytes of datagrams.
+//! options. No library wraps these calls safely and without allocation. The module does not interpret the bytes of datagrams.
 
 use nix::errno::Errno;
 use nix::libc;

@@ -425,7 +425,7 @@ impl Gaps {
         }
     }
 
-    /// Removes the holes from `next` on that were given up. Returns the sequence after them, or `None` if there are none.
+    /// Removes those holes from `next` on that were given up. Returns the sequence after them, or `None` if there are none.
     pub(crate) fn take_expired(&mut self, next: u64) -> Option<u64> {
         let mut end = None;
         while let Some(hole) = self.holes.front() {

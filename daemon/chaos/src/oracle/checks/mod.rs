@@ -218,8 +218,8 @@ fn a_message_that_says_nothing_is_of_the_epoch_that_was_told() {
     assert_eq!(found, Vec::<String>::new());
 }
 
-/// A reader got the event of a new epoch, and seeks within the messages of that publisher. It must not get the event again, whichever
-/// message comes first.
+/// A reader got the event of a new epoch, and then seeks within the messages of the new publisher. It must not get the event again,
+/// whichever message comes first.
 #[test]
 fn an_epoch_is_told_once() {
     let mut next = publishes(1, 11, 2, 0);

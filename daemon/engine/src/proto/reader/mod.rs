@@ -109,8 +109,8 @@ pub struct Reader {
     /// The number of the last entry seen.
     seen: u64,
     crc: Option<u32>,
-    /// Whether the reader has just searched the log and has received every entry since then. Then a missing sequence is missing in the log
-    /// itself.
+    /// Whether the reader has just searched the log and has received every entry since then. If so, a missing sequence is missing in the
+    /// log itself.
     is_certain: bool,
     /// The last range of entry numbers that was skipped: its first number, and the number after it.
     lacking: Option<(u64, u64)>,
