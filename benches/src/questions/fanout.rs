@@ -42,7 +42,7 @@ fn contestants(receivers: usize) -> Vec<Contestant> {
         .collect()
 }
 
-/// Plays the rounds, and returns the answer. The contestants of `extra` join.
+/// Plays the rounds, and returns the answer. The contestants in `extra` take part as well.
 ///
 /// # Errors
 /// When a round cannot be started.

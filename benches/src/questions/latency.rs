@@ -22,7 +22,7 @@ pub const LONG: &str = "256 B beside UDP";
 /// The messages.
 const LONG_MESSAGES: u64 = 1_000_000;
 
-/// Plays the rounds, and returns the answer. The contestants of `extra` join shmcast and the ideal ring.
+/// Plays the rounds, and returns the answer. The contestants in `extra` are compared with shmcast and the ideal ring.
 ///
 /// # Errors
 /// When a round cannot be started.

@@ -33,7 +33,7 @@ const WAITS: [(&str, Wait); 11] = [
     (MULTICAST, Wait::Tokio),
 ];
 
-/// Plays the rounds, and returns the answer. The contestants of `extra` join.
+/// Plays the rounds, and returns the answer. The contestants in `extra` take part as well.
 ///
 /// # Errors
 /// When a round cannot be started.

@@ -21,7 +21,7 @@ const RING_BYTES: u64 = 8 << 20;
 /// Payload sizes.
 pub const SIZES: [usize; 3] = [32, 256, 1024];
 
-/// Plays the rounds, and returns the answer. The contestants of `extra` join shmcast and the ideal ring.
+/// Plays the rounds, and returns the answer. The contestants in `extra` are compared with shmcast and the ideal ring.
 ///
 /// # Errors
 /// When a round cannot be started.
