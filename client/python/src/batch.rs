@@ -264,8 +264,8 @@ impl Batch {
         })
     }
 
-    /// The payloads of the wanted messages, joined without gaps. With `tag`, the wanted messages are those with this tag, and all must
-    /// have this size. Without `tag`, they are those of this size.
+    /// The payloads of the wanted messages, joined without gaps. With `tag`, these are the messages with this tag, and each of them must
+    /// have the given size. Without `tag`, these are all messages of the given size.
     fn _gather<'py>(&self, py: Python<'py>, size: usize, tag: Option<u16>) -> PyResult<Bound<'py, PyBytes>> {
         let is_wanted = |message: &shmcast::Message<'_>| match tag {
             Some(tag) => message.tag == tag,

@@ -328,7 +328,7 @@ impl Subscriber {
     }
 
     /// Prepares a sleep, for event loops other than asyncio. Call it before each sleep. Returns an event if one has arrived. Otherwise
-    /// returns the seconds to wait at most until the descriptor is readable.
+    /// returns the longest time in seconds to wait until the descriptor is readable.
     fn arm(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let mut reader = self.handle.enter()?;
         let Reader { subscriber, end } = &mut *reader;

@@ -13,7 +13,7 @@ use super::socket::RefusedSettings;
 use super::spec::{ReceiveSpec, TimeMode};
 use super::thread::wall_ns;
 
-/// If two readings of the channel's clock are less than this apart, the reading of the wall clock between them is exact enough, in
+/// If two readings of the channel's clock are less than this apart, the reading of the wall clock between them is exact enough. The unit is
 /// nanoseconds.
 const CLOSE_NS: u64 = 1_000;
 /// The limit for repeated readings. Both clocks are read again until the readings are close together, but at most this often.

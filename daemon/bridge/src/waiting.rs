@@ -12,7 +12,7 @@ use super::spec::WaitMode;
 
 /// The number of CPUs for each thread that polls with `wait = "auto"`.
 const CPUS_PER_SEAT: usize = 4;
-/// A thread that may poll sleeps after a silence of this length, in nanoseconds.
+/// A thread that may poll sleeps after a silence of this length. The unit is nanoseconds.
 const POLLS_FOR_NS: u64 = 10 * MILLISECOND_NS;
 
 /// The number of seats that threads of this process have taken. A seat permits a thread to poll.

@@ -24,7 +24,7 @@ use crate::thread::{Clock, wall_ns};
 
 /// The last part of a wait for the share of the link, in nanoseconds. The thread spins for this part.
 const SPIN_NS: u64 = 50_000;
-/// A thread that waits for the share of the link checks the stop flag at least this often, in nanoseconds.
+/// A thread that waits for the share of the link checks the stop flag at least this often. The unit is nanoseconds.
 const LONGEST_WAIT: Duration = Duration::from_millis(20);
 
 /// An egress may send two profiles: plain and native. This field has the lines of the second profile and their sender.

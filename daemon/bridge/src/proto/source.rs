@@ -24,10 +24,10 @@ use shmcast::hosting::fault;
 
 /// The number of consecutive packets of one source after which an open line is locked to that source.
 const LOCKING_PACKETS: u32 = 16;
-/// If the line's source is silent for this time, the line is open to any source, in nanoseconds. An idle source sends heartbeats. The line
-/// must not be open between two heartbeats, nor if one of them is late or lost.
+/// If the line's source is silent for this time, the line is open to any source. The unit is nanoseconds. An idle source sends heartbeats.
+/// The line must not be open between two heartbeats, nor if one of them is late or lost.
 const OPEN_NS: u64 = 3 * HEARTBEAT_EVERY_NS;
-/// If the line's source is silent for this time, the line is open to a source that continues in order, in nanoseconds.
+/// If the line's source is silent for this time, the line is open to a source that continues in order. The unit is nanoseconds.
 const PASS_NS: u64 = 5 * MILLISECOND_NS;
 /// The number of packets in order that a source must send before the line is locked to it.
 const PASS_PACKETS: u32 = 3;

@@ -158,12 +158,12 @@ pub struct RepairSpec {
     /// repairs for all receivers are sent to the first native multicast line.
     #[serde(default)]
     pub group: Option<SocketAddr>,
-    /// If a second receiver requests the same messages within this time, the repair goes to all receivers, in microseconds. `None` means
-    /// twice the longest round trip of any receiver, within 300 to 5 000.
+    /// If a second receiver requests the same messages within this time, the repair goes to all receivers. The unit is microseconds. `None`
+    /// means twice the longest round trip of any receiver, within 300 to 5 000.
     #[serde(default)]
     pub merge_us: Option<u64>,
-    /// For this time after a repair for all receivers, further requests for the same messages are ignored, in microseconds. `None` means
-    /// the longest round trip of any receiver plus 100.
+    /// For this time after a repair for all receivers, further requests for the same messages are ignored. The unit is microseconds. `None`
+    /// means the longest round trip of any receiver plus 100.
     #[serde(default)]
     pub linger_us: Option<u64>,
     /// Whether messages that the ring no longer has come from the channel's journal; true by default. Instead of true or false, this may be

@@ -324,7 +324,7 @@ pub enum Step {
     Tamper { channel: u8, laps: u64 },
     /// A reader that does not wait reaches a record of a kind that no version has. Messages follow after the record.
     Unknown {},
-    /// A reader that prepares its memory attaches to a channel whose file is one large hole.
+    /// A reader that prepares its memory attaches to a channel. The channel's file is one large hole, without any allocated page.
     Hollow {},
     /// A publisher is stopped while its daemon crashes and the next daemon ends. It then attaches to a third daemon.
     /// The second daemon waits for the publisher in vain, or is `brief` and ends at once.

@@ -33,8 +33,8 @@ mod tests;
 const APART: usize = 64;
 /// The additional wait of each rank, in nanoseconds. A rank waits longer than the next lower one by this time.
 const RANK_NS: u64 = 4 * MILLISECOND_NS;
-/// An egress that sends no claims counts as dead after a silence of this length, in nanoseconds. Such an egress sends a heartbeat each
-/// second.
+/// An egress that sends no claims counts as dead after a silence of this length. The unit is nanoseconds. Such an egress sends a heartbeat
+/// each second.
 const SILENT_NS: u64 = 3 * SECOND_NS;
 /// If we cannot receive an egress's packets, we yield to it after this many of its claims.
 const CLAIMS: u32 = 3;

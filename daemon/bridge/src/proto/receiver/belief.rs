@@ -19,7 +19,7 @@ const JUMP_WITNESSES: u32 = 3;
 const JUMP_NS: u64 = MILLISECOND_NS;
 /// The number of packets of a line that it takes to contradict a claim. Their sequences must be in order, and below the claim.
 const CONTRADICTIONS: u32 = 4;
-/// If a line has repeated a claim for this time and sent nothing else, the claim is believed, in nanoseconds.
+/// If a line has repeated a claim for this time and sent nothing else, the claim is believed. The unit is nanoseconds.
 const REPEATED_NS: u64 = SECOND_NS;
 /// An end is believed if it arrives twice: from two lines or servers, or again after this time, in nanoseconds. Copies of one packet arrive
 /// together.

@@ -29,12 +29,12 @@ pub const DEFAULT_SILENCE_NS: u64 = 3 * SECOND_NS;
 /// The number of packets that another session must send before it is followed.
 const WITNESSES: u32 = 3;
 /// While the followed session is alive, a receiver follows a new session only if the new session's packets have arrived over at least this
-/// time, in nanoseconds.
+/// time. The unit is nanoseconds.
 const WITNESSED_NS: u64 = 10 * MILLISECOND_NS;
-/// While the followed session is alive, the packets of a new session must arrive within this time, in nanoseconds.
+/// While the followed session is alive, the packets of a new session must arrive within this time. The unit is nanoseconds.
 const WITNESSES_WITHIN_NS: u64 = SECOND_NS;
-/// If a rival (a session that the receiver may follow later) is silent for this time, it is removed, in nanoseconds. Feeds send a heartbeat
-/// each second, and two of them may be lost.
+/// If a rival (a session that the receiver may follow later) is silent for this time, it is removed. The unit is nanoseconds. Feeds send a
+/// heartbeat each second, and two of them may be lost.
 const FORGOTTEN_NS: u64 = 7 * SECOND_NS / 2;
 /// The most rivals at a time.
 const MAX_RIVALS: usize = 4;

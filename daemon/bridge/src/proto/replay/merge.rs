@@ -20,8 +20,8 @@ use shmcast::hosting::fault;
 
 /// The number of ranges that are remembered, a power of two.
 const RANGES: usize = 8_192;
-/// If a second request for the same messages arrives within this time, the server sends the repair to all receivers, in nanoseconds. This
-/// value applies while no round trip is known.
+/// If a second request for the same messages arrives within this time, the server sends the repair to all receivers. The unit is
+/// nanoseconds. This value applies while no round trip is known.
 const MERGE_UNKNOWN_NS: u64 = MILLISECOND_NS;
 /// The least time within which a second request causes a repair for all receivers, once a round trip is known, in nanoseconds.
 const MERGE_MIN_NS: u64 = 300 * MICROSECOND_NS;
@@ -37,7 +37,7 @@ const SHARED: u32 = 4;
 /// In any case, one in this many first answers is sent only to its asker. So the server notices when receivers no longer lose the same
 /// messages.
 const PROBE: u32 = 32;
-/// After receivers were told to wait, the rate counts as scarce for this time, in nanoseconds.
+/// After receivers were told to wait, the rate counts as scarce for this time. The unit is nanoseconds.
 const SCARCE_NS: u64 = 20 * MILLISECOND_NS;
 /// The longest wait that receivers are told, in nanoseconds.
 const PAUSE_MAX_NS: u64 = 20 * MILLISECOND_NS;
@@ -48,12 +48,11 @@ const PAUSE_MORE_NS: u64 = 2 * MILLISECOND_NS;
 /// The times that decide about repairs for all receivers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MergeConfig {
-    /// If a second request for the same messages arrives within this time, the server sends the repair to all receivers, in nanoseconds.
-    /// `None` means twice the longest round trip, within
-    /// 0.3 to 5 ms.
+    /// If a second request for the same messages arrives within this time, the server sends the repair to all receivers. The unit is
+    /// nanoseconds. `None` means twice the longest round trip, within 0.3 to 5 ms.
     pub merge_ns: Option<u64>,
-    /// For this time after a repair for all receivers, further requests for the same messages are ignored, in nanoseconds. `None` means the
-    /// longest round trip plus 100 us.
+    /// For this time after a repair for all receivers, further requests for the same messages are ignored. The unit is nanoseconds. `None`
+    /// means the longest round trip plus 100 us.
     pub linger_ns: Option<u64>,
 }
 
