@@ -27,7 +27,7 @@ pub enum Publishing {
 pub struct ChannelInfo {
     /// The name.
     pub name: String,
-    /// Whether the channel is private to another user. Then only its name can be seen.
+    /// Whether the channel is private to another user. If so, only its name can be seen.
     pub is_private: bool,
     /// The header of the channel's segment, or the reason why it cannot be read.
     pub detail: Result<ChannelDetail, String>,

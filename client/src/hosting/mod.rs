@@ -65,7 +65,7 @@ pub struct HostedSpec {
     pub preparation: Preparation,
     /// The properties of the channel's board, if the channel has one.
     pub board: Option<BoardSpec>,
-    /// Whether each publisher gets a generation of its own. Then no reader receives messages of a publisher that was cut off.
+    /// Whether each publisher gets a generation of its own. If so, no reader receives messages of a publisher that was cut off.
     pub is_strict: bool,
 }
 

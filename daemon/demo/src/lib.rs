@@ -1,5 +1,5 @@
-//! `shmcast demo`: the same messages to the same number of reader processes, through shared memory and through kernel
-//! multicast over `lo`, side by side.
+//! `shmcast demo` sends the same messages to the same number of reader processes in two ways: through shared memory, and through kernel
+//! multicast over `lo`. It shows both results side by side.
 //!
 //! The demo needs no daemon, no root and no configuration: the channel lives in a temporary directory, and the readers are
 //! this program again. For both transports the demo measures two times: how long the publisher takes to publish a message,

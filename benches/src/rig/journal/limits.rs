@@ -32,7 +32,7 @@ const FRAME: usize = 256 << 10;
 pub struct Limits {
     /// D with one write at a time, and with two.
     pub direct: [f64; 2],
-    /// Whether the file system refused the flags of D and S. Then the writes went through the page cache.
+    /// Whether the file system refused the flags of D and S. If so, the writes went through the page cache.
     pub is_buffered: bool,
     /// S: the time of one write in ns.
     pub sync: Distribution,

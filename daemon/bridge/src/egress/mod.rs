@@ -59,8 +59,8 @@ const SHORTER: u32 = 2;
 pub struct EgressOptions {
     /// The capture that every sent packet is copied to.
     pub tap: Option<Tap>,
-    /// Whether the bridge stops after the channel is closed and the end of the session was repeated. Otherwise the bridge waits for the
-    /// next publisher.
+    /// Whether the bridge stops after the channel is closed and the end of the session was repeated. If not, the bridge waits for the next
+    /// publisher.
     pub ends_with_channel: bool,
     /// Whether everything in the channel is new, because the channel appeared while the bridge waited for it. A bridge that resumes no
     /// earlier state then begins with the oldest message, whatever `from` says.

@@ -54,7 +54,7 @@ pub enum ControlDatagram {
         nonce: u64,
         /// The newest cookie that the client was given.
         cookie: Cookie,
-        /// Whether the client wants live packets. Otherwise it wants repairs only.
+        /// Whether the client wants live packets. If not, it wants repairs only.
         live: bool,
         /// The duration of the lease that the client would like, in milliseconds. With 0 the server chooses.
         lease_ms: u32,
@@ -125,7 +125,7 @@ pub enum ControlDatagram {
         cookie: Cookie,
         /// The duration of the lease that the client would like, in milliseconds. With 0 the server chooses.
         lease_ms: u32,
-        /// Whether the client wants live packets. Otherwise it wants repairs only.
+        /// Whether the client wants live packets. If not, it wants repairs only.
         live: bool,
         /// The receiver's identity, 48 bits.
         receiver: u64,
@@ -164,7 +164,7 @@ pub enum ControlDatagram {
     },
 }
 
-/// Whether a datagram is a control datagram. Otherwise it is MoldUDP64.
+/// Whether a datagram is a control datagram. If not, it is MoldUDP64.
 pub fn is_control(datagram: &[u8]) -> bool {
     datagram.starts_with(&MAGIC)
 }

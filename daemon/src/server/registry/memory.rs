@@ -98,7 +98,7 @@ impl After {
     }
 }
 
-/// Returns the least `created_ns` that the stream after the generation `before` may have.
+/// Returns the least time `created_ns` that the stream after the generation `before` may have. Bridges distinguish streams by this time.
 pub(super) fn next_stream_ns(before: Option<&Entry>) -> u64 {
     let step = if fault!("streams_share_a_step") { 1 } else { STREAM_STEP_NS };
     before.map_or(0, |entry| entry.created_ns.saturating_add(step))

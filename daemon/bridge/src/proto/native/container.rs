@@ -70,7 +70,7 @@ pub struct Container {
     pub is_sealed: bool,
     /// Whether the packet answers a request.
     pub is_repair: bool,
-    /// Whether a receiver sent the packet. Otherwise the sender of the feed or a server sent it.
+    /// Whether a receiver sent the packet. If not, the sender of the feed or a server sent it.
     pub is_from_receiver: bool,
     /// The number of the key that sealed the packet; 0 if it is not sealed.
     pub key: u8,

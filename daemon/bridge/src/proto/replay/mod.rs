@@ -112,7 +112,7 @@ pub enum Reply {
         bytes: usize,
         /// The number of messages in the datagram.
         count: u16,
-        /// Whether the datagram is sent to all receivers. Otherwise it is sent to the asker.
+        /// Whether the datagram is sent to all receivers. If not, it is sent to the asker.
         to_all: bool,
     },
     /// A datagram in the buffer that says that the messages are gone.
@@ -154,7 +154,7 @@ impl Reply {
         }
     }
 
-    /// Whether the datagram is sent to all receivers. Otherwise it is sent to the asker.
+    /// Whether the datagram is sent to all receivers. If not, it is sent to the asker.
     pub(crate) fn is_to_all(&self) -> bool {
         matches!(self, Reply::Messages { to_all: true, .. } | Reply::Pause { .. })
     }

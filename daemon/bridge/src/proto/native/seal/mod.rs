@@ -181,7 +181,7 @@ pub struct Opener {
     keys: Option<Keyring>,
     /// Whether packets without a seal are accepted, too.
     takes_open: bool,
-    /// Whether packets must come from receivers. Otherwise they must come from senders and servers.
+    /// Whether packets must come from receivers. If not, they must come from senders and servers.
     from_receivers: bool,
     known: Vec<Known>,
     most: usize,
