@@ -152,8 +152,8 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Tests a receiving call that finds a message that is not valid, while the reader cannot change to the next segment. The call must
-    /// return in time.
+    /// Tests a receiving call in this situation: it finds a message whose publisher was cut off, and the reader cannot change to the next
+    /// segment. The call must return in time.
     pub(super) fn withhold(&mut self) -> Result<bool> {
         const NAME: &str = "withheld";
         let Some(mut daemon) = self.second_daemon(NAME, false, true)? else { return Ok(false) };
