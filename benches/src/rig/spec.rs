@@ -288,7 +288,7 @@ pub struct Published {
     /// The number of times that the transport had no room and the publisher tried again.
     #[serde(default, skip_serializing_if = "is_default")]
     pub retries: u64,
-    /// The times at which the publisher's thread did not run, although it wanted to (it was spinning).
+    /// The times at which the publisher's thread was spinning but did not get the CPU.
     #[serde(default, skip_serializing_if = "is_default")]
     pub hiccups: HiccupLog,
     /// The resources that it used.
@@ -323,7 +323,7 @@ pub struct Received {
     pub span: (u64, u64),
     /// The resources that it used.
     pub usage: Usage,
-    /// The times at which the receiver's thread did not run, although it wanted to (it was spinning).
+    /// The times at which the receiver's thread was spinning but did not get the CPU.
     #[serde(default, skip_serializing_if = "is_default")]
     pub hiccups: HiccupLog,
 }

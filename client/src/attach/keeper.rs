@@ -54,8 +54,8 @@ struct Inner {
     descriptors: Mutex<Vec<Arc<ParentsOnly<File>>>>,
     /// The channel's charter.
     charter: Mutex<File>,
-    /// The process that attached. Its forked children have neither the socket nor the lock, because the daemon takes these two as a sign
-    /// that the process lives.
+    /// The process that attached. The daemon takes the socket and the lock as signs that this process lives, so its forked children have
+    /// neither of them.
     owner: Owner,
     socket: Mutex<Option<Arc<ParentsOnly<OwnedFd>>>>,
     connected: AtomicBool,
@@ -67,8 +67,8 @@ struct Inner {
     has_moved: AtomicBool,
     /// Generation and epoch of the last publisher that died, as the daemon reported it.
     dead: Mutex<(u64, u64)>,
-    /// Whether the publisher `dead` may be the one whose messages the reader receives, or a later one whose messages the reader has not
-    /// reached yet.
+    /// Whether the reader may still receive messages of the publisher `dead`. It may if it now receives the messages of this publisher, or
+    /// of an earlier one.
     has_died: AtomicBool,
 }
 
@@ -359,8 +359,8 @@ impl Inner {
         self.left.store(true, Ordering::Release);
     }
 
-    /// Wakes a parked reader, so that it checks its state. The daemon's waker would not do this, because it does not know that this state
-    /// has changed.
+    /// Wakes a parked reader, so that it checks its state. The daemon's waker cannot do this, because only this process knows that the
+    /// state has changed.
     fn rouse(&self) {
         if let Some(bell) = lock(&self.descriptors).get(3) {
             park::ring(&***bell);

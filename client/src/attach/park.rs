@@ -231,8 +231,8 @@ impl ParkedReader {
     }
 
     /// Checks whether the reader sleeps and has something to read. If so, wakes the reader, once for each nap. The reader may write
-    /// anything into its page. Whatever it writes, this call only reads two words of the ring, makes at most one system call, which does
-    /// not block, and affects no other reader.
+    /// anything into its page. Whatever it writes, this call affects no other reader. It reads two words of the ring, and makes at most one
+    /// system call, which does not block.
     ///
     /// Cost: one cache line of the page, and two of the ring, which are the same for all readers that sleep at the same position.
     pub fn look(&mut self) -> Sight {

@@ -118,16 +118,15 @@ pub struct Subscriber {
     // Cold fields.
     /// The sequence and the time from which [`Wait::Burst`] counts messages.
     burst_mark: (u64, u64),
-    /// The sequence up to which messages existed when [`Wait::Burst`] last paused so that the publisher got ahead. The message with this
-    /// sequence did not exist yet.
+    /// The sequence of the first message that did not exist yet when [`Wait::Burst`] last paused so that the publisher got ahead.
     burst_target: u64,
     resume: Resume,
     /// The epoch that the last event about the publisher reported.
     epoch: u64,
     /// The epoch at the time of the last start or seek. This epoch is not reported as a new one, even after a lap.
     began_in: u64,
-    /// The sequence at which the reader should begin, if the ring no longer has that message and has no record of the loss. This happens in
-    /// a segment that continues an earlier one.
+    /// The sequence at which the reader should begin. It is set only if the ring no longer has that message and has no record of the loss.
+    /// This happens in a segment that continues an earlier one.
     behind: Option<u64>,
     segment: Segment,
     steps: Vec<Step>,

@@ -25,8 +25,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum History {
-    /// The journal that the channel's daemon keeps. A channel that is a file has the journal in the directory of its name in
-    /// `$SHMCAST_JOURNALS`, if that variable is set. Root, this user or the channel's owner must own that directory.
+    /// The journal that the channel's daemon keeps. If the channel is a file and `$SHMCAST_JOURNALS` is set, the journal is in that
+    /// directory, below the channel's name. Root, this user or the channel's owner must own the journal's directory.
     #[default]
     Auto,
     /// No source: overwritten messages are lost.

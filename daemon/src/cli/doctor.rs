@@ -10,7 +10,7 @@ use crate::{
     doctor::{self, Area, Finding, Host, Report, Root, Status},
 };
 
-/// Check this host for settings that cost latency, and show the commands that mend them.
+/// Check this host for settings that cost latency, and show the commands that correct them
 ///
 /// Reads settings and changes nothing. On a terminal it prints a table. For each finding that is not a pass, it also prints why the finding
 /// matters and which command corrects it. Into a pipe it prints one line per check: status, area, id, finding and command, separated by

@@ -345,8 +345,8 @@ impl Snapshot {
         true
     }
 
-    /// Clears the rows of slots in which a store had begun, if the ring had no message of their keys. The publisher was about to give these
-    /// slots to other keys.
+    /// Clears the rows of some slots: a store had begun there, but the ring had no message of the slot's key. The publisher was about to
+    /// give these slots to other keys.
     fn drop_unresolved(&mut self) {
         for row in &mut self.rows[..self.high] {
             if row.version & 1 == 1 && row.version != TO_COPY {

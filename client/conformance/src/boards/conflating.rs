@@ -149,7 +149,7 @@ impl Reader {
     }
 }
 
-/// Returns the events of a reader that starts to read the board when its next message is `due`.
+/// Returns the events of a reader that changes to the board. At this moment its next message is `due`.
 fn from_board(history: &History, due: u64) -> Vec<String> {
     let (spec, next) = (&history.parts.spec, history.next());
     let is_told = |entry: &&Entry| entry.newest.sequence >= due && entry.newest.payload.len() <= spec.value;

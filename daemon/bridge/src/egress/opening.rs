@@ -158,9 +158,9 @@ pub(super) fn session_to_send(
 /// Attaches to the channel, if possible at the sequence at which an earlier bridge stopped. Messages that the ring no longer holds are
 /// counted as lost.
 ///
-/// `said` is the progress of that earlier bridge. This bridge continues there on two conditions. It must resume or replace that bridge, and
-/// that bridge must have sent the same ring, or the same session of another host. Otherwise this bridge begins where the spec says, or with
-/// the oldest message of a new channel.
+/// `said` is the progress of that earlier bridge. This bridge continues there if two conditions hold. First, it resumes or replaces that
+/// bridge. Second, that bridge sent the same ring, or the same session of another host. Otherwise this bridge begins where the spec says,
+/// or with the oldest message of a new channel.
 pub(super) fn attach_where_it_was(
     spec: &BridgeSpec,
     (from, is_new, goes_on): (StartAt, bool, bool),

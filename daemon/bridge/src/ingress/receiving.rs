@@ -79,7 +79,8 @@ pub(super) struct Receiving {
     pub(super) tap: Option<Tap>,
     pub(super) clock: Clock,
     pub(super) awake: Awake,
-    /// The total time for which the receiver had not run, as it was when all leases were last renewed for this reason, in nanoseconds.
+    /// All leases were last renewed because the receiver had not run for a while. This is the total time for which it had not run up to
+    /// that moment, in nanoseconds.
     pub(super) left_out_ns: u64,
     pub(super) shared: Arc<IngressState>,
     pub(super) turns: u32,

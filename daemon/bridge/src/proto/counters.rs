@@ -187,7 +187,7 @@ counters! {
         messages_recovered: counter "server_recovered_messages_total",
         /// Answers in which the server said that it no longer holds the messages asked for.
         gone: counter "server_gone_total",
-        /// Answers in which the server said that it holds the messages asked for, but has used up its rate.
+        /// Answers in which the server said two things: it holds the messages asked for, and it has used up its rate.
         later: counter "server_later_total",
         /// Answers in which the server said that none of the messages asked for is published yet.
         held: counter "server_held_total",

@@ -29,7 +29,7 @@ pub(super) struct Args {
     channel: String,
     #[command(flatten)]
     host: HostArg,
-    /// Promote the channel even if a packet of its publisher's host arrived within the last 3 s, or if nothing writes to its journal
+    /// Promote the channel although a packet of its publisher's host arrived within the last 3 s, or although nothing writes to its journal
     #[arg(long)]
     force: bool,
     /// Print what was done as JSON on stdout

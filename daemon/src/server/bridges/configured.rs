@@ -147,7 +147,7 @@ const NEWS: [News<ReceiveCounters>; 7] = [
 #[derive(Debug)]
 pub(super) struct ConfiguredBridge {
     pub(super) spec: BridgeSpec,
-    /// The endpoint. When it has ended, it is kept because of its counters, until another endpoint replaces it.
+    /// The endpoint. An endpoint that has ended stays here until another one replaces it, because its counters are still shown.
     pub(super) endpoint: Option<Endpoint>,
     pub(super) state: State,
     /// The state of the stopped bridge that this one replaces.

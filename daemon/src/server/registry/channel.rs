@@ -218,7 +218,7 @@ impl Channel {
             && (spec.is_strict == is_strict || fault!("kept_memory_forgets_its_mode"))
     }
 
-    /// The journal that the channel's sequences follow if its memory is lost.
+    /// A journal. If the channel's memory is lost, the channel's sequences continue after this journal.
     pub(super) fn after(&self) -> Option<After> {
         let journal = self.config.journal.as_ref()?;
         Some(After { dir: journal.dir.clone(), clean: self.clean })

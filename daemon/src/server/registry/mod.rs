@@ -401,9 +401,9 @@ impl Registry {
         self.channels.get(name).is_some_and(Channel::is_left)
     }
 
-    /// Whether a program may attach again to the next daemon. Either it is attached now, or it has lost memory that it has not brought
-    /// back. Lost memory matters only if its sequences may be in use. They may be if a publisher was let in, or if they continue from
-    /// earlier memory.
+    /// Whether a program may attach again to the next daemon. Either the program is attached now, or it has lost memory that it has not
+    /// brought back. Lost memory matters only if its sequences may be in use. This is so if a publisher was let in, or if the sequences
+    /// continue from earlier memory.
     pub fn is_needed(&self) -> bool {
         let goes_on = |entry: Entry| entry.first > 1 && !fault!("memory_without_a_publisher_is_forgotten");
         let is_in_use = |entry: Entry| entry.is_granted || goes_on(entry);

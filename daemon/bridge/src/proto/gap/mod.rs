@@ -73,7 +73,7 @@ struct Hole {
     attempts: u32,
     /// The number of times that the wait for an answer was doubled.
     doublings: u32,
-    /// The number of requests for this hole that servers ignored although they answered other requests meanwhile.
+    /// Servers ignored this number of requests for the hole, although they answered other requests meanwhile.
     ignored: u32,
     last_server: usize,
     /// One bit per server. A bit is set when the server first says that it no longer holds the messages. When the server says so again, its
