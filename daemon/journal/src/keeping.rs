@@ -39,8 +39,8 @@ pub struct Trimmed {
     pub broken: Vec<String>,
     /// The number of bytes of the required free space that are still missing.
     pub lacking: u64,
-    /// The number of files that were not removed although space is missing, because their removal would free little or nothing. A process
-    /// has such a file open, or the file has other names.
+    /// The number of files that were not removed although space is missing. Their removal would free little or nothing, because a process
+    /// has the file open, or because the file has other names.
     pub vain: usize,
 }
 

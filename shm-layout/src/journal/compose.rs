@@ -33,7 +33,7 @@ pub struct Composer {
     /// Entries since the last index frame.
     fresh: Vec<IndexEntry>,
     entries: Vec<IndexEntry>,
-    /// If there are too many entries, `entries` keeps only one of `stride` entries.
+    /// If there are too many entries, `entries` keeps only every `stride`-th entry.
     stride: u64,
     counted: u64,
     /// Offset of the last entry that was counted.

@@ -25,8 +25,8 @@ fn native_line<'a>(spec: &'a BridgeSpec, repair: &RepairSpec) -> Option<&'a Line
     lines_of(spec, repair).find(|line| spec.profile_of(line) == Profile::Native)
 }
 
-/// The destinations of repairs for all receivers. The socket that receives requests also sends all of these repairs, so that receivers know
-/// which server sent them.
+/// The destinations of repairs for all receivers. One socket receives requests and also sends all of these repairs. So receivers know which
+/// server sent a repair.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     /// The group of plain repairs.

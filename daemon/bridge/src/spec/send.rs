@@ -32,9 +32,9 @@ pub struct SendSpec {
     pub loopback: bool,
     /// The first message that the bridge sends; `resume` by default.
     pub from: StartAt,
-    /// The file to which the bridge writes its session and the last sent sequence; no file if this is `None`. A bridge that is restarted
-    /// continues that session if the ring is still the same. If the channel was created again, the session gets an epoch above all earlier
-    /// ones, even if the clock was set back.
+    /// The file to which the bridge writes its session and the last sent sequence; no file if this is `None`. If the ring is still the same
+    /// after a restart of the bridge, the bridge continues that session. If the channel was created again, the session gets an epoch above
+    /// all earlier ones, even if the clock was set back.
     pub state: Option<PathBuf>,
     /// The time for which a bridge listens on its multicast lines before it begins a new session, in milliseconds; 300 by default, at most
     /// 10 000. A session is new if the state file does not have it. The new session is later than every session of this channel that the

@@ -280,7 +280,7 @@ counters! {
         plain_refused: counter "repair_plain_refused_total",
         /// Native requests whose seal does not match. They are forged or damaged.
         forged: counter "repair_forged_total",
-        /// Native requests that were already accepted, or that are so old that this is no longer known.
+        /// Native requests that were already accepted. Also requests so old that it is no longer known whether they were accepted.
         replayed: counter "repair_replayed_total",
         /// Native requests without a seal or with an unknown key, where a seal is required.
         unopened: counter "repair_unopened_total",

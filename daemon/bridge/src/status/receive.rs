@@ -55,8 +55,8 @@ counters! {
         reassembly_bytes: gauge "reassembly_bytes",
         /// Native packets whose seal does not match. They are forged or damaged.
         forged: counter "forged_packets_total",
-        /// Sealed packets that were already accepted, or that are so old that this is no longer known. Copies on other lines are among
-        /// them.
+        /// Sealed packets that were already accepted, among them copies on other lines. Also packets so old that it is no longer known
+        /// whether they were accepted.
         replayed: counter "replayed_packets_total",
         /// Native packets without a seal or with an unknown key, where a seal is required.
         unopened: counter "unopened_packets_total",

@@ -94,8 +94,8 @@ fn check_verdict(dir: &str, code: Option<i32>, said: &str, findings: &mut Findin
     }
 }
 
-/// Checks that messages which the recorder had written stay in the journal. They must stay even if the recorder was killed, because the
-/// kernel keeps the written pages.
+/// Checks that the journal still has all messages that the recorder had written. This is required even if the recorder was killed, because
+/// the kernel keeps the written pages.
 fn check_promise(history: &History, out: &str, findings: &mut Findings) {
     let Ok(status) = serde_json::from_str::<Value>(out) else { return };
     let Some(channel) = status["channel"].as_str() else { return };

@@ -71,7 +71,7 @@ impl Actor {
         self.child.id()
     }
 
-    /// Whether the actor would soon carry out another order. This is so if it has no order, or has one that ends when another order
+    /// Whether the actor would soon carry out another order. It would if it has no order, or if its present order ends when another one
     /// arrives.
     pub(super) fn is_free(&mut self) -> bool {
         self.collect(Duration::ZERO);

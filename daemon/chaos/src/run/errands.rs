@@ -285,7 +285,8 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Tests that a daemon leaves a file alone that is at the path of its socket. It may replace only the socket of an earlier daemon.
+    /// Tests a daemon that finds a file at the path of its socket. The daemon must leave the file alone, unless it is the socket of an
+    /// earlier daemon.
     pub(super) fn squat(&mut self, by: Squatter) -> Result<bool> {
         let place = self.dir.join(format!("squat{}", self.actors));
         self.actors += 1;

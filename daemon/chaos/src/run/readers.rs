@@ -21,7 +21,7 @@ pub const BEREAVED: char = 'w';
 const NOTICE: Duration = Duration::from_millis(100);
 /// How often a program has run by then that looks each 10 ms.
 const RUNS: u64 = 5;
-/// The largest number of takeovers that are tried, until one of them leaves a message that is not valid.
+/// The largest number of takeovers that are tried. The attempts end when a takeover leaves a message that is not valid.
 const ROUNDS: u8 = 40;
 
 /// Messages of a publisher that is stopped before it is done.

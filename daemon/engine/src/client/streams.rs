@@ -18,8 +18,8 @@ impl Log {
         Some(last)
     }
 
-    /// Whether one of the entries `first..=last` is a block of `stream`. Returns true if that is uncertain, and `None` if the servers do
-    /// not answer.
+    /// Whether one of the entries `first..=last` is a block of `stream`. If that is uncertain, returns true. If the servers do not answer,
+    /// returns `None`.
     ///
     /// All entries of a session are next to each other in the log. So the search reads one block per session, and some 20 entries to find
     /// where that session begins.

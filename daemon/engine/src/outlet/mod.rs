@@ -164,8 +164,8 @@ impl Outlet {
         self.shared.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// Describes the messages that were not stored when the thread ended. Returns `None` if all are stored, if the thread did not end by
-    /// `leave`, or if another bridge writes.
+    /// Describes the messages that were not stored when the thread ended. Returns `None` in three cases: all messages are stored, the
+    /// thread did not end by `leave`, or another bridge writes.
     fn unsent(&self) -> Option<String> {
         if !self.shared.leave.load(Ordering::Relaxed) || matches!(self.writer.state(), State::Fenced(_)) {
             return None;

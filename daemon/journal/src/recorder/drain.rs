@@ -217,8 +217,8 @@ impl Drain {
         }
     }
 
-    /// Passes closed frames to the writer. Before that, closes the open frame if it is old enough, if the recording is over, or, with
-    /// [`SyncPolicy::Each`], if the disk is idle.
+    /// Passes closed frames to the writer. Before that, closes the open frame in three cases: the frame is old enough, the recording is
+    /// over, or the disk is idle and the policy is [`SyncPolicy::Each`].
     fn hand_over(&mut self, is_over: bool) {
         let now = self.shared.now();
         let mut writer = self.shared.writer();

@@ -62,7 +62,8 @@ impl Options {
         Ok(draft)
     }
 
-    /// The spec of the bridge. It is made of the draft, the servers of NATS if there are any, and the options, which override both.
+    /// The spec of the bridge. It has three parts: the draft, the servers of NATS if there are any, and the options, which override the
+    /// other two.
     pub(super) fn finish(&self, mut draft: Draft, side: Side, nats: &[String]) -> Result<BridgeSpec> {
         self.refuse_accounts(nats)?;
         if !nats.is_empty() {

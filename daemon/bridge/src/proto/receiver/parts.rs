@@ -93,8 +93,8 @@ impl Receiver {
         self.assembler.recycle(whole);
     }
 
-    /// Notes a packet that was not opened, because none of its messages is needed. Either a copy of the packet was accepted before, or all
-    /// its messages were delivered or given up. `head` has the sequences of these messages.
+    /// Notes a packet that was not opened, because none of its messages is needed. There are two cases: a copy of the packet was accepted
+    /// before, or all its messages were delivered or given up. `head` has the sequences of these messages.
     pub(crate) fn note_copy(&mut self, now_ns: u64, origin: Origin, head: &Head) {
         let messages = u64::from(head.messages);
         self.counters.totals.copies += 1;

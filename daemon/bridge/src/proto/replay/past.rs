@@ -15,7 +15,7 @@ use crate::proto::{MILLISECOND_NS, SECOND_NS};
 pub const MAX_WAITING: usize = 64;
 /// The pause after a failed read of the journal, in nanoseconds.
 const PAUSE_NS: u64 = 100 * MILLISECOND_NS;
-/// The time for which a journal is assumed to still hold its messages although it cannot be read, in nanoseconds.
+/// If a journal cannot be read, it is assumed for this time that it still holds its messages. The unit is nanoseconds.
 const PATIENCE_NS: u64 = 5 * SECOND_NS;
 
 counters! {

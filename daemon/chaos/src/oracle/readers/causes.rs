@@ -133,7 +133,7 @@ impl Cursor<'_> {
             || self.history.deeds.iter().any(is_segmented)
     }
 
-    /// Whether the story did something that may destroy all copies of a message that is on its way to the far host.
+    /// Whether the story did something that may destroy all copies of a message on its way to the far host.
     pub(super) fn is_line_broken(&self) -> bool {
         self.history.deeds.iter().any(|entry| match &entry.what {
             Deed::Step { step, .. } => matches!(

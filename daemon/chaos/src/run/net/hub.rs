@@ -19,7 +19,7 @@ use std::time::Duration;
 
 /// The time for which the thread waits for a frame before it checks its ports again.
 const LOOK: Duration = Duration::from_millis(10);
-/// The time after which a delayed datagram is passed on, even if no later one has been passed on before it.
+/// The time after which a delayed datagram is passed on in any case. Usually it is passed on after a later datagram.
 const LATE_NS: u64 = 8_000_000;
 /// Datagrams that are remembered for a forger.
 const HEARD: usize = 400;

@@ -6,8 +6,8 @@ use std::fmt::Write;
 
 /// The time after which messages that no server has are given up. It is longer than a story.
 const GIVE_UP_MS: u32 = 120_000;
-/// The time for which a receiver waits for a missing message if it has no server, because another line may still deliver the message. The
-/// time is long, because each line is a thread here: one may stall while the other continues.
+/// The time for which a receiver without a server waits for a missing message, because another line may still deliver the message. The time
+/// is long, because each line is a thread here: one may stall while the other continues.
 const HOLD_US: u32 = 1_000_000;
 /// The size of a receiver's buffer in bytes. It has room for everything that a story publishes at once.
 const BUFFER: u32 = 64 << 20;

@@ -58,8 +58,8 @@ enum Phase {
         heard_ns: u64,
         look: Look,
     },
-    /// The sequences up to `to` are missing. `since_ns` is the time at which the reader noticed that. If a writer has sent some of them
-    /// later, it is the time at which it last did.
+    /// The sequences up to `to` are missing. `since_ns` is the time at which the reader noticed that, or the later time at which a writer
+    /// last sent some of them.
     Hole {
         to: u64,
         since_ns: u64,

@@ -127,7 +127,7 @@ pub struct Writer {
     heed_ns: u64,
     /// Whether the log has acknowledged a block of this attempt.
     is_taken: bool,
-    /// The end of the block that was made last, which is the sequence after the last one that this block completes.
+    /// The end of the block that was made last. It is the sequence after the last one in this block.
     cut: u64,
     number: u64,
     /// The sequence after the last one that the log has acknowledged; `None` before the first answer.
