@@ -234,11 +234,11 @@ impl Gates {
         bound_until_next_look(standings, writer.position(), self.step, frontier)
     }
 
-    /// Makes room for a record that needs the frontier `frontier`, by raising the position at which the writer must check the gates. Waits
-    /// for the gates as `patience` says. All waits of one call together take no longer than the longest wait of a gate.
+    /// Makes room for a record that needs the frontier `frontier`. For this, raises the bound up to which the writer may move its frontier.
+    /// Waits for the gates as `patience` says. All waits of one call together take no longer than the longest wait of a gate.
     ///
     /// # Errors
-    /// [`PublishError::Full`] if the position is still too low for the record.
+    /// [`PublishError::Full`] if the bound is still too low for the record.
     #[cold]
     #[inline(never)]
     pub(crate) fn make_way(

@@ -58,11 +58,11 @@ pub struct BridgeSpec {
     pub nats: Option<NatsSpec>,
     /// The session's name.
     ///
-    /// A sender takes 1 to 4 characters, which precede the epoch. If this is `None`, the sender uses a hash of the channel's whole name, or
-    /// the session of a channel that a bridge received.
+    /// A session's name is a tag of 1 to 4 characters, and then the epoch. For a sender, this setting is the tag. If it is `None`, the
+    /// sender uses a hash of the channel's whole name, or keeps the session of a channel that a bridge received.
     ///
-    /// A receiver takes 1 to 4 characters to follow the newest epoch of that sender, or 5 to 10 characters to follow that one session. If
-    /// this is `None`, it follows the first sender whose packets arrive.
+    /// For a receiver, 1 to 4 characters are the tag of a sender, and the receiver follows the newest epoch of that tag. With 5 to 10
+    /// characters, it follows the session of this name only. If this is `None`, it follows the first sender whose packets arrive.
     #[serde(default)]
     pub session: Option<String>,
     /// The profile of unicast leases, and of lines without a profile of their own; `plain` by default.

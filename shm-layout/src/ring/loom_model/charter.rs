@@ -19,7 +19,7 @@ fn charter() -> HostCharter {
     charter
 }
 
-/// Cuts off the generation above every record of the ring. If the tail of the ring is unknown, the generation stays open.
+/// Ends the generation so that every record of the ring is still valid. If the tail of the ring is unknown, the generation stays open.
 fn cut(mut charter: HostCharter, locator: &Locator) -> Option<u64> {
     let too_early = mutant!("tail_before_closing").then(|| locator.tail_bound());
     charter.close();
