@@ -39,7 +39,7 @@ const HICCUPS: usize = 100;
 /// Returns the part of an answer that tables, page and comparison need:
 ///
 /// - percentiles in place of histograms, and only of comparable rounds
-/// - only the latency that the question is about, of the two that are measured from the send
+/// - of the two latencies measured from the send, only the one that the question is about
 /// - values over time, only for the rounds that are drawn over time
 /// - no directory names of rounds
 fn kept(mut answer: Answer) -> Answer {

@@ -70,7 +70,7 @@ impl ChannelFiles {
         Inventory::of(&self.folder).map_err(ChannelError::os("look into", self.folder.path()))
     }
 
-    /// Whether this directory is a channel. It is one if it has a segment, or if a publisher died while it was making the segment. A
+    /// Whether this directory is a channel. It is a channel if it has a segment, or if a publisher died while it was making the segment. A
     /// publisher that is making the segment at this moment does not count: it holds the lock, or has made no file but the lock file.
     ///
     /// # Errors

@@ -181,7 +181,7 @@ impl Gates {
     /// waited for this gate.
     ///
     /// At this moment the reader may be further behind than the gate's configured lag, because the publisher may use the ring up to the
-    /// frontier that it finds there.
+    /// frontier that the previous publisher left.
     fn begin(
         gates: Vec<(Settled, File)>,
         page: Option<FiguresPage>,

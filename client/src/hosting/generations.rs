@@ -163,8 +163,8 @@ impl HostedCharter {
     }
 }
 
-/// Returns the sequence after all messages that were committed before this call. Readers must not return this sequence or a later one.
-/// Returns `None` if the ring is damaged.
+/// Returns the sequence after all messages that were committed in the old memory before this call. Readers of this memory must not return
+/// that sequence or a later one. Returns `None` if the ring is damaged.
 fn tail(locator: &Locator, current: &Entry) -> Option<u64> {
     let next = locator.tail_bound().ok()?.next_sequence();
     (current.first..=LAST_SEQUENCE).contains(&next).then_some(next)

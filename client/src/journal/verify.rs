@@ -124,7 +124,7 @@ pub struct Verify<'a> {
     before: Option<(u64, u64, u32)>,
     /// The greatest sequence that some frame reports as durable.
     durable: u64,
-    /// Faults that count as damage only if their bytes had been synced to the disk. Later files show whether they had.
+    /// Faults that count as damage only if their bytes had been synced to the disk. Later files show whether the bytes had been synced.
     undecided: Vec<Undecided>,
 }
 

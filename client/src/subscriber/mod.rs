@@ -118,7 +118,7 @@ pub struct Subscriber {
     // Cold fields.
     /// The sequence and the time from which [`Wait::Burst`] counts messages.
     burst_mark: (u64, u64),
-    /// The sequence of the first message that did not exist yet when [`Wait::Burst`] last paused so that the publisher got ahead.
+    /// The sequence of the next message to come, at the time of the last pause of [`Wait::Burst`].
     burst_target: u64,
     resume: Resume,
     /// The epoch that the last event about the publisher reported.

@@ -47,7 +47,7 @@ pub(super) struct Past {
     pub(super) is_final: bool,
     /// The time before which the subscriber does not search for the journal again.
     again_at: Option<Instant>,
-    /// The time of the first request that the daemon left unanswered, as long as the daemon does not answer.
+    /// The time of the first request that the daemon left unanswered. It has a value as long as the daemon does not answer.
     absent_since: Option<Instant>,
     /// The sequence for which the subscriber searches for the journal, and the start time of this search.
     sought: Option<(u64, Instant)>,

@@ -55,8 +55,8 @@ impl fmt::Display for Problem {
 pub struct Positions(BTreeMap<String, Position>);
 
 impl Positions {
-    /// Returns the position of the field that `path` names. If the file does not have the field, returns the position of the innermost
-    /// table that would contain the field.
+    /// Returns the position of the field that `path` names. If the file does not have the field, returns the position of the nearest table
+    /// around it that the file has.
     pub fn find(&self, path: &str) -> Option<Position> {
         let found = self.0.get(path).copied();
         found.or_else(|| path.rsplit_once('.').and_then(|(holder, _)| self.find(holder)))

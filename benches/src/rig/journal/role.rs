@@ -10,9 +10,9 @@ use std::path::PathBuf;
 pub enum Pace {
     /// One message each so many ns.
     Every(u64),
-    /// Back to back. The gate holds the publisher back, so that nothing is lost.
+    /// One message directly after another. The gate makes the publisher wait, so that nothing is lost.
     Gated,
-    /// Back to back, whatever is lost.
+    /// One message directly after another, whatever is lost.
     FlatOut,
 }
 

@@ -163,8 +163,8 @@ pub fn pool(spec: &Spec, seed: u64) -> u64 {
     if seed.is_multiple_of(2) { keys } else { keys + keys / 2 + 1 }
 }
 
-/// Publishes a random message. Most messages have a key. Some remove the key, are too large for the board, or are too short to
-/// have a key.
+/// Publishes a random message. Most messages have a key. Some messages remove the key, some are too large for the board, and some are too
+/// short to have a key.
 pub fn publish(history: &mut History, dice: &mut Rng, pool: u64) {
     let spec = history.parts.spec.clone();
     let key = key(&spec, dice.u64(0..pool));

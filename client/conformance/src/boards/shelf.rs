@@ -148,8 +148,8 @@ impl Shelf {
         true
     }
 
-    /// Gives a slot to a new key. If no slot is free, takes the slot of the key that was removed first. Returns false if there is
-    /// none.
+    /// Gives a slot to a new key. If no slot is free, takes the slot of the key that was removed first. Returns false if no key was removed
+    /// either.
     fn add(&mut self, key: &[u8], message: &Message) -> bool {
         if self.entries.len() == self.spec.keys {
             let removed = self.entries.iter().enumerate().filter(|(_, entry)| entry.is_removed);

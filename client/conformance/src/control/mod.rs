@@ -203,7 +203,7 @@ fn damage(all: &mut Vec<Vector>) {
     }
 }
 
-/// Opens a channel, or returns early.
+/// Opens a channel. If the testee fails, returns its failure from the calling function.
 macro_rules! opened {
     ($channel:expr, $testee:expr, $watch:expr) => {
         match $channel.opened($testee, $watch)? {

@@ -54,7 +54,7 @@ fn create(testee: &mut Testee, dir: &Path, refuse: u8) -> Result<Answer> {
     ))
 }
 
-/// Makes the testee open a channel with a gate, or returns early.
+/// Makes the testee open a channel with a gate. If the testee fails, returns its failure from the calling function.
 macro_rules! created {
     ($testee:expr, $refuse:expr) => {{
         let dir = scratch()?;

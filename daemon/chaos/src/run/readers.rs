@@ -33,7 +33,7 @@ fn read_on(how: How) -> Order {
     Order::Read { how, ms: 0, rest_us: 0 }
 }
 
-/// Waits until a program has had the time [`NOTICE`]. The time for which the program waited for a CPU does not count.
+/// Waits until a program could run for the time [`NOTICE`]. The time for which the program waited for a CPU does not count.
 fn give_time(pid: u32) {
     let (started, before) = (Instant::now(), scheduled(pid));
     while started.elapsed() < PATIENCE {

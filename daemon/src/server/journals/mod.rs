@@ -414,8 +414,8 @@ impl Work {
         }
     }
 
-    /// Watches a recorder until it ends or must stop. Some messages may be lost because the disk is too slow. Returns how many of them were
-    /// already reported.
+    /// Watches a recorder until it ends or must stop. If the disk is too slow, messages are lost and reported. Returns the number of lost
+    /// messages that were reported so far.
     fn watch(&self, recorder: &Recorder, begun: Progress) -> u64 {
         let (mut is_refused, mut told_overrun) = (begun.is_failed, begun.overrun);
         let (mut told_lost, mut trimmed): (Option<Instant>, Option<Instant>) = (None, None);

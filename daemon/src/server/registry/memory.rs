@@ -23,7 +23,7 @@ pub struct MemoryRequest {
     pub after: Option<After>,
 }
 
-/// A journal that a channel's sequences follow, because the channel's memory is lost.
+/// A journal after which a channel's sequences continue, because the channel's memory is lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct After {
     /// The directory.

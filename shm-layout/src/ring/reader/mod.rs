@@ -188,7 +188,7 @@ impl Reader {
         }
     }
 
-    /// Handles a commit word in two cases: it is not that of a message, or its message could not be taken.
+    /// Handles a commit word in two cases: the word is not that of a message, or its message could not be taken.
     #[cold]
     fn poll_other(&mut self, commit: Commit, out: &mut [u8]) -> Poll {
         let Geometry { capacity, max_message, .. } = self.geometry;

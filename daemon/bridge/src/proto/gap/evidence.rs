@@ -4,8 +4,8 @@ use super::super::counters::ReceiverCounters;
 use super::{GapPolicy, Gaps, Hole, State};
 use shmcast::hosting::fault;
 
-/// If the messages of a claim were requested in vain more often than this, the count of attempts restarts at 0 when the messages are shown
-/// to exist.
+/// If the messages of a claim were requested in vain more often than this, and are shown to exist after that, the count of attempts
+/// restarts at 0.
 const STALE_DOUBLINGS: u32 = 2;
 
 impl Gaps {

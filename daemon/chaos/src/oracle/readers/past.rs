@@ -46,8 +46,8 @@ impl Cursor<'_> {
             (to.saturating_add(1), true, false, false);
     }
 
-    /// Whether the sequences from `from` to before `next` may have been skipped because of a reserve. This is possible if there are at
-    /// least as many of them as a reserve skips, and the story may have lost the channel's memory.
+    /// Whether the sequences from `from` to before `next` may have been skipped because of a reserve. This is possible if two things are
+    /// true: they are at least as many as a reserve skips, and the story may have lost the channel's memory.
     pub(super) fn is_left_out(&self, from: u64, next: u64) -> bool {
         let may_lose = |entry: &Entry<Deed>| match &entry.what {
             Deed::Step { step, .. } => matches!(

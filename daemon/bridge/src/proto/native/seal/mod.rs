@@ -167,8 +167,8 @@ struct Known {
 /// The numbers of packets that were not opened, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OpenerCounters {
-    /// Packets that were already accepted, among them copies on other lines. Also packets whose number is so old that it is no longer known
-    /// whether they were accepted.
+    /// Packets that were already accepted, among them copies on other lines. Packets with a very old number count as well, because it is no
+    /// longer known whether they were accepted.
     pub replayed: u64,
     /// Packets whose seal does not match.
     pub forged: u64,
