@@ -252,8 +252,8 @@ impl Publisher {
 
     /// Publishes many messages with the same time and marks, and returns their sequences as a `range`.
     ///
-    /// An array gives one message a row, even if it has a stride, such as `Batch.view`. Any other iterable gives one message an item. If a
-    /// message is too large, the messages before it are published, and the later ones are not.
+    /// Each row of an array is a message, even if the array has a stride, such as `Batch.view`. Each item of any other iterable is a
+    /// message. If a message is too large, the messages before it are published, and the later ones are not.
     #[pyo3(signature = (messages, tag = 0, key = false))]
     fn publish_batch<'py>(
         &self,

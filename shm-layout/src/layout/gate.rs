@@ -89,7 +89,8 @@ pub const fn bucket_limit_ns(bucket: usize) -> u64 {
 
 /// The check of a position in the segment with this identity.
 ///
-/// If a torn read mixes the bytes of two positions, the result is accepted only if the bytes of their checks mix to exactly this product.
+/// If a torn read mixes the bytes of two positions, the mixed position is accepted only if the bytes of the two checks mix to exactly this
+/// product.
 #[inline(always)]
 pub const fn check(position: u64, [high, low]: [u64; 2]) -> u64 {
     (position ^ low).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ high

@@ -21,12 +21,12 @@ pub const MAX_CAPACITY: u64 = 16 << 30;
 pub const MAX_MESSAGE: u64 = 16 << 20;
 /// Bytes of a huge page on x86-64 and, with 4 KiB pages, on aarch64.
 pub const HUGE_PAGE: u64 = 2 << 20;
-/// The limit of positions: each position is less. With this limit, sums of positions and sizes cannot overflow. A ring with 1 GB a second
-/// reaches the limit in 146 years. A larger position means that the ring is damaged.
+/// The limit of positions: each position is less than this. With this limit, sums of positions and sizes cannot overflow. A ring with 1 GB
+/// a second reaches the limit in 146 years. A larger position means that the ring is damaged.
 pub const MAX_COUNT: u64 = 1 << 62;
-/// The limit of sequences: each message's sequence is less, and the sequence of the next message may be equal. With this limit, a sequence
-/// fits in 48 bits. A channel that publishes a million messages a second reaches the limit in 8 years. A larger sequence means that the
-/// ring is damaged.
+/// The limit of sequences: each message's sequence is less than this, and the sequence of the next message may be equal to it. With this
+/// limit, a sequence fits in 48 bits. A channel that publishes a million messages a second reaches the limit in 8 years. A larger sequence
+/// means that the ring is damaged.
 pub const MAX_SEQUENCE: u64 = (1 << 48) - 1;
 /// After the writer has committed a record, it zeroes commit words ahead of the tail, up to this distance in bytes.
 ///

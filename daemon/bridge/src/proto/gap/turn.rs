@@ -14,7 +14,7 @@ use shmcast::hosting::fault;
 /// The number of receivers that ask at once: those with the first positions in the server's list of leases. In a group of at most this
 /// size, no receiver waits.
 const AT_ONCE: u16 = 16;
-/// The greatest round trip that is accepted for another receiver, in nanoseconds. A longer one counts as this.
+/// The greatest round trip that is accepted for another receiver, in nanoseconds. A longer round trip counts as this one.
 const LONGEST_MAX_NS: u64 = 50 * MILLISECOND_NS;
 
 /// A receiver's knowledge about the group of all receivers.
@@ -64,8 +64,8 @@ impl Gaps {
         self.turn.has_dropped = false;
     }
 
-    /// Notes that a server will send nothing for a while. The receiver repeats its unanswered requests after that. For the same time after
-    /// a pause, further pauses are ignored. So an attacker who forges pauses can block at most half of the time.
+    /// Notes that a server will send nothing for a while. The receiver repeats its unanswered requests after that. After a pause, further
+    /// pauses are ignored for as long as the pause lasted. So an attacker who forges pauses can block at most half of the time.
     pub(crate) fn handle_pause(&mut self, now_ns: u64, server: usize, wait_ns: u64) {
         self.note_alive(now_ns, server);
         let until_ns = now_ns.saturating_add(wait_ns.min(LONGEST_MAX_NS)).saturating_add(self.delay_ns());

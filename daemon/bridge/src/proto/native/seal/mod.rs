@@ -24,7 +24,7 @@ use crate::proto::session::Session;
 use crate::proto::wire::Malformed;
 
 const SALT: &[u8] = b"shmcast-native-1";
-/// The number of packets after which a sender chooses another sender number, and gets another key by that.
+/// The number of packets after which a sender chooses another sender number, and so gets another key.
 const RENEW_AFTER: u64 = 1 << 36;
 /// The rate of packets of unknown senders that are tried with the group's key. The limit bounds the CPU time of a flood. A new sender with
 /// the right key is still accepted within milliseconds.
