@@ -28,7 +28,7 @@ impl Subscriber {
         }
     }
 
-    /// Makes the event that is a call's result, which borrows the buffer.
+    /// Makes the event that a call returns. The event borrows the buffer.
     #[inline]
     pub(super) fn lend(&self, outcome: Outcome) -> Event<'_> {
         outcome.into_event(self.buffer.payload())

@@ -52,7 +52,7 @@ pub(super) fn with_journal(bridge: &BridgeSpec, channels: &[ChannelConfig]) -> B
     bridge
 }
 
-/// Returns the problems of a bridge with the rest of the configuration.
+/// Returns the contradictions between a bridge and the rest of the configuration.
 ///
 /// - `names`: the names of all channels.
 /// - `channels`: the channels whose tables in the configuration have no errors.
