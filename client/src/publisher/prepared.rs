@@ -27,9 +27,9 @@ impl Prepared {
 
     /// Locks and touches all pages: the first ones before it returns, and the others on a thread of its own.
     ///
-    /// If the thread that opens the publisher is a real-time thread, this touches all pages before it returns. The reason is that such a
-    /// thread might never leave its CPU. Another thread for the pages would then never finish, and it might block other threads of the
-    /// process in the middle of a system call.
+    /// If the thread that opens the publisher is a real-time thread, all pages are touched before the call returns. A real-time thread
+    /// might never leave its CPU. Another thread for the pages would then never finish, and it might block other threads of the process in
+    /// the middle of a system call.
     pub(super) fn behind(segment: &Segment) -> Self {
         let lock = segment.lock_on_fault();
         let mut pieces = segment.pieces();

@@ -226,13 +226,14 @@ fn is_of_this_version(page: &[u8]) -> bool {
 /// The name of the next file while a recorder prepares it.
 pub const SPARE: &str = "spare.tmp";
 
-/// Returns the file number in a name of the form of [`file_name`]. The number may have any number of digits, and the name may have the
-/// suffix `.suspect`. If the file's header has another number, the header is right.
+/// Parses a name of the form of [`file_name`], and returns the file's number. The number may have any number of digits, and the name may
+/// have the suffix `.suspect`. If the file's header has another number, the header is right.
 pub fn parse_file_name(name: &str) -> Option<u64> {
     parts_of_name(name)?.0.parse().ok()
 }
 
-/// Returns the sequence in a name of the form of [`file_name`]. The file's header has the same sequence, unless somebody renamed the file.
+/// Parses a name of the form of [`file_name`], and returns the sequence in it. The file's header has the same sequence, unless somebody
+/// renamed the file.
 pub fn sequence_in_name(name: &str) -> Option<u64> {
     parts_of_name(name)?.1.parse().ok()
 }

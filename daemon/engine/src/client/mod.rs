@@ -51,8 +51,8 @@ const ELECTION: Duration = Duration::from_secs(10);
 const NAME: &str = "Nats-Msg-Id";
 /// How long the servers remember the names of blocks.
 const NAMES: Duration = Duration::from_secs(1);
-/// The limit for the pulses, and for the requests, in the queues of a sender's client. Beyond it, the client drops them. Their senders send
-/// them again.
+/// The largest number of pulses, and of requests, that wait in a sender's client. The client drops any further one, and the process that
+/// sent it sends it again.
 const MOST_WORDS: usize = 256;
 /// The number of bytes of an append without its block: the subject, the reply subject, and the headers.
 const OVERHEAD_BYTES: usize = 512;
