@@ -276,7 +276,7 @@ impl Subscriber {
     }
 
     /// Returns up to `most` available messages in one batch. Waits at most `timeout` seconds for the first message. A batch ends early at
-    /// an event, or when `batch_bytes` are full. If nothing arrived, the batch is empty, and false.
+    /// an event, or when `batch_bytes` are full. If nothing arrived, the batch is empty, and counts as false in a condition.
     #[pyo3(signature = (most = 65_536, timeout = None))]
     pub(crate) fn recv_batch(&self, py: Python<'_>, most: usize, timeout: Option<f64>) -> PyResult<Batch> {
         if most == 0 {

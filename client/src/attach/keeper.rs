@@ -67,8 +67,8 @@ struct Inner {
     has_moved: AtomicBool,
     /// Generation and epoch of the last publisher that died, as the daemon reported it.
     dead: Mutex<(u64, u64)>,
-    /// Whether the reader may still receive messages of the publisher `dead`. It may if it now receives the messages of this publisher, or
-    /// of an earlier one.
+    /// Whether the reader may still receive messages of the publisher `dead`. This is possible if the reader now receives the messages of
+    /// this publisher, or of an earlier one.
     has_died: AtomicBool,
 }
 

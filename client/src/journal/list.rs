@@ -75,7 +75,7 @@ pub struct Journal {
 }
 
 /// The lock on a journal's folder, which its recorder holds. Dropping this value releases the lock at once, even if child processes have
-/// copies of the descriptor. However the recorder ends, the kernel releases the lock.
+/// copies of the descriptor. The kernel releases the lock when the recorder ends for any reason.
 #[derive(Debug)]
 pub struct JournalLock {
     _held: Held,

@@ -150,7 +150,7 @@ impl Spec {
         Ok(())
     }
 
-    /// Whether a message removes its key. It does if its payload ends directly after the key, or if it has the tag
+    /// Whether a message removes its key. A message does so if its payload ends directly after the key, or if it has the tag
     /// [`remove_tag`](Self::remove_tag).
     #[inline]
     pub fn is_removal(&self, length: usize, tag: u16) -> bool {

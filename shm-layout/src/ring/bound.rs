@@ -99,8 +99,8 @@ impl Locator {
         }
     }
 
-    /// Whether the ring confirms that an empty place belongs to its sequence. It does in three cases. The place is the first of the ring.
-    /// Or a control record or a small pad ends at the place. Or the message or gap before the place leads to it.
+    /// Whether the ring confirms that an empty place belongs to its sequence. There are three cases: the place is the first of the ring; a
+    /// control record or a small pad ends at the place; or the message or gap before the place leads to it.
     fn is_explained(&self, place: Place) -> Result<bool, Miss> {
         if place == self.start() {
             return Ok(true);

@@ -104,8 +104,8 @@ pub enum ControlDatagram {
     /// A retransmission server says that it does not have the requested messages yet. It says so only to a source that has proved its
     /// address. Servers of other makes send no such answer.
     ///
-    /// A receiver of another make must not get this datagram. It might take the session in any datagram for that of the feed, request that
-    /// session at once, and then wait for a second.
+    /// A receiver of another make must not get this datagram. It might mistake the session in the datagram for the session of the feed,
+    /// request that session at once, and then wait for a second.
     Held {
         /// The session asked for.
         session: Session,

@@ -71,8 +71,8 @@ impl Actor {
         self.child.id()
     }
 
-    /// Whether the actor would soon carry out another order. It would if it has no order, or if its present order ends when another one
-    /// arrives.
+    /// Whether the actor would soon carry out another order. This is so if the actor has no order, or if its present order ends when
+    /// another one arrives.
     pub(super) fn is_free(&mut self) -> bool {
         self.collect(Duration::ZERO);
         self.open.iter().all(|(_, order)| is_endless_read(order))

@@ -452,7 +452,7 @@ impl Log {
         let _ = tokio::time::timeout(REQUEST, self.client.publish(subject.into(), word)).await;
     }
 
-    /// Requests from the writers messages that the log lacks. Returns `None` if no writer answers.
+    /// Asks the writers for messages that the log lacks. Returns `None` if no writer answers.
     pub(crate) async fn want(&self, want: Want) -> Option<Bytes> {
         let subject = format!("{}.want", self.subject);
         let asked = self.client.request(subject, Bytes::copy_from_slice(&want.encode()));

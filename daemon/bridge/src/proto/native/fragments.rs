@@ -20,8 +20,8 @@ pub const FRAGMENT_HEAD_BYTES: usize = 20;
 pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
 /// The most fragments of one answer, and so of one request.
 pub const MAX_PARTS: usize = 64;
-/// The limit for the number of messages that are being assembled, or are complete and early. While a message is missing, all later messages
-/// wait here.
+/// The limit for the number of messages that are being assembled, or that are complete and wait for earlier messages. While a message is
+/// missing, all later messages wait here.
 const MAX_OPEN: usize = 4_096;
 /// The size of the smallest buffer, as a power of two. Buffers come in classes, and each class has buffers twice as large as the previous
 /// class.
@@ -94,7 +94,7 @@ pub enum FragmentOutcome {
     Whole,
 }
 
-/// One message that is being assembled, or is complete and early.
+/// One message that is being assembled, or that is complete and waits for earlier messages.
 #[derive(Debug)]
 pub struct Assembly {
     sequence: u64,
@@ -162,7 +162,7 @@ fn class_of(total: usize) -> (usize, usize) {
     ((size.ilog2() - LEAST_CLASS) as usize, size)
 }
 
-/// The messages that are being assembled, or are complete and early.
+/// The messages that are being assembled, and complete messages that wait for earlier ones.
 #[derive(Debug)]
 pub struct Assembler {
     limit_bytes: usize,
@@ -187,12 +187,12 @@ impl Assembler {
         }
     }
 
-    /// Returns the number of bytes of all messages that are being assembled, or are complete and early.
+    /// Returns the number of bytes of all messages that are being assembled, or that wait for earlier messages.
     pub(crate) fn held_bytes(&self) -> usize {
         self.held_bytes
     }
 
-    /// Returns the number of messages that are being assembled, or are complete and early.
+    /// Returns the number of messages that are being assembled, or that wait for earlier messages.
     #[cfg(test)]
     pub(crate) fn messages(&self) -> usize {
         self.open.len()

@@ -117,7 +117,7 @@ pub struct Writer {
     kept: VecDeque<Flight>,
     /// Whether the blocks of the window must be appended again.
     is_again: bool,
-    /// Whether this writer may append after a block of another writer. It may if the other writer is silent.
+    /// Whether this writer may append after a block of another writer. This is allowed if the other writer is silent.
     may_follow: bool,
     /// Until this time the writer may append after any block, because it was ordered to take over.
     ordered_until_ns: u64,
