@@ -160,7 +160,7 @@ impl Link {
         }
     }
 
-    /// Records that the servers refused a block. The reason was not that the log had another last entry than expected.
+    /// Records that the servers refused a block for a reason other than an unexpected last entry of the log.
     pub(crate) fn refused(&self, why: String) {
         if self.refusals.fetch_add(1, Ordering::Relaxed) + 1 >= TOLD_AFTER {
             let text = format!("the servers refuse blocks, and the feed stands still: {why}");

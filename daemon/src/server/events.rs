@@ -43,7 +43,7 @@ struct State {
 }
 
 impl Events {
-    /// Keeps `queue` past events, and as many unread events for each follower. A follower that is too slow loses the oldest events, and
+    /// Keeps the last `queue` events, and as many unread events for each follower. A follower that is too slow loses the oldest events, and
     /// learns how many.
     pub fn new(queue: usize, daemon_uid: u32) -> Self {
         let state = State {

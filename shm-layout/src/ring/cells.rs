@@ -21,8 +21,8 @@ pub struct Cells {
     words: NonNull<AtomicU64>,
     /// The index of the last word. It is also the mask for indexes that wrap.
     last: usize,
-    /// Cold field. When the last holder is dropped, this unmaps the memory. It is one pointer instead of two, because cells lie in the few
-    /// cache lines that publishers and readers need for each message.
+    /// The owner of the memory. When the last holder is dropped, the owner unmaps the memory. This field is rarely used. It is one pointer
+    /// instead of two, because cells lie in the few cache lines that publishers and readers need for each message.
     _owner: Arc<Box<dyn Any + Send + Sync>>,
 }
 
