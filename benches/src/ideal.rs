@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Words of one cache line.
 const LINE_WORDS: usize = 8;
-/// The number of payload bytes in the first cache line, beside the sequence word.
+/// The number of payload bytes in a message's first cache line. The line also holds the sequence word.
 const INLINE: usize = (LINE_WORDS - 1) * 8;
 
 /// Sizes of an ideal ring; both ends must use the same.

@@ -39,10 +39,10 @@ struct Args {
     /// Laps of interleaved rounds
     #[arg(long, global = true, default_value_t = 5, value_parser = count(1, 1000))]
     laps: usize,
-    /// Most rounds of a case (one size, one number of receivers) that are played again because the machine was not quiet
+    /// How often rounds of a case (one size, one number of receivers) may be repeated because the machine was not quiet
     #[arg(long, global = true, default_value_t = 40)]
     retries: usize,
-    /// The peers' program, whose path benches/peers/build.sh prints. All of its transports join, or only those that --with names
+    /// The peers' program, whose path benches/peers/build.sh prints. All of its transports take part, or only those that --with names
     #[arg(long, global = true, value_name = "PROGRAM")]
     peers: Option<PathBuf>,
     /// The daemon's program, for parked readers [default: the one beside this program]
@@ -93,8 +93,7 @@ enum Question {
     },
     /// Clients in other languages compared with Rust's: reading a ring, publishing, and live messages
     Bindings {
-        /// Commands of testees of client/conformance, each as one argument, with spaces between its words; name testees that cannot
-        /// publish last
+        /// The commands that start testees of client/conformance. Quote each command as one argument; name testees that cannot publish last
         #[arg(value_name = "TESTEE")]
         testees: Vec<String>,
         /// The testee in Rust; without it, the one beside this program
@@ -313,7 +312,7 @@ fn compare_languages(args: &Args, testees: &[String], rust: Option<&Path>, dir: 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the numbers that the user gave, or the default ones if there are none.
+/// Returns the numbers that the user gave. If the user gave none, returns the default numbers.
 fn or(given: &[usize], default: &[usize]) -> Vec<usize> {
     if given.is_empty() { default.to_vec() } else { given.to_vec() }
 }
@@ -373,8 +372,8 @@ fn two_hosts(args: &Args) -> Option<Hosts> {
     made.inspect_err(|why| eprintln!("SKIPPED bridge: {why:#}")).ok()
 }
 
-/// Returns the contestants that join ours on one host: those that the user named, and the peers. If the user named some peers, only
-/// these join.
+/// Returns the contestants that are compared with shmcast on one host: those that the user named, and the peers. If the user named peers,
+/// only these peers take part.
 fn guests(named: &[Contestant], peers: &[Peer], wait: Wait) -> Vec<Contestant> {
     let is_named = |peer: &Peer| named.iter().any(|who| who.transport_name() == peer.name);
     let joining = if peers.iter().any(is_named) { &[] } else { peers };

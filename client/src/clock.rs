@@ -1,7 +1,7 @@
 //! The clock that stamps messages: the CPU's invariant counter if it has one, and CLOCK_MONOTONIC otherwise.
 //!
-//! The publisher that makes a channel chooses the clock, and writes its kind and rate into the segment. So all programs on the host use the
-//! same clock for it. Times of different hosts are not comparable.
+//! The publisher that makes a channel chooses the clock, and writes the clock's kind and rate into the segment. So all programs on the host
+//! use the same clock for this channel. Times of different hosts are not comparable.
 
 use shmcast_layout::counter;
 use shmcast_layout::layout::header::{ClockKind, Header};
@@ -38,7 +38,7 @@ impl Clock {
         })
     }
 
-    /// Returns the clock of this kind. Returns the best clock of this machine if `kind` is `None`, or if the counter is not usable.
+    /// Returns the clock of this kind. If `kind` is `None`, or if the counter is not usable, returns the best clock of this machine.
     pub(crate) fn of_kind(kind: Option<ClockKind>) -> Self {
         match kind {
             Some(ClockKind::Monotonic) => Self::new(ClockKind::Monotonic, 1_000_000_000),
@@ -172,7 +172,8 @@ fn measure_hz() -> u64 {
     (u128::from(end.wrapping_sub(start)) * 1_000_000_000 / u128::from(end_ns - start_ns)) as u64
 }
 
-/// Reads both clocks at the same instant. It tries 16 times, and returns the attempt that was interrupted least.
+/// Reads both clocks (the counter and CLOCK_MONOTONIC) at almost the same time. It tries 16 times, and returns the attempt with the
+/// shortest interruption.
 fn simultaneous() -> (u64, u64) {
     let tries = (0..16).map(|_| {
         let before = counter::ticks();

@@ -32,7 +32,8 @@ use crate::{Event, Start, State, Subscriber};
 pub struct EndWatch {
     /// Whether an `End` was received, and no later event announced a next publisher.
     has_ended: bool,
-    /// An earlier end that does not count: the epoch of the publisher that had closed the channel before, and the sequence due at that end.
+    /// An earlier `End` event that does not count. The value is the epoch of the publisher that had closed the channel then, and the next
+    /// sequence at that time.
     old_end: Option<(u64, u64)>,
 }
 

@@ -43,7 +43,7 @@ pub enum ChannelError {
         /// The publisher or the readers.
         holder: Holder,
     },
-    /// The channel exists with a size or schema other than the requested one.
+    /// The channel exists, but its size or schema is not the requested one.
     #[error(
         "channel {name:?} exists with {what} {found}, not {wanted}: leave it out, or remove the channel first"
     )]
@@ -57,7 +57,7 @@ pub enum ChannelError {
         /// The requested value.
         wanted: u64,
     },
-    /// The channel's messages have a schema other than the requested one.
+    /// The schema of the channel's messages is not the requested one.
     #[error(
         "channel {name:?} has {found}, and {wanted} was asked for: use the type that the channel is for, or another \
          channel; a publisher that makes a channel gives it its schema, and so does the configuration of a daemon that \
@@ -151,7 +151,7 @@ pub enum ChannelError {
         /// The fault that was found.
         why: &'static str,
     },
-    /// A directory or segment exists with a mode other than the requested one.
+    /// A directory or segment exists, but its mode is not the requested one.
     #[error(
         "{} exists with mode {found:04o}, which does not fit {wanted:04o}: leave the mode out, change it with chmod, or \
          remove the channel first",
@@ -173,7 +173,7 @@ pub enum ChannelError {
         /// The owner.
         owner: u32,
     },
-    /// No daemon answers at the socket, or it hung up, or its answer is invalid.
+    /// No daemon answers at the socket, or the daemon closed the connection, or its answer is invalid.
     #[error("daemon at {}: {source}: start shmcastd, or use channels in a directory", socket.display())]
     NoDaemon {
         /// The path of the socket.
@@ -200,7 +200,7 @@ pub enum ChannelError {
         /// The reason, for people.
         why: String,
     },
-    /// The builder has [`Wait::Park`](crate::Wait::Park), and the channel is a file. No daemon would wake the reader.
+    /// The builder has [`Wait::Park`](crate::Wait::Park), but the channel is a file, and no daemon would wake the reader.
     #[error(
         "channel {name:?} is a file in {}, and only a daemon wakes parked readers: wait otherwise, such as by \
          sleeping, or have shmcastd own the channel",
@@ -212,7 +212,7 @@ pub enum ChannelError {
         /// The directory in which it lies.
         dir: PathBuf,
     },
-    /// There are two cases. Either a publisher cannot continue after the given journal, and can publish nothing until the journal is
+    /// A journal cannot be used. Either a publisher cannot continue after its journal, and can publish nothing until the journal is
     /// repaired. Or a reader cannot read the given journal, or cannot read the journal in which it begins.
     #[error("channel {name:?}: {source}")]
     Journal {
@@ -323,7 +323,7 @@ pub enum PublishError {
     /// The payload is larger than the channel's largest message.
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
-    /// The channel's sequences are used up, or a gap would use them up.
+    /// The channel's sequences are used up, or the gap to be published would use them up.
     #[error(transparent)]
     OutOfSequences(#[from] OutOfSequences),
     /// A gate's reader is too far behind, and the publisher does not wait, or has waited for the gate's longest wait. Nothing was

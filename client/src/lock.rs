@@ -23,8 +23,8 @@ pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// A lock that [`try_lock`] took. Dropping it releases the lock at once, even if there are duplicates of the descriptor. A daemon may have
-/// a duplicate that was sent to it, and a child process has duplicates between its `vfork` and its exec.
+/// A lock that [`try_lock`] took. Dropping it releases the lock at once, even if there are duplicates of the descriptor. Duplicates exist
+/// in a daemon to which the descriptor was sent, and in a child process between its `vfork` and its exec.
 ///
 /// The lock belongs to the process that took it. A forked child has a copy of this value without the lock's file, and dropping the copy
 /// changes nothing.
@@ -62,7 +62,8 @@ impl Drop for Held {
     }
 }
 
-/// The process that made an object that other processes see. A forked child's copy of the object must not undo it.
+/// Identifies the process that made an object which other processes see. A forked child has a copy of the object, and must not undo what
+/// the parent made.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Owner {
     pid: u32,
@@ -87,7 +88,7 @@ impl Owner {
     }
 }
 
-/// Whether another open file holds the lock. It does not take the lock, so a read-only descriptor is enough.
+/// Whether another open file holds the lock. This call does not take the lock, so a read-only descriptor is enough.
 pub(crate) fn is_locked(file: &File) -> io::Result<bool> {
     let mut lock = whole_file();
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock))?;
@@ -97,8 +98,8 @@ pub(crate) fn is_locked(file: &File) -> io::Result<bool> {
 /// Returns the epoch and the last state of a publisher that died: no process holds `lock`, and no publisher has closed the channel. `state`
 /// reads the state of the lock's segment.
 ///
-/// A publisher takes the lock before it touches the segment's state, and closes the channel before it releases the lock. So if the state is
-/// the same before and after the check of the lock, it is the state at the time of that check.
+/// A publisher takes the lock before it touches the segment's state, and closes the channel before it releases the lock. So the state is
+/// read before and after the check of the lock. If both values are equal, the state had this value during the check.
 pub(crate) fn dead_publisher(lock: &File, state: impl Fn() -> Option<(u64, State)>) -> Option<(u64, State)> {
     let before = state();
     let Some((_, State::Active | State::Recovering)) = before else { return None };

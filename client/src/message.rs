@@ -15,16 +15,16 @@ pub struct Message<'a> {
     pub payload: &'a [u8],
     /// The number of the message in its channel, counted from 1. It is the same on every host.
     pub sequence: u64,
-    /// The tag that the publisher gave it; see [`Mark::tag`](crate::Mark::tag).
+    /// The tag that the publisher gave the message; see [`Mark::tag`](crate::Mark::tag).
     pub tag: u16,
-    /// Whether a reader may start from it without the messages before it; see [`Mark::key`](crate::Mark::key).
+    /// Whether a reader may start from this message without the messages before it; see [`Mark::key`](crate::Mark::key).
     pub key: bool,
-    /// The time of its publication: the low 48 bits of the channel's clock, for [`Clock::ns_since`](crate::Clock::ns_since). It is 0 if the
-    /// publisher does not stamp the message; see [`Stamps`](crate::Stamps).
+    /// The time of publication: the low 48 bits of the channel's clock, for [`Clock::ns_since`](crate::Clock::ns_since). 0 if the publisher
+    /// does not stamp the message; see [`Stamps`](crate::Stamps).
     pub time: u64,
-    /// The number of messages of this key that were left out since the reader last got one. It is `Some` for a message from the channel's
-    /// board, which is the newest of its key, and 0 if the reader has just begun with the board. It is `None` for a message that came in
-    /// the order of the stream.
+    /// How many messages of this key were left out since the reader last got one. `Some` for a message from the channel's board, which is
+    /// the newest message of its key; `Some(0)` if the reader has just begun with the board. `None` for a message that came in the order of
+    /// the stream.
     pub conflated: Option<u64>,
 }
 
@@ -86,8 +86,7 @@ pub enum Event<'a> {
         epoch: u64,
     },
     /// The publisher died without closing the channel, and no other publisher has taken over yet. Request this event with
-    /// [`watch_publisher`](crate::SubscriberBuilder::watch_publisher). It arrives once per death, after everything that the publisher
-    /// published.
+    /// [`watch_publisher`](crate::SubscriberBuilder::watch_publisher). It arrives once per death, after all messages of the dead publisher.
     ///
     /// The next call that receives waits for the next publisher. If the next publisher takes over before this reader polls, the reader gets
     /// only [`NewEpoch`](Self::NewEpoch).
@@ -163,8 +162,8 @@ pub enum RecvError {
          again"
     )]
     Unmapped,
-    /// Another segment has replaced this one, or the segment's file was removed. A reader that receives no messages notices the removal
-    /// within about a second. New subscribers do not receive messages that are published into the removed file.
+    /// Another segment has replaced this one, or the segment's file was removed. A reader that receives no messages notices a removal
+    /// within about a second. New subscribers do not receive messages that are published into a removed file.
     #[error("the channel was removed, or has moved to a new segment: subscribe again")]
     Superseded,
     /// This subscriber is a copy that `fork` made in a child process. Nothing was consumed.

@@ -16,9 +16,9 @@ use std::time::Duration;
 /// A reader that has caught up polls the cache line that the publisher writes next. Each poll takes this line away from the publisher. At
 /// full rate this costs the publisher and the reader half of their messages or more.
 ///
-/// For this reason, a reader tries pauses when messages arrive close to each other. It does so if it spins or yields, or if the program
-/// calls `try_recv` and similar methods. In a trial of 512 messages, the reader pauses until the publisher is 64 messages ahead, for at
-/// most 4 us each time.
+/// For this reason, a reader tries pauses when messages arrive close to each other. Only a reader that spins or yields tries this, or a
+/// program that calls `try_recv` and similar methods. In a trial of 512 messages, the reader pauses until the publisher is 64 messages
+/// ahead, for at most 4 us each time.
 ///
 /// If the messages came faster by a quarter or more, the reader continues with the pauses. If not, it makes no pause before the next trial.
 /// The next trial follows after 65,536 messages at first, and after 4 million later. There is no pause in streams of less than two million
@@ -26,17 +26,17 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Wait {
-    /// Polls without a pause, except for the pauses described above. Gives the lowest latency, and keeps one core at 100 %. Use it for no
-    /// more readers than there are free cores.
+    /// Polls without a pause, except for the pauses of a reader that is faster than the publisher. Gives the lowest latency, and keeps one
+    /// core at 100 %. Use it for no more readers than there are free cores.
     Spin,
     /// Polls as `Spin` does, for the highest rate. In two cases a reader lets the publisher get ahead for [`BURST_PAUSE`]: it catches up
     /// with the publisher in the middle of a burst, or it takes batches and gets within [`BURST_CLOSE`] messages of the publisher.
     ///
     /// If a reader is close to the publisher, cache lines move back and forth between the two. A reader that stays behind gets several
-    /// messages at once from lines that are ready. The price is a delay: a message that follows [`BURST`] others within [`BURST_WITHIN`]
-    /// may be late by that pause. At lower rates there is no difference from `Spin`.
+    /// messages at once from lines that are ready. The price is a delay. A message that comes within [`BURST_WITHIN`] after the first of
+    /// [`BURST`] others may be late by that pause. At lower rates there is no difference from `Spin`.
     Burst,
-    /// Polls this many times, then yields the core after each further poll.
+    /// Polls this many times without a pause. After that, yields the core after each poll.
     SpinThenYield(u32),
     /// Yields the core after each poll. Use it if there are more readers than cores. A yield costs 0.5 us if the reader is alone on the
     /// core, and more if there are many.
@@ -48,17 +48,18 @@ pub enum Wait {
     Sleep(Duration),
     /// Sleeps until the daemon's waker wakes the reader. A sleeping reader uses next to no CPU. The wake-up delays a message by a small
     /// share of the silence before the message. `Park` is only for channels of a daemon. While no daemon runs, the reader waits as with
-    /// `Sleep` and one millisecond.
+    /// `Sleep` and a pause of one millisecond.
     Park,
 }
 
 /// Number of messages that [`Wait::Burst`] treats as a burst, if they arrive within [`BURST_WITHIN`].
 pub const BURST: u64 = 32;
-/// Time within which the messages of a burst arrive. So a burst has a rate of at least 4 million messages a second.
+/// The time in which the messages of a burst arrive. A burst therefore has a rate of at least 4 million messages a second.
 pub const BURST_WITHIN: Duration = Duration::from_micros(8);
-/// If a reader with [`Wait::Burst`] takes batches and its lag is less than this number of messages, it counts as close to the publisher.
+/// A reader with [`Wait::Burst`] that takes batches counts as close to the publisher if fewer messages than this wait for it.
 pub const BURST_CLOSE: u64 = 512;
-/// Time for which [`Wait::Burst`] lets the publisher get ahead. It never lets it get ahead by more than half of the ring.
+/// The time for which [`Wait::Burst`] pauses so that the publisher gets ahead. The publisher never gets ahead by more than half of the
+/// ring.
 pub const BURST_PAUSE: Duration = Duration::from_micros(8);
 
 /// Number of polls between two checks of the clock and the segment's state while spinning.
@@ -70,7 +71,7 @@ const YIELDS_PER_LOOK: u32 = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Waiter {
     idle: u32,
-    /// Number of times that a record was found and could not be received.
+    /// How often a record was found but could not be received.
     vain: u32,
     backoff: Backoff,
 }
@@ -91,8 +92,8 @@ impl Waiter {
         idle_otherwise(wait, self.idle, &self.backoff)
     }
 
-    /// Counts that there is a record. Returns true if there was a record many times but none could be received. Then, too, it is time for
-    /// the checks that polls do not make.
+    /// Counts that there is a record. Returns true if there was a record many times but none could be received. In this case, too, the
+    /// caller makes the checks that polls do not make.
     #[inline(always)]
     pub(crate) fn found(&mut self) -> bool {
         self.vain = self.vain.wrapping_add(1);
@@ -100,8 +101,8 @@ impl Waiter {
     }
 }
 
-/// Waits by the strategies that `Waiter::idle` does not handle itself. It takes the count by value, so that the count stays in a register
-/// of the caller.
+/// Waits by the strategies that `Waiter::idle` does not handle itself. The count is passed by value, so that it stays in a register of the
+/// caller.
 #[inline(never)]
 fn idle_otherwise(wait: Wait, idle: u32, backoff: &Backoff) -> bool {
     match wait {

@@ -4,7 +4,8 @@
 
 use std::{collections::BTreeSet, fmt, str::FromStr};
 
-/// The highest accepted CPU number. `NR_CPUS` of Linux is at most 8192. Larger numbers are mistakes, and must not cause large allocations.
+/// The highest accepted CPU number. `NR_CPUS` of Linux is at most 8192. Larger numbers are mistakes, and must not make this program
+/// allocate much memory.
 const MAX_CPU: usize = 8191;
 
 /// A set of CPU numbers, each 0..=8191. It is printed as Linux prints it: `0-3,8`.
@@ -115,7 +116,7 @@ impl FromIterator<usize> for CpuList {
 impl FromStr for CpuList {
     type Err = ParseCpuListError;
 
-    /// Parses a list such as `0-3,8`. Empty text, and the kernel's `(null)`, are the empty set.
+    /// Parses a list such as `0-3,8`. Empty text, and the kernel's `(null)`, mean the empty set.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let text = text.trim();
         if text.is_empty() || text == "(null)" {

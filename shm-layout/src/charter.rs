@@ -8,8 +8,8 @@
 //!
 //! - If a reader loads *open* after its fence, then the daemon's fence comes later in the order of full fences. So the daemon's load of the
 //!   tail includes the message, and the cut lies above the message.
-//! - If a reader loads *closing*, it hands out nothing until it loads something else.
-//! - If a reader loads a cut, it hands out the messages below the cut.
+//! - If a reader loads *closing*, it returns nothing until it loads something else.
+//! - If a reader loads a cut, it returns the messages below the cut.
 //!
 //! So every message is valid for all readers or for none, even if a reader is stopped at any moment in between. `SPEC.md`
 //! has the proof.
@@ -29,7 +29,8 @@ pub struct Charter {
 }
 
 impl Charter {
-    /// The verdict on `generation` now. Cost: one load of a line that changes only when the channel moves on.
+    /// Returns the verdict on `generation` at this moment. Cost: one load of a cache line that changes only when the channel moves to
+    /// another generation.
     #[inline]
     pub fn verdict(&self, generation: u64) -> Verdict {
         Verdict::unpack(generation, self.cells[slot(generation)].load(Ordering::Relaxed))
@@ -45,7 +46,7 @@ impl Charter {
         self.verdict(generation)
     }
 
-    /// Whether the daemon keeps a journal of the channel now. Cost: one load.
+    /// Whether the daemon keeps a journal of the channel at this moment. Cost: one load.
     pub fn has_journal(&self) -> bool {
         self.cells[JOURNAL].load(Ordering::Relaxed) == 1
     }
@@ -175,9 +176,10 @@ impl HostCharter {
         self.cells[JOURNAL].store(u64::from(has_journal), Ordering::Relaxed);
     }
 
-    /// Marks the current generation as *closing*: readers hand out none of its messages until the next verdict. A message that a reader
-    /// handed out earlier was committed earlier, so a tail that is read after this call includes it. Call [`reopen`](Self::reopen) or
-    /// [`go_on`](Self::go_on) next. If the daemon dies before that, the next daemon reopens the generation.
+    /// Marks the current generation as *closing*: readers return none of its messages until the next verdict. If a reader returned a
+    /// message earlier, the message was committed before this call. So the tail of the ring that is read after this call includes the
+    /// message. Call [`reopen`](Self::reopen) or [`go_on`](Self::go_on) next. If the daemon dies before that, the next daemon reopens the
+    /// generation.
     pub fn close(&self) {
         if let Some(entry) = &self.current {
             if !mutant!("cut_without_closing") {
@@ -197,8 +199,8 @@ impl HostCharter {
     }
 
     /// Moves the channel to the generation `next`, whose number is [`next_generation`](Self::next_generation). Messages of the current
-    /// generation are valid below the sequence `below`, and void from there on. `ended` says that the stream ended at `below`. All of this
-    /// becomes visible in one store, and no step of this call can fail.
+    /// generation are valid below the sequence `below`, and no longer valid from there on. `ended` says that the stream ended at `below`.
+    /// All of this becomes visible in one store, and no step of this call can fail.
     pub fn go_on(&mut self, next: Entry, below: u64, ended: bool) {
         assert_eq!(next.generation, self.next_generation(), "generations are counted one by one");
         self.write(&next);
@@ -257,7 +259,8 @@ impl HostCharter {
         Self { cells, current: None }
     }
 
-    /// Reads the charter that an earlier daemon left in `cells`. Returns `None` if the words are no charter of this channel and this boot.
+    /// Reads the charter that an earlier daemon left in `cells`. Returns `None` if the words are not a charter of this channel and this
+    /// boot.
     pub fn resume(cells: Cells, name: &str, boot: [u64; 2]) -> Option<Self> {
         let load = |word: usize| cells[word].load(Ordering::Relaxed);
         let is_this = cells.len() == WORDS
@@ -287,7 +290,7 @@ mod files {
     use std::io;
 
     impl Charter {
-        /// Maps the charter in `file`, which a daemon handed over.
+        /// Maps the charter in `file`, which came from a daemon.
         ///
         /// # Errors
         /// [`OpenError`] when it cannot be mapped or is no charter.
@@ -322,7 +325,7 @@ mod files {
             Ok(Self::begin(cells, name, boot))
         }
 
-        /// Maps the charter that an earlier daemon left in `file`. `None` if it is no charter of this channel and boot.
+        /// Maps the charter that an earlier daemon left in `file`. Returns `None` if the file has no charter of this channel and this boot.
         ///
         /// # Errors
         /// The system's error.
@@ -372,7 +375,7 @@ mod tests {
         }
     }
 
-    /// A daemon may die between any two stores: then the channel has moved for all programs, or for none.
+    /// Tests a daemon that dies between any two stores. After each death, the channel has moved for all programs, or for none.
     #[test]
     fn what_a_dead_daemon_had_begun_is_taken_back_and_what_it_had_stored_holds() {
         let mut charter = HostCharter::begin(Cells::zeroed(WORDS), "ticks", BOOT_ID);

@@ -20,8 +20,8 @@ pub fn ticks() -> u64 {
     monotonic_ns()
 }
 
-/// Returns [`ticks`], read after every earlier load has its value. Use it at the end of a measurement: there, [`ticks`] alone may be read
-/// before the last lines of a message have arrived. Takes about 15 ns.
+/// Returns [`ticks`], but reads the counter only after every earlier load has its value. Use it at the end of a measurement: there,
+/// [`ticks`] alone may read the counter before the last lines of a message have arrived. Takes about 15 ns.
 #[inline]
 pub fn ticks_after_loads() -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -58,8 +58,9 @@ pub fn declared_hz() -> Option<u64> {
     None
 }
 
-/// Whether [`ticks`] runs at one rate, never stops, and agrees on all cores. On x86-64 there are two conditions: CPUID has the
-/// invariant-TSC bit, and the kernel offers the TSC as a clock source. The kernel withdraws a TSC that it has seen drift.
+/// Whether [`ticks`] runs at a constant rate, never stops, and agrees on all cores. On x86-64 there are two conditions: CPUID has the
+/// invariant-TSC bit, and the kernel offers the TSC as a clock source. If the kernel notices that the TSC drifts, it withdraws this clock
+/// source.
 pub fn is_invariant() -> bool {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {

@@ -64,7 +64,7 @@ pub enum OpenError {
     },
 }
 
-/// A record that no correct writer can have left at its position.
+/// A record that no correct writer can have written at its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
     "corrupt record at position {position}: word {word:#018x} where sequence {sequence} was due; another program wrote to the segment: remove the channel, or begin it anew"
@@ -96,11 +96,11 @@ pub struct TooLarge {
     "sequence {sequence} is out of reach, since a channel counts to {MAX_SEQUENCE}: remove the channel or begin it anew"
 )]
 pub struct OutOfSequences {
-    /// The sequence that the call would skip, or assign to the message.
+    /// The sequence that the call would use or skip.
     pub sequence: u64,
 }
 
-/// A message whose record would need a frontier beyond the writer's bound.
+/// The message needs more of the ring than the writer's bound allows: its record would raise the frontier beyond the bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
     "the record needs the ring up to position {frontier}, which lies beyond the writer's bound: raise the bound first"

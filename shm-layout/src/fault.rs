@@ -1,12 +1,12 @@
-//! Faults that a special build contains, to prove that the tests find each of them. The environment variable [`VARIABLE`]
-//! chooses one by its name.
+//! Faults that a special build contains, to prove that the tests find each of them. The environment variable [`VARIABLE`] names the fault
+//! to activate.
 //!
 //! - [`fault!`](crate::fault!) puts back a bug that was fixed, for the random tests, in a build with `RUSTFLAGS="--cfg shmcast_faults"`.
 //! - `mutant!` removes a memory ordering of the protocol, for the model checker, in a build with `RUSTFLAGS="--cfg loom"`.
 //!
 //! In ordinary builds both macros are the constant `false`.
 
-/// Environment variable that names the fault to put back, or the ordering to take away.
+/// The environment variable that names the fault to plant, or the memory ordering to remove.
 pub const VARIABLE: &str = "SHMCAST_FAULT";
 
 /// Whether the fault of this name is put back. In ordinary builds this is the constant `false`.
@@ -21,7 +21,7 @@ macro_rules! fault {
     };
 }
 
-/// Whether the ordering of this name is taken away. In ordinary builds this is the constant `false`.
+/// Whether the memory ordering of this name is removed. In ordinary builds this is the constant `false`.
 macro_rules! mutant {
     ($name:literal) => {
         cfg!(loom) && $crate::fault::is_chosen($name)

@@ -33,8 +33,8 @@ pub struct GatePage {
 }
 
 impl GatePage {
-    /// Begins a gate page in `words`, for process `pid`, which reads the segment with the identity `segment`. The reader has no place before
-    /// the first [`passed`](Self::passed).
+    /// Begins a gate page in `words` for process `pid`, which reads the segment with the identity `segment`. Until the first
+    /// [`passed`](Self::passed), the reader has no place.
     pub(crate) fn begin(words: Cells, pid: u32, segment: [u64; 2]) -> Self {
         let page = Self { words, segment };
         page.leave();
@@ -54,7 +54,7 @@ impl GatePage {
         Ok(Self::begin(Map::read_write(file, BYTES)?.cells(0, WORDS as u64), pid, segment))
     }
 
-    /// Stores that the reader has finished with everything before `place`. Call it after the last load from there.
+    /// Stores that the reader has finished with everything before `place`. Call this after the last load of bytes before `place`.
     #[inline]
     pub fn passed(&self, place: Place) {
         let order = Ordering::Release; // SYNC POINT: gate
@@ -63,13 +63,14 @@ impl GatePage {
         self.words[CHECK].store(check(place.position, self.segment), order);
     }
 
-    /// Continues in another segment. The page has no valid position before the next [`passed`](Self::passed).
+    /// Continues in another segment. Until the next [`passed`](Self::passed), the page has no valid position.
     pub fn go_on(&mut self, segment: [u64; 2]) {
         self.leave();
         self.segment = segment;
     }
 
-    /// Stores that the reader has no place in the segment from now on. A publisher does not wait for this reader before it has caught up again.
+    /// Stores that the reader has no place in the segment from now on. The publisher does not wait for this reader until the reader has
+    /// caught up again.
     #[inline]
     pub fn leave(&self) {
         let check = no_check(self.words[POSITION].load(Ordering::Relaxed), self.segment);
@@ -84,7 +85,7 @@ pub(crate) fn look(words: &Cells, segment: [u64; 2]) -> Option<u64> {
     after_look(claim(position, found, segment)).place()
 }
 
-/// The acquire end of `gate`. Call it after a page was read, and before the first store that depends on the position in it.
+/// The acquire end of the pair `gate`. Call this after reading a page, and before the first store that depends on the position in the page.
 #[inline]
 fn after_look(said: Said) -> Said {
     fence(Ordering::Acquire); // SYNC POINT: gate
@@ -96,7 +97,7 @@ fn after_look(said: Said) -> Said {
     }
 }
 
-/// The words of a gate page, read at one time. The gate's reader wrote them: check each before use.
+/// The words of a gate page, read at one time. The gate's reader wrote these words: check each one before use.
 #[cfg(not(loom))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GateClaim {
@@ -185,7 +186,7 @@ pub struct GateFigures {
     pub state: u64,
     /// The last position of the reader that the publisher knows.
     pub position: u64,
-    /// The tail of the ring when the publisher last read the gate's page.
+    /// The tail of the ring at the time when the publisher last read the gate's page.
     pub tail: u64,
     /// The process id that the holder claims; 0 if nobody holds the gate.
     pub pid: u64,
@@ -203,7 +204,7 @@ pub struct GateFigures {
     pub looks: u64,
     /// Claims of positions that the ring had not reached.
     pub impossible: u64,
-    /// Messages that were refused because the call was one that never waits.
+    /// The number of messages that were refused because the call never waits.
     pub turned_away: u64,
     /// Counts of waits by bucket.
     pub histogram: [u64; BUCKETS],
@@ -211,8 +212,8 @@ pub struct GateFigures {
 
 #[cfg(not(loom))]
 impl GateFigures {
-    /// The wait in nanoseconds below which the fraction `quantile` of all waits lie. The result is at most twice the true wait. `None` if
-    /// there was no wait.
+    /// Returns the wait in nanoseconds that this fraction of all waits do not exceed (`quantile`). The result is at most twice the true
+    /// wait. `None` if there was no wait.
     pub fn wait_ns(&self, quantile: f64) -> Option<u64> {
         let total = self.histogram.iter().fold(0u64, |sum, n| sum.saturating_add(*n));
         let rank = ((total as f64 * quantile).ceil() as u64).clamp(1, total.max(1));
@@ -323,7 +324,7 @@ impl FiguresPage {
     }
 }
 
-/// A page of figures as a tool reads it. A publisher wrote them: check each before use.
+/// A page of figures, in the form that a tool reads. A publisher wrote the figures: check each one before use.
 #[cfg(not(loom))]
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Figures {

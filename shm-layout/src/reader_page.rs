@@ -92,11 +92,11 @@ impl ReaderPage {
     }
 
     /// Announces that this subscriber sleeps until there is a record at `position`. `nap` distinguishes one sleep from the next. After this
-    /// call the subscriber polls the ring once more. If the ring is still empty, it sends a byte to the daemon's waker, and only then
-    /// sleeps.
+    /// call the subscriber polls the ring once more. If the ring is still empty, it sends a byte to the daemon's waker, and then it sleeps.
     ///
-    /// The waker reads this word again and again as long as any subscriber sleeps. Before the waker stops, it receives all bytes and reads
-    /// the words once more. A byte that comes later wakes it. A byte that came before was sent after this store.
+    /// The waker reads this word repeatedly as long as any subscriber sleeps. Before the waker stops, it receives all bytes and then reads
+    /// the words once more. If a byte arrives later, it wakes the waker. If a byte arrived before, the waker's last reading sees this
+    /// store, because the byte was sent after the store.
     pub fn sleeps(&self, position: u64, nap: u64) {
         self.words
             .word::<ASLEEP>()
@@ -121,7 +121,7 @@ fn add(counter: &AtomicU64, value: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(value), Ordering::Relaxed);
 }
 
-/// The daemon's end of a reader page that the daemon made with a sealed size. The daemon writes nothing to it.
+/// The daemon's end of a reader page. The daemon made the page, with a sealed size. The daemon writes nothing to it.
 #[derive(Debug, Clone)]
 pub struct HostPage {
     cells: Cells,
@@ -136,14 +136,14 @@ impl HostPage {
         Ok(Self { cells: Map::read_write(file, BYTES)?.cells(0, WORDS as u64) })
     }
 
-    /// The word in which the subscriber says whether it sleeps; the subscriber may write anything there. The word is 0 while the subscriber
-    /// is awake. Otherwise all bits but the low six are the position that it waits for.
+    /// The word in which the subscriber says whether it sleeps. The subscriber may write anything there. While it is awake, the word is 0.
+    /// Otherwise all bits but the low six are the position that it waits for.
     pub fn asleep(&self) -> u64 {
         self.cells[ASLEEP].load(Ordering::Relaxed)
     }
 }
 
-/// The contents of a reader page at one time. The subscriber may have written anything there.
+/// The contents of a reader page, read at one time. The subscriber may have written anything there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReaderStats {
     /// Process id in the subscriber's own namespace.
@@ -162,7 +162,7 @@ pub struct ReaderStats {
     pub lapped: u64,
     /// Messages missed.
     pub missed: u64,
-    /// Messages left out, because the subscriber got newer ones of their keys from the board.
+    /// The number of messages that were skipped, because the subscriber got newer ones of their keys.
     pub conflated: u64,
     /// The time of its last poll, in ticks of the segment's clock.
     pub heartbeat: u64,
@@ -205,8 +205,8 @@ impl ReaderStats {
         }))
     }
 
-    /// The latency in nanoseconds below which the fraction `quantile` of the messages lie. It is the upper limit of a bucket, so it is at
-    /// most 6.25 % too high. `None` when no latency was counted.
+    /// Returns the latency in nanoseconds that this fraction of the messages do not exceed (`quantile`). The result is the upper limit of a
+    /// bucket, so it is at most 6.25 % too high. `None` if no latency was counted.
     pub fn latency_ns(&self, quantile: f64) -> Option<u64> {
         let total: u64 = self.histogram.iter().fold(0, |sum, n| sum.saturating_add(*n));
         let rank = ((total as f64 * quantile).ceil() as u64).clamp(1, total.max(1));

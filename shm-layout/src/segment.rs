@@ -43,8 +43,8 @@ pub struct Segment {
 impl Segment {
     /// Makes a segment in `file`, which is empty and which no other process has opened, and maps it for writing.
     ///
-    /// It reserves all bytes first, unless the caller did that with [`reserve`], so that a full file system is an error here and not a
-    /// fault later. It stores the magic last, so that no process uses an unfinished segment.
+    /// It first reserves all bytes, unless the caller did that with [`reserve`]. So a full file system is an error here, and not a fault
+    /// later. It stores the magic number last, so that no process uses an unfinished segment.
     ///
     /// # Errors
     /// [`OpenError::Os`] when the file system refuses, [`OpenError::Field`] for names that do not fit.
@@ -132,14 +132,14 @@ impl Segment {
         self.board.clone().map(View::of)
     }
 
-    /// Copies the segment's board, if it has one, for the segment in which the channel continues. Call it before the cut between the two
-    /// segments is decided.
+    /// Copies the segment's board, if it has one. The copy is for the segment in which the channel continues. Call this before the cut
+    /// between the two segments is decided.
     pub fn begin_to_carry(&self) -> Option<Carry> {
         self.board().map(Carry::begin)
     }
 
-    /// Writes the valid messages of this segment's board, which are the messages below the cut, to the board of `next`. No other process
-    /// has seen `next`, which [continues](Self::continue_from) this segment at the cut.
+    /// Writes the valid messages of this segment's board, which are those below the cut, to the board of `next`. No other process has seen
+    /// `next`, which [continues](Self::continue_from) this segment at the cut.
     pub fn carry_board(&self, carry: Option<Carry>, next: &Self, below: u64) {
         let (Some(mut carry), Some(board)) = (carry, &next.board) else { return };
         let mut buffer = vec![0; self.header.geometry.max_message as usize];
@@ -147,7 +147,7 @@ impl Segment {
         carry.put_on(board.clone(), below);
     }
 
-    /// Takes the board over, if the segment has one. Stores messages that the ring has and the board lacks. The caller has taken the
+    /// Takes over the board, if the segment has one. Stores messages that the ring has and the board lacks. The caller has taken the
     /// writing end of the ring, and has published nothing yet.
     ///
     /// # Errors
@@ -162,7 +162,8 @@ impl Segment {
         BoardWriter::take_over(board.clone(), self.reader(self.locator().start()), &mut buffer).map(Some)
     }
 
-    /// Prefaults, locks and collapses the map as `wanted` says. Returns one [`Step`] for each requested step, with its result.
+    /// Prepares the map as `wanted` says: touches its pages, locks them, or collapses them into huge pages. Returns one [`Step`] for each
+    /// requested step, with its result.
     pub fn prepare(&self, wanted: Preparation) -> Vec<Step> {
         prepare(&self.map, wanted)
     }
@@ -173,7 +174,7 @@ impl Segment {
         lock_on_fault(&self.map)
     }
 
-    /// An iterator that touches the pages of the map piece by piece, in any thread. It holds the map and not the segment.
+    /// An iterator that touches the pages of the map piece by piece, in any thread. It keeps the map, but not the segment.
     ///
     /// # Panics
     /// When the segment was mapped for reading.
@@ -208,7 +209,7 @@ impl Segment {
         &self.header
     }
 
-    /// A word of the header page as it is now, such as [`LAZY_BYTES`]. The writer may have written anything there.
+    /// Returns the present value of a word of the header page, such as [`LAZY_BYTES`]. The writer may have written anything there.
     ///
     /// # Panics
     /// When `word` lies beyond the page.
@@ -216,13 +217,13 @@ impl Segment {
         self.cells.header[word].load(Ordering::Relaxed)
     }
 
-    /// Epoch and state as they are now. `None` before the first writer took the segment, or if the word is no valid state.
+    /// The present epoch and state. `None` before the first writer took the segment, or if the word is no valid state.
     pub fn state(&self) -> Option<(u64, State)> {
         State::unpack(self.header_word(STATE))
     }
 
-    /// The remote session that a bridge carries in this ring; `None` if there is none. Only the holder of the writer lock gets a consistent
-    /// value: while a writer changes the session, other processes may see parts of two sessions.
+    /// The session of another host, if a bridge fills this ring; `None` if there is none. Only the holder of the writer lock gets a
+    /// consistent value. While a writer changes the session, other processes may see parts of two sessions.
     pub fn session(&self) -> Option<[u8; 10]> {
         let rest = self.header_word(SESSION_REST);
         (rest & HAS_SESSION != 0).then(|| session_identity([self.header_word(SESSION), rest]))
@@ -256,7 +257,7 @@ impl Segment {
         }
     }
 
-    /// Stores the remote session of the previous segment in this one, which no other process has seen.
+    /// Stores the session of another host in this segment. It is the session of the previous segment. No other process has seen this one.
     ///
     /// # Panics
     /// When the segment was mapped for reading.
@@ -267,8 +268,8 @@ impl Segment {
         self.cells.header[SESSION_REST].store(low | HAS_SESSION, Ordering::Relaxed);
     }
 
-    /// Returns a function that does the work of [`prepare`](Self::prepare), later or in another thread. It holds the map and not the
-    /// segment.
+    /// Returns a function that does the work of [`prepare`](Self::prepare), later or in another thread. The function keeps the map, but not
+    /// the segment.
     pub fn preparer(&self, wanted: Preparation) -> impl FnOnce() -> Vec<Step> + Send + use<> {
         let map = self.map.clone();
         move || prepare(&map, wanted)
@@ -290,8 +291,8 @@ impl Segment {
     }
 }
 
-/// Finds the board at `offset` in a segment of `found` bytes, and checks it. A damaged board is an error of the whole segment, because the
-/// segment's publisher could not keep such a board.
+/// Finds the board at `offset` in a segment of `found` bytes, and checks the board. If the board is damaged, the whole segment counts as
+/// damaged, because its publisher could not update the board.
 fn find_board(
     file: &File,
     header: &Header,

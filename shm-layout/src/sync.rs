@@ -10,7 +10,7 @@ pub use std::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(loom)]
 pub use stopping::AtomicU64;
 
-/// Lets a writer die right before any of its stores under loom, as a killed process does.
+/// In models for loom, lets a writer die right before any of its stores, as a killed process does.
 #[cfg(loom)]
 pub(crate) mod stopping {
     use super::Ordering;
@@ -21,13 +21,13 @@ pub(crate) mod stopping {
     pub(crate) struct Killed;
 
     thread_local! {
-        /// Loom runs all threads of a model on one thread of the machine, and readers store nothing. So one counter
-        /// counts exactly the writer's stores.
+        /// The number of stores so far. Loom runs all threads of a model on one thread of the machine, and readers store nothing. So one
+        /// counter counts exactly the writer's stores.
         static STORES_LEFT: Cell<Option<u32>> = const { Cell::new(None) };
     }
 
-    /// Runs `life` and kills it before store number `stores`, counted from 0. Returns true if `life` made fewer stores
-    /// and ended.
+    /// Runs `life`, and kills it before store number `stores`, counted from 0. Returns true if `life` made fewer stores and ended by
+    /// itself.
     #[cfg(test)]
     pub(crate) fn kill_after(stores: u32, life: impl FnOnce()) -> bool {
         STORES_LEFT.set(Some(stores));
@@ -55,7 +55,7 @@ pub(crate) mod stopping {
             self.0.load(order)
         }
 
-        /// Stores as the standard library does. If the writer has no stores left, it dies before the store.
+        /// Stores a value, as the standard library does. If the writer may make no more stores, it dies before this store.
         pub fn store(&self, value: u64, order: Ordering) {
             #[cfg(test)]
             match STORES_LEFT.get() {

@@ -1,6 +1,6 @@
-//! Aeron IPC: a log in three terms, which receivers read in place. A driver observes how far each subscriber has read, and
-//! limits the publisher by this. The driver is a thread of the publisher's process and is bound to no CPU, so its CPU time
-//! counts as the publisher's.
+//! Aeron IPC: a log of three parts (terms), which receivers read in place. A driver observes how far each subscriber has read, and lets the
+//! publisher continue only so far. The driver is a thread of the publisher's process and is bound to no CPU, so its CPU time counts as the
+//! publisher's.
 
 use anyhow::{Context, Result, bail};
 use rusteron_client::{
@@ -33,8 +33,9 @@ fn dir(spec: &Spec) -> String {
     spec.dir.join("aeron").display().to_string()
 }
 
-/// The smallest size of each of the three terms in bytes. The publisher may be ahead by half a term, and only the driver
-/// lets it continue. A driver without its own CPU runs every few milliseconds, and a smaller term would fill up in between.
+/// The smallest size of each of the three parts (terms) of the log, in bytes. The publisher may be ahead by half a term, and only the
+/// driver lets it continue. A driver without its own CPU runs only every few milliseconds. Until the driver runs again, a smaller term
+/// would be full.
 const TERM_BYTES: u64 = 16 << 20;
 
 fn term_bytes(spec: &Spec) -> usize {
@@ -124,7 +125,7 @@ impl Sender for Sending {
 pub(crate) struct Receiving {
     image: AeronImage,
     buffer: Vec<u8>,
-    /// Whether the receiver copies each message before it takes the time, so that the latency includes the last byte.
+    /// Whether the receiver copies each message and then takes the time. If so, the latency includes the last byte of the message.
     copies: bool,
     _subscription: AeronSubscription,
     _client: Aeron,

@@ -1,8 +1,7 @@
 //! `bcast`: a log of variable-length frames in a mapped file, which the writer overwrites without regard for readers.
 //!
-//! The ring has no flow control. Where nothing may be lost, the rig's gate holds its writer back. `bcast-ungated` is the
-//! ring without the gate, and readers lose what they do not take in time. `bcast-bulk` and `bcast-plain` are the same ring
-//! with other ways to receive.
+//! The ring has no flow control. In rounds without loss, the rig's gate holds its writer back. `bcast-ungated` is the ring without the
+//! gate, and a slow reader loses messages. `bcast-bulk` and `bcast-plain` are the same ring with other ways to receive.
 
 use anyhow::{Context, Result, bail};
 use bcast::{HEADER_SIZE, MappedReader, MappedWriter, MmapMutStorage, MmapStorage, StorageExt, error::Error};
@@ -15,7 +14,7 @@ use std::path::PathBuf;
 pub(crate) const NAME: &str = "bcast";
 /// The ring without the gate.
 pub(crate) const UNGATED: &str = "bcast-ungated";
-/// The ring with the gate, received by the crate's other call: one call copies all available messages.
+/// The ring with the gate. Its readers use the crate's other call, which copies all available messages at once.
 pub(crate) const BULK: &str = "bcast-bulk";
 /// The ring with the gate, received one message a call, as in a simple program.
 pub(crate) const PLAIN: &str = "bcast-plain";
@@ -24,9 +23,9 @@ pub(crate) const NAMES: [&str; 4] = [NAME, UNGATED, BULK, PLAIN];
 /// The release in Cargo.toml.
 pub(crate) const VERSION: &str = "1.0.0-rc.7";
 
-/// The share of the ring that the writer claims at once. It is the largest share that the crate's own bench tries. A reader
-/// loads the position up to which the ring is claimed twice for each message, and a large share lets the writer change this
-/// position rarely.
+/// The share of the ring that the writer claims at once. It is the largest share that the crate's own bench tries. After each claim, the
+/// writer stores the new position, and a reader loads this position twice for each message. With a large share, the writer stores it
+/// rarely.
 const RESERVE: f64 = 0.05;
 
 fn path(spec: &Spec) -> PathBuf {

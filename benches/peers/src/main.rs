@@ -11,7 +11,7 @@
 /// `Receiving` for each size.
 macro_rules! play_by_size {
     () => {
-        /// Plays a task. There is a type of slot for each size that the questions use, exactly as large as the message.
+        /// Plays a task. Each message size that the questions use has its own type of slot, exactly as large as the message.
         pub(crate) fn play(task: &Task) -> Result<()> {
             match task.spec().size {
                 32 => play_sized::<32>(task),

@@ -1,5 +1,5 @@
-//! `ringfire`: a ring in a mapped file, with slots of a fixed type. Where nothing may be lost, it runs in its lossless
-//! mode, which makes the producer wait. Otherwise it runs in its default mode, which overwrites.
+//! `ringfire`: a ring in a mapped file, with slots of a fixed type. In rounds without loss, it runs in its lossless mode, in which the
+//! producer waits. In other rounds, it runs in its default mode, which overwrites old messages.
 
 use anyhow::{Context, Result, bail};
 use ringfire::{FlowControl, RecvStatus, RingConsumer, RingProducer, RingProducerBuilder};
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 /// The name of the transport.
 pub(crate) const NAME: &str = "ringfire";
-/// The same ring, received one message a call, as in a simple program.
+/// A ring in a mapped file (`ringfire`), received one message a call, as in a simple program.
 pub(crate) const PLAIN: &str = "ringfire-plain";
 /// The release in Cargo.toml.
 pub(crate) const VERSION: &str = "0.5.2";

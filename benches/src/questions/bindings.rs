@@ -84,7 +84,8 @@ fn publisher(dir: &Path, name: &str) -> Result<Publisher> {
     Ok(builder.prepare(Preparation { prefault: true, ..Preparation::NONE }).open()?)
 }
 
-/// Calls `once` for each testee in turn, lap by lap. `once` returns the cost in one lap.
+/// Calls `once` for each testee in turn. A lap is one call for every testee, and there are several laps. `once` returns the cost in one
+/// lap.
 fn laps(
     testees: &mut [Testee],
     effort: Effort,

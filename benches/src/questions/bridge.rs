@@ -1,4 +1,4 @@
-//! What does the way to another host cost?
+//! What does it cost to send to another host?
 //!
 //! A channel is published on one host, sent by `shmcast bridge`, and read on the other host. In the same laps and over the same wire, the
 //! question measures bare UDP datagrams and Aeron. The hosts are network namespaces of this machine.
@@ -27,10 +27,10 @@ const PACKET: usize = 1_320;
 /// The size of the ring in bytes. Messages that are on their way may fill a socket's buffer, but must not overflow it.
 const RING_BYTES: u64 = 4 << 20;
 
-/// Plays the rounds, and returns the answer. Those of `peers` that send between hosts join.
+/// Plays the rounds, and returns the answer. Those `peers` that can send between hosts take part.
 ///
 /// # Errors
-/// When a round cannot be tried.
+/// When a round cannot be started.
 pub fn run(stage: &Stage, hosts: &Hosts, sizes: &[usize], messages: u64, peers: &[&str]) -> Result<Answer> {
     let aeron = [(AERON_UDP_INVOKED, Wait::Spin), (AERON_UDP, Wait::Yield)].into_iter();
     let aeron: Vec<_> = aeron.filter(|(name, _)| is_there(name, peers)).collect();

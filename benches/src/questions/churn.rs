@@ -19,10 +19,10 @@ const TITLE: &str = "Ten receivers stay, others come, leave and die; 256 B each 
 const CHURN: Churn = Churn { every_ns: 50_000_000, stay_ns: 200_000_000 };
 const QUICK: Churn = Churn { every_ns: 20_000_000, stay_ns: 60_000_000 };
 
-/// Plays the rounds, and returns the answer. The contestants of `extra` join.
+/// Plays the rounds, and returns the answer. The contestants in `extra` take part as well.
 ///
 /// # Errors
-/// When a round cannot be tried.
+/// When a round cannot be started.
 pub fn run(stage: &Stage, extra: &[Contestant], messages: u64) -> Result<Answer> {
     let (churn, messages) = if stage.quick { (QUICK, 1_000) } else { (CHURN, messages) };
     let who = [

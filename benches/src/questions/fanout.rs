@@ -17,8 +17,8 @@ const TITLE: &str = "256 B each ms, no process bound to a CPU; times are in us, 
 /// Numbers of receivers.
 pub const RECEIVERS: [usize; 5] = [1, 10, 20, 50, 100];
 
-/// Returns every transport that this program knows. Receivers that never yield take part only if there is a CPU for each of
-/// them and one for the publisher.
+/// Returns every transport that this program knows. Receivers that never yield their CPU take part only if there are enough CPUs: one for
+/// each receiver, and one for the publisher.
 fn contestants(receivers: usize) -> Vec<Contestant> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let busy = receivers < cpus;
@@ -42,10 +42,10 @@ fn contestants(receivers: usize) -> Vec<Contestant> {
         .collect()
 }
 
-/// Plays the rounds, and returns the answer. The contestants of `extra` join.
+/// Plays the rounds, and returns the answer. The contestants in `extra` take part as well.
 ///
 /// # Errors
-/// When a round cannot be tried.
+/// When a round cannot be started.
 pub fn run(
     stage: &Stage,
     receivers: &[usize],

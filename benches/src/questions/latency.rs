@@ -22,10 +22,10 @@ pub const LONG: &str = "256 B beside UDP";
 /// The messages.
 const LONG_MESSAGES: u64 = 1_000_000;
 
-/// Plays the rounds, and returns the answer. The contestants of `extra` join shmcast and the ideal ring.
+/// Plays the rounds, and returns the answer. The contestants in `extra` are compared with shmcast and the ideal ring.
 ///
 /// # Errors
-/// When a round cannot be tried.
+/// When a round cannot be started.
 pub fn run(stage: &Stage, sizes: &[usize], extra: &[Contestant], messages: u64) -> Result<Answer> {
     let (warmup, messages) = if stage.quick { (500, 5_000) } else { (5_000, messages) };
     let who: Vec<Contestant> = busy_rings().into_iter().chain(extra.iter().cloned()).collect();

@@ -1,5 +1,5 @@
-//! What does each way of waiting cost and give, with one receiver that has its own CPU, and with far more receivers
-//! than CPUs?
+//! What does each way of waiting cost, and what does it give? One case has a single receiver with its own CPU, and other cases have far
+//! more receivers than CPUs.
 //!
 //! There is one message of 256 bytes each millisecond. The question measures the latency to the last receiver, the CPU
 //! time and the context switches.
@@ -33,10 +33,10 @@ const WAITS: [(&str, Wait); 11] = [
     (MULTICAST, Wait::Tokio),
 ];
 
-/// Plays the rounds, and returns the answer. The contestants of `extra` join.
+/// Plays the rounds, and returns the answer. The contestants in `extra` take part as well.
 ///
 /// # Errors
-/// When a round cannot be tried.
+/// When a round cannot be started.
 pub fn run(stage: &Stage, receivers: &[usize], extra: &[Contestant], messages: u64) -> Result<Answer> {
     let (warmup, messages) = if stage.quick { (20, 150) } else { (200, messages) };
     let who = contestants(stage, &WAITS, extra);

@@ -5,12 +5,12 @@ use crate::rig::plan::{Answer, Case, Stage, play};
 use crate::rig::spec::{Contestant, Spec, Wait};
 use anyhow::Result;
 
-/// Returns shmcast by its fastest calls and by its plainest calls, and the ideal ring. All receivers spin.
+/// Returns three contestants: shmcast by its fastest calls, shmcast by its plainest calls, and the ideal ring. All receivers spin.
 pub(crate) fn busy_rings() -> Vec<Contestant> {
     [SHMCAST, SHMCAST_PLAIN, SHMCAST_UNTIMED, IDEAL].map(|ring| Contestant::new(ring, Wait::Spin)).into()
 }
 
-/// Returns the named transports with their ways to wait, and `extra`. A parked reader takes part only if a daemon can
+/// Returns the named transports, each with the ways to wait that it supports. Adds `extra`. A parked reader takes part only if a daemon can
 /// wake it.
 pub(crate) fn contestants(stage: &Stage, who: &[(&str, Wait)], extra: &[Contestant]) -> Vec<Contestant> {
     let can_take_part = |(transport, wait): &&(&str, Wait)| {

@@ -21,7 +21,7 @@ const WINDOWS: u32 = 60;
 /// Plays one round of about `duration` for each number of receivers, and returns the answer.
 ///
 /// # Errors
-/// When a round cannot be tried.
+/// When a round cannot be started.
 pub fn run(stage: &Stage, receivers: &[usize], extra: &[Contestant], duration: Duration) -> Result<Answer> {
     let duration = if stage.quick { Duration::from_secs(2) } else { duration };
     let window = (duration / WINDOWS).max(Duration::from_millis(100));
@@ -44,7 +44,7 @@ pub fn run(stage: &Stage, receivers: &[usize], extra: &[Contestant], duration: D
     ask(&stage, "soak", &receivers.iter().map(case).collect::<Vec<_>>())
 }
 
-/// Returns the ratio of a figure's median in the last quarter of the windows to its median in the first quarter.
+/// Returns how a figure changed during the soak: its median in the last quarter of the windows, divided by its median in the first quarter.
 pub fn drift(series: &[Moment], figure: fn(&Moment) -> u64) -> Option<f64> {
     // The last window may be cut short.
     let values: Vec<f64> = series.iter().map(|moment| figure(moment) as f64).collect();

@@ -77,7 +77,7 @@ impl Sheet {
         Self { title: title.into(), header, rows: Vec::new() }
     }
 
-    /// Makes a sheet with a row for each case and contestant of `answer`, in the order in which they first played.
+    /// Makes a sheet of `answer`. It has a row for each case and contestant, in the order in which they first played.
     pub fn of<const N: usize>(
         answer: &Answer,
         title: &str,
@@ -144,12 +144,13 @@ impl Figures<'_> {
         self.answer.contestants(self.case).into_iter().find(is)
     }
 
-    /// Returns the median over the laps of the ratio of this contestant's figure to that of `other`.
+    /// Returns how this contestant's figure compares with that of `other`: the ratio of the two in each lap, and of these ratios the
+    /// median.
     pub fn ratio(&self, other: Option<&Contestant>, of: impl Fn(&Outcome) -> f64) -> String {
         or_dash(other.and_then(|other| self.answer.ratio(self.case, (self.who, other), of)), 2)
     }
 
-    /// Describes losses and errors in the comparable rounds. It is `0` if there were none.
+    /// Describes losses and errors in the comparable rounds. The text is `0` if there were none.
     pub fn lost(&self) -> String {
         let rounds = self.answer.comparable(self.case, self.who);
         let sum =
@@ -165,7 +166,7 @@ impl Figures<'_> {
         if text.is_empty() { "0".into() } else { text.join(", ") }
     }
 
-    /// Returns the number of rounds behind a figure and the placement of the CPUs. Adds `!` if the machine was never
+    /// Returns the number of rounds from which a figure comes, and the CPU placement of these rounds. Adds `!` if the machine was never
     /// quiet.
     pub fn rounds(&self) -> String {
         let count = self.answer.comparable(self.case, self.who).len();

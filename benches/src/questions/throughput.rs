@@ -14,17 +14,17 @@ use anyhow::Result;
 /// The title of the answer's table.
 const TITLE: &str = "Back to back to one receiver, both ends bound to a CPU, nothing lost; rates are in millions of messages a second";
 
-/// The size of the ring in bytes. It is larger than the caches of one core. A line then comes back to the writer from the
+/// The size of the ring in bytes. It is larger than the caches of one core. So when the writer needs a line again, the line comes from the
 /// cache that both cores share, and not from the reader's own cache. This makes every ring here faster.
 const RING_BYTES: u64 = 8 << 20;
 
 /// Payload sizes.
 pub const SIZES: [usize; 3] = [32, 256, 1024];
 
-/// Plays the rounds, and returns the answer. The contestants of `extra` join shmcast and the ideal ring.
+/// Plays the rounds, and returns the answer. The contestants in `extra` are compared with shmcast and the ideal ring.
 ///
 /// # Errors
-/// When a round cannot be tried.
+/// When a round cannot be started.
 pub fn run(stage: &Stage, sizes: &[usize], extra: &[Contestant], messages: u64) -> Result<Answer> {
     let (warmup, messages) = if stage.quick { (1_000, 50_000) } else { (200_000, messages) };
     let ours = [Contestant::new(SHMCAST, Wait::Burst), Contestant::new(SHMCAST_GATE, Wait::Spin)];

@@ -33,15 +33,15 @@ pub fn write_answer(answer: &Answer, path: &Path) -> Result<()> {
     logs::write(answer, &stem, &path.with_file_name("histograms")).map(drop)
 }
 
-/// The number of hiccups that are kept at either end, for a round that is drawn over time.
+/// The number of longest hiccups of the sender, and of the receiver, that a drawn round keeps.
 const HICCUPS: usize = 100;
 
 /// Returns the part of an answer that tables, page and comparison need:
 ///
 /// - percentiles in place of histograms, and only of comparable rounds
-/// - of the two latencies from the send, the one that the question is about
-/// - the course over time, only of the rounds that are drawn over time
-/// - no directories of rounds
+/// - of the two latencies measured from the send, only the one that the question is about
+/// - values over time, only for the rounds that are drawn over time
+/// - no directory names of rounds
 fn kept(mut answer: Answer) -> Answer {
     let of_case = |case: &String| -> Vec<*const Outcome> {
         let contestants = answer.contestants(case);

@@ -1,4 +1,4 @@
-//! Writes answers as JSON files. Makes tables, a page, and files for other tools from a directory of these.
+//! Writes answers as JSON files. From a directory of such files, makes tables, a page, and files for other tools.
 //!
 //! | file | what |
 //! |---|---|

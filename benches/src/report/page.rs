@@ -97,8 +97,8 @@ fn verdict_table(out: &mut String, contests: &[Contest]) {
     *out += "</tbody></table>\n";
 }
 
-/// Returns the class of a column, like [`column_class`]. The column with the name of the best other transport holds words,
-/// and all others hold figures.
+/// Returns the style class of a column, like [`column_class`]. The column with the name of the best other transport is a column of words,
+/// and all other columns are columns of figures.
 fn verdict_class(column: usize) -> String {
     if HEADER[column] == "best other" { String::new() } else { column_class(column, 3) }
 }
@@ -210,7 +210,7 @@ const ROUND: [&str; 13] = [
     "retries",
 ];
 
-/// Writes a table of every round that was played, so that a reader can check which rounds count.
+/// Writes a table of all rounds that were played. It shows which rounds count.
 fn rounds(out: &mut String, answer: &Answer) {
     *out += "<details><summary>Every round, and which count</summary>\n<div class=\"scroll\"><table>\n<thead><tr>";
     for (i, title) in ROUND.iter().enumerate() {

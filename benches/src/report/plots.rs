@@ -136,8 +136,7 @@ impl<'a> Plots<'a> {
         })
     }
 
-    /// Makes a figure over the time of shmcast's median round: the worst latencies, and below them the
-    /// hiccups of the machine.
+    /// Makes a figure of shmcast's median round over time. It shows the worst latencies, and below them the machine's hiccups.
     fn timeline(&self, case: &str) -> Option<Figure> {
         let outcome = shown_in_time(self.answer, case)?;
         let who = outcome.spec.contestant.clone();
@@ -203,7 +202,7 @@ impl<'a> Plots<'a> {
         Plot::of(&Chart { marks: mark.into_iter().collect(), lines: ours_last(lines), ..chart })
     }
 
-    /// Makes a plot with a dot for each way to wait: its latency against its CPU time.
+    /// Makes a plot with a dot for each way to wait. A dot shows the latency and the CPU time.
     fn waits(&self, case: &str) -> Plot {
         let dot = |who: &Contestant| {
             let cost = self.answer.median(case, who, cpu_ns)?;
@@ -233,7 +232,7 @@ fn ours_last(mut lines: Vec<Line>) -> Vec<Line> {
     lines
 }
 
-/// Returns the round of a case that is drawn over time: shmcast's median round, or the round of a soak.
+/// Returns the round of a case that is drawn over time. It is shmcast's median round, or the round of a soak.
 pub fn shown_in_time<'a>(answer: &'a Answer, case: &str) -> Option<&'a Outcome> {
     let who = answer.contestants(case).into_iter().find(|who| who.transport == SHMCAST)?;
     let mut rounds = answer.comparable(case, &who);

@@ -392,7 +392,7 @@ pub struct Group {
     pub spans: Vec<Span>,
 }
 
-/// Draws spans of gains on one logarithmic axis. A line at 1 separates worse from better.
+/// Draws horizontal spans of ratios on one logarithmic axis. A line at 1 separates worse from better.
 pub fn gains(title: &str, (worse, better): (&str, &str), groups: &[Group]) -> String {
     const HEADING: f64 = 16.0;
     const STEP: f64 = 7.0;

@@ -40,8 +40,8 @@ pub struct BridgeMode {
     pub busy_poll: bool,
     /// Whether both ends have default settings: they choose by themselves how to wait, and on which CPU to run.
     pub defaults: bool,
-    /// Whether latency is measured up to the time stamp that the bridge writes into the receiving ring. Otherwise it is
-    /// measured up to the reader.
+    /// Whether latency is measured up to the time stamp that the bridge writes into the receiving ring. If not, it is measured up to the
+    /// reader.
     pub to_ring: bool,
     /// The form of its packets.
     pub form: Form,
@@ -151,7 +151,7 @@ pub(super) struct BridgeProcesses {
 }
 
 impl BridgeProcesses {
-    /// Starts the bridge if the round needs one. Waits until each end has received packets of the other.
+    /// Starts the bridge if the round needs one. Waits until each end has received packets from the other end.
     pub(super) fn of(spec: &Spec) -> Result<Option<Self>> {
         let (Some(wire), Some(mode)) = (&spec.wire, BridgeMode::of(&spec.contestant)) else {
             return Ok(None);

@@ -1,9 +1,9 @@
 //! The rig's gate, which makes a publisher wait for its slowest receiver.
 //!
-//! A ring whose publisher never waits would lose messages when it is measured back to back. In real programs, the work that
-//! produces messages limits the rate. The gate takes the place of that work. It is the same for every transport that needs
-//! one. Each receiver has a cache line in shared memory, which it writes, and the publisher reads, 16 times in each lap of
-//! the ring.
+//! If a ring is measured without pauses between messages, and its publisher never waits, the ring loses messages. In real programs, the
+//! work that produces messages limits the rate. The gate takes the place of that work, in the same way for every transport that needs it.
+//! Each receiver has a cache line in shared memory. In each lap of the ring, the receiver writes this line 16 times, and the publisher
+//! reads it 16 times.
 
 use shmcast_layout::mem::Map;
 use shmcast_layout::ring::cells::Cells;

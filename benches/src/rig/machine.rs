@@ -33,8 +33,7 @@ pub struct Machine {
     pub huge_pages: String,
     /// Preemption model and tick, where the kernel says.
     pub preemption: String,
-    /// This program's build profile. In sheets from before the profile `dist` existed, `release` has the settings of
-    /// `dist`.
+    /// This program's build profile. Old sheets that name `release` were measured with the settings of the present profile `dist`.
     pub profile: String,
 }
 

@@ -5,9 +5,9 @@ pub const SHMCAST: &str = "shmcast";
 /// shmcast by the calls of a simple program: `publish`, which reads the clock for each message, and one message a call into
 /// the caller's own buffer.
 pub const SHMCAST_PLAIN: &str = "shmcast-plain";
-/// Like [`SHMCAST_PLAIN`], but the publisher gives its messages no time.
+/// Like [`SHMCAST_PLAIN`], but the publisher does not give its messages a time stamp.
 pub const SHMCAST_UNTIMED: &str = "shmcast-untimed";
-/// Like [`SHMCAST`], but where nothing may be lost, gates of the channel hold the publisher back instead of the rig's gate.
+/// Like [`SHMCAST`], but in rounds without loss, gates of the channel hold the publisher back instead of the rig's gate.
 pub const SHMCAST_GATE: &str = "shmcast-gate";
 /// The ideal ring: a lower bound, not a product.
 pub const IDEAL: &str = "ideal";
@@ -24,7 +24,7 @@ pub const UNIX_SEQPACKET: &str = "unix-seqpacket";
 pub const BRIDGE: &str = "bridge";
 /// Like [`BRIDGE`], with one thread at each end: the publisher's thread also sends, and the reader's thread also receives.
 pub const BRIDGE_INVOKED: &str = "bridge-invoked";
-/// Like [`BRIDGE_INVOKED`], but by unicast to the other host's address, and not to a group.
+/// Like [`BRIDGE_INVOKED`], but sends by unicast to the other host's address instead of to a group.
 pub const BRIDGE_INVOKED_UNICAST: &str = "bridge-invoked-unicast";
 /// Like [`BRIDGE_INVOKED`], on a native line without keys.
 pub const BRIDGE_INVOKED_NATIVE: &str = "bridge-invoked-native";
@@ -42,7 +42,7 @@ pub const BRIDGE_UNBOUND: &str = "bridge-unbound";
 pub const BRIDGE_DEFAULT: &str = "bridge-default";
 /// Like [`BRIDGE_TO_RING`], but the kernel polls the network interface.
 pub const BRIDGE_BUSY_POLL: &str = "bridge-busy-poll";
-/// One UDP datagram for each message, to the other host's address.
+/// Sends one UDP datagram for each message, to the other host's address.
 pub const WIRE_UDP: &str = "wire-udp";
 /// One UDP datagram for each message, to a multicast group.
 pub const WIRE_MULTICAST: &str = "wire-multicast";
@@ -81,7 +81,7 @@ const ALL: [&str; 22] = [
     WIRE_MULTICAST,
 ];
 
-/// Whether this is shmcast's ring on one host, with any of its calls.
+/// Whether this transport is shmcast's ring on one host, with any of its calls.
 pub fn is_shmcast(name: &str) -> bool {
     [SHMCAST, SHMCAST_PLAIN, SHMCAST_UNTIMED, SHMCAST_GATE].contains(&name)
 }

@@ -44,9 +44,9 @@ pub(crate) fn zeros_from_a_line(bytes: usize) -> (Vec<u8>, usize) {
     (zeros, first)
 }
 
-/// Prepared messages of one size. They are contiguous in memory, and each begins at the start of a cache line. Their
-/// position must not depend on the rest of the program's heap, because a publisher that sends rarely waits for each page
-/// of it.
+/// Prepared messages of one size. They are contiguous in memory, and each begins at the start of a cache line. The memory is a separate
+/// block, because its position must not depend on the program's heap. A publisher with long pauses between its messages waits for each page
+/// of this memory.
 #[derive(Debug)]
 pub struct Payloads {
     bytes: Vec<u8>,
@@ -80,7 +80,7 @@ impl Payloads {
         at..at + self.size
     }
 
-    /// Returns the message `sequence`, with its number and the time of its send.
+    /// Returns the bytes of message number `sequence`. They contain this number and the send time.
     #[inline]
     pub fn stamped(&mut self, sequence: u64, sent: u64) -> &[u8] {
         let place = self.place(sequence);

@@ -1,6 +1,5 @@
-//! Plans of alternating rounds. Each contestant plays once in every lap, so that changes of the machine affect all of them in
-//! the same way. If the machine was not quiet during a round, the round is played again, as long as retries are left.
-//! Otherwise its figures are marked.
+//! Plans of alternating rounds. Each contestant plays once in every lap, so that changes of the machine affect all of them in the same way.
+//! If the machine was not quiet during a round, the round is played again. If no retries are left, the round's figures are marked.
 
 use crate::rig::machine::Machine;
 use crate::rig::names::is_ours;
@@ -145,7 +144,7 @@ impl Answer {
             .any(|outcome| outcome.spec.contestant == *contestant)
     }
 
-    /// Returns the placement that most counted rounds of a case had; near if the numbers are equal.
+    /// Returns the placement that most counted rounds of a case had. If both placements are equally frequent, returns `near`.
     pub fn placement(&self, case: &str) -> Option<Placement> {
         let rounds = self.rounds.iter().filter(|r| r.case == case).filter_map(Played::counted);
         let (mut near, mut far) = (0, 0);
@@ -166,8 +165,7 @@ impl Answer {
         median(self.comparable(case, who).into_iter().map(|(_, outcome)| figure(outcome)))
     }
 
-    /// Returns the ratios of `a`'s figure to `b`'s in the same lap. There is one ratio for each lap in which both have a
-    /// figure.
+    /// Returns the ratios of `a`'s figure to `b`'s figure. There is one ratio for each lap in which both have a figure.
     pub fn ratios(
         &self,
         case: &str,
@@ -206,7 +204,7 @@ impl Answer {
 pub struct Case {
     /// The name.
     pub name: String,
-    /// A round for each contestant. The rig sets its directory when it plays it.
+    /// One round for each contestant. The rig sets the directory of a round just before it plays the round.
     pub specs: Vec<Spec>,
 }
 

@@ -1,5 +1,5 @@
-//! A process of a round. The rig starts it, sends it words, reads its lines, and ends it at the latest with the round.
-//! The processes run [`publish`](crate::rig::publish) or [`receive`](crate::rig::receive), which use the same protocol of
+//! A process of a round. The rig starts the process, sends it words, and reads its lines. When the round ends, the rig ends the process if
+//! it still runs. The processes run [`publish`](crate::rig::publish) or [`receive`](crate::rig::receive), which use the same protocol of
 //! lines.
 
 use crate::rig::hosts;

@@ -1,9 +1,9 @@
 //! The state of the machine around a round: the distance between two CPUs, and the use of the CPUs by other programs.
 //!
-//! The host of a virtual machine moves its CPUs from time to time. The time in which a cache line goes from one CPU to the other and
-//! back then changes several times over, and so does every figure of shared memory. Therefore a probe runs before and after each
-//! round, and only rounds of the same placement are compared. A round is played again if its probes disagree, or if other programs
-//! used the CPUs. The result of the round has no influence on this.
+//! The host of a virtual machine moves the machine's CPUs from time to time. After such a move, a cache line may take several times as long
+//! from one CPU to another and back, and all figures of shared memory change as much. Therefore a probe runs before and after each round,
+//! and only rounds of the same placement are compared. A round is played again if its probes disagree, or if other programs used the CPUs.
+//! The result of the round has no influence on this.
 
 use crate::rig::child::bind;
 use crate::rig::spec::Usage;
@@ -25,7 +25,7 @@ pub enum Placement {
     Near,
     /// They do not.
     Far,
-    /// The placement changed during the round, or the probe is unclear. Such a round is compared with no other round.
+    /// The placement changed during the round, or the probe is unclear. A round of this kind is never compared with another one.
     Mixed,
 }
 
@@ -183,7 +183,7 @@ pub fn resident_kib(pid: u32) -> u64 {
 pub struct Load {
     start: Account,
     since: Instant,
-    /// The CPU time that the round's processes and all ended children had used when the round began.
+    /// The CPU time at the start of the round: the sum for the round's processes and for all children that had ended before.
     used_ns: u64,
 }
 
@@ -237,7 +237,7 @@ impl Usage {
         self.combine(before, u64::saturating_sub)
     }
 
-    /// Returns the sum of what two processes used, with the longer of the two wall times.
+    /// Returns the sum of the resources that two processes used. The wall time is the longer of the two.
     pub fn sum(&self, other: &Self) -> Self {
         Self { wall_ns: self.wall_ns.max(other.wall_ns), ..self.combine(other, u64::saturating_add) }
     }

@@ -1,7 +1,7 @@
 //! The publisher's role. It sends each message at its intended time, even if the previous send was late.
 //!
-//! The rig counts latency from the send, and records the lateness of each send against its intended time. It adds both. So
-//! if the publisher is delayed, the delay appears in the latency of the messages (no coordinated omission).
+//! The rig measures the latency from the actual send, and adds the delay of this send against its intended time. So if the publisher is
+//! late, the delay appears in the latency of the messages (no coordinated omission).
 
 use crate::rig::child::{bind, say, wait_for};
 use crate::rig::files::{self, saturate, write_words};
@@ -36,8 +36,8 @@ pub trait Sender {
         Ok(())
     }
 
-    /// Whether the rig's gate must hold the publisher back where nothing may be lost. Transports with their own flow control
-    /// return false, and so do their receivers.
+    /// Whether the rig's gate must hold the publisher back in rounds without loss. Transports with their own flow control return false, and
+    /// their receivers return false, too.
     fn needs_gate(&self) -> bool {
         true
     }
@@ -48,8 +48,8 @@ pub trait Sender {
     }
 }
 
-/// The time in ns for which a publisher spins after its sleep. It sleeps until this long before the intended time, because
-/// timers may be late.
+/// The time in ns for which a publisher spins before the intended time. Until then it sleeps. Timers may be late, so it wakes this much
+/// earlier.
 const WAKE_EARLY_NS: u64 = 60_000;
 
 /// Opens the sending end and plays the role in this process: answers `ready`, waits for `go`, sends, reports, and waits for
@@ -77,9 +77,9 @@ pub fn play<S: Sender>(spec: &Spec, open: impl FnOnce() -> Result<S>) -> Result<
     wait_for("stop")
 }
 
-/// Sends all messages. With `PACED` it sends each message at its intended time, and measures the call. Without `PACED`
-/// it sends the messages back to back. Between two of these sends it only makes the next message, because more work
-/// would make the loop slower than the ring that it measures.
+/// Sends all messages. With `PACED` it sends each message at its intended time, and measures the call. Without `PACED` it sends the
+/// messages back to back, and between two sends only prepares the next message. More work there would make this loop slower than the ring
+/// that it measures.
 #[inline(never)]
 fn run<const PACED: bool>(spec: &Spec, sender: &mut impl Sender, clock: &Clock) -> Result<Published> {
     let mut gate = (spec.gated && sender.needs_gate())
@@ -172,7 +172,7 @@ impl<'a> Pace<'a> {
         self.counted_from = Some(ticks());
     }
 
-    /// Waits until the next intended time, or returns at once if it has passed. Returns the intended time in ticks.
+    /// Waits until the next intended time. If this time has passed, returns at once. Returns the intended time in ticks.
     #[inline]
     fn wait(&mut self) -> u64 {
         let intended = (self.next >> 16) as u64;

@@ -1,6 +1,5 @@
-//! The receiver's role. When the last byte of a message is in private memory, it takes the time. Then it checks all
-//! bytes, and counts the message. For each message, the hot path stores one word into memory that was touched before.
-//! Histograms are made afterwards.
+//! The receiver's role. When the last byte of a message is in private memory, the receiver takes the time. Then it checks all bytes, and
+//! counts the message. For each message, the hot path stores one word into memory that was touched before. Histograms are made afterwards.
 
 use crate::rig::child::{bind, say};
 use crate::rig::files::{self, saturate, write_words};
@@ -33,8 +32,7 @@ pub trait Receiver {
     /// An error that ends the round.
     fn poll(&mut self, sink: &mut Sink) -> Result<bool>;
 
-    /// Whether the rig's gate must hold the publisher back where nothing may be lost. The transport's sender returns the
-    /// same value.
+    /// Whether the rig's gate must hold the publisher back in rounds without loss. The transport's sender returns the same value.
     fn needs_gate(&self) -> bool {
         true
     }
@@ -153,13 +151,13 @@ pub struct Sink {
     times_each: bool,
     /// The sequence that is due.
     next: u64,
-    /// The sequences of messages that need only a check of every byte if they arrive in order. The sink counts these
-    /// messages later, all at once.
+    /// The sequences of messages for which the sink only checks every byte, if they arrive in order. The sink counts these messages later,
+    /// all at once.
     plain: Range<u64>,
     /// The one-way latency of each message that counts, at the message's index; 0 for a message that has not arrived.
     one_way: Vec<u32>,
     windows: Option<Windows>,
-    /// Whether this receiver is a visitor. Then only the messages between its first and its last must be complete.
+    /// Whether this receiver is a visitor. For a visitor, only the messages between its first and its last must be complete.
     is_visitor: bool,
     received: Received,
     before: Option<Usage>,
@@ -238,8 +236,8 @@ impl Sink {
         }
     }
 
-    /// Sets the range of messages that need only a check. It ends before the next message whose time is noted, or at
-    /// which the receiver must report to the gate.
+    /// Sets the range of messages for which the sink only checks every byte. The range ends before the next message that needs more: a
+    /// message whose time is noted, or one at which the receiver reports to the gate.
     #[inline(never)]
     fn plan_plain(&mut self) {
         if self.is_visitor || self.windows.is_some() || !self.one_way.is_empty() {
@@ -361,7 +359,7 @@ impl Idle {
         Self { wait, idle: 0, backoff: Backoff::new() }
     }
 
-    /// Waits a little. Returns true from time to time. The caller must then check the stop flag.
+    /// Waits a little. Returns true from time to time, and the caller then checks the stop flag.
     #[inline(always)]
     pub fn pause(&mut self) -> bool {
         self.idle = self.idle.wrapping_add(1);

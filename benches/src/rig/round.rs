@@ -1,7 +1,7 @@
 //! Runs one round: starts the processes, waits until all are attached, lets them go, and collects their reports.
 //!
-//! The publisher starts first, because receivers attach to the channel that it makes. No message is sent before all
-//! processes are ready. So if a message is missing, it was lost, and not sent before the receiver had attached.
+//! The publisher starts first, because receivers attach to the channel that it makes. No message is sent before all processes are ready. So
+//! a missing message was certainly lost: it cannot have been sent before the receiver attached.
 
 use crate::rig::bridge::{BridgeProcesses, BridgeReport};
 use crate::rig::files::{self, read_words};
@@ -43,8 +43,8 @@ pub struct Outcome {
     pub rate: f64,
     /// How quiet the machine was.
     pub quiet: Quiet,
-    /// The round is divided into up to 200 equal parts. These are the worst values of `response` in each part, in order.
-    /// The report shows them above the hiccups.
+    /// The worst values of `response` over time. The round is divided into up to 200 equal parts, and each part has one value. The report
+    /// shows these values above the hiccups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub worst: Vec<u64>,
     /// A long round's windows.

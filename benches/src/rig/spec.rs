@@ -12,8 +12,8 @@ use std::path::PathBuf;
 pub enum Wait {
     /// Polls without pause.
     Spin,
-    /// Polls, and after a burst pauses, so that several messages can be received at once. It is for high rates, not for
-    /// low latency.
+    /// Polls, and makes a pause after a burst, so that several messages can be received at once. This is for high rates, not for low
+    /// latency.
     Burst,
     /// Gives the core away after each empty poll.
     Yield,
@@ -109,7 +109,7 @@ pub struct Spec {
     pub interval_ns: u64,
     /// Bytes of ring for transports that have one.
     pub ring_bytes: u64,
-    /// Whether nothing may be lost. Then the publisher waits for its slowest receiver when the ring is half full, or the
+    /// Whether the round must have no loss. If so, the publisher waits for its slowest receiver when the ring is half full, or the
     /// transport's own flow control makes it wait.
     #[serde(default, skip_serializing_if = "is_default")]
     pub gated: bool,
@@ -119,7 +119,7 @@ pub struct Spec {
     /// The CPUs to which the receivers are bound in turn. If empty, receivers are not bound.
     #[serde(default, skip_serializing_if = "is_default")]
     pub receiver_cpus: Vec<usize>,
-    /// Whether the publisher spins until each intended time. Otherwise it sleeps until shortly before it.
+    /// Whether the publisher spins until each intended time. If not, the publisher sleeps until shortly before this time.
     #[serde(default, skip_serializing_if = "is_default")]
     pub spin_between: bool,
     /// Directory for the round's files.
@@ -145,7 +145,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// The two hosts of a round, and the program that sends messages from one to the other.
+/// The two hosts of a round. Also the program that sends messages from one host to the other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wire {
     /// Network namespace of the sending host.
@@ -166,8 +166,8 @@ pub struct Churn {
     pub stay_ns: u64,
 }
 
-/// The size of the ring in bytes, for every transport that has one, unless the question sets another size. It is large
-/// enough for any burst here, and small enough for a core's own cache, as a user who needs low latency would choose it.
+/// The size of the ring in bytes, for every transport that has a ring. A question may set another size. The ring is large enough for any
+/// burst here, and small enough for the cache of one core. A user who needs low latency would choose a ring of this size.
 pub const RING_BYTES: u64 = 1 << 19;
 
 /// Messages of one size that a ring holds.
@@ -288,7 +288,7 @@ pub struct Published {
     /// The number of times that the transport had no room and the publisher tried again.
     #[serde(default, skip_serializing_if = "is_default")]
     pub retries: u64,
-    /// The times at which the publisher's thread did not run although it was spinning.
+    /// The times at which the publisher's thread was spinning but did not get the CPU.
     #[serde(default, skip_serializing_if = "is_default")]
     pub hiccups: HiccupLog,
     /// The resources that it used.
@@ -323,13 +323,13 @@ pub struct Received {
     pub span: (u64, u64),
     /// The resources that it used.
     pub usage: Usage,
-    /// The times at which the receiver's thread did not run although it was spinning.
+    /// The times at which the receiver's thread was spinning but did not get the CPU.
     #[serde(default, skip_serializing_if = "is_default")]
     pub hiccups: HiccupLog,
 }
 
 impl Received {
-    /// Adds another receiver's counts. The span then extends from the first receipt of both to the last.
+    /// Adds another receiver's counts. The span then begins with the first receipt of either receiver, and ends with the last.
     pub fn add(&mut self, other: &Self) {
         self.delivered += other.delivered;
         self.lost += other.lost;

@@ -17,8 +17,8 @@ pub fn histogram() -> Histogram<u64> {
         .expect("the bounds are in order, and three digits are allowed")
 }
 
-/// A distribution: the figures for tables and plots. Until the answer is written, it also has the whole histogram. Its JSON is the list
-/// of its fields in their order, and empty if nothing was measured.
+/// A distribution: the figures for tables and plots. Until the answer is written, it also has the whole histogram. Its JSON is the list of
+/// its fields in their order. The list is empty if nothing was measured.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Distribution {
@@ -94,8 +94,8 @@ impl Distribution {
         Self::of(&histogram)
     }
 
-    /// Returns the kept percentiles and the maximum, each with its quantile. The maximum of `count` values has a quantile below 1, in
-    /// the middle of the last value's share. Percentiles above this quantile are left out.
+    /// Returns the stored percentiles and the maximum, each with its quantile. The quantile of the maximum is 1 - 0.5 / `count`.
+    /// Percentiles above this quantile are left out.
     pub fn curve(&self) -> Vec<(f64, u64)> {
         let last = 1.0 - 0.5 / self.count.max(1) as f64;
         let kept = [
@@ -130,7 +130,7 @@ pub struct HiccupLog {
     pub count: u64,
     /// Their sum, in ns.
     pub total_ns: u64,
-    /// The five hundred longest hiccups: their begin since the start of the measurement and their length, both in ns.
+    /// The five hundred longest hiccups. Each has its start, counted from the start of the measurement, and its length, both in ns.
     #[serde(default)]
     pub longest: Vec<(u64, u64)>,
 }

@@ -1,7 +1,8 @@
-//! Windows of a long round. Each window has the same number of messages. A process keeps one histogram and prints it at the
-//! end of each window, so that its memory does not grow with time. Short rounds do not use windows: they keep the times of
-//! every message. The number of a message decides its window, so the windows of all processes agree. The thread that sends or
-//! receives only swaps two histograms. Another thread encodes and prints them.
+//! Windows of a long round. Each window has the same number of messages. A process keeps one histogram and prints it at the end of each
+//! window, so that its memory does not grow with time. Short rounds do not use windows: they keep the times of every message.
+//!
+//! The number of a message decides its window, so the windows of all processes agree. The thread that sends or receives only swaps two
+//! histograms. Another thread encodes and prints them.
 
 use crate::rig::child::say;
 use crate::rig::spec::Spec;
@@ -55,8 +56,8 @@ impl Windows {
         })
     }
 
-    /// Notes `ns` for the counted message with the index `place`, from 0. If a message arrives after the end of its window,
-    /// it goes into the present window.
+    /// Notes `ns` for the counted message with the index `place`, counted from 0. If a message arrives after the end of its window, the
+    /// present window gets its value.
     #[inline]
     pub fn record(&mut self, place: u64, ns: u64) {
         if place / self.each > self.index {

@@ -18,7 +18,7 @@ const NAP: Duration = Duration::from_millis(2);
 #[derive(Debug)]
 pub struct BridgeSender {
     publisher: Publisher,
-    /// Whether the publisher yields its CPU to the bridge after each message, because both share it.
+    /// Whether the publisher yields its CPU to the bridge after each message. The publisher yields if both share one CPU.
     yields: bool,
 }
 

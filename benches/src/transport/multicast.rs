@@ -2,8 +2,8 @@
 //! these settings:
 //! - The socket is bound to the group itself, so that the kernel passes it no other traffic of this port.
 //! - Receive buffers are as large as the kernel allows (`SO_RCVBUFFORCE` where permitted).
-//! - The TTL is 1, and loop is on. The tokio receiver is like common programs: one `current_thread` runtime, and
-//!   `recv_from` in a loop.
+//! - The TTL is 1, and loop is on.
+//! - The tokio receiver is like common programs: one `current_thread` runtime, and `recv_from` in a loop.
 
 use super::sockets::{self, SocketReceiver, UdpSender};
 use crate::rig::names::UDP;
@@ -17,8 +17,8 @@ use std::sync::atomic::Ordering;
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 255, 0, 1);
 const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
-/// Returns a port that is computed from the round's directory. So if two rounds run at the same time by mistake, they
-/// do not receive each other's messages.
+/// Returns a port for the round. It is computed from the round's directory. So if two rounds run at the same time by mistake, they do not
+/// receive each other's messages.
 fn port(spec: &Spec) -> u16 {
     let name = spec.dir.as_os_str().as_encoded_bytes();
     let hash = name.iter().fold(5381u32, |hash, &byte| hash.wrapping_mul(33) ^ u32::from(byte));

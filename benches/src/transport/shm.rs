@@ -31,7 +31,7 @@ impl ShmSender {
     }
 }
 
-/// Whether the round's readers take gates of the channel. Where messages may be lost, they do not.
+/// Whether the round's readers take gates of the channel. In rounds in which messages may be lost, they take none.
 fn has_gates(spec: &Spec) -> bool {
     spec.gated && spec.contestant.transport_name() == SHMCAST_GATE
 }
@@ -76,7 +76,7 @@ pub struct ShmReceiver {
 
 /// Most messages of one batch.
 const BATCH: usize = 64;
-/// The time limit of a gate. It is longer than the system keeps any process from its CPU.
+/// The time limit of a gate. It is longer than any time for which the system keeps a process from its CPU.
 const GATE_WAIT: Duration = Duration::from_secs(10);
 
 impl ShmReceiver {

@@ -17,7 +17,7 @@ const NAME_ROOM: usize = 32;
 struct Last {
     text: [u8; ROOM],
     os: i32,
-    /// The gate that refused a message, with a zero after its name, and how many bytes its reader is behind.
+    /// The name of the gate that refused a message, with a zero after it. Also the number of bytes by which the gate's reader is behind.
     gate: [u8; NAME_ROOM],
     behind: u64,
 }
@@ -195,7 +195,7 @@ pub(crate) extern "C" fn shmcast_error_message() -> *const c_char {
     text_at(offset_of!(Last, text))
 }
 
-/// A text of this thread's last error, which lies so far behind its beginning.
+/// Returns a pointer to a text of this thread's last error. `offset` is the distance of the text from the beginning of the error.
 fn text_at(offset: usize) -> *const c_char {
     LAST.with(|last| last.as_ptr().cast::<c_char>().wrapping_add(offset))
 }

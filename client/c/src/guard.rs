@@ -196,7 +196,7 @@ fn panicked() -> Failure {
 /// Returns a text that the caller passed; `None` for null.
 ///
 /// # Safety
-/// `text` is null or ends with a zero, and lives and stays as it is for as long as `'a`.
+/// `text` is null or ends with a zero, and stays valid and unchanged for `'a`.
 pub(crate) unsafe fn text<'a>(what: &str, text: *const c_char) -> Result<Option<&'a str>, Failure> {
     if text.is_null() {
         return Ok(None);
@@ -210,7 +210,7 @@ pub(crate) unsafe fn text<'a>(what: &str, text: *const c_char) -> Result<Option<
 /// Returns bytes that the caller passed. Null is allowed if `length` is 0.
 ///
 /// # Safety
-/// `bytes` is null or points to `length` bytes that live and stay as they are for as long as `'a`.
+/// `bytes` is null or points to `length` bytes that stay valid and unchanged for `'a`.
 #[inline(always)]
 pub(crate) unsafe fn bytes<'a>(bytes: *const u8, length: usize) -> Result<&'a [u8], Failure> {
     if bytes.is_null() {
@@ -226,7 +226,7 @@ pub(crate) unsafe fn bytes<'a>(bytes: *const u8, length: usize) -> Result<&'a [u
 /// Returns memory of the caller, which the call may write to. Null is allowed if `size` is 0.
 ///
 /// # Safety
-/// The same as for [`bytes`], and nobody else uses this memory for as long as `'a`.
+/// The same as for [`bytes`], and nothing else uses this memory during `'a`.
 #[inline(always)]
 pub(crate) unsafe fn room<'a>(bytes: *mut u8, size: usize) -> Result<&'a mut [u8], Failure> {
     if size == 0 {
@@ -242,7 +242,7 @@ pub(crate) unsafe fn room<'a>(bytes: *mut u8, size: usize) -> Result<&'a mut [u8
 /// Returns numbers that the caller passed.
 ///
 /// # Safety
-/// `numbers` points to `count` numbers that live and stay as they are for as long as `'a`.
+/// `numbers` points to `count` numbers that stay valid and unchanged for `'a`.
 pub(crate) unsafe fn numbers<'a>(numbers: *const u16, count: usize) -> Result<&'a [u16], Failure> {
     if !numbers.is_aligned() || count > isize::MAX as usize / size_of::<u16>() {
         return Err(Failure::argument(format_args!(

@@ -23,8 +23,8 @@ impl Publishing {
         Failure::publishing(&self.publisher.header().channel, error)
     }
 
-    /// Publishes by the closure `how`. Refuses while a claim is open, because `how` would overwrite the
-    /// claim's memory.
+    /// Publishes a message by calling the closure `how`. While a claim is open, refuses this, because `how` would overwrite the claim's
+    /// memory.
     #[inline(always)]
     fn publish(
         &mut self,

@@ -21,8 +21,7 @@ pub(crate) struct Receiver {
     pub(crate) end: EndWatch,
 }
 
-/// Passes an event to the watch for the channel's end. Messages are left out, because the watch does not need
-/// them.
+/// Passes an event to the code that detects the channel's end. This code does not need messages, so they are left out.
 #[inline(always)]
 fn note(end: &mut EndWatch, event: &shmcast::Event<'_>) {
     if !matches!(event, shmcast::Event::Message(_)) {

@@ -28,7 +28,7 @@ struct Vectors {
     made: Vec<Vector>,
 }
 
-/// A change of the header, its name, and the reason for which a reader must refuse it, if there is one.
+/// A change of the header. It has a name, and the reason for which a reader must refuse the changed header, if there is one.
 type Named<'a> = (&'a str, Change<'a>, Option<&'static str>);
 
 const SIZES: Option<&str> = Some("geometry");
@@ -92,14 +92,14 @@ impl Vectors {
         self.made.push(Vector { name: name.into(), bytes, refused });
     }
 
-    /// Adds the header with changed words, with the checksum of the unchanged header.
+    /// Adds the header with changed words. The checksum is that of the unchanged header, so it is wrong.
     fn damaged(&mut self, name: impl Into<String>, change: Change<'_>, refused: Option<&'static str>) {
         let mut words = self.whole.clone();
         change.iter().for_each(|(word, value)| words[*word] = *value);
         self.add(name, bytes(&words), refused);
     }
 
-    /// Adds the header with changed words, with a correct checksum.
+    /// Adds the header with changed words and a correct checksum.
     fn forge(&mut self, name: impl Into<String>, change: Change<'_>, refused: Option<&'static str>) {
         let mut words = self.whole.clone();
         change.iter().for_each(|(word, value)| words[*word] = *value);

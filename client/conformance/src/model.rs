@@ -59,8 +59,8 @@ impl Model {
         self.verified(indexed(&self.words, sequence), sequence)
     }
 
-    /// Returns a place with the sequence that is next there. If the record there leads to `sequence` (as a gap does), returns the place
-    /// after that record.
+    /// Returns a place in the ring, and the next sequence there. If the record there ends just before `sequence`, as a gap may, returns the
+    /// place after that record.
     fn verified(&self, position: u64, sequence: u64) -> (u64, u64) {
         match self.records.iter().find(|record| record.position == position) {
             Some(record) if record.sequence < sequence && record.next == sequence => (record.after, sequence),

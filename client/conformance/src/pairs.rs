@@ -83,7 +83,7 @@ fn place(dir: &Path, daemon: Option<&Daemon>) -> String {
 }
 
 impl Pair {
-    /// Makes the testee open the publisher. Tries again if a daemon that has just started refuses it.
+    /// Makes the testee open the channel as its publisher. If a daemon that has just started refuses this, tries again.
     fn create(&mut self) -> Result<()> {
         let until = Instant::now() + Duration::from_secs(60);
         loop {
@@ -99,7 +99,7 @@ impl Pair {
         }
     }
 
-    /// Waits until the reader has attached. A slow start of its program then cannot meet a dead daemon.
+    /// Waits until the reader has attached. So even if its program starts slowly, it does not meet a daemon that was killed meanwhile.
     fn wait_for_reader(&self) -> Result<()> {
         let Some(daemon) = &self.daemon else { return Ok(()) };
         let until = Instant::now() + Duration::from_secs(60);

@@ -109,7 +109,7 @@ impl Stage {
         Ok(self.segment.write_all_at(bytes_of(words).as_flattened(), 0)?)
     }
 
-    /// Overwrites the words whose indices are in `at`, by the words of `words` with the same indices.
+    /// Overwrites the words with the indices `at`. The new values are those of `words` at the same indices.
     ///
     /// # Errors
     /// If the file cannot be written to.
@@ -152,8 +152,8 @@ impl Stage {
         testee.ask(&format!(r#"{{"do":"open","dir":"{dir}","channel":"t","start":{start}}}"#))
     }
 
-    /// Makes the testee open the channel, and compares its answer with that of the expected reader. Returns the
-    /// expected reader if it could open the channel.
+    /// Makes the testee open the channel, and compares its answer with that of the expected reader. If the expected reader could open the
+    /// channel, returns it.
     ///
     /// # Errors
     /// If the testee fails.

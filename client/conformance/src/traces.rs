@@ -1,4 +1,4 @@
-//! Level 3: the stores of a writer, one at a time, and the events that a reader may see after each store.
+//! Level 3: a writer makes its stores one at a time. After each store, the events that a reader receives are checked.
 
 use crate::model::{Expected, Model, Start};
 use crate::scribe::{Life, Scribe, Store, empty};
@@ -6,7 +6,7 @@ use crate::stage::{Stage, Verdict, poll};
 use crate::testee::Testee;
 use anyhow::Result;
 
-/// A history, and the stores that are played one by one after it.
+/// A history of the channel. After it, the stores in the list are played one by one.
 pub struct Vector {
     /// The name.
     pub name: String,

@@ -1,4 +1,4 @@
-//! Batches: many messages in one Python object, which gives access to its memory by the buffer protocol.
+//! Batches: many messages in one Python object. The object gives access to its memory by the buffer protocol.
 
 use crate::event::{self, Message};
 use pyo3::exceptions::{PyBufferError, PyValueError};
@@ -14,7 +14,7 @@ const HEADER: usize = 16;
 /// The number of dropped batches whose memory is kept for later batches.
 const KEPT: usize = 4;
 
-/// A subscriber's pool of memory. It holds the memory of dropped batches for later ones.
+/// A subscriber's pool of memory. A later batch uses the memory of a dropped batch again.
 #[derive(Default)]
 pub(crate) struct Pool(Mutex<Vec<Records>>);
 
@@ -66,7 +66,7 @@ fn stride(size: usize) -> usize {
     (HEADER + size).next_multiple_of(64)
 }
 
-/// Reads the length in the commit word at the beginning of `record`.
+/// Reads the payload's length from the commit word, which is the first word of `record`.
 fn length(record: &[u8]) -> usize {
     let word = record.first_chunk().map_or(0, |word| u32::from_le_bytes(*word));
     (word & ((1 << 25) - 1)) as usize
@@ -220,7 +220,7 @@ impl Batch {
     }
 
     /// The payloads of all messages of one type, as a new array. With `tag`, the array has all messages with this tag; raises `ValueError`
-    /// if one of them has another size than the type. Without `tag`, the array has all messages of the type's size.
+    /// if a message with the tag has another size than the type. Without `tag`, the array has all messages of the type's size.
     #[pyo3(signature = (dtype, tag = None))]
     fn gather<'py>(
         slf: &Bound<'py, Self>,
@@ -264,8 +264,8 @@ impl Batch {
         })
     }
 
-    /// The payloads of the wanted messages, joined without gaps. With `tag`, the wanted messages are those with this tag, and all must
-    /// have this size. Without `tag`, they are those of this size.
+    /// The payloads of the wanted messages, joined without gaps. With `tag`, these are the messages with this tag, and each of them must
+    /// have the given size. Without `tag`, these are all messages of the given size.
     fn _gather<'py>(&self, py: Python<'py>, size: usize, tag: Option<u16>) -> PyResult<Bound<'py, PyBytes>> {
         let is_wanted = |message: &shmcast::Message<'_>| match tag {
             Some(tag) => message.tag == tag,

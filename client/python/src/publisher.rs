@@ -40,7 +40,8 @@ pub(crate) struct Publisher {
 /// An object that lends its memory.
 struct Lent<'py> {
     buffer: PyUntypedBuffer,
-    /// Keeps this thread attached to the interpreter. Until it detaches, no other thread runs Python code that could change the memory.
+    /// Keeps this thread attached to the Python interpreter. As long as this value lives, no other thread runs Python code that could
+    /// change the memory.
     _py: Python<'py>,
 }
 
@@ -251,8 +252,8 @@ impl Publisher {
 
     /// Publishes many messages with the same time and marks, and returns their sequences as a `range`.
     ///
-    /// An array gives one message a row, even if it has a stride, such as `Batch.view`. Any other iterable gives one message an item. If a
-    /// message is too large, the messages before it are published, and the later ones are not.
+    /// Each row of an array is a message, even if the array has a stride, such as `Batch.view`. Each item of any other iterable is a
+    /// message. If a message is too large, the messages before it are published, and the later ones are not.
     #[pyo3(signature = (messages, tag = 0, key = false))]
     fn publish_batch<'py>(
         &self,

@@ -87,8 +87,8 @@ pub(crate) fn deadline(timeout: Option<f64>) -> PyResult<Option<Instant>> {
     Ok(Instant::now().checked_add(seconds("timeout", timeout)?))
 }
 
-/// Calls `attempt` again and again until it returns something or the deadline has passed. Each call waits for one slice of time. Checks for
-/// signals before each call.
+/// Calls `attempt` until it returns something or the deadline has passed. Each call waits for a short time. Checks for signals before each
+/// call.
 pub(crate) fn wait_in_slices<R>(
     py: Python<'_>,
     deadline: Option<Instant>,
@@ -276,7 +276,7 @@ impl Subscriber {
     }
 
     /// Returns up to `most` available messages in one batch. Waits at most `timeout` seconds for the first message. A batch ends early at
-    /// an event, or when `batch_bytes` are full. If nothing arrived, the batch is empty, and false.
+    /// an event, or when `batch_bytes` are full. If nothing arrived, the batch is empty, and counts as false in a condition.
     #[pyo3(signature = (most = 65_536, timeout = None))]
     pub(crate) fn recv_batch(&self, py: Python<'_>, most: usize, timeout: Option<f64>) -> PyResult<Batch> {
         if most == 0 {
@@ -328,7 +328,7 @@ impl Subscriber {
     }
 
     /// Prepares a sleep, for event loops other than asyncio. Call it before each sleep. Returns an event if one has arrived. Otherwise
-    /// returns the seconds to wait at most until the descriptor is readable.
+    /// returns the longest time in seconds to wait until the descriptor is readable.
     fn arm(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let mut reader = self.handle.enter()?;
         let Reader { subscriber, end } = &mut *reader;

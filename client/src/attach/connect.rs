@@ -22,7 +22,7 @@ pub const SOCKET_VARIABLE: &str = "SHMCAST_SOCKET";
 pub const DEFAULT_SOCKET: &str = "/run/shmcast/control.sock";
 /// Longest time that the daemon may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Longest time that a daemon may take to make the memory of its channels. In this time it answers that it is starting.
+/// The longest time that a daemon may take to make the memory of its channels. During this time the daemon answers that it is starting.
 const STARTING: Duration = Duration::from_secs(60);
 
 /// A daemon that answers.
@@ -277,7 +277,7 @@ impl Client {
         Ok(channels)
     }
 
-    /// Sends a request whose answer has many parts, and passes each part to `take`. `take` returns an error if it does not expect the part.
+    /// Sends a request whose answer has many parts, and passes each part to `take`. If `take` does not expect a part, it returns an error.
     fn ask_for_all(
         &self,
         request: &Request,

@@ -25,12 +25,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Number of segments that are kept for a reader that is late. A reader that falls further behind misses the older segments, and counts its
-/// loss.
+/// The number of segments that are kept for a slow reader. A reader that falls further behind misses the older segments, and counts the
+/// lost messages.
 pub(crate) const MOST_WAITING: usize = 8;
 const FIRST_KNOCK: Duration = Duration::from_millis(20);
-/// The longest pause between two attempts. A daemon that starts after a crash waits two seconds for the programs that held its channels, so a
-/// program makes several attempts in that time even if it runs late.
+/// The longest pause between two attempts to attach again. After a crash, a new daemon waits two seconds for the programs that held its
+/// channels. So a program makes several attempts in these two seconds, even if it runs late.
 const LAST_KNOCK: Duration = Duration::from_millis(250);
 /// Time after which a keeper without attachments ends.
 const LINGER: Duration = Duration::from_secs(1);
@@ -45,16 +45,17 @@ pub(crate) struct Attachment {
 #[derive(Debug)]
 struct Inner {
     daemon: PathBuf,
-    /// The request that attaches to a new daemon, which does not know this attachment.
+    /// The request by which this attachment registers with a new daemon, which does not know it.
     resume: Request,
-    /// The steps that prepare the memory of each segment in which the channel continues.
+    /// The steps that prepare the memory of a segment. They are done for each segment in which the channel continues.
     preparation: Preparation,
-    /// The descriptors that are sent with `resume`: the segment and its lock; for a reader also its page, and its bell if it parks.
+    /// The descriptors that are sent with `resume`: the segment and its lock. For a reader they include its page. If the reader parks, they
+    /// include its bell, too.
     descriptors: Mutex<Vec<Arc<ParentsOnly<File>>>>,
     /// The channel's charter.
     charter: Mutex<File>,
-    /// The process that attached. Forked children have neither the socket nor the lock, because the daemon recognizes by them that the
-    /// process lives.
+    /// The process that attached. The daemon takes the socket and the lock as signs that this process lives, so its forked children have
+    /// neither of them.
     owner: Owner,
     socket: Mutex<Option<Arc<ParentsOnly<OwnedFd>>>>,
     connected: AtomicBool,
@@ -66,7 +67,8 @@ struct Inner {
     has_moved: AtomicBool,
     /// Generation and epoch of the last publisher that died, as the daemon reported it.
     dead: Mutex<(u64, u64)>,
-    /// Whether `dead` may be the publisher whose messages the reader reads, or a later one whose messages the reader has not reached yet.
+    /// Whether the reader may still receive messages of the publisher `dead`. This is possible if the reader now receives the messages of
+    /// this publisher, or of an earlier one.
     has_died: AtomicBool,
 }
 
@@ -123,7 +125,7 @@ impl Attachment {
         self.shared.cut_off.load(Ordering::Relaxed)
     }
 
-    /// Whether the daemon reported that the publisher with this generation and epoch has died. Costs one load as long as no publisher has
+    /// Whether the daemon reported the death of the publisher with this generation and epoch. Costs one load as long as no publisher has
     /// died.
     pub(crate) fn has_died(&self, generation: u64, epoch: u64) -> bool {
         let has_died = &self.shared.has_died;
@@ -170,7 +172,7 @@ impl Drop for Attachment {
     }
 }
 
-/// Locks a mutex, even a poisoned one. The value is plain data, which is valid wherever its holder panicked.
+/// Locks a mutex, even if a panic has poisoned it. The value is plain data, so a panic cannot leave it invalid.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -253,7 +255,7 @@ impl Keeper {
         }
     }
 
-    /// Whether the keeper has no users. If it has none, this removes it from the list, so that no caller can get it from then on.
+    /// Whether the keeper has no users. If so, removes the keeper from the list, so that no caller can get it any more.
     fn is_over(self: &Arc<Self>) -> bool {
         let mut known = lock(&KEEPERS);
         let is_over = Arc::strong_count(self) == 1 && lock(&self.attachments).is_empty();
@@ -341,7 +343,7 @@ impl Inner {
         self.rouse();
     }
 
-    /// Stores the channel's charter. Returns it if it differs from the stored one.
+    /// Stores the channel's charter. If it differs from the stored one, returns it.
     fn note_charter(&self, charter: File) -> Option<File> {
         let mut ours = lock(&self.charter);
         if is_same(&charter, &ours) {
@@ -357,7 +359,8 @@ impl Inner {
         self.left.store(true, Ordering::Release);
     }
 
-    /// Wakes a parked reader, so that it checks its state. The daemon's waker does not know that this state has changed.
+    /// Wakes a parked reader, so that it checks its state. The daemon's waker cannot do this, because only this process knows that the
+    /// state has changed.
     fn rouse(&self) {
         if let Some(bell) = lock(&self.descriptors).get(3) {
             park::ring(&***bell);
@@ -397,7 +400,7 @@ impl Inner {
     }
 }
 
-/// Wraps a descriptor by which the daemon recognizes that this process lives. Forked children do not keep it.
+/// Wraps a descriptor that shows the daemon that this process lives. Forked children do not keep the descriptor.
 fn shown<T: AsFd>(inner: T) -> Arc<ParentsOnly<T>> {
     Arc::new(ParentsOnly::new(inner))
 }

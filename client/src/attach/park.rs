@@ -41,7 +41,7 @@ use std::time::Duration;
 
 /// Default limit of a nap. A daemon that hangs can delay a parked reader by at most this time.
 pub(crate) const LONGEST_NAP: Duration = Duration::from_millis(100);
-/// Pause between two polls of a reader that no waker wakes, because its daemon is gone or it has none.
+/// The pause between two polls of a reader that no waker wakes. Either the daemon is gone, or it has no waker for this reader.
 pub(crate) const ALONE: Duration = Duration::from_millis(1);
 
 /// The reader's end of parking.
@@ -75,7 +75,8 @@ impl Parking {
         self.id
     }
 
-    /// Writes to the page that the reader will sleep until there is a record at `position`. The caller must poll the ring after this.
+    /// Writes to the reader's page that the reader sleeps until there is a record at `position`. After this call, the caller must poll the
+    /// ring once more.
     pub(crate) fn lie_down(&mut self, position: u64) {
         self.nap = self.nap.wrapping_add(1);
         self.page.sleeps(position, self.nap);
@@ -181,7 +182,7 @@ impl Bells {
     }
 }
 
-/// A nap. It ends when this value is dropped, even if the wait is cancelled.
+/// A nap. The nap ends when this value is dropped. This is also true if the wait is cancelled.
 struct Nap<'a>(&'a Parking);
 
 impl Drop for Nap<'_> {
@@ -191,7 +192,7 @@ impl Drop for Nap<'_> {
     }
 }
 
-/// Rings at the other end. If the socket is full, the other end is ringing already. If it is broken, no process listens.
+/// Rings the bell at the other end. If the socket is full, the bell rings already. If the socket is broken, no process listens.
 pub(crate) fn ring(bell: impl AsFd) {
     let _ = send(bell, b"!", SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
@@ -230,8 +231,8 @@ impl ParkedReader {
     }
 
     /// Checks whether the reader sleeps and has something to read. If so, wakes the reader, once for each nap. The reader may write
-    /// anything in its page. Even then, this call only reads two words of the ring, makes at most one system call, which does not block,
-    /// and affects no other reader.
+    /// anything into its page. Whatever it writes, this call affects no other reader. It reads two words of the ring, and makes at most one
+    /// system call, which does not block.
     ///
     /// Cost: one cache line of the page, and two of the ring, which are the same for all readers that sleep at the same position.
     pub fn look(&mut self) -> Sight {
@@ -263,8 +264,8 @@ impl ParkedReader {
 pub struct Bell(Arc<UnixStream>);
 
 impl Bell {
-    /// Accepts only an end of a socket pair. A reader could send another of its sockets, such as a connection to a service. The host would
-    /// then write to that service in its own name.
+    /// Accepts only an end of a socket pair. Otherwise a reader could send another socket, such as a connection to a service, and the host
+    /// would write to that service in its own name.
     fn new(file: File) -> io::Result<Self> {
         let is_stream = sockopt::socket_domain(&file).is_ok_and(|domain| domain == AddressFamily::UNIX)
             && sockopt::socket_type(&file).is_ok_and(|kind| kind == SocketType::STREAM);
@@ -278,8 +279,8 @@ impl Bell {
         Err(io::Error::new(io::ErrorKind::InvalidInput, what))
     }
 
-    /// Blocks until `other` is readable or one of `bells` rings, and empties the bells that rang. Returns the indices of bells that their
-    /// readers have shut, or that misbehave. A wait for such a bell would never block again.
+    /// Blocks until `other` is readable or one of `bells` rings. Empties the bells that rang. Returns the indices of the bells that are
+    /// broken or that their readers have shut: a later wait for such a bell would never block.
     ///
     /// # Errors
     /// The error of `poll`: `EINTR` after a signal, `EINVAL` for more bells than this process may have descriptors.

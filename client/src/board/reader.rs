@@ -8,9 +8,9 @@ use shmcast_layout::board::{Counters, JoinError, Listed, Lookup, Snapshot, View}
 use shmcast_layout::ring::reader::{Copied, Poll};
 use std::fmt;
 
-/// Number of searches for a key whose slot changes faster than it can be copied.
+/// How often to search for a key if its slot changes faster than it can be copied.
 const TRIES: usize = 64;
-/// Largest number of records of the ring that a search for such a key reads.
+/// The largest number of ring records that are read in a search for a key whose slot keeps changing.
 const RECORDS: usize = 4096;
 
 /// The last message of each key of a channel.
@@ -47,8 +47,8 @@ pub struct Board {
 pub struct BoardEntry<'a> {
     /// The bytes of the key.
     pub key: &'a [u8],
-    /// The newest message of the key. `None` if the board does not have the message. This happens if the message is larger than
-    /// [`BoardSpec::value`](crate::BoardSpec::value), or if a program that does not update the board published it.
+    /// The newest message of the key. `None` if the board does not have the message: it is larger than
+    /// [`BoardSpec::value`](crate::BoardSpec::value), or a program that does not update the board published it.
     pub message: Option<Message<'a>>,
     /// The sequence of the newest message.
     pub sequence: u64,
@@ -151,8 +151,9 @@ impl Board {
         Err(RecvError::Board(JoinError::TooFast))
     }
 
-    /// Finds the newest message of a key in the ring, because the key's slot is being changed or its publisher stopped while changing it.
-    /// This message is not yet counted in THROUGH. The inner `None` means that the message removed the key.
+    /// Finds the newest message of a key in the ring. This is necessary while the key's slot is being changed, or if the publisher stopped
+    /// in the middle of a change. The board's counter THROUGH does not include this message yet. The inner `None` means that the message
+    /// removed the key.
     fn find_in_ring(&mut self, key: &[u8]) -> Option<Option<(Copied, u64)>> {
         let through = self.view.through();
         let count = self.view.count_of(key)?;

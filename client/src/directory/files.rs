@@ -58,7 +58,7 @@ impl ChannelFiles {
         }
     }
 
-    /// Whether the segment has this device and inode. Returns true if it cannot read the segment's metadata.
+    /// Whether the segment's file has this device and inode. If the metadata of the file cannot be read, returns true.
     pub(crate) fn names_segment(&self, (device, inode): (u64, u64)) -> bool {
         match self.folder.stat(SEGMENT) {
             Ok(stat) => (stat.st_dev, stat.st_ino) == (device, inode),
@@ -70,8 +70,8 @@ impl ChannelFiles {
         Inventory::of(&self.folder).map_err(ChannelError::os("look into", self.folder.path()))
     }
 
-    /// Whether this directory is a channel. It is one if it has a segment, or if a publisher died while it was making the segment. A
-    /// publisher that is still making the segment holds the lock, or is about to take the lock and has made no other file.
+    /// Whether this directory is a channel. It is a channel if it has a segment, or if a publisher died while it was making the segment. A
+    /// publisher that is making the segment at this moment does not count: it holds the lock, or has made no file but the lock file.
     ///
     /// # Errors
     /// If the system lacks resources for the check.
@@ -147,7 +147,7 @@ impl ChannelFiles {
         }
     }
 
-    /// Takes the writer lock and writes this process's id to the file. Makes the file if there is none and `may_make` is true. Returns
+    /// Takes the writer lock and writes this process's id to the lock file. If there is no file, makes one if `may_make` is true. Returns
     /// `None` if the channel does not exist, or was removed at this moment.
     ///
     /// # Errors
@@ -201,7 +201,7 @@ impl ChannelFiles {
     /// Opens the lock file, so that the caller can watch its lock.
     ///
     /// # Errors
-    /// If this user is not the owner of the file.
+    /// If this user does not own the file.
     pub(crate) fn lock_file(&self) -> Result<File, ChannelError> {
         let opened = self.folder.file(LOCK, OFlags::RDONLY);
         opened.map_err(ChannelError::os("watch the publisher by", self.folder.path_of(LOCK)))
@@ -234,7 +234,7 @@ impl ChannelFiles {
         named.map_err(ChannelError::os("name", self.segment_path()))
     }
 
-    /// Removes the channel's directory, if this process made it and it is empty.
+    /// Removes the channel's directory if two things are true: this process made the directory, and it is empty.
     pub(crate) fn leave(&self) {
         if self.is_new {
             let _ = self.parent.remove_empty(&self.name);
@@ -259,8 +259,8 @@ impl ChannelFiles {
         }
     }
 
-    /// Renames the channel, so that it is gone at once, and then removes its files. Also removes renamed channels whose removers died
-    /// before they had removed all files. The caller holds the lock, and found nothing foreign in `inventory`.
+    /// Renames the channel, so that it is gone at once, and then removes its files. Also removes the files of channels that were renamed
+    /// earlier, if the process that renamed them has died. The caller holds the lock, and found nothing foreign in `inventory`.
     pub(super) fn discard(&self, inventory: Inventory) -> Result<Removed, ChannelError> {
         let hidden = format!("{REMOVED}{}", unique());
         let renamed = self.parent.rename(&self.name, &hidden);
@@ -310,7 +310,7 @@ impl ChannelFiles {
     }
 }
 
-/// Removes all files in a removed channel's directory. Tries several times, because a late reader may add its page meanwhile.
+/// Removes all files in the directory of a removed channel. Tries several times, because a reader may add its page meanwhile.
 fn empty(folder: &Folder) -> io::Result<()> {
     for _ in 0..8 {
         if let Ok(readers) = folder.folder(READERS) {
@@ -344,8 +344,9 @@ fn segment_mode(mode: u32) -> u32 {
     0o600 | mode & 0o444
 }
 
-/// Searches the processes of this user for a living publisher whose channel's files were removed while it published. `lock` has just been
-/// made, at the path that the publisher's lock had. The publisher still publishes to its readers, so a second publisher would split them.
+/// Searches the processes of this user for a publisher that still runs although the files of its channel were removed. Such a publisher
+/// still publishes to its readers, so a second publisher would split them. `lock` is the lock file that this process has just made, at the
+/// same path as the old one.
 fn holder_without_files(lock: &File) -> Option<Holder> {
     let own = fs::read_link(format!("/proc/self/fd/{}", lock.as_raw_fd())).ok()?;
     let mut removed = own.into_os_string();
@@ -363,7 +364,7 @@ fn holder_without_files(lock: &File) -> Option<Holder> {
     })
 }
 
-/// The holder that the lock file names. Only messages use it, because the lock itself decides.
+/// The holder that the lock file names. It is only for messages to the user, because the lock itself decides.
 fn holder(lock: &File) -> Holder {
     let mut text = String::new();
     let _ = lock.take(32).read_to_string(&mut text);

@@ -1,7 +1,7 @@
 //! An open directory. Names are resolved in it, and no link is followed.
 //!
-//! Every call with a path resolves the path again. Between two calls, a user who may write to a directory on the path can put a link there.
-//! A descriptor always means the directory that was checked.
+//! Every call with a path resolves the path again. A user who may write to a directory on the path can put a link there between two calls.
+//! A descriptor, however, always means the directory that was checked.
 
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, Stat};
@@ -15,10 +15,10 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Time to wait until another process gives up its lease of a file.
+/// The time to wait until another process gives up its file lease.
 const LEASED: Duration = Duration::from_millis(100);
 
-/// An open directory. Opening it needs no permission to list it.
+/// An open directory. It is opened in a way that needs no permission to list its entries.
 #[derive(Debug)]
 pub(crate) struct Folder {
     fd: OwnedFd,
@@ -26,8 +26,8 @@ pub(crate) struct Folder {
     path: PathBuf,
 }
 
-/// Opens a file as `openat` does, but never as descriptor 0, 1 or 2. A program that has closed these, as daemons do, may still print to
-/// them, and its output must not go into files of channels.
+/// Opens a file as `openat` does, but never as descriptor 0, 1 or 2. A program that has closed these descriptors, as daemons do, may still
+/// print to them. The output must not go into files of channels.
 fn open(
     dir: impl AsFd,
     name: impl rustix::path::Arg,
@@ -54,7 +54,7 @@ impl Folder {
         Ok(Self { fd: open(CWD, path, FOLDER | OFlags::NOFOLLOW, Mode::empty())?, path: path.to_owned() })
     }
 
-    /// Opens the directory `name` in this one. Refuses a link with [`io::ErrorKind::NotADirectory`].
+    /// Opens the directory `name`, which is an entry of this directory. Refuses a link with [`io::ErrorKind::NotADirectory`].
     pub(crate) fn folder(&self, name: impl AsRef<OsStr>) -> io::Result<Self> {
         let name = name.as_ref();
         let flags = if fault!("links_are_followed") { FOLDER } else { FOLDER | OFlags::NOFOLLOW };
@@ -170,7 +170,7 @@ pub(crate) fn is_same_file(one: &Stat, other: &Stat) -> bool {
     (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
-/// Returns a part of a file name that no other process uses, even in another PID namespace. It has 16 random hexadecimal digits.
+/// Returns a part for a file name: 16 random hexadecimal digits. No other process uses the same digits, even in another PID namespace.
 pub(crate) fn unique() -> String {
     let mut random = [0; 8];
     getrandom::fill(&mut random).expect("Linux gives random bytes once it has booted");

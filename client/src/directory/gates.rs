@@ -57,9 +57,9 @@ impl GateFolder {
     }
 
     /// Opens or makes a page for each of `gates`, and the page of figures. Removes the pages of other gates. `mode` is the mode of the
-    /// channel.
+    /// channel's files.
     ///
-    /// An existing page stays unchanged, because a reader may hold it. A file that is no page is replaced.
+    /// An existing page stays unchanged, because a reader may hold it. A file of that name that is no page is replaced.
     pub(crate) fn open(&self, gates: &[Settled], mode: u32) -> io::Result<OpenGates> {
         self.keep_only(gates);
         let page = |settled: &Settled| {
@@ -99,8 +99,8 @@ impl GateFolder {
         }
     }
 
-    /// Opens the page of a gate for its reader twice: one file is for the lock, the other for the map. A forked child shares its parent's
-    /// maps. So a lock on a mapped file would stay held in the child.
+    /// Opens the page of a gate for its reader twice: one descriptor is for the lock, the other for the map. A forked child shares the maps
+    /// of its parent. If the lock were on a mapped file, the child would keep it locked after the parent's end.
     pub(crate) fn page(&self, name: GateName) -> io::Result<[File; 2]> {
         let open = || self.0.file(name.as_str(), OFlags::RDWR);
         Ok([open()?, open()?])

@@ -27,9 +27,9 @@ pub enum Publishing {
 pub struct ChannelInfo {
     /// The name.
     pub name: String,
-    /// Whether it is private to another user. Then only its name can be seen.
+    /// Whether the channel is private to another user. If so, only its name can be seen.
     pub is_private: bool,
-    /// The header of its segment, or the reason why it cannot be read.
+    /// The header of the channel's segment, or the reason why it cannot be read.
     pub detail: Result<ChannelDetail, String>,
     /// The publisher.
     pub publisher: Publishing,
@@ -52,7 +52,7 @@ pub struct ChannelDetail {
     pub tail: Result<Place, String>,
     /// The position and sequence of the oldest message that a reader can start from.
     pub oldest: Result<Place, String>,
-    /// Number of payload bytes published. The figure may lack the last 64 messages.
+    /// The number of published payload bytes. The last 64 messages may not be counted yet.
     pub published_bytes: u64,
     /// The board, if the channel has one.
     pub board: Option<BoardStatus>,
@@ -84,7 +84,7 @@ fn board_status(view: &View) -> BoardStatus {
 /// A live reader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReaderInfo {
-    /// The figures on the reader's page. The process id is 0 if this process cannot see the reader, such as a reader in another PID
+    /// The figures on the reader's page. If this process cannot see the reader, the process id is 0. An example is a reader in another PID
     /// namespace.
     pub stats: ReaderStats,
     /// The command name, if its process is visible from here.

@@ -39,7 +39,7 @@ use std::path::{Path, PathBuf};
 
 /// Environment variable that names another default directory.
 pub const DIR_VARIABLE: &str = "SHMCAST_DIR";
-/// The directory that all users of this host share, if root has made it. See [`Directory::default`].
+/// The directory that all users of this host share. It counts only if root has made it; see [`Directory::default`].
 pub const SHARED_DIR: &str = "/dev/shm/shmcast";
 /// Longest channel name in bytes.
 pub const MAX_NAME: usize = 200;
@@ -61,7 +61,7 @@ pub const MAX_NAME: usize = 200;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Directory {
     path: PathBuf,
-    /// Whether the user gave the path. Then its owner is the user's own choice.
+    /// Whether the user gave the path. If so, it does not matter who owns the directory.
     explicit: bool,
 }
 
@@ -225,7 +225,7 @@ impl Directory {
         files.discard(inventory)
     }
 
-    /// Explains an error of permissions: if the channel belongs to another user, the result names that user.
+    /// Explains an error of permissions. If the channel belongs to another user, the explanation names that user.
     pub(crate) fn explained(&self, name: &str, error: ChannelError) -> ChannelError {
         let path = self.path.join(name);
         let owner = fs::symlink_metadata(&path).map(|found| found.uid()).ok();
@@ -257,7 +257,7 @@ impl Directory {
 
     /// Opens the directory. Returns `None` if it does not exist.
     ///
-    /// Any user may make a directory in /dev/shm. So in the default directory, this refuses one that another user made.
+    /// Any user may make a directory in /dev/shm. So if this is the default directory, a directory that another user made is refused.
     fn open(&self) -> Result<Option<Folder>, ChannelError> {
         let opened = if self.explicit { Folder::named(&self.path) } else { Folder::unnamed(&self.path) };
         let foreign = |owner| Err(ChannelError::ForeignDirectory { dir: self.path.clone(), owner });
@@ -275,8 +275,8 @@ impl Directory {
         if self.explicit || [me(), 0].contains(&owner) { Ok(Some(folder)) } else { foreign(owner) }
     }
 
-    /// Opens the directory of a channel for its publisher. Makes it and this directory, with exactly `mode`, if they do not exist. Returns
-    /// `None` if another process removed the channel's directory at this moment.
+    /// Opens the directory of a channel for its publisher. If this directory or its parent does not exist, makes it with exactly `mode`.
+    /// Returns `None` if another process removed the channel's directory at this moment.
     pub(crate) fn create(&self, name: &str, mode: u32) -> Result<Option<ChannelFiles>, ChannelError> {
         check_name(name).map_err(|why| ChannelError::Name { name: name.into(), why })?;
         let parent = self.open_or_make(mode)?;
@@ -328,8 +328,8 @@ pub(crate) fn check_name(name: &str) -> Result<(), &'static str> {
     }
 }
 
-/// Whether the process with this id in our PID namespace has the file open. This process cannot list the open files of another user's
-/// process. For such a process, the result is true if the file belongs to that user.
+/// Whether the process with this id in our PID namespace has the file open. If the process belongs to another user, its open files cannot
+/// be listed. In this case, the result is true if the same user owns the file.
 fn has_open(pid: u32, file: &File) -> bool {
     let Ok(wanted) = file.metadata() else { return false };
     let is_it = |of: fs::Metadata| (of.dev(), of.ino()) == (wanted.dev(), wanted.ino());

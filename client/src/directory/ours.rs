@@ -66,7 +66,7 @@ pub(super) struct Inventory {
 
 impl Inventory {
     /// Reads all entries of `folder`. If the caller does not hold the channel's lock, publishers and removers may change the folder
-    /// meanwhile. The result may then lack some of their files, but never counts such a file as foreign.
+    /// meanwhile. The result may then lack some of their files, but never counts one of their files as foreign.
     ///
     /// Publishers make the lock file before all other files, and removers remove it after all others. This function lists the folder first,
     /// then checks the lock, and then checks the listed entries. So if a listed file of a publisher or a remover still exists, the check
@@ -214,7 +214,7 @@ pub(super) fn is_page_name(name: &OsStr) -> bool {
 }
 
 /// Whether an entry of a directory of gates is ours. Only the owner of the directory can make files in it, but the reader of a gate may
-/// have overwritten or extended the page.
+/// have overwritten or extended the gate's page.
 pub(super) fn is_gate_file(gates: &Folder, name: &OsStr) -> io::Result<bool> {
     let stat = gates.stat(name)?;
     let Some(text) = name.to_str().filter(|_| is_plain(&stat) && mode(&stat) & 0o111 == 0) else {
@@ -262,7 +262,7 @@ pub(super) fn begins_as_page(file: &File, name: &OsStr) -> io::Result<bool> {
     Ok(page_magics(name).contains(&first_word(file)?))
 }
 
-/// The first words that a reader page may have. The magic is stored last. Before that, the page has its hidden name.
+/// The first words that a reader page may have. The magic number is stored last. Before that, the page has a hidden name.
 fn page_magics(name: &OsStr) -> &'static [Option<u64>] {
     const HIDDEN: &[Option<u64>] = &[Some(reader_page::MAGIC), Some(0), None];
     if is_hidden(name) { HIDDEN } else { &HIDDEN[..1] }

@@ -1,4 +1,4 @@
-//! The properties that a channel's owner gives a gate, and their values in a ring of a given size.
+//! The properties that a channel's owner gives a gate. Also their values in bytes, for a ring of a given size.
 
 use super::name::{GateError, GateName};
 use crate::error::ChannelError;
@@ -41,8 +41,8 @@ enum Lag {
 /// The action of a publisher when a message has waited for the gate's longest wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Then {
-    /// The publisher drops the gate and publishes the message. The gate's reader may be lapped until its lag is at most half of the largest
-    /// lag.
+    /// The publisher publishes the message and drops the gate: it no longer waits for the gate's reader. The reader may be lapped. The gate
+    /// is restored when the reader's lag is at most half of the largest lag.
     #[default]
     Drop,
     /// The publisher refuses the message, and its call returns an error.
@@ -167,10 +167,10 @@ struct Limits {
 }
 
 impl Limits {
-    /// - The least lag: a publisher whose gate's reader has caught up must be able to publish the largest record after the longest pad,
-    ///   although its frontier moves in chunks.
-    /// - The largest lag: a successor may raise the frontier by a chunk and by the bytes that it cleans ahead, before it reads any gate's
-    ///   page.
+    /// - The least lag. A publisher must be able to publish the largest record after the longest pad if the gate's reader has caught up.
+    ///   The frontier moves in chunks, so this needs some room.
+    /// - The largest lag. A new publisher may raise the frontier by a chunk, and by the bytes that it cleans ahead, before it reads any
+    ///   gate's page.
     fn of(geometry: &Geometry) -> Self {
         let record = record_bytes(geometry.max_message);
         let least = 2 * record + geometry.chunk + AHEAD;

@@ -23,11 +23,11 @@ use shmcast_layout::segment::Segment;
 use std::fs::File;
 use std::time::{Duration, Instant};
 
-/// Time for which the publisher spins between looks. After that it lets other threads run.
+/// The time for which a publisher spins before it checks the gates again. After this time it lets other threads run.
 const SPINS_FOR: Duration = Duration::from_micros(20);
-/// If less than this is left of a wait, the publisher spins, because another thread might run for some milliseconds.
+/// If less than this is left of the allowed wait, the publisher spins. If it yielded, another thread might run for some milliseconds.
 const SPINS_LAST: Duration = Duration::from_micros(100);
-/// Time for which the publisher lets other threads run between looks. After that it sleeps.
+/// The time for which a publisher yields to other threads before it checks the gates again. After this time it sleeps.
 const YIELDS_FOR: Duration = Duration::from_millis(2);
 /// Length of a sleep between two looks.
 const SLEEP: Duration = Duration::from_micros(50);
@@ -62,7 +62,7 @@ pub struct GateStatus {
     pub dropped: u64,
     /// Messages that were refused after a wait.
     pub refused: u64,
-    /// Messages that were refused because the call was one that never waits.
+    /// The number of messages that were refused because the call never waits.
     pub turned_away: u64,
     /// Number of positions that the reader claimed although the ring had not reached them. An honest reader claims none.
     pub impossible: u64,
@@ -99,11 +99,12 @@ struct One {
     file: File,
     standing: Standing,
     figures: GateFigures,
-    /// Whether the same reader may have held the gate since this publisher's first look, and no look has found a position in its page.
+    /// Whether the page's reader may still be the one that held the gate when this publisher first looked. True as long as no look has
+    /// found a position in the page.
     is_unheard: bool,
     /// Whether the present message has waited for this gate.
     has_held: bool,
-    /// The time of the first refusal since which every call that never waits was refused.
+    /// The time of the first refusal in the present series. In this series, each call that never waits was refused.
     refusing_since: Option<Instant>,
 }
 
@@ -159,7 +160,7 @@ pub(crate) struct Gates {
     gates: Vec<One>,
     segment: [u64; 2],
     capacity: u64,
-    /// Number of bytes by which the tail may move between two looks while a gate is not in force.
+    /// The number of bytes by which the tail may move before the publisher checks again a gate that is not in force.
     step: u64,
     page: Option<FiguresPage>,
 }
@@ -179,8 +180,8 @@ impl Gates {
     /// Reads each gate for the first time. A gate whose reader was not lapped is in force at once, because the previous publisher may have
     /// waited for this gate.
     ///
-    /// At this moment the reader may be farther behind than the gate's configured lag, because the publisher publishes up to the frontier
-    /// that it finds in the ring.
+    /// At this moment the reader may be further behind than the gate's configured lag, because the publisher may use the ring up to the
+    /// frontier that the previous publisher left.
     fn begin(
         gates: Vec<(Settled, File)>,
         page: Option<FiguresPage>,
@@ -226,17 +227,18 @@ impl Gates {
         }
     }
 
-    /// The writer's bound until the next look. No gate in force may hold up a record that needs `frontier`.
+    /// Returns the position beyond which the writer must check the gates again. Call it only if no gate in force holds up a record that
+    /// needs `frontier`.
     fn bound(&self, writer: &Writer, frontier: u64) -> u64 {
         let standings = self.gates.iter().map(|gate| (gate.standing, gate.config.lag));
         bound_until_next_look(standings, writer.position(), self.step, frontier)
     }
 
-    /// Raises the writer's bound so that a record fits that needs the frontier `frontier`. Waits for the gates as `patience` says. All
-    /// waits of one call together take no longer than the longest wait of a gate.
+    /// Makes room for a record that needs the frontier `frontier`. For this, raises the bound up to which the writer may move its frontier.
+    /// Waits for the gates as `patience` says. All waits of one call together take no longer than the longest wait of a gate.
     ///
     /// # Errors
-    /// [`PublishError::Full`]. Then the bound is still too low for the record.
+    /// [`PublishError::Full`] if the bound is still too low for the record.
     #[cold]
     #[inline(never)]
     pub(crate) fn make_way(

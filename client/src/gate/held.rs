@@ -1,4 +1,4 @@
-//! The reader's end of a gate. It holds the gate's lock, and stores in the gate's page the position below which the reader has finished.
+//! The reader's end of a gate. It holds the gate's lock. In the gate's page, it stores the position up to which the reader has finished.
 
 use super::name::{GateError, GateName};
 use crate::lock::{self, Held};
@@ -59,7 +59,7 @@ impl HeldGate {
         self.page.leave();
     }
 
-    /// Continues in another segment. The page has no valid position before the next [`passed`](Self::passed).
+    /// Continues in another segment. Until the next [`passed`](Self::passed), the page has no valid position.
     pub(crate) fn go_on(&mut self, segment: [u64; 2]) {
         self.page.go_on(segment);
     }

@@ -1,4 +1,4 @@
-//! A model of a channel with gates: a publisher, its successor, and the readers of each gate. They stop, die and come back at any step.
+//! A model of a channel with gates: a publisher, its successor, and readers. Each of them may stop, die and come back at any step.
 //!
 //! The publisher decides with the functions of `state.rs`. The ring's writer and the readers' pages are a few numbers. The unit of
 //! positions is one record.
@@ -29,7 +29,7 @@ const NEVER_WAITS: &str = "a call that never waits does not wait";
 /// A planted fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mutant {
-    /// The publisher compares a reader's position with the tail, and not with the frontier, to find out whether the reader was lapped.
+    /// A planted fault: the publisher compares a reader's position with the tail, to find out whether the reader was lapped.
     FrontierUnseen,
     /// The bound is never set.
     NoBound,
@@ -39,9 +39,9 @@ enum Mutant {
     NoLimit,
     /// The publisher does not check the lock.
     LockUnseen,
-    /// A look between the two stores of a reader counts as the first look.
+    /// A check of the page between the two stores of a reader counts as the first check.
     FirstLookTorn,
-    /// A reader without a place is treated as a reader between its two stores.
+    /// A reader that has no place in the ring is treated as a reader between its two stores.
     NoPlaceUnseen,
     /// A call that never waits is treated as a call that waits.
     NeverIsWaits,
@@ -54,13 +54,13 @@ struct Reader {
     who: u8,
     /// The record that it copies next.
     place: u64,
-    /// Whether it has invalidated the position of the reader before it.
+    /// Whether this reader has invalidated the position of the previous reader.
     has_begun: bool,
-    /// Whether it has claimed a position that is farther than its place.
+    /// Whether this reader has stored a position that is further than its place.
     lies: bool,
     /// Whether it has stored its position, and not the check yet.
     is_torn: bool,
-    /// Counts its ways to the journal and back: odd while it has no place.
+    /// Counts how often the reader left the ring for the journal and came back. The count is odd while the reader has no place in the ring.
     moves: u8,
 }
 
@@ -70,15 +70,15 @@ struct Gate {
     reader: Reader,
     /// Number of readers that have held it.
     holders: u8,
-    /// The word of its page, and the number of the reader that stored it.
+    /// The word of the gate's page, and the number of the reader that stored it.
     page: (Said, u8),
     standing: Standing,
     /// The number of the reader whose position the publisher knows.
     known: u8,
     is_held: bool,
-    /// Whether no reader held the lock at that look, or its reader had no place.
+    /// Whether the last check found that no reader held the lock, or that the reader had no place in the ring.
     was_free: bool,
-    /// The number of the reader that was in force when the previous publisher died.
+    /// The number of the reader for which the previous publisher waited when it died.
     was_in_force: u8,
     /// `One::is_unheard`.
     is_unheard: bool,
@@ -90,7 +90,7 @@ struct Gate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Doing {
     Nothing,
-    /// The publisher looks at the gates: the lock in even steps, the page in odd steps.
+    /// The publisher checks the gates. In even steps it reads a gate's lock, and in odd steps the page.
     Opens(usize),
     Publishes {
         patience: Patience,
@@ -119,7 +119,7 @@ struct State {
 enum Action {
     /// `Publisher::publish`, `try_publish`, or a control record.
     Publish(Patience),
-    /// One system call of `One::look`. After the last one, `Gates::decide` and the rest of the call.
+    /// One system call of `One::look`. The last one is followed by `Gates::decide` and the rest of the call.
     GoOn,
     /// Time passes.
     Tick,
@@ -127,19 +127,19 @@ enum Action {
     Kill,
     /// `Writer::take` and `Gates::begin` of the next publisher.
     TakeOver,
-    /// `HeldGate::take`: the lock, at the oldest record or at the tail.
+    /// `HeldGate::take`: the reader takes the lock, and begins at the oldest record or at the tail.
     Take(usize, bool),
     /// `GatePage::begin`.
     Begin(usize),
     /// `Reader::poll`, and after a lap `Reader::resume`.
     Copy(usize),
-    /// The first store of `GatePage::passed`. A look then finds the wrong check.
+    /// The first store of `GatePage::passed`. A publisher that reads the page after this store finds a wrong check word.
     Tear(usize),
     /// The last store of `GatePage::passed`.
     Pass(usize),
     /// A hostile reader claims a position that the ring has not reached.
     Lie(usize),
-    /// `GatePage::leave`. The reader goes on in the journal, from which it may come back to any place, or closes.
+    /// `GatePage::leave`. The reader then reads the journal and may come back to any place, or it closes.
     Leave(usize),
     /// The reader comes back from the journal.
     Return(usize),
@@ -149,7 +149,7 @@ enum Action {
 
 struct Gates {
     mutant: Option<Mutant>,
-    /// The action after the wait, for each gate. Gate `n` waits for `n + 1` ticks.
+    /// The action after the longest wait, for each gate. Gate `n` waits for `n + 1` ticks.
     then: Vec<Then>,
 }
 
@@ -243,7 +243,7 @@ impl Gates {
         }
     }
 
-    /// Does what `Writer::publish` does when the frontier may move.
+    /// Does what `Writer::publish` does if the frontier may move.
     fn publish(&self, state: &mut State) {
         state.frontier = frontier_for(state);
         state.tail += 1;

@@ -87,8 +87,8 @@ pub enum GateError {
     Lag {
         /// The requested lag, in bytes.
         lag: u64,
-        /// The least lag, in bytes: two records of the largest size, a chunk, and the bytes that the publisher cleans
-        /// ahead.
+        /// The least lag is the sum of these sizes in bytes: two records of the largest size, a chunk, and the bytes that the publisher
+        /// cleans ahead.
         least: u64,
         /// The largest lag, in bytes: the capacity less two chunks.
         most: u64,
@@ -108,7 +108,7 @@ pub enum GateError {
     /// Another reader has the gate.
     #[error("another reader has it (pid {}): a gate has one reader at a time", shown(*pid))]
     Taken {
-        /// The process id that the other reader claims; 0 if it claims none.
+        /// The process id that the gate's present reader claims; 0 if it claims none.
         pid: u64,
     },
     /// The content of the gate's file is not a gate page.

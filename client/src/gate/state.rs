@@ -32,13 +32,13 @@ pub enum GateState {
     /// No reader holds the gate.
     #[default]
     Absent,
-    /// A reader holds the gate, and has not caught up yet, or reads the journal. The publisher does not wait for this reader, which may be
-    /// lapped.
+    /// A reader holds the gate, but the publisher does not wait for it, so it may be lapped. The reader has not caught up yet, or it reads
+    /// the journal.
     Joining,
     /// The publisher waits for the gate's reader, so this reader is not lapped.
     InForce,
-    /// A message waited for the gate's reader as long as it may. The publisher does not wait for this reader until its lag is at most half
-    /// of the largest lag.
+    /// A message has waited for the gate's reader for as long as the gate allows. From now on the publisher does not wait for this reader,
+    /// until its lag is at most half of the largest lag.
     Dropped,
 }
 
@@ -59,7 +59,7 @@ impl GateState {
         }
     }
 
-    /// The state with this number. Any other word means [`GateState::Absent`].
+    /// Returns the state with this number. Any unknown number means [`GateState::Absent`].
     pub(crate) fn of_word(word: u64) -> Self {
         Self::ALL.into_iter().find(|state| *state as u64 == word).unwrap_or_default()
     }
@@ -89,16 +89,16 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Whether a reader holds the gate and its page has no position for this segment: the reader was writing during the look, or it reads
-    /// another segment.
+    /// Whether a reader holds the gate, but its page has no position for this segment. Either the reader was just writing to its page, or
+    /// it reads another segment.
     pub(super) fn is_unheard(self) -> bool {
         self.is_held && self.said == Said::Nothing
     }
 }
 
-/// The largest lag with which a reader comes into force. If `is_unheard`, the reader held the gate before this publisher opened the
-/// channel, and no look has found the reader's position yet. This reader comes into force with any lag, because the previous publisher may
-/// have waited for it.
+/// The largest lag at which the publisher begins to wait for a reader. If `is_unheard`, the reader held the gate before this publisher
+/// opened the channel, and its position is not known yet. The publisher waits for such a reader at any lag, because the previous publisher
+/// may have waited for it.
 pub(super) fn near(lag: u64, is_unheard: bool) -> u64 {
     if is_unheard { u64::MAX } else { lag / 2 }
 }
@@ -107,13 +107,13 @@ pub(super) fn near(lag: u64, is_unheard: bool) -> u64 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Standing {
     pub(super) state: GateState,
-    /// The position that the reader has passed, at most the tail; `None` if it is unknown.
+    /// The position that the reader has passed, or the tail if that is lower; `None` if the position is unknown.
     pub(super) passed: Option<u64>,
 }
 
 impl Standing {
-    /// The standing after a look at the gate. `near` is the largest lag with which a reader comes into force. The claim in `seen` may be
-    /// any value.
+    /// Returns the state of the gate after a check. `near` is the largest lag at which the publisher begins to wait for a reader. The claim
+    /// in `seen` may be any value.
     pub(super) fn after(self, seen: Seen, ring: Ring, lag: u64, near: u64) -> Self {
         if !seen.is_held {
             return Self::default();
@@ -154,8 +154,9 @@ impl Standing {
     }
 }
 
-/// The writer's bound until the next look. No gate in force may hold up a record that needs `frontier`. `standings` has all gates with
-/// their lags. `step` is the number of bytes by which the tail may move between two looks while a gate is not in force.
+/// Returns the position beyond which the writer must check the gates again. No gate in force may hold up a record that needs `frontier`.
+/// `standings` has the states of all gates with their lags. `step` is the number of bytes by which the tail may move between two checks
+/// while a gate is not in force.
 pub(super) fn bound_until_next_look(
     standings: impl Iterator<Item = (Standing, u64)> + Clone,
     tail: u64,
@@ -168,15 +169,15 @@ pub(super) fn bound_until_next_look(
     if is_any_open { allowed.min(next_look) } else { allowed }
 }
 
-/// The way in which a call waits when a gate holds up its message.
+/// How a call waits if a gate holds up its message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Patience {
     /// The call waits for at most the gate's longest wait.
     Waits,
     /// The call never waits.
     Never,
-    /// The call waits for at most the gate's longest wait, and then publishes in any case. Control records are published like this, because
-    /// a gate never refuses them.
+    /// The call waits at most as long as the gate allows, and then publishes in any case. Control records are published like this, because
+    /// a gate never refuses a control record.
     Insists,
 }
 
@@ -192,8 +193,8 @@ pub(super) enum Fate {
 }
 
 impl Patience {
-    /// The fate of a message with this patience. `is_over` says whether the gate has held up the message for its longest wait. For a call
-    /// that never waits, it says whether all such calls have been refused for that time.
+    /// Decides whether a message waits, is published or is refused. `is_over` says whether the gate has held up the message for its longest
+    /// wait. For a call that never waits, `is_over` says whether all such calls have been refused for that time.
     pub(super) fn fate(self, then: Then, is_over: bool) -> Fate {
         match (self, then) {
             (Self::Waits | Self::Insists, _) if !is_over => Fate::Waits,
@@ -206,7 +207,7 @@ impl Patience {
 
 #[cfg(test)]
 impl Patience {
-    /// Each patience. A new one does not compile before it is here.
+    /// All kinds of patience. If a new kind is missing here, this does not compile.
     pub(super) fn each() -> [Self; 3] {
         let next = |patience| match patience {
             Self::Waits => Self::Never,
@@ -265,7 +266,7 @@ mod tests {
         assert_eq!(look(known, true, None, tail), known);
     }
 
-    /// A publisher that refuses once turned all messages away while the reader of a gate in force replayed the journal.
+    /// An earlier mistake: a publisher refused every message while the reader of a gate in force read the journal.
     #[test]
     fn a_reader_without_a_place_is_not_waited_for_until_it_has_caught_up() {
         let tail = 1 << 20;
@@ -293,8 +294,8 @@ mod tests {
     }
 
     proptest! {
-        /// The claim on the page may be any value. If the gate with a claim is in force, the ring still has the place that the reader has
-        /// passed, and the bound lets the writer overwrite nothing after it.
+        /// The claim on the page may be any value. If the gate is in force nevertheless, the ring still has the place that the reader has
+        /// passed, and the writer may overwrite nothing after this place.
         #[test]
         fn any_claim(
             state in 0..4u64, known in any::<Option<u64>>(), held: bool, claim in any::<Option<u64>>(),

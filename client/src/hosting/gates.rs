@@ -22,7 +22,7 @@ use crate::error::ChannelError;
 const MODE: u32 = 0o700;
 
 impl HostedSpec {
-    /// Computes the terms of these gates in this channel. Makes no file.
+    /// Computes the values of these gates in this channel. Makes no file.
     ///
     /// # Errors
     /// [`ChannelError::Gate`] with the first gate that does not fit, and the reason; [`ChannelError::Geometry`].

@@ -1,4 +1,4 @@
-//! The move of a channel to another segment. All steps are prepared first. Then one store to the charter makes the move.
+//! The move of a channel to another segment. First the host prepares all steps. Then a single store to the charter makes the move.
 //!
 //! Functions of this module have no examples, for the same reason as in module `hosting`.
 
@@ -16,24 +16,24 @@ use std::io;
 /// Highest sequence that a charter can name.
 const LAST_SEQUENCE: u64 = NO_CUT - 1;
 
-/// The point at which the previous generation ends for all of its readers.
+/// The point at which the previous generation ends for all of its readers (the cut).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// The tail of the previous generation. Sequences continue. If the ring is damaged, the tail is unknown, and the effect is that of
-    /// [`Void`](Self::Void).
+    /// The tail of the previous generation. Sequences continue. If the ring is damaged, the tail is unknown, and this has the same effect
+    /// as [`Void`](Self::Void).
     Tail,
     /// The tail of the previous generation. Sequences begin at 1 again.
     Restart,
-    /// No point: readers receive all messages that the memory still has, and then sequences begin at 1 again. Use it if the host has lost
-    /// the memory, while readers may still hold it.
+    /// No point: readers receive all messages that the memory still has, and then sequences begin at 1 again. The host uses this if it has
+    /// lost the memory, because readers may still hold the memory.
     Lost,
-    /// The present moment: messages that a reader has not received yet are void, and sequences begin at 1 again.
+    /// The present moment. Readers do not receive any further messages of the previous generation, and sequences begin at 1 again.
     Void,
 }
 
 impl Cut {
-    /// Returns the first void sequence of the previous generation, and whether its stream ended at this sequence. `tail` is the sequence
-    /// after all committed messages, if it is known. The caller took it while the verdict was *closing*.
+    /// Returns the first sequence of the previous generation that readers must not return, and whether its stream ended there. `tail` is
+    /// the sequence after all committed messages, if it is known. The caller took it while the charter said *closing*.
     pub(crate) fn at(self, tail: Option<u64>, has_ended: impl FnOnce() -> bool) -> (u64, bool) {
         match (self, tail) {
             (Self::Tail | Self::Restart, Some(tail)) => (tail, has_ended()),
@@ -97,13 +97,13 @@ impl HostedCharter {
         self.charter.set_journal(has_journal);
     }
 
-    /// Moves the channel to `next`, which was made for `spec` and which no program has seen yet. `before` is the channel's current segment;
-    /// `None` if it is lost.
+    /// Moves the channel to the segment `next`, which was made for `spec` and which no program has seen yet. `before` is the channel's
+    /// current segment; `None` if it is lost.
     ///
     /// If `next` was made to [`continue_from`](HostedSegment::continue_from) the channel's journal, its sequences do not begin at 1. After
     /// each kind of cut, they continue at the end of the journal.
     ///
-    /// `ready` does all other steps that can fail. If `ready` fails, nothing has changed. After `ready`, nothing can fail.
+    /// The closure `ready` does all other steps that can fail. If it fails, nothing has changed. After it, nothing can fail.
     ///
     /// # Errors
     /// The error of `ready` or of the system. The channel stays unchanged.
@@ -163,7 +163,8 @@ impl HostedCharter {
     }
 }
 
-/// Returns the first void sequence. It follows all messages that were committed before this call. Returns `None` if the ring is damaged.
+/// Returns the sequence after all messages that were committed in the old memory before this call. Readers of this memory must not return
+/// that sequence or a later one. Returns `None` if the ring is damaged.
 fn tail(locator: &Locator, current: &Entry) -> Option<u64> {
     let next = locator.tail_bound().ok()?.next_sequence();
     (current.first..=LAST_SEQUENCE).contains(&next).then_some(next)

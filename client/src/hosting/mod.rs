@@ -1,4 +1,5 @@
-//! The segments and reader pages that a daemon hands out. This module is for programs that own channels on behalf of other programs.
+//! The segments and reader pages that a daemon passes to programs. This module is for programs that own channels on behalf of other
+//! programs.
 //!
 //! All segments and pages are anonymous memory of the hosting user, with a sealed size. So no process can truncate the memory under a map.
 //! Only the host and root can open the memory again for writing. Each reader gets a read-only descriptor that the host opens for this
@@ -38,8 +39,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Least time between the `created_ns` of two streams of one channel whose sequences begin at 1. Bridges name a stream by this time, in
-/// units of this length.
+/// The least time between the `created_ns` of two streams of one channel whose sequences begin at 1. Bridges name a stream by this time, so
+/// two streams must differ by at least this much.
 pub const STREAM_STEP_NS: u64 = 500_000_000;
 
 /// Highest epoch that the host accepts as a publisher's count.
@@ -58,18 +59,18 @@ pub struct HostedSpec {
     pub schema: (u64, String),
     /// The operator's labels, as `key=value` lines.
     pub labels: String,
-    /// The clock that stamps messages. If it is `None`, or if the counter is not usable, the best clock of this machine stamps them.
+    /// The clock that stamps messages. If this is `None`, or if the counter is not usable, the segment uses the best clock of this machine.
     pub clock: Option<ClockKind>,
     /// The preparation of the memory.
     pub preparation: Preparation,
     /// The properties of the channel's board, if the channel has one.
     pub board: Option<BoardSpec>,
-    /// Whether each publisher gets a generation of its own. Then no reader receives messages of a publisher that was cut off.
+    /// Whether each publisher gets a generation of its own. If so, no reader receives messages of a publisher that was cut off.
     pub is_strict: bool,
 }
 
 impl HostedSpec {
-    /// Checks whether such a channel can be made. Does not check whether there is enough memory. Makes nothing.
+    /// Checks whether a channel with this spec can be made. Does not check whether there is enough memory. Makes nothing.
     ///
     /// # Errors
     /// [`ChannelError::Name`], [`ChannelError::Geometry`], or [`ChannelError::Segment`] for labels that do not fit.
@@ -118,8 +119,8 @@ impl HostedSegment {
     /// Makes an empty segment. It belongs to no channel before a [`HostedCharter`] names it.
     ///
     /// - `stream` is the stream that continues in the segment. Without it, the segment begins a new stream.
-    /// - `created_ns` is the time at which the sequences of the channel's memory began, if that is not now. Bridges name their sessions by
-    ///   it.
+    /// - `created_ns` is the time at which the sequences of the channel began. Without it, they begin now. Bridges name their sessions by
+    ///   this time.
     ///
     /// The call takes time in proportion to the capacity, up to seconds for gigabytes.
     ///
@@ -142,8 +143,8 @@ impl HostedSegment {
         Ok(Self { file, lock, segment, steps })
     }
 
-    /// Makes a new segment continue a channel whose memory is gone. No program has seen this segment. Its first message gets sequence
-    /// `next`, and its first publisher gets an epoch after `epoch`.
+    /// Makes a new segment continue a channel whose memory is lost. No program has seen the new segment yet. Its first message gets the
+    /// sequence `next`, and its first publisher gets an epoch after `epoch`.
     ///
     /// # Panics
     /// When the segment has had a publisher, or `next` is 0 or beyond [`MAX_SEQUENCE`](crate::MAX_SEQUENCE).
@@ -165,12 +166,13 @@ impl HostedSegment {
         Ok(Hold::of(Held::new(lock), &self.segment, before))
     }
 
-    /// Adopts the segment that the charter names, and its lock. Both come from the service manager's store, or from a program that was
-    /// attached when an earlier host died. Returns `None` for any other memory and for a damaged segment, so that no program can present
-    /// the memory of one channel as the memory of another.
+    /// Takes over the segment that the charter names, and its lock. Both come from the service manager's store, or from a program that was
+    /// attached when the earlier host died. Returns `None` for any other memory, and for a damaged segment. So no program can pass the
+    /// memory of one channel off as that of another.
     ///
     /// # Errors
-    /// The system's error, such as for a lack of descriptors. Then the memory was not identified, and the caller must try again.
+    /// The system's error, for example if there are no descriptors. The caller must then try again, because the memory is not identified
+    /// yet.
     pub fn adopt(name: &str, entry: &Entry, file: &File, lock: &File) -> Result<Option<Self>, ChannelError> {
         let os = |what| ChannelError::os(what, format!("memfd:{name}"));
         if !memfd::is_own(file).map_err(os("look at"))?
@@ -213,14 +215,15 @@ impl HostedSegment {
         })
     }
 
-    /// Marks the segment as superseded, so that readers learn that the channel does not continue in it. Its publisher must have ended.
+    /// Marks the segment as replaced, so that readers learn that the channel does not continue in it. The segment's publisher must have
+    /// ended.
     pub fn supersede(&self) {
         if self.segment.access() == Access::Write {
             self.segment.supersede();
         }
     }
 
-    /// Seals the segment: from now on no process can map it for writing. Call this after its publisher has mapped it.
+    /// Seals the segment: from now on no process can map it for writing. Call this after the segment's publisher has mapped it.
     ///
     /// # Errors
     /// The error of `fcntl`.
@@ -258,8 +261,8 @@ impl HostedSegment {
         lock::is_locked(&self.lock)
     }
 
-    /// The epoch of the segment's publisher, if the lock shows that it died without closing the channel. `before` is the last epoch before
-    /// the segment was made.
+    /// The epoch of a publisher that died without closing the channel; `None` if the segment's lock shows no such death. `before` is the
+    /// last epoch before the segment was made.
     pub fn dead_publisher(&self, before: u64) -> Option<u64> {
         match lock::dead_publisher(&self.lock, || self.segment.state())? {
             // No publisher has opened the segment since.
@@ -293,9 +296,9 @@ impl HostedSegment {
         &self.steps
     }
 
-    /// Returns a function that locks the memory again after [`adopt`](Self::adopt). This is necessary because memory stays locked only
-    /// while the process that locked it maps it. The function takes time in proportion to the capacity, in the thread that calls it. It
-    /// does not collapse huge pages again, because this would cause page faults in the processes that use the pages.
+    /// Returns a function that locks the memory again after [`adopt`](Self::adopt). Memory stays locked only while the process that locked
+    /// it has it mapped. The function takes time in proportion to the capacity, on the thread that calls it. It does not make huge pages
+    /// again, because this would cause page faults in other processes.
     pub fn lock_again(&self) -> impl FnOnce() -> Vec<Step> + Send + use<> {
         self.segment.preparer(Preparation { lock: true, ..Preparation::NONE })
     }
@@ -322,8 +325,8 @@ impl HostedSegment {
     }
 }
 
-/// Proof that no publisher is active: the channel is closed, or was never published on. No publisher can open it as long as this value
-/// lives.
+/// Proof that no publisher is active: the channel is closed, or no publisher ever used it. As long as this value lives, no publisher can
+/// open the channel.
 #[derive(Debug)]
 pub struct Hold {
     next: u64,
@@ -367,7 +370,7 @@ impl HostedPage {
         Ok(Self { page: HostPage::open(&file)?, file })
     }
 
-    /// Adopts a page from the reader that holds it. This user has made the page.
+    /// Takes over a page from the reader that has it. This user must have made the page.
     ///
     /// # Errors
     /// `InvalidInput` for any other file.
@@ -422,7 +425,7 @@ fn new_lock(header: &Header) -> Result<File, ChannelError> {
     Ok(lock)
 }
 
-/// Opens the lock file that a program sent. Returns `None` if it is not the lock that the charter names.
+/// Opens the lock file that a program sent. Returns `None` if the charter does not name this lock.
 fn adopt_lock(shown: &File, entry: &Entry) -> io::Result<Option<File>> {
     if !memfd::is_own(shown)? || file_id(shown)?[1] != entry.lock {
         return Ok(None);
@@ -479,8 +482,8 @@ pub(crate) fn new_header(
 }
 
 impl ParkedReader {
-    /// Makes the waker watch the ring of `segment`, in which the channel continues. The caller informs the reader in another way, which
-    /// wakes it.
+    /// Makes the waker watch the ring of `segment`, in which the channel continues. The caller must also inform the reader of the new
+    /// segment, because this wakes the reader.
     pub fn watch(&mut self, segment: &HostedSegment) {
         self.watch_ring(segment.locator());
     }

@@ -10,10 +10,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Time for which a bad frame before whole ones may be a frame that is still being written.
+/// The time for which a bad frame in front of whole frames counts as a frame that a recorder is still writing.
 const UNSURE: Duration = Duration::from_millis(100);
-/// Distance that the search for a frame after a bad one covers in a growing file. The space prepared for later frames may be much longer,
-/// but a recorder leaves no hole of more than a few frames.
+/// The distance over which a growing file is searched for the next frame after a bad one. A recorder leaves holes of at most a few frames,
+/// but the space that it prepares for later frames may be much longer.
 const HOLE: u64 = (2 * AHEAD + MAX_BODY) as u64 / 8;
 
 /// The result of reading the next frame.
@@ -38,7 +38,7 @@ pub(super) struct Fault {
     pub(super) why: FormatError,
 }
 
-/// Walks through the frames of one file. It checks all that it returns: magic, checksums, salt, number and chain.
+/// Walks through the frames of one file. Before it returns a frame, it checks the frame's magic number, checksums, salt, number and chain.
 #[derive(Debug)]
 pub(super) struct Cursor {
     window: Window,
@@ -54,7 +54,7 @@ pub(super) struct Cursor {
     trailer: Option<Trailer>,
     /// Whether a recorder may be writing to the file.
     is_growing: bool,
-    /// The offset of a bad frame that may still be being written, and the time at which it was first found.
+    /// The offset of a bad frame that a recorder may still be writing, and the time at which the frame was first found.
     unsure: Option<(u64, Instant)>,
     fault: Option<Fault>,
 }
@@ -62,7 +62,7 @@ pub(super) struct Cursor {
 /// The result of reading at an offset.
 enum Found {
     Frame(FrameHeader),
-    /// No whole frame. The offset after its body is known if its header is whole.
+    /// There is no whole frame. If the frame's header is whole, the offset after its body is known.
     Bad(FormatError, Option<u64>),
 }
 
@@ -155,15 +155,15 @@ impl Cursor {
         }
     }
 
-    /// Reads the footer of a sealed file, if it is whole. The cursor does not move.
+    /// Reads the footer of a finished file, if the footer is whole. The cursor does not move.
     pub(super) fn footer(&mut self) -> io::Result<Option<Footer>> {
         let Some(trailer) = self.trailer else { return Ok(None) };
         let frame = self.read_at(trailer.footer, FrameKind::Footer)?;
         Ok(frame.and_then(|(_, body)| Footer::decode(body).ok()))
     }
 
-    /// Returns the header of the next frame, does not check its body, and moves past the frame. It is for searches. A caller that wants the
-    /// records must jump back.
+    /// Returns the header of the next frame, and moves past the frame without checking its body. This is for searches. A caller that wants
+    /// the records must jump back.
     pub(super) fn skim(&mut self) -> io::Result<Option<FrameHeader>> {
         let bytes = self.window.get(self.offset, FRAME_HEADER_BYTES)?;
         let Ok(header) = FrameHeader::decode(bytes, self.salt) else { return Ok(None) };
@@ -173,8 +173,8 @@ impl Cursor {
         Ok(Some(header))
     }
 
-    /// Returns the next frame of any kind but pads. `due` is the sequence due at the frame. A data frame with an earlier sequence counts as
-    /// bad.
+    /// Returns the next frame of any kind except pads. `due` is the sequence that must come next. A data frame with an earlier sequence
+    /// counts as bad.
     pub(super) fn next(&mut self, due: u64) -> io::Result<Step> {
         loop {
             if self.trailer.is_some_and(|trailer| self.offset > trailer.footer) {
@@ -211,8 +211,8 @@ impl Cursor {
         self.unsure = None;
     }
 
-    /// Whether nothing has been written at the end of a growing file. Costs one small read. After [`UNSURE`] it returns false, so that the
-    /// caller searches for frames after a hole.
+    /// Whether nothing has been written at the end of a growing file. Costs one small read. If nothing was written for [`UNSURE`], returns
+    /// false, so that the caller searches for frames after a hole.
     fn is_nothing_yet(&mut self) -> io::Result<bool> {
         if self.trailer.is_some() || !self.is_growing {
             return Ok(false);
@@ -221,7 +221,7 @@ impl Cursor {
         Ok(!is_written && !self.has_waited(self.offset))
     }
 
-    /// Reads the next frame again, because memory may hold an older state than the file. If the file is not sealed, it also reads once past
+    /// Reads the next frame again, because memory may hold an older state than the file. If the file is not finished, also reads once past
     /// the kernel's page cache.
     fn look_twice(&mut self, due: u64) -> io::Result<Found> {
         if self.trailer.is_some() {
@@ -280,8 +280,8 @@ impl Cursor {
         Ok(Found::Frame(header))
     }
 
-    /// Searches for the next whole frame after a bad one, and moves to it. Returns false if there is none, or if the bad frame may still be
-    /// being written.
+    /// Searches for the next whole frame after a bad one, and moves to it. Returns false if there is no such frame, or if a recorder may
+    /// still be writing the bad one.
     fn search(&mut self, due: u64, why: FormatError, behind: Option<u64>) -> io::Result<bool> {
         let bad = self.offset;
         let mut at = behind.unwrap_or(bad + FRAME_ALIGN as u64);
@@ -313,7 +313,7 @@ impl Cursor {
         Ok(false)
     }
 
-    /// Whether there has been no frame at this offset for longer than [`UNSURE`], so that no recorder is writing it any more.
+    /// Whether this offset has had no frame for longer than [`UNSURE`]. If so, no recorder is writing a frame there any more.
     fn has_waited(&mut self, bad: u64) -> bool {
         match self.unsure {
             Some((offset, since)) if offset == bad => since.elapsed() > UNSURE,

@@ -1,9 +1,9 @@
-//! The end of a journal, and the start of a ring that continues after it. When a channel's memory is gone, such as after a reboot, the
-//! channel's sequences continue after its journal: at the next sequence if the journal ends with a clean record, and otherwise after the
-//! reserve, which no publisher has passed.
+//! The end of a journal, and the start of a ring that continues after it. If a channel's memory is gone, for example after a reboot, its
+//! sequences continue after its journal. If the journal ends with a clean record, the next sequence follows the last one. Otherwise the
+//! sequences continue after the reserve, a sequence that no publisher has passed.
 //!
-//! Before any process sees the new ring, a file in the journal is made safe from a power cut. The file names the sequences that are left
-//! out, the ring, and the next reserve. So a reader of the journal finds the ring, and no sequence is used twice.
+//! Before any process sees the new ring, a file is added to the journal and synced. The file names the sequences that are left out, the
+//! ring, and the next reserve. So a reader of the journal finds the ring, and no sequence is used twice.
 
 use super::cursor::{Cursor, Step};
 use super::header::{boot, header_of, salt};
@@ -57,7 +57,7 @@ pub struct Ending {
 struct Said {
     reserve: u64,
     epoch: u64,
-    /// The next sequence according to a clean record, if nothing follows that record.
+    /// The next sequence, if the last record is a clean record, which says that the stream ended.
     clean: Option<u64>,
 }
 
@@ -229,12 +229,12 @@ impl Ending {
         self.last.stream
     }
 
-    /// Whether the journal ends clean, or its reserve is near `next`. A ring may then continue there only after [`reopen`](Self::reopen).
+    /// Whether the journal ends clean, or its reserve is near `next`. A ring may continue there only after [`reopen`](Self::reopen).
     pub(crate) fn needs_reopening(&self, next: u64) -> bool {
         self.is_clean() || next.saturating_add(RESERVE / 2) > self.said.reserve
     }
 
-    /// Writes the file. A recorder reads the ring from `sequences.start` on. `sequences.end` is the next sequence to be published.
+    /// Writes the file. A recorder reads the ring from `sequences.start` on, and publishing begins at `sequences.end`.
     fn write(
         self,
         header: FileHeader,
@@ -271,7 +271,7 @@ pub fn create(path: impl AsRef<Path>, ring: &Header) -> Result<(), JournalError>
     create_for(path.as_ref(), ring, 1..1)
 }
 
-/// Does the same as [`create`]. A recorder reads the ring from `sequences.start` on. `sequences.end` is the next sequence published.
+/// Does the same as [`create`]. A recorder reads the ring from `sequences.start` on; publishing begins at `sequences.end`.
 pub(crate) fn create_for(path: &Path, ring: &Header, sequences: Range<u64>) -> Result<(), JournalError> {
     let (folder, file) = make_folder(path, ring.stream)?;
     let os = |what| JournalError::os(what, folder.path());
@@ -323,8 +323,8 @@ fn add_file(
     put(folder, &name, &[&page, &body, &end]).map_err(os("note the new ring in"))
 }
 
-/// Opens the folder of a stream in the journal's directory at `path`. Makes the directory and the folder if they do not exist, and makes
-/// their names safe from a power cut. Also returns the number of the stream's first file, if it has none yet.
+/// Opens or makes the journal's directory at `path` and the folder of a stream in it, and syncs their names to the disk. If the stream has
+/// no file yet, also returns the number of its first file.
 fn make_folder(path: &Path, stream: StreamId) -> Result<(Folder, u64), JournalError> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let folder = folder_of(path, stream);
@@ -365,7 +365,7 @@ fn lock_of(folder: &Folder) -> Result<Held, JournalError> {
     }
 }
 
-/// Renames a file that a recorder began and has not named yet, as the next recorder would.
+/// Gives a file its final name if its recorder ended too early. The next recorder would do the same.
 fn name_spare(folder: &Folder) -> Result<(), JournalError> {
     let os = || JournalError::os("name", folder.path_of(SPARE));
     let file = match folder.file(SPARE, OFlags::RDONLY) {
@@ -392,7 +392,7 @@ fn name_spare(folder: &Folder) -> Result<(), JournalError> {
     }
 }
 
-/// Refuses a journal with a file that is whole and that this build cannot understand. A file whose header is not whole was never durable.
+/// Refuses a journal with a whole file that this build cannot read. A file without a whole header was never synced to the disk.
 fn check_problems(journal: &Journal) -> Result<(), JournalError> {
     let own = journal.files().first().map(|file| file.header.stream);
     for problem in journal.problems() {
@@ -413,7 +413,7 @@ pub(super) fn reserve_in(opened: Opened, path: &Path) -> Result<u64, JournalErro
     last_words(opened, path).map(|(_, said)| said.reserve)
 }
 
-/// Returns the sequence due after a file, and the reserve, epoch and clean end in its last records.
+/// Returns the next sequence after a file, and the reserve, epoch and clean end in the file's last records.
 fn last_words(opened: Opened, path: &Path) -> Result<(u64, Said), JournalError> {
     let Opened { file, header, chain, trailer, .. } = opened;
     let os = || JournalError::os("read", path);
@@ -446,7 +446,7 @@ fn last_words(opened: Opened, path: &Path) -> Result<(u64, Said), JournalError> 
 }
 
 impl Said {
-    /// Reads the control records of a frame. Returns the sequence due after the frame.
+    /// Reads the control records of a frame. Returns the next sequence after the frame.
     fn listen(
         &mut self,
         frame: &FrameHeader,
@@ -485,7 +485,7 @@ impl Said {
     }
 }
 
-/// Writes a whole file. It gets its final name when its content is safe from a power cut.
+/// Writes a whole file. The file gets its final name only when its content is safe from a power cut.
 fn put(folder: &Folder, name: &str, parts: &[&[u8]]) -> io::Result<()> {
     let _ = folder.unlink(SPARE);
     let mut file = folder.create(SPARE, PRIVATE)?;

@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// The reason why a journal cannot be read. A damaged frame is no error: the reader reports it as a loss at its place.
+/// The reason why a journal cannot be read. A damaged frame is no such error: the reader reports its messages as lost.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum JournalError {
@@ -27,7 +27,7 @@ pub enum JournalError {
         /// The directory.
         path: PathBuf,
     },
-    /// Files of a journal lie in the directory itself, and not in the folder of their stream.
+    /// Files of a journal lie directly in the journal's directory, and not in the folder of their stream.
     #[error(
         "{}: files of a journal lie in the directory itself, and each stream has a folder there: {}",
         path.display(), moving(path, *stream)
@@ -90,7 +90,7 @@ pub enum JournalError {
         /// The file.
         path: PathBuf,
     },
-    /// The journal belongs to another stream: the channel's sequences have begun at 1 again since then, or before.
+    /// The journal belongs to another stream: between the journal and the channel, sequences have begun at 1 again.
     #[error(
         "{}: holds stream {found}, not {wanted}: the channel's sequences began again in between; read it by itself, with `shmcast journal`",
         path.display()
@@ -109,7 +109,7 @@ pub enum JournalError {
         /// The directory.
         path: PathBuf,
     },
-    /// The channel's ring continues before the end of the journal of the same stream, and would use sequences again.
+    /// The channel's ring continues at a sequence that the journal of the same stream already has, so some sequences would be used twice.
     #[error(
         "{}: the journal goes on at sequence {due}, and the channel's ring, of the same stream, at {next}: remove the \
          channel, and it begins behind the journal; or give another directory",

@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// Time for which a reader repeats a request to a daemon that has too many requests.
 const CROWDED: Duration = Duration::from_millis(1500);
 
-/// Time for which a reader waits until a daemon that does not answer comes back.
+/// The time for which a reader waits for the return of a daemon that does not answer.
 pub(crate) const PATIENCE_FOR_DAEMON: Duration = Duration::from_secs(10);
 
 /// Pause between two searches for the next file in a directory.
@@ -144,8 +144,8 @@ impl Files {
         Self { stream: Some(stream), ..self }
     }
 
-    /// Picks the newest file that begins at or before the wanted message. If there is none, picks the oldest file. Returns `None` if there
-    /// is no file.
+    /// Picks the newest file that begins at or before the wanted message. If no file begins so early, picks the oldest file. Returns `None`
+    /// if there is no file.
     pub(super) fn pick(&mut self, wanted: Wanted) -> Result<Option<Picked>, JournalError> {
         let picked = match &mut self.place {
             Place::Directory(journal) => journal.pick(wanted, 0)?,
@@ -154,7 +154,7 @@ impl Files {
         self.check(picked)
     }
 
-    /// Picks the file after the one with this number and salt, which has nothing more at sequence `due`.
+    /// Picks the file after the one with this number and salt, because that file has no more messages. The next sequence is `due`.
     pub(super) fn pick_after(
         &mut self,
         (number, salt): (u64, u64),
@@ -175,8 +175,8 @@ impl Files {
         self.check(picked)
     }
 
-    /// Whether the journal has a file of the stream. If so, the file with the sequence `due`, or otherwise the oldest one, is open for
-    /// reading.
+    /// Whether the journal has a file of the stream. If so, opens the file with the sequence `due` for reading, or the oldest file if none
+    /// has it.
     pub(crate) fn has_stream(&mut self, due: u64) -> Result<bool, JournalError> {
         match self.pick(Wanted::Sequence(due)) {
             Err(JournalError::OtherStream { .. }) => Ok(false),
@@ -233,7 +233,7 @@ impl Files {
         Ok(Picked { opened, path, hint: Some(offset), limit: None })
     }
 
-    /// Whether the daemon that does not answer may be restarting. If it restarts, the next daemon's recorder continues the journal.
+    /// Whether the daemon that does not answer may be restarting. After a restart, the next daemon continues the journal.
     fn is_waited_for(&mut self) -> bool {
         let Place::Daemon { recording, answered, .. } = &mut self.place else { return false };
         let is_gone = answered.is_none_or(|answered| answered.elapsed() >= PATIENCE_FOR_DAEMON);
@@ -241,7 +241,7 @@ impl Files {
         *recording
     }
 
-    /// Whether this is the oldest file that is kept. Then a reader that continues in it and wants earlier messages has lost them.
+    /// Whether this is the oldest file that still exists. If so, a reader that wants earlier messages has lost them.
     pub(super) fn is_oldest(&self, number: u64) -> bool {
         match &self.place {
             Place::Directory(journal) => {

@@ -1,10 +1,10 @@
-//! The known frames of one file of a journal. With them, a second seek into the file reads less.
+//! The frames that are known in one file of a journal. With their offsets, a second seek into the file reads less.
 
 use super::cursor::Cursor;
 use shmcast_layout::journal::{FILE_HEADER_BYTES, FrameKind, IndexEntry};
 use std::io;
 
-/// Least distance between two remembered frames of a file that is not sealed.
+/// The least distance between two remembered frames, in a file that the recorder has not finished.
 const APART: u64 = 1 << 20;
 
 /// The known frames of one file, for the next seek into it.
@@ -18,8 +18,7 @@ pub(super) struct Known {
     frames: Vec<IndexEntry>,
     /// Whether `frames` has the entries of the footer.
     is_whole: bool,
-    /// The greatest sequence with which a frame in the file begins, as far as frames were read. All earlier
-    /// sequences are in the file.
+    /// The greatest first sequence of the frames that were read in the file. All earlier sequences are in this file or before it.
     pub(super) seen: u64,
 }
 

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// If two changes of a directory are further apart than this, they have different times.
+/// Two changes of a directory have different times if they are further apart than this.
 const SAME_TIME: Duration = Duration::from_secs(1);
 
 /// A file of a journal.
@@ -63,19 +63,19 @@ pub struct Problem {
 #[derive(Debug)]
 pub struct Journal {
     folder: Folder,
-    /// The stream in the folder's name. Files of another stream are problems.
+    /// The stream that the folder's name gives. Files of another stream are listed as problems.
     named: Option<StreamId>,
     /// The file that a recorder locks, if the last refresh could open it.
     lock: Option<File>,
     files: Vec<Arc<FileInfo>>,
     problems: Vec<Problem>,
-    /// The time at which names in the directory last changed, at the last refresh. `None` if a later change may have the same time, or if a
-    /// file was not valid.
+    /// The time of the last change of names in the directory, as the last refresh found it. `None` if a later change may have the same
+    /// time, or if a file was not valid.
     listed: Option<(i64, i64)>,
 }
 
-/// The lock of a journal's folder, which its recorder holds. Dropping it releases the lock at once, even if child processes have duplicates
-/// of its descriptor. The kernel releases it however the recorder ends.
+/// The lock on a journal's folder, which its recorder holds. Dropping this value releases the lock at once, even if child processes have
+/// copies of the descriptor. The kernel releases the lock when the recorder ends for any reason.
 #[derive(Debug)]
 pub struct JournalLock {
     _held: Held,
@@ -130,13 +130,13 @@ pub(super) struct Opened {
     pub(super) bytes: u64,
 }
 
-/// A file whose header is not whole, as its name and its frames describe it.
+/// A file whose header is damaged. Its properties come from its name and its frames.
 pub(super) struct Headless {
     /// The sequence due at its first frame, from its name.
     pub(super) first: u64,
     /// The greatest sequence that its frames report as durable.
     pub(super) durable: u64,
-    /// The sequence at which it ends, because a later file begins there.
+    /// The sequence at which the file ends, because a later file begins there.
     pub(super) limit: Option<u64>,
 }
 
@@ -271,7 +271,7 @@ impl Journal {
         Ok(())
     }
 
-    /// The time at which names in the directory last changed; `None` if that was so recent that another change may have the same time.
+    /// The time of the last change of names in the directory; `None` if it was so recent that another change may have the same time.
     fn changed(&self) -> Option<(i64, i64)> {
         let stat = self.folder.own_stat().ok()?;
         let at = (stat.st_mtime, stat.st_mtime_nsec as i64);
@@ -280,7 +280,7 @@ impl Journal {
         (since(now) > SAME_TIME).then_some(at)
     }
 
-    /// Reads the files again that were not sealed. Returns false if one of them is gone or is not valid.
+    /// Reads again those files that were not finished before. Returns false if one of them is gone or is not valid.
     fn look_at_open_files(&mut self) -> bool {
         for at in 0..self.files.len() {
             if self.files[at].trailer.is_none() {
@@ -426,7 +426,7 @@ impl Journal {
         self.lock.as_ref().is_some_and(|file| lock::is_locked(file).unwrap_or(false))
     }
 
-    /// The sequence at which the file at index `at` ends, whatever the file contains: the least sequence with which a later file begins.
+    /// The sequence at which the file at index `at` ends, whatever the file contains. This is the least first sequence of all later files.
     pub(super) fn limit_of(&self, at: usize) -> Option<u64> {
         self.files[at + 1..].iter().map(|later| later.header.sequence).min()
     }
@@ -454,7 +454,8 @@ mod tests {
     use super::*;
     use rustix::io::Errno;
 
-    /// A file that could not be opened for lack of descriptors once passed for one of no journal, so that readers lost all that it has.
+    /// A test for an earlier mistake: a file that could not be opened for lack of descriptors counted as a foreign file. Readers then lost
+    /// all messages in it.
     #[test]
     fn a_shortage_says_nothing_about_a_file() {
         let of = |errno: Errno| Unusable::of(errno.into());

@@ -27,7 +27,7 @@ pub enum Entry<'a> {
     Control {
         /// The sequence due at the record.
         sequence: u64,
-        /// The record's time in ticks of the ring's clock; 0 if it has none.
+        /// The record's time in ticks of the ring's clock; 0 if the record has no time.
         time: u64,
         /// The content.
         control: JournalControl,
@@ -55,7 +55,7 @@ pub struct Reader {
     /// The sequence at which the next file begins, if it is known.
     pub(super) limit: Option<u64>,
     pub(super) due: u64,
-    /// The sequence due at the next frame, according to the frames before it. It is below `due` while the reader seeks.
+    /// The next sequence according to the frames that were read. During a seek it is below `due`.
     pub(super) due_in_file: u64,
     frame: Option<InFrame>,
     /// The place before the last entry.
@@ -64,7 +64,7 @@ pub struct Reader {
     is_over: bool,
     /// Wall clock and ticks at the same moment.
     pub(super) clock: Option<(u64, u64)>,
-    /// The time until which the reader does not check for new data.
+    /// Until this time, the reader does not check for new data.
     rest_until: Option<Instant>,
     looked_for_files: Option<Instant>,
     /// The sequence at which the reader continued after retention had removed earlier messages.
@@ -75,7 +75,7 @@ pub struct Reader {
 #[derive(Debug, Clone, Copy)]
 struct InFrame {
     header: FrameHeader,
-    /// Number of bytes of the body after the records that were read.
+    /// The number of bytes in the frame's body after the records that were read.
     left: usize,
     messages: u32,
     due: u64,
@@ -176,7 +176,7 @@ impl Reader {
         self.frame.is_none_or(|frame| frame.left == 0)
     }
 
-    /// Whether retention removed the files before this sequence while this reader was reading.
+    /// Whether retention removed files while this reader was reading: all files before this sequence.
     pub(crate) fn was_trimmed_to(&self, sequence: u64) -> bool {
         self.trimmed == Some(sequence)
     }
@@ -217,13 +217,13 @@ impl Reader {
         self.begin_in_file(due);
     }
 
-    /// Forgets the current frame of the file, and continues with sequence `due`.
+    /// Leaves the current frame, and continues with the sequence `due`.
     pub(super) fn begin_in_file(&mut self, due: u64) {
         self.due = due;
         (self.frame, self.before, self.is_over, self.rest_until) = (None, None, false, None);
     }
 
-    /// Moves back before the entry that was returned last, if that entry was a record.
+    /// Moves back by one entry if the entry that was returned last was a record.
     pub(crate) fn unread(&mut self) {
         if let Some((due, frame)) = self.before.take() {
             (self.due, self.frame) = (due, Some(frame));
@@ -270,7 +270,7 @@ impl Reader {
         }
     }
 
-    /// Takes the next record of the frame whose sequence is not below the one due. Returns `None` at the frame's end.
+    /// Takes the frame's next record that is not below the wanted sequence. Returns `None` at the frame's end.
     fn record(&mut self, mut frame: InFrame) -> Option<(RecordHead, InFrame)> {
         loop {
             let cursor = self.cursor.as_ref()?;
@@ -345,7 +345,8 @@ impl Reader {
         }
     }
 
-    /// Moves past the frame. Returns the loss before the next frame, if any. The outer `None` means that nothing more has been written.
+    /// Moves past the frame. If messages are missing before the next frame, returns this loss. The outer `None` means that nothing more has
+    /// been written.
     fn advance(&mut self) -> Result<Option<Option<Loss>>, JournalError> {
         if self.rest_until.is_some_and(|until| Instant::now() < until) {
             return Ok(None);
@@ -391,7 +392,7 @@ impl Reader {
         Ok(Some(Loss { from, to: next - 1, cause }))
     }
 
-    /// Returns the cause of a hole from the footer. If the footer has no cause, the disk lost the frames.
+    /// Returns the cause of missing messages as the footer names it. If the footer has no cause, the disk lost the frames.
     fn cause_of(&mut self, from: u64) -> Result<Cause, JournalError> {
         let Some(cursor) = self.cursor.as_mut() else { return Ok(Cause::Damaged) };
         // The footer may not be in memory. After it was read, the current frame is read again.

@@ -1,4 +1,5 @@
-//! Waits for a recorder's reserve before a publisher continues after a long gap. The reserve limits the channel's sequences.
+//! Waits for the recorder before a publisher continues after a long gap. The recorder writes a reserve into the journal, and the channel's
+//! sequences must not pass this reserve.
 
 use super::ending::reserve_in;
 use super::{Journal, JournalError};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Waits until a reserve beyond `next` is safe from a power cut, in the folder of a stream to which a recorder writes.
+/// Waits until the journal of a stream has a reserve beyond `next` that is safe from a power cut. A recorder writes this reserve.
 ///
 /// # Errors
 /// [`JournalError::Unreserved`] if the recorder does not write such a reserve within some seconds.
@@ -36,7 +37,8 @@ pub(crate) fn wait_for_reserve(path: &Path, next: u64) -> Result<(), JournalErro
     }
 }
 
-/// Returns the greatest reserve that is safe from a power cut. It reads the last file only if no header has a reserve of `least` or more.
+/// Returns the greatest reserve that is safe from a power cut. Reads the last file only if no file header has a reserve of at least
+/// `least`.
 fn noted(journal: &mut Journal, least: u64) -> Result<u64, JournalError> {
     journal.refresh()?;
     let reserve = journal.files().iter().map(|file| file.header.reserve).max().unwrap_or(0);

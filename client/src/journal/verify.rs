@@ -1,4 +1,4 @@
-//! Checks a whole journal: every byte that has a meaning, and whether all parts agree.
+//! Checks a whole journal: every byte that has a meaning, and whether all parts agree with each other.
 
 use super::cursor::{Cursor, Fault, Step};
 use super::list::{FileInfo, Headless, Journal, Opened};
@@ -54,7 +54,7 @@ pub struct Verified {
     pub losses: Vec<Loss>,
     /// The damages that were found.
     pub damages: Vec<Damage>,
-    /// Number of losses and damages that are not listed, because there are too many.
+    /// The number of losses and damages that are only counted, and not listed, because there are too many.
     pub not_listed: u64,
 }
 
@@ -120,19 +120,18 @@ pub struct Verify<'a> {
     found: Verified,
     /// The sequence due.
     due: Option<u64>,
-    /// Number, salt and chain of the previous file. `None` if the next file need not chain to it.
+    /// Number, salt and chain of the previous file. `None` if the header of the next file need not match them.
     before: Option<(u64, u64, u32)>,
     /// The greatest sequence that some frame reports as durable.
     durable: u64,
-    /// Faults that are damage only if their bytes were durable. Later files decide that.
+    /// Faults that count as damage only if their bytes had been synced to the disk. Later files show whether the bytes had been synced.
     undecided: Vec<Undecided>,
 }
 
-/// A fault that may be damage by a disk, or may be the remains of a write that was not durable at a power
-/// cut.
+/// A fault that has one of two causes: the disk damaged the bytes, or a power cut came before the bytes were synced.
 #[derive(Debug)]
 struct Undecided {
-    /// The sequence due at the fault. The fault is damage if this sequence was durable.
+    /// The next sequence at the fault. The fault is damage if this sequence had been synced to the disk.
     due: u64,
     damage: Damage,
 }
@@ -204,7 +203,7 @@ impl<'a> Verify<'a> {
         Ok(self.found)
     }
 
-    /// Decides which faults are damage. A fault in bytes that were never durable is no damage.
+    /// Decides which faults are damage. A fault in bytes that were never synced to the disk is no damage.
     fn decide(&mut self) {
         for Undecided { due, damage } in std::mem::take(&mut self.undecided) {
             if self.durable >= due {
@@ -331,7 +330,7 @@ impl<'a> Verify<'a> {
         }
     }
 
-    /// Adds the loss before `sequence`, the next sequence that was found, if there is a loss.
+    /// If messages are missing before `sequence`, adds this loss. `sequence` is the next sequence that was found.
     fn missing(&mut self, sequence: u64, holes: &[Loss], limit: Option<u64>) {
         let due = self.due.unwrap_or(1);
         let next = limit.map_or(sequence, |limit| limit.min(sequence));

@@ -48,8 +48,8 @@ impl Window {
         &self.buffer[from..from.saturating_add(length).min(self.filled)]
     }
 
-    /// Returns bytes as [`get`](Self::get) does, but reads them again even if they are in memory. With `drop_cache`, the kernel also reads
-    /// them again.
+    /// Returns bytes as [`get`](Self::get) does, but reads them from the file again, even if they are in memory. With `drop_cache`, the
+    /// kernel also reads them from the disk again.
     pub(super) fn get_anew(&mut self, at: u64, length: usize, drop_cache: bool) -> io::Result<&[u8]> {
         if drop_cache {
             let _ = fadvise(&self.file, at, NonZeroU64::new(length as u64), Advice::DontNeed);

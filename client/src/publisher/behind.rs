@@ -1,5 +1,5 @@
-//! The start of a channel in a new file, if a journal has earlier messages of the channel. The first sequence in the file is greater than
-//! each sequence in the journal.
+//! The start of a channel in a new file, for a channel that has earlier messages in a journal. The first sequence in the file is greater
+//! than each sequence in the journal.
 
 use super::PublisherBuilder;
 use crate::error::ChannelError;
@@ -25,7 +25,7 @@ impl Behind {
     }
 }
 
-/// The end of the journal after which a channel continues. It is empty if there is no journal, or no file in it.
+/// The end of the journal after which a channel continues. It is empty if there is no journal, or if the journal has no file.
 #[derive(Debug, Default)]
 pub(super) struct PastOf(Option<Ending>);
 
@@ -55,7 +55,7 @@ impl PublisherBuilder {
         begin(past, dir, segment, least).map_err(|e| self.refused_by_journal(e))
     }
 
-    /// Records in the journal that the channel continues in its existing ring. Call it before anything is published in the ring.
+    /// Records in the journal that the channel continues in its existing ring. Call this before the first message is published in the ring.
     pub(super) fn tell_journal(&self, segment: &Segment) -> Result<(), ChannelError> {
         let Some(Behind { dir, resume, .. }) = &self.behind else { return Ok(()) };
         resume(dir, segment).map_err(|e| self.refused_by_journal(e))

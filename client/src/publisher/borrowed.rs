@@ -8,8 +8,7 @@ use shmcast_layout::control::{Request, Response};
 use shmcast_layout::layout::gate::MAX_GATES;
 use shmcast_layout::segment::Segment;
 
-/// Requests the gates from the daemon. The daemon sends one packet for each gate, and then one with the page
-/// of figures.
+/// Requests the gates from the daemon. The daemon sends one packet for each gate, and then a packet with the page of the gates' figures.
 pub(super) fn borrow_gates(
     conversation: &mut Conversation,
     segment: &Segment,

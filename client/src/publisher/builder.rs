@@ -34,7 +34,7 @@ pub struct PublisherBuilder {
     pub(super) capacity: Option<u64>,
     pub(super) max_message: Option<u64>,
     pub(super) mode: Option<u32>,
-    /// `None` stands for the default: `open` prepares the first pages, and a thread prepares the others afterwards.
+    /// `None` stands for the default: `open` prepares the first pages, and a thread prepares the other pages after that.
     pub(super) preparation: Option<Preparation>,
     pub(super) schema: (u64, String),
     pub(super) labels: String,
@@ -422,7 +422,7 @@ impl PublisherBuilder {
         Ok(publisher)
     }
 
-    /// Refuses an existing channel whose properties differ from the options.
+    /// Refuses an existing channel if its properties differ from the options.
     pub(super) fn check(&self, segment: &Segment) -> Result<(), ChannelError> {
         let found = segment.header().geometry;
         let asked = [

@@ -1,4 +1,4 @@
-//! A message whose payload the program writes in place before it publishes the message.
+//! A claim: the program writes the payload of a message in place, and then publishes the message.
 
 use super::gated::publish_and_post;
 use super::{Mark, Publisher};
@@ -6,7 +6,7 @@ use crate::error::PublishError;
 use crate::gate::Patience;
 use std::ops::{Deref, DerefMut};
 
-/// Memory for the payload of one message. [`Publisher::claim`] lends it. It dereferences to the bytes.
+/// Memory for the payload of one message. [`Publisher::claim`] returns it. It dereferences to the bytes.
 #[derive(Debug)]
 #[must_use = "a claim that is not committed publishes nothing"]
 pub struct Claim<'a> {

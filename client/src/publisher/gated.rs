@@ -1,5 +1,5 @@
 //! Publishing on a channel with gates or with a board. This module has the calls that never wait. It also handles messages that the ring's
-//! writer has refused, and messages that a board must store as well.
+//! writer has refused, and stores messages on the board.
 
 use super::{Mark, Publisher};
 use crate::error::PublishError;
@@ -141,7 +141,7 @@ impl Publisher {
         publish_and_post(writer, gates, board, (payload, mark), time, patience)
     }
 
-    /// Waits for the gates, if the next control record needs it. The control record is then published in any case.
+    /// Before a control record is published, waits for the gates if this is necessary. The control record is then published in any case.
     pub(super) fn make_way_for_control(&mut self) {
         if let (Some(gates), Some(beyond)) = (&mut self.gates, self.writer.control_beyond_bound()) {
             // Only `Full` is possible. With `Patience::Insists` the gate is dropped instead.

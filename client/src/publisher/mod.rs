@@ -64,10 +64,10 @@ pub struct Publisher {
     clock: Clock,
     stamps: Stamps,
     segment: Segment,
-    /// Claims are written to this buffer, and copied into the ring in one burst.
+    /// The buffer for claimed messages. The program writes the payload here, and the commit copies it into the ring in one burst.
     staging: Box<[u8]>,
     prepared: Prepared,
-    /// Whether the publisher ends without a record of the end of the stream when it is dropped.
+    /// Whether a dropped publisher ends without a record of the end of the stream.
     stays_open: bool,
     /// The writer lock. It is held until the writer is dropped. If this process dies, the kernel releases it.
     lock: Held,
@@ -111,8 +111,9 @@ pub enum Stamps {
     /// Every message. The publisher reads the clock for each message, or once for a batch.
     #[default]
     Each,
-    /// Only messages of [`Publisher::publish_at`] have a time, which the caller gives. Readers do not know the latency of other messages.
-    /// The publisher does not read the clock. This saves 8 to 10 ns, about half of the time that a message of 32 B takes at full rate.
+    /// Only messages of [`Publisher::publish_at`] have a time, which the caller gives. For all other messages, the publisher does not read
+    /// the clock, and readers do not know the latency. This saves 8 to 10 ns, about half of the time that a message of 32 B takes at full
+    /// rate.
     Given,
 }
 

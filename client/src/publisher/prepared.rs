@@ -1,4 +1,5 @@
-//! Prepares a publisher's memory: all of it before [`open`](super::PublisherBuilder::open) returns, or most of it afterwards.
+//! Prepares a publisher's memory. Either all of it is prepared before [`open`](super::PublisherBuilder::open) returns, or most of it
+//! afterwards.
 //!
 //! A thread prepares the memory that remains after `open`. The thread touches only the map, and runs only as long as the publisher exists.
 //! No call waits for it.
@@ -26,8 +27,9 @@ impl Prepared {
 
     /// Locks and touches all pages: the first ones before it returns, and the others on a thread of its own.
     ///
-    /// If the opener is a real-time thread, this touches all pages before it returns. The opener might never leave its CPU. Then the
-    /// preparing thread would never finish, and it might block other threads of the process in the middle of a system call.
+    /// If the thread that opens the publisher is a real-time thread, all pages are touched before the call returns. A real-time thread
+    /// might never leave its CPU. Another thread for the pages would then never finish, and it might block other threads of the process in
+    /// the middle of a system call.
     pub(super) fn behind(segment: &Segment) -> Self {
         let lock = segment.lock_on_fault();
         let mut pieces = segment.pieces();

@@ -1,4 +1,4 @@
-//! Waiting in the caller's own event loop: the bell's descriptor, and the step before each sleep.
+//! Waiting in the caller's own event loop. The loop waits for the descriptor of the bell, and calls `arm` before each sleep.
 
 use super::Subscriber;
 use super::waiting::Rest;

@@ -22,10 +22,10 @@ use shmcast_layout::ring::reader::{Copied, Poll, Reader};
 use shmcast_layout::segment::Segment;
 use std::time::{Duration, Instant};
 
-/// Time for which a reader that begins waits for the segment in which a channel continues.
+/// The time for which a starting reader waits for the segment in which the channel continues.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The largest lag of a conflating reader. At a larger lag, it joins the board.
+/// The largest lag of a conflating reader. A reader with a larger lag gets the newest messages from the board instead of the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Behind {
     /// Half of the ring.
@@ -33,13 +33,13 @@ pub(super) enum Behind {
     Bytes(u64),
 }
 
-/// A subscriber's copy of the board, and the progress of handing out its messages.
+/// A subscriber's copy of the board. It also counts which messages of the board the subscriber has returned.
 #[derive(Debug)]
 pub(super) struct Joining {
     snapshot: Snapshot,
     conflation: Option<Conflation>,
     step: Step,
-    /// Number of listed messages. `next` is the number of those that were handed out.
+    /// The number of listed messages. `next` is the number of those that were returned.
     listed: usize,
     next: usize,
     /// Number of missed messages that no message of the board replaces.
@@ -56,7 +56,7 @@ struct Conflation {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// The reader fell behind, and joins at the next call for an event.
+    /// The reader fell too far behind. At the next call for an event it reads the board.
     Due,
     /// Keys whose removal the board has forgotten.
     Forgotten,
@@ -65,7 +65,7 @@ enum Step {
 }
 
 impl Joining {
-    /// Allocates all memory that joins need. Returns `None` if the segment has no board.
+    /// Allocates all memory for reading the board. Returns `None` if the segment has no board.
     pub(super) fn new(segment: &Segment, behind: Option<Behind>) -> Option<Box<Self>> {
         let snapshot = Snapshot::new(segment.board()?);
         let conflation = behind.map(|behind| Conflation { behind, ledger: Ledger::for_board(&snapshot) });
@@ -88,7 +88,7 @@ impl Joining {
         }
     }
 
-    /// Makes the value for the segment in which the channel continues. It keeps the counts of the messages that the reader got.
+    /// Makes the value for the segment in which the channel continues. Takes over the counts of the messages that the reader got.
     fn followed_to(mut self: Box<Self>, segment: &Segment) -> Option<Box<Self>> {
         let is_same = segment.board_spec() == Some(self.snapshot.view().geometry().spec);
         if !is_same || self.conflation.is_none() {
@@ -105,7 +105,7 @@ impl Joining {
 }
 
 impl Subscriber {
-    /// Whether the next event comes from the journal or the board, and not from the place of the ring's reader.
+    /// Whether the next event comes from the journal or the board, and not from the ring.
     #[inline(always)]
     pub(super) fn is_elsewhere(&self) -> bool {
         matches!(self.doubt, Doubt::Past | Doubt::Board)
@@ -124,7 +124,7 @@ impl Subscriber {
         self.joining.as_ref().map(|joining| joining.place)
     }
 
-    /// Begins with the board. If `is_told`, hands out its messages. Otherwise only takes its counts.
+    /// Begins with the board. If `is_told`, the subscriber will return the board's messages. Otherwise it only takes their counts.
     pub(super) fn begin_with_board(&mut self, is_told: bool) -> Result<(), ChannelError> {
         let name = self.header().channel.clone();
         let start = Instant::now();
@@ -186,7 +186,8 @@ impl Subscriber {
         if is_over && self.hosted.is_none() { Err(RecvError::Superseded) } else { Ok(()) }
     }
 
-    /// Joins the caller's copy of the board to the ring. While a strict channel moves, the copy may contain void messages.
+    /// Merges the caller's copy of the board with the ring. While a strict channel moves to another segment, the copy may contain messages
+    /// that are not valid.
     pub(crate) fn join_into(&mut self, snapshot: &mut Snapshot) -> Result<(), RecvError> {
         snapshot.join(&mut self.reader, self.buffer.payload_mut())?;
         Ok(())
@@ -221,7 +222,7 @@ impl Subscriber {
         self.reader.jump(Place::nowhere(joining.place.sequence));
     }
 
-    /// Drops the messages that are not handed out yet, because the caller moves the reader.
+    /// Drops the board's messages that were not returned yet, because the caller moves the reader.
     pub(super) fn leave_board(&mut self) {
         if self.doubt == Doubt::Board {
             (self.doubt, self.is_checked) = (Doubt::None, self.must_check());
@@ -280,7 +281,7 @@ impl Subscriber {
         }
     }
 
-    /// Called when all messages of the board were handed out. Returns `Lapped` for missed messages that the board did not replace, and
+    /// Called after all messages of the board were returned. Returns `Lapped` for missed messages that the board did not replace, and
     /// `Live` when the reader is in the ring again.
     fn leave_for_the_ring(&mut self) -> Outcome {
         let place = self.joining.as_ref().map_or(self.reader.place(), |joining| joining.place);
@@ -299,7 +300,7 @@ impl Subscriber {
         Outcome::Other(Event::Live { sequence })
     }
 
-    /// Records a received message. If a conflating reader is far behind, makes it join the board before its next event.
+    /// Records a received message. If a conflating reader is too far behind, its next event comes from the board.
     pub(super) fn track(&mut self, copied: Copied, payload: &[u8]) {
         let Some(joining) = &mut self.joining else { return };
         let Some(conflation) = &mut joining.conflation else { return };
@@ -321,7 +322,7 @@ impl Subscriber {
         self.buffer = buffer;
     }
 
-    /// Returns the message in `poll` if the caller must record it with [`track`](Self::track).
+    /// Returns the message in `poll`, if there is one that the caller must record with [`track`](Self::track).
     #[inline(always)]
     pub(super) fn tracks(&self, poll: &Poll) -> Option<Copied> {
         match poll {
@@ -330,7 +331,7 @@ impl Subscriber {
         }
     }
 
-    /// Makes a reader that was far behind join the board. If that fails, the reader continues in the ring at its place.
+    /// Lets a reader that was far behind read the board. If that fails, the reader continues at its place in the ring.
     fn conflate_or_go_on(&mut self) {
         let Some(place) = self.joining.as_ref().map(|joining| joining.place) else { return };
         self.leave_board();
@@ -340,8 +341,8 @@ impl Subscriber {
         }
     }
 
-    /// Joins the board, and hands out the newest message of each key that has one at or above the sequence `due`, which is the next one.
-    /// Returns false if that is not possible. The reader's place is then undefined.
+    /// Reads the board. The next sequence of the reader is `due`: of each key that has a message at or above `due`, the reader gets the
+    /// newest one. Returns false if the board cannot be read. The reader's place is then undefined.
     pub(super) fn conflate(&mut self, due: u64) -> bool {
         let verdict = self.verdict_on_read();
         let Some(joining) = &mut self.joining else { return false };

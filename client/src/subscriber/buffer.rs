@@ -16,8 +16,8 @@ pub(super) struct Buffer(Box<[Line]>);
 struct Line([u8; 64]);
 
 impl Buffer {
-    /// Number of bytes for the largest record, or for a run of small records if that is more. Records are copied as
-    /// whole cache lines.
+    /// The number of bytes for the largest record. If a run of small records takes more, the number of bytes for the run. Records are
+    /// copied as whole cache lines.
     pub(super) fn room_for(header: &Header) -> usize {
         record_bytes(header.geometry.max_message).max(RUN) as usize
     }

@@ -24,13 +24,13 @@
 use super::Subscriber;
 use crate::wait::Wait;
 
-/// Number of empty polls at one place after which the publisher is not close. They take about half a microsecond.
+/// The number of empty polls at one place after which the publisher counts as far away. These polls take about half a microsecond.
 const CLOSE: u32 = 256;
 /// Number of messages in a measurement without pauses.
 const MEASURED: u64 = 128;
 /// Number of messages in a measurement with pauses.
 const TRIED: u64 = 512;
-/// Number of messages between a trial and the next measurement. It doubles after each trial in which pauses are not faster, up to
+/// The number of messages between a trial and the next measurement. If pauses were not faster in a trial, this number doubles, up to
 /// [`AGAIN_AT_MOST`].
 const AGAIN: u64 = 1 << 16;
 const AGAIN_AT_MOST: u64 = 1 << 22;
@@ -66,11 +66,11 @@ pub(super) struct Contention {
     /// Whether the publisher was close at the previous position.
     is_close: bool,
     state: State,
-    /// The sequence at which the state ends, while the publisher is close.
+    /// While the publisher is close: the sequence at which the state ends.
     until: u64,
     /// The sequence and the time at which the measurement began.
     began: (u64, u64),
-    /// Number of messages until the next measurement, after a trial in which pauses were not faster.
+    /// The number of messages until the next measurement. It counts after a trial in which pauses were not faster.
     again: u64,
 }
 
@@ -116,7 +116,8 @@ impl Contention {
         matches!(self.state, State::Trying { .. } | State::Pausing)
     }
 
-    /// Whether the state has lasted long enough. This is also true if the sequences began at 1 again, because `until` is then far ahead.
+    /// Whether the state has lasted long enough. Also true if the sequences began at 1 again, because `until` is then far above the
+    /// sequence.
     fn is_over(&self, next: u64) -> bool {
         self.until.wrapping_sub(next).wrapping_sub(1) >= AGAIN_AT_MOST
     }
@@ -142,7 +143,8 @@ impl Contention {
 }
 
 impl Subscriber {
-    /// Called after an empty poll. If polls keep the publisher from writing, this waits a little so that the publisher gets ahead.
+    /// Called after an empty poll. The polls of a reader can slow the publisher's stores. If they do, this waits a little, so that the
+    /// publisher gets ahead.
     #[inline(always)]
     pub(super) fn avoid_contention(&mut self) {
         if self.contention.is_close_at(self.reader.place().position) {
@@ -172,7 +174,7 @@ impl Subscriber {
 mod tests {
     use super::*;
 
-    /// A reader that catches up with the publisher again and again. The time is simulated.
+    /// A simulation of a reader that catches up with the publisher again and again. The time is simulated, too.
     struct Play {
         contention: Contention,
         sequence: u64,
@@ -185,8 +187,8 @@ mod tests {
             Self { contention: Contention::none(), sequence: 1, now_ns: 5, paused: 0 }
         }
 
-        /// Polls without a result, then receives one message, or 64 after a pause. A message takes `alone_ns`, or `after_pause_ns` after a
-        /// pause.
+        /// A simulated reader: it polls without a result, then receives one message, or 64 after a pause. A message takes `alone_ns`, or
+        /// `after_pause_ns` after a pause.
         fn turn(&mut self, polls: u32, alone_ns: u64, after_pause_ns: u64) {
             let now_ns = self.now_ns;
             let mut pauses = false;

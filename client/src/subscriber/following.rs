@@ -1,5 +1,5 @@
-//! Laps, takeovers and changes of the segment. This module finds the place where a subscriber continues after each, and withholds void
-//! messages.
+//! Laps, takeovers and changes of the segment. After each of these, this module finds the place where a subscriber continues. It also
+//! withholds messages that are not valid because their publisher was cut off.
 
 use super::past::Entered;
 use super::{Buffer, Doubt, Outcome, Resume, Subscriber};
@@ -17,11 +17,11 @@ use shmcast_layout::segment::{Access, Segment};
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-/// Time for which a reader pauses while it waits for a journal, or for the daemon that lends it.
+/// The time for which a reader pauses while it waits for a journal, or for the daemon that passes it the journal's files.
 const WAIT_FOR_FILES: Duration = Duration::from_micros(200);
 
 impl Subscriber {
-    /// Returns the event of a new epoch if the reader has skipped its record. The segment's state has this epoch.
+    /// Returns the event of a new epoch if the reader has skipped the record that announces it. The state in the segment has this epoch.
     pub(super) fn epoch_in_force(&mut self) -> Option<Outcome> {
         // While a new publisher is recovering, its record is still to come. A publisher that has closed is not reported any more.
         let (epoch, State::Active) = self.reader.state()? else { return None };
@@ -34,7 +34,8 @@ impl Subscriber {
         self.tell_epoch(epoch)
     }
 
-    /// Called when nothing is left to receive after a lap. If the record of a takeover was overwritten, returns the takeover's event now.
+    /// Called when nothing is left to receive after a lap. If the lap overwrote the record of a takeover, returns the event of the takeover
+    /// now.
     #[cold]
     pub(super) fn hidden_epoch(&mut self) -> Option<Outcome> {
         let state = self.reader.state();
@@ -70,20 +71,20 @@ impl Subscriber {
         (self.epoch, self.began_in) = (epoch, epoch);
     }
 
-    /// Whether there is a record to receive. The caller has loaded the segment's state before. Each record that was committed before this
-    /// state was stored is found.
+    /// Whether there is a record to receive. The caller has loaded the segment's state before. This finds each record that was committed
+    /// before that state was stored.
     pub(super) fn has_more(&self) -> bool {
         fence(Ordering::Acquire);
         self.reader.locator().is_ready(self.position())
     }
 
-    /// Stores the epoch. Returns the event only if the epoch of an earlier publisher was known.
+    /// Stores the epoch. Returns the event of a new epoch, but only if the epoch of an earlier publisher was known.
     fn tell_epoch(&mut self, epoch: u64) -> Option<Outcome> {
         let told = std::mem::replace(&mut self.epoch, epoch);
         (told > 0).then_some(Outcome::Other(Event::NewEpoch { epoch }))
     }
 
-    /// Called when the reader began at a sequence that was overwritten. Returns the lap with its loss.
+    /// Called when the reader began at a sequence that was already overwritten. Returns the event with the number of lost messages.
     #[cold]
     pub(super) fn begin(&mut self) -> Result<Option<Outcome>, RecvError> {
         let Some(sequence) = self.behind else { return Ok(None) };
@@ -92,8 +93,8 @@ impl Subscriber {
         self.skip()
     }
 
-    /// Continues after a lap, or at a sequence before everything in the ring. If there is a journal with the missing messages, continues
-    /// there. Then there is no event yet, and the caller polls again, because only the caller knows the buffer for the message.
+    /// Continues after a lap, or at a sequence older than everything in the ring. If a journal has the missing messages, continues there.
+    /// In that case there is no event yet, and the caller polls again, because only the caller knows the buffer for the message.
     #[cold]
     pub(super) fn skip(&mut self) -> Result<Option<Outcome>, RecvError> {
         if self.is_conflating() {
@@ -142,7 +143,7 @@ impl Subscriber {
         Ok(Some(Outcome::Other(Event::Lapped(Lapped { missed, resumed_at: self.next_sequence() }))))
     }
 
-    /// Whether the reader may just have jumped over the event of a new epoch.
+    /// Whether the reader may just have skipped the event of a new epoch.
     pub(super) fn doubt_after_jump(&self) -> Doubt {
         // The state is read after the jump. The state of any record that the jump skipped was set before that record
         // was committed.
@@ -152,13 +153,14 @@ impl Subscriber {
         if is_in_doubt { Doubt::Epoch } else { Doubt::None }
     }
 
-    /// The charter's verdict on a message that the caller read before this call. A channel that is a file is always open.
+    /// Returns what the charter says about a message that the caller read before this call. A channel that is a file has no charter, so its
+    /// messages are always valid.
     #[inline]
     pub(super) fn verdict_on_read(&self) -> Verdict {
         self.hosted.as_ref().map_or(Verdict::Open, |hosted| hosted.verdict_on_read())
     }
 
-    /// Whether no message of a strict channel may be returned, because its publisher was cut off or is about to be cut off.
+    /// Whether no message of a strict channel may be returned now. The reason is that its publisher was cut off, or is about to be cut off.
     pub(super) fn is_withheld(&self) -> bool {
         self.is_strict() && self.verdict_on_read() != Verdict::Open
     }
@@ -168,7 +170,7 @@ impl Subscriber {
         matches!(self.verdict_on_read(), Verdict::Cut { .. })
     }
 
-    /// Whether the record that was just read from a strict channel must not be returned now, or not at all.
+    /// Whether the record that was just read from a strict channel must be withheld, now or for good.
     #[inline]
     pub(super) fn withholds(&self, poll: &Poll) -> bool {
         if fault!("void_messages_are_handed_out") {
@@ -177,7 +179,7 @@ impl Subscriber {
         is_kept_back(self.verdict_on_read(), poll, || self.next_sequence())
     }
 
-    /// Called when no valid message is left here. Continues in the next segment if the daemon has sent it.
+    /// Called when no valid message is left in this segment. Continues in the next segment if the daemon has sent it.
     ///
     /// The daemon sends the next segment after the charter says that this generation has ended. So the segment must have arrived *before*
     /// the poll that found nothing. The first call only takes the segment, and the caller polls once more.
@@ -273,8 +275,8 @@ impl Subscriber {
     }
 }
 
-/// Whether a record that was just read must not be returned now, or not at all. `verdict` was loaded after the record was read. `next`
-/// returns the sequence after the record.
+/// Whether a record that was just read must be withheld, now or for good. `verdict` was loaded after the record was read. `next` returns
+/// the sequence after the record.
 #[inline]
 pub(super) fn is_kept_back(verdict: Verdict, poll: &Poll, next: impl FnOnce() -> u64) -> bool {
     match (verdict, poll) {
@@ -293,7 +295,7 @@ pub(super) fn is_kept_back(verdict: Verdict, poll: &Poll, next: impl FnOnce() ->
     }
 }
 
-/// The sequence that a reader expects in the next generation. `expected` is the sequence that it expected before.
+/// The sequence that a reader expects in the next generation. `expected` is the sequence that the reader expected before.
 pub(super) fn expected_in(generation: Generation, is_restart: bool, expected: u64) -> u64 {
     match is_restart {
         // A reader that joined after void messages expects a higher sequence than the generation's first.

@@ -18,12 +18,12 @@ impl Subscriber {
         self.gate.as_ref().map(|gate| gate.name())
     }
 
-    /// Stores the place of the next record in the gate's page. The subscriber has copied all records before this place, or will never copy
+    /// Stores the place of the next record in the gate's page. The subscriber has copied all records before this place, or no longer needs
     /// them.
     ///
-    /// - While the subscriber hands out the board, it stores the place from which it will continue.
+    /// - While the subscriber returns messages of the board, it stores the place from which it will continue.
     /// - While it reads the journal, or before it has reported a loss, it stores that it has no place in the ring. Otherwise the publisher
-    ///   would wait until the whole journal was replayed.
+    ///   would wait until the whole journal was read.
     #[inline]
     pub(super) fn note_passed(&self) {
         let Some(gate) = &self.gate else { return };
@@ -38,7 +38,7 @@ impl Subscriber {
         }
     }
 
-    /// Whether messages must be taken one by one, because each needs a check besides the one for the gate.
+    /// Whether messages must be returned one by one, because each one needs more checks than the one for the gate.
     #[inline]
     pub(super) fn checks_each(&self) -> bool {
         let is_only_gated = || {

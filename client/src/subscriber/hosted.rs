@@ -30,16 +30,16 @@ use std::collections::VecDeque;
 pub(super) struct Hosted {
     pub(super) attachment: Attachment,
     pub(super) charter: Charter,
-    /// The source of the journal, if the channel gets a journal later.
+    /// The source of the journal, for a channel that may get a journal later.
     pub(super) journal: Option<Origin>,
     /// The generation that the subscriber reads.
     pub(super) generation: Generation,
-    /// The segments in which the channel continues, in their order. Usually there is none, or one.
+    /// The segments in which the channel continues, in their order. Usually the list has one entry or none.
     pub(super) next: VecDeque<Successor>,
 }
 
 impl Hosted {
-    /// The verdict on a message that the caller read before this call.
+    /// Returns what the charter says about a message that the caller read before this call.
     #[inline]
     pub(super) fn verdict_on_read(&self) -> Verdict {
         self.charter.verdict_on_read(self.generation.generation)
@@ -59,21 +59,21 @@ impl Hosted {
         !self.next.is_empty() || self.attachment.has_moved()
     }
 
-    /// Whether the next segment has arrived and this one has ended. If the next segment has a new charter, the present charter no longer
-    /// counts.
+    /// Whether the next segment has arrived and this one has ended. If the next segment came with a new charter, the present charter no
+    /// longer counts.
     pub(super) fn may_go_on(&self) -> bool {
         let is_over = || matches!(self.verdict_on_read(), Verdict::Cut { .. });
         self.next.front().is_some_and(|next| next.charter.is_some() || is_over())
     }
 
-    /// Whether sequences begin at 1 again in the next segment, so that they belong to other messages there.
+    /// Whether sequences begin at 1 again in the next segment. If so, the same sequence means another message there.
     pub(super) fn is_restarted_next(&self) -> bool {
         let before = self.generation.generation;
         self.next.front().is_some_and(|next| next.charter.is_some() || next.generation.restarted > before)
     }
 
-    /// Searches for message `sequence` in the segments in which the channel continues. Returns `None` if it belongs to the current segment.
-    /// Otherwise returns its place, and the number of segments before its segment.
+    /// Searches for message `sequence` in the segments in which the channel continues. If it belongs to the current segment, returns
+    /// `None`. Otherwise returns its place, and how many segments come before the segment that has it.
     ///
     /// The reader does not move, so it keeps its place if the search fails.
     pub(super) fn find_ahead(&mut self, sequence: u64) -> Option<Result<(usize, Place), LocateError>> {

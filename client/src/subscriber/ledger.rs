@@ -1,7 +1,7 @@
 //! Counts the messages of each key that a conflating reader got. From these counts it computes how many messages were left out.
 //!
-//! A board counts the messages of each key. When the reader takes a message from the board, it notes the count of the message's key, and
-//! later adds the messages that it receives from the ring. The next time that it takes messages from the board, the difference is the
+//! A board counts the messages of each key. When the reader takes a message from the board, it notes the count of the message's key. Then
+//! it counts the messages of this key that it receives from the ring. When it next reads the board, the difference of the two counts is the
 //! number of messages that were left out. All memory is allocated when the reader opens.
 
 use crate::message::RecvError;
@@ -15,12 +15,12 @@ use std::hash::{BuildHasher as _, RandomState};
 #[derive(Debug, Clone, Copy, Default)]
 struct Row {
     identity: [u64; 2],
-    /// The sequence of the first message of the key since it got its slot on the board.
+    /// The sequence of the key's first message since the key got its slot on the board.
     born: u64,
-    /// Number of the key's messages from `born` on that this reader got, or that it reported as left out.
+    /// The number of the key's messages that this reader got or reported as left out. The count starts at `born`.
     given: u64,
-    /// The sequence of the key's first message after its last removal. The board may have forgotten the key in between. `given_again`
-    /// counts as `given` does, from this message on.
+    /// The sequence of the key's first message after the key was last removed. The board may have forgotten the key in between.
+    /// `given_again` counts as `given` does, but starts at this message.
     again: u64,
     given_again: u64,
     /// The sequence of the key's last message that this reader got, or that it reported as left out.
@@ -115,7 +115,8 @@ impl Ledger {
         true
     }
 
-    /// Number of messages of this key that the reader got or reported as left out. It counts from the same message as the board does.
+    /// The number of messages of this key that the reader got or reported as left out. The count starts at the same message as the board's
+    /// count.
     pub(super) fn given(&self, listed: &Listed) -> u64 {
         let Some(row) = self.place_of(listed.identity).1.map(|row| self.rows[row]) else {
             return 0;
@@ -134,7 +135,7 @@ impl Ledger {
         self.forgotten = 0;
     }
 
-    /// Returns the removal of the next key that the reader knows and that the board has forgotten. The payload is the key, with zeros
+    /// Returns a removal message for the next key that the reader knows and the board has forgotten. The payload is the key, with zeros
     /// before it.
     pub(super) fn next_forgotten(
         &mut self,
@@ -171,7 +172,7 @@ impl Ledger {
         self.index.fill(0);
     }
 
-    /// Computes the identities of all keys again, because each segment has a seed of its own.
+    /// Computes the hashes of all keys again, because each segment has a seed of its own.
     pub(super) fn rekey(&mut self, geometry: &Geometry) {
         self.index.fill(0);
         for row in 0..self.rows.len() {

@@ -65,7 +65,7 @@ use tags::Tags;
 pub use turns::{Lent, SelectError, Turns};
 use watch::Watch;
 
-/// Greatest number of messages that are returned before the reader page counts them.
+/// The greatest number of messages that the subscriber returns before it counts them on the reader page.
 const BATCH: usize = 64;
 
 /// Receives a channel's messages, in order, each one once.
@@ -100,8 +100,9 @@ pub struct Subscriber {
     /// The attachment to the daemon, if a daemon owns the channel.
     hosted: Option<Box<Hosted>>,
     wait: Wait,
-    /// Whether each message must be checked before it is returned. There are four reasons: the channel is strict, `tags` may leave it out,
-    /// the journal is read, or a gate's page must be updated. This is a copy of those fields' contents, in the line that each message uses.
+    /// Whether each message must be checked before it is returned. There are four reasons: the channel is strict, `tags` may leave the
+    /// message out, the journal is read, or a gate's page must be updated. This field repeats the contents of other fields, because it lies
+    /// in the cache line that each message uses.
     is_checked: bool,
     doubt: Doubt,
     /// Whether the last batch ended close to the publisher. It is set only with [`Wait::Burst`], which may then let the publisher get
@@ -117,21 +118,21 @@ pub struct Subscriber {
     // Cold fields.
     /// The sequence and the time from which [`Wait::Burst`] counts messages.
     burst_mark: (u64, u64),
-    /// The sequence after the last message that existed when [`Wait::Burst`] last let the publisher get ahead.
+    /// The sequence of the next message to come, at the time of the last pause of [`Wait::Burst`].
     burst_target: u64,
     resume: Resume,
     /// The epoch that the last event about the publisher reported.
     epoch: u64,
-    /// The epoch at the time of the last start or seek. It causes no event, even after a lap.
+    /// The epoch at the time of the last start or seek. This epoch is not reported as a new one, even after a lap.
     began_in: u64,
-    /// The sequence at which the reader should begin, if the ring no longer has it and has no record of this loss. The segment continues an
-    /// earlier one.
+    /// The sequence at which the reader should begin. It is set only if the ring no longer has that message and has no record of the loss.
+    /// This happens in a segment that continues an earlier one.
     behind: Option<u64>,
     segment: Segment,
     steps: Vec<Step>,
     /// Number of times that the channel has continued in another segment since this subscriber was opened.
     moves: u64,
-    /// The reason why there is no page although the builder requested one.
+    /// The reason for a missing reader page, if the builder requested one.
     page_refused: Option<io::Error>,
     /// The reader's end of parking, for a subscriber that was opened with [`Wait::Park`].
     parking: Option<Parking>,
@@ -150,7 +151,7 @@ pub struct Subscriber {
 
 const _: () = assert!(offset_of!(Subscriber, page) == 3 * 64, "what a message needs fills the third line");
 
-/// The reason why another event may come before the next one in the ring.
+/// The reason why another event may come before the ring's next event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Doubt {
     None,
@@ -429,11 +430,11 @@ impl Subscriber {
         (taken, is_over)
     }
 
-    /// Polls for the next event: once, or, if it `WAITS`, until there is one or the deadline has passed.
+    /// Polls for the next event. Without `WAITS`, it polls once. With `WAITS`, it polls until there is an event or the deadline has passed.
     ///
     /// All of this is one inline loop with one poll, which returns the two common results directly. So a message reaches the caller in
-    /// registers, and is never assembled in memory. If many readers share a core, each time slice uses few pages of code, and each page
-    /// causes a TLB miss.
+    /// registers, and is never assembled in memory. The code is also small. This matters if many readers share a core, because each page of
+    /// code then causes a TLB miss in each time slice.
     #[inline(always)]
     fn receive<const WAITS: bool>(
         &mut self,
@@ -466,7 +467,7 @@ impl Subscriber {
         }
     }
 
-    /// Whether only a record can be the next event: no daemon can move the channel to another segment, and no lap may have hidden a
+    /// Whether the next event can only be a record. If so, no daemon can move the channel to another segment, and no lap may have hidden a
     /// takeover.
     #[inline(always)]
     fn is_all_in_the_ring(&self) -> bool {

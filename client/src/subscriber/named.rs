@@ -1,5 +1,5 @@
-//! Detects that the file of the segment was removed, for example by a cleaner. Then new readers do not find the channel, and the next
-//! publisher makes another channel.
+//! Detects that the file of the segment was removed, for example by a cleanup program. New readers then do not find the channel, and the
+//! next publisher makes another channel.
 
 use super::{Outcome, Subscriber};
 use crate::directory::ChannelFiles;
@@ -10,8 +10,7 @@ use std::time::Duration;
 /// Pause between two checks. A check costs one system call.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The name of a segment. The segment's file itself is not kept open, because its owner could map it for writing through a descriptor of
-/// it.
+/// The name of a segment's file. The file itself is not kept open: through its descriptor, the owner could map it for writing.
 #[derive(Debug)]
 pub(super) struct Named {
     files: ChannelFiles,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// `ticks`.
 pub(super) const JOURNALS_VARIABLE: &str = "SHMCAST_JOURNALS";
 
-/// Time without progress of the recorder after which the caller gets an error.
+/// If the recorder makes no progress for this time, the caller gets an error.
 pub(super) const STALL: Duration = Duration::from_secs(2);
 /// Pause before the next search for a journal that was not found.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -25,8 +25,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum History {
-    /// The journal that the channel's daemon keeps. For a channel that is a file, it is the directory of the channel's name in
-    /// `$SHMCAST_JOURNALS`, if that variable is set, and if root, this user or the channel's owner owns the directory.
+    /// The journal that the channel's daemon keeps. If the channel is a file and `$SHMCAST_JOURNALS` is set, the journal is in that
+    /// directory, below the channel's name. Root, this user or the channel's owner must own the journal's directory.
     #[default]
     Auto,
     /// No source: overwritten messages are lost.
@@ -43,19 +43,19 @@ pub(super) struct Past {
     /// The caller's wait strategy, which is restored later.
     pub(super) wait: Wait,
     pub(super) waits_since: Option<Instant>,
-    /// Whether the reader has read the journal to its end after the recorder had ended.
+    /// Whether the reader has reached the end of the journal after the recorder had ended.
     pub(super) is_final: bool,
     /// The time before which the subscriber does not search for the journal again.
     again_at: Option<Instant>,
-    /// The time of the first unanswered request to the daemon, while the daemon does not answer.
+    /// The time of the first request that the daemon left unanswered. It has a value as long as the daemon does not answer.
     absent_since: Option<Instant>,
-    /// The sequence for which the subscriber searches for the journal, and the time at which this search began.
+    /// The sequence for which the subscriber searches for the journal, and the start time of this search.
     sought: Option<(u64, Instant)>,
     pub(super) told: Told,
 }
 
-/// The control records that were reported at the sequence due. Because of them, no record is reported again from the other source. The
-/// memory is allocated once, because live readers use it as well.
+/// The control records that were reported at the next sequence. Ring and journal may have the same records, so each one is reported only
+/// once. The memory is allocated once, because readers of the ring use it as well.
 #[derive(Debug)]
 pub(super) struct Told {
     due: u64,
@@ -83,7 +83,7 @@ impl Told {
         self.from_there.append(&mut self.from_here);
     }
 
-    /// Whether the control record that was just read has not been reported yet. Remembers it as reported.
+    /// Whether the control record that was just read has not been reported yet. If so, remembers it as reported.
     pub(super) fn note(&mut self, due: u64, control: ControlRecord) -> bool {
         if self.due != due {
             self.clear();
@@ -104,7 +104,7 @@ impl Told {
 
 #[derive(Debug, Clone)]
 pub(super) enum Origin {
-    /// A directory, and the users that may own it. The list is `None` if this user gave the directory.
+    /// A directory, and the users that may own it. If this user gave the directory, there is no list of users (`None`).
     Directory(PathBuf, Option<Vec<u32>>),
     Daemon(Client, String),
 }
@@ -151,7 +151,7 @@ impl Origin {
         matches!(self, Self::Directory(_, None))
     }
 
-    /// Refuses a directory that this user gave and that cannot be read. The directory need not contain a file yet.
+    /// Refuses a directory that this user gave and that cannot be read. The directory may still be empty.
     pub(super) fn check(&self) -> Result<(), JournalError> {
         match self {
             Self::Directory(path, None) => {
@@ -181,7 +181,7 @@ impl Past {
         self.origin
     }
 
-    /// Called when the channel restarts, because the journal so far belongs to another stream.
+    /// Called when the channel restarts, because the journal that was read belongs to another stream.
     pub(super) fn forget(&mut self) {
         (self.reader, self.again_at, self.sought) = (None, None, None);
         self.told.clear();
@@ -192,12 +192,12 @@ impl Past {
         (self.again_at, self.sought) = (Some(Instant::now() + AGAIN), None);
     }
 
-    /// Whether the daemon that lends the journal may be restarting.
+    /// Whether the daemon that passes the journal's files may be restarting.
     pub(super) fn is_waited_for(&self) -> bool {
         self.absent_since.is_some_and(|since| since.elapsed() < PATIENCE_FOR_DAEMON)
     }
 
-    /// Opens the journal of this stream, and waits for it. Returns an error if it is unknown whether there is one.
+    /// Opens the journal of this stream, and waits for it. Returns an error if this cannot find out whether there is a journal.
     pub(super) fn open_and_wait(
         &mut self,
         stream: StreamId,
@@ -216,9 +216,8 @@ impl Past {
         }
     }
 
-    /// Opens the journal of this stream. The result is [`Missing::NotYet`] if a daemon has just died, or if a stream has just begun,
-    /// because the recorder of a new stream begins the journal within some milliseconds. After `NotYet`, the caller calls this function
-    /// again later.
+    /// Opens the journal of this stream. Returns [`Missing::NotYet`] if a daemon has just died, or if a stream has just begun: its recorder
+    /// begins the journal within some milliseconds. After `NotYet`, the caller calls this function again later.
     pub(super) fn open(
         &mut self,
         stream: StreamId,

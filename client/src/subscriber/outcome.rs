@@ -1,4 +1,4 @@
-//! The event that is a call's result, before it borrows the buffer.
+//! The event that a call returns, before it borrows the buffer.
 
 use crate::message::{Event, Message};
 use shmcast_layout::ring::reader::Copied;

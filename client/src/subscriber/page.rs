@@ -1,4 +1,4 @@
-//! The page that a subscriber shows to tools. The page has its name exactly as long as its reader lives.
+//! The page that a subscriber shows to tools. The page has a name only as long as its reader lives.
 
 use crate::clock::Clock;
 use crate::directory::{ChannelFiles, Folder, unique};
@@ -20,7 +20,7 @@ use std::os::unix::fs::PermissionsExt;
 #[derive(Debug)]
 pub(super) struct Page {
     pub(super) page: ReaderPage,
-    /// The page's entry in a directory, until this value is dropped. A page from a daemon has none.
+    /// The page's entry in a directory. It is removed when this value is dropped. A page from a daemon has no entry.
     #[expect(dead_code, reason = "it is there to be dropped")]
     pub(super) shown: Option<Box<Shown>>,
 }
@@ -30,8 +30,8 @@ pub(super) struct Page {
 pub(super) struct Shown {
     pages: Folder,
     name: String,
-    /// The lock that proves that this reader lives. It belongs to another open file than the map, because a forked child shares the maps of
-    /// its parent.
+    /// The lock that proves that this reader lives. The lock and the map belong to two open files, because a forked child shares the maps
+    /// of its parent.
     lock: Held,
 }
 
@@ -71,8 +71,8 @@ fn is_refusal(e: &io::Error) -> bool {
     matches!(e.kind(), FileTooLarge | PermissionDenied | QuotaExceeded | ReadOnlyFilesystem | StorageFull)
 }
 
-/// Makes a page under a hidden name, and locks it. Only then it renames the page to its final name, because a page without a lock counts as
-/// dead.
+/// Makes a page under a hidden name, and locks it. Only after that, renames the page to its final name, because a page without a lock
+/// counts as dead.
 pub(super) fn show_page(
     files: &ChannelFiles,
     role: Role,

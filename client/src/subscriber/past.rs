@@ -31,7 +31,7 @@ use shmcast_layout::ring::locate::{LocateError, Place};
 use shmcast_layout::ring::reader::{Copied, Poll};
 use std::time::{Duration, Instant};
 
-/// The wait strategy of a reader of the journal when there is nothing to read. A journal gets no new data sooner.
+/// How a reader of the journal waits when there is nothing to read. A shorter wait would find no new data.
 const WAIT: Wait = Wait::Sleep(Duration::from_micros(200));
 
 /// The result of an attempt to continue in the journal.
@@ -184,13 +184,13 @@ impl Subscriber {
         if may_pass && self.may_wait_for_past() { Ok(None) } else { self.give_up_past() }
     }
 
-    /// Whether to wait for a journal that cannot be read now, because descriptors or memory may be short for a moment.
+    /// Whether to wait for a journal that cannot be read now. Descriptors or memory may be short only for a moment.
     fn may_wait_for_past(&mut self) -> bool {
         let Some(past) = &mut self.past else { return false };
         past.waits_since.get_or_insert_with(Instant::now).elapsed() < STALL
     }
 
-    /// The header of the journal's file that had the last event; `None` if the event came from the ring.
+    /// The header of the journal file that contained the last event; `None` if the event came from the ring.
     pub(crate) fn in_past(&self) -> Option<&FileHeader> {
         if self.doubt == Doubt::Past { self.past_reader()?.header() } else { None }
     }
@@ -228,14 +228,14 @@ impl Subscriber {
         }
     }
 
-    /// Remembers a control record that is about to be reported. Returns false if the record was already reported at this sequence from the
-    /// other source, because both the ring and the journal have it.
+    /// Remembers a control record that is about to be reported. Returns false if the record was already reported at this sequence. This
+    /// happens because both the ring and the journal have the record.
     pub(super) fn note_told(&mut self, control: ControlRecord) -> bool {
         let due = self.reader.place().sequence;
         self.past.as_mut().is_none_or(|past| past.told.note(due, control))
     }
 
-    /// Returns to the ring if the ring has the sequence due. With `with_room`, does so only if the reader would not be lapped again at
+    /// Returns to the ring if the ring has the next sequence. With `with_room`, does so only if the reader would not be lapped again at
     /// once.
     fn try_live(&mut self, with_room: bool) -> Result<Option<Outcome>, RecvError> {
         let due = self.reader.place().sequence;
@@ -259,8 +259,8 @@ impl Subscriber {
         Ok(self.go_on_in_ring(due, place))
     }
 
-    /// Whether a message belongs to the current segment. A void message may have the same sequence as a valid message in a later segment.
-    /// When a segment has ended, no message will ever be written at its end.
+    /// Whether a message belongs to the current segment. A message that is not valid may have the same sequence as a valid message in a
+    /// later segment. After the end of a segment, no message is ever written there.
     fn is_of_this_segment(&self, sequence: u64) -> bool {
         match self.verdict_on_read() {
             Verdict::Open => true,
@@ -321,7 +321,7 @@ impl Subscriber {
         Ok(Some(None))
     }
 
-    /// Whether the channel restarts in the next segment, and this next segment has arrived.
+    /// Whether the channel restarts in its next segment, and that segment has arrived.
     fn is_restarted(&mut self) -> bool {
         let is_next = |hosted: &mut Box<Hosted>| {
             hosted.look_ahead() && hosted.may_go_on() && hosted.is_restarted_next()
@@ -329,8 +329,8 @@ impl Subscriber {
         self.hosted.as_mut().is_some_and(is_next)
     }
 
-    /// Continues at `place`, which the ring has for the sequence due. It continues at the message itself, or after a gap that includes the
-    /// sequence.
+    /// Continues in the ring at `place`, where the ring has the next sequence. Either the message itself is there, or a gap that includes
+    /// its sequence.
     fn go_on_in_ring(&mut self, due: u64, place: Place) -> Option<Outcome> {
         if place.sequence != due {
             return self.go_on_in_a_gap(due, place);
@@ -352,7 +352,8 @@ impl Subscriber {
         Some(self.go_live())
     }
 
-    /// Called if a gap of the ring covers the sequence due. Continues after the gap, and reports its remaining sequences as missing.
+    /// Called if a gap in the ring includes the next sequence. Continues after the gap, and reports the remaining sequences of the gap as
+    /// missing.
     fn go_on_in_a_gap(&mut self, due: u64, place: Place) -> Option<Outcome> {
         self.reader.jump(place);
         let Poll::Control(ControlRecord::Gap { to, .. }) = self.reader.poll(self.buffer.payload_mut()) else {
@@ -406,8 +407,8 @@ impl Subscriber {
         Some(found.map(|(_, place)| place))
     }
 
-    /// Continues in a later segment, whose `oldest` message is newer than the one that is due. Returns `None` if the publisher was faster.
-    /// Then the next poll tries again.
+    /// Continues in a later segment whose message `oldest` is newer than the next one of this reader. Returns `None` if the publisher was
+    /// faster. Then the next poll tries again.
     fn skip_ahead(&mut self, due: u64, oldest: u64) -> Option<Outcome> {
         if !matches!(self.seek_ahead(oldest), Ok(true)) {
             return None;
@@ -422,7 +423,7 @@ impl Subscriber {
         Some(Outcome::Other(Event::Lapped(Lapped { missed, resumed_at })))
     }
 
-    /// Called if the sequence due is older than everything in the journal.
+    /// Called if the next sequence is older than everything in the journal.
     fn lose_to_retention(&mut self, missed: u64, resumed_at: u64) -> Result<Option<Outcome>, RecvError> {
         // The ring may have older messages than the journal.
         let due = self.reader.place().sequence;

@@ -1,4 +1,4 @@
-//! Many messages in one call, as whole records. Programs in other languages read them without a call for each message.
+//! Many messages in one call, as whole records. So programs in other languages need no call for each message.
 
 use super::{Buffer, Doubt, Outcome, Subscriber, note_latency};
 use crate::message::{Event, Message, RecvError};
@@ -41,7 +41,7 @@ pub struct Records {
     messages: usize,
     /// The sequence of the first message.
     first: u64,
-    /// The same as [`Message::conflated`]. A message of the board is the only one in its batch.
+    /// How many messages of the key were left out, as in [`Message::conflated`]. A message of the board is the only one in its batch.
     conflated: Option<u64>,
     event: Option<Event<'static>>,
 }
@@ -159,13 +159,13 @@ impl Records {
         self.bytes += bytes;
     }
 
-    /// Counts a message whose payload was copied to its position after the other records.
+    /// Counts a message. The caller has copied the message's payload to its position after the other records.
     fn push(&mut self, copied: &Copied) {
         put_header(self.room(), copied);
         self.add(1, record_bytes(copied.length as u64) as usize, copied.sequence);
     }
 
-    /// Copies a message into empty records. Its payload is at the start of `payload`.
+    /// Copies a message into an empty batch of records. The message's bytes are at the start of `payload`.
     fn copy(&mut self, copied: &Copied, payload: &[u8]) {
         self.buffer.make_room(copied.length);
         self.buffer.payload_mut()[..copied.length].copy_from_slice(&payload[..copied.length]);

@@ -1,4 +1,5 @@
-//! Finds the first message of a reader that begins with the oldest message, or at a time. It is in the ring, or in the older journal.
+//! Finds the first message of a reader that begins with the oldest message, or at a certain time. The message is in the ring or in the
+//! journal.
 
 use super::{Doubt, Subscriber};
 use crate::error::ChannelError;
@@ -15,33 +16,33 @@ pub enum Start {
     /// With the next message published.
     #[default]
     Latest,
-    /// With the oldest message in the channel's journal. Without a journal, with the oldest message in the ring that is not overwritten at
-    /// once.
+    /// Start with the oldest message in the channel's journal. If there is no journal, start with the oldest message in the ring that is
+    /// not about to be overwritten.
     Oldest,
-    /// With this message. If it has been overwritten and the channel's journal does not have it, the first event is
+    /// Start with this message. If it has been overwritten and the channel's journal does not have it, the first event is
     /// [`Event::Lapped`](crate::Event::Lapped) with the exact loss.
     Sequence(u64),
-    /// With the first message in the order of the stream that was published at this time of the wall clock or later. The search goes as far
-    /// back as the channel's journal and the ring.
+    /// Start with the first message, in the order of the stream, that was published at this time of the wall clock or later. The search
+    /// goes as far back as the channel's journal and the ring.
     ///
     /// If the clock was set back, messages with earlier times may follow, but no message of that time or later is left out. If a publisher
     /// stamps no times, all of its messages are read.
     ///
-    /// The journal has the wall clock of each moment. The ring has only the messages' ages, which are subtracted from the present wall
-    /// clock. If the journal and the ring give different places, the earlier place counts.
+    /// The journal has the wall clock of each moment. The ring has only the ages of messages, so the message times are computed from the
+    /// present wall clock. If the journal and the ring give different places, the earlier place counts.
     Time(SystemTime),
-    /// With the last key message in the ring or the channel's journal. A key message is, for example, a snapshot that later messages
+    /// Start with the last key message in the ring or the channel's journal. A key message is, for example, a snapshot that later messages
     /// change.
     ///
     /// - If the key message has been overwritten, and the journal does not have it, the first event is
     ///   [`Event::Lapped`](crate::Event::Lapped) with the exact loss.
     /// - If there has been no key message, this is the same as [`Oldest`](Self::Oldest).
     ///
-    /// Cost: if the ring has had no key message yet, the reader searches the journal backwards, with one read for each sealed file.
+    /// Cost: if the ring has had no key message yet, the reader searches the journal backwards, with one read for each finished file.
     Key,
-    /// With the channel's board: the newest message of each key, in the order of their sequences, then [`Event::Live`](crate::Event::Live),
-    /// then every later message. No message is missing or comes twice, however fast the publisher is. `open` allocates the reader's memory
-    /// for this.
+    /// Start with the channel's board: the newest message of each key, in the order of their sequences, then
+    /// [`Event::Live`](crate::Event::Live), then every later message. No message is missing and none comes twice, however fast the
+    /// publisher is. `open` allocates the reader's memory for this.
     ///
     /// Keys that were removed are left out. If the newest message of a key is too large for the board, an
     /// [`Event::Lapped`](crate::Event::Lapped) before `Live` counts the message as missed. A channel without a board is an error. Cost:
@@ -57,7 +58,7 @@ impl Subscriber {
         self.begin_in_past(due, |files| Reader::open(files, 1))
     }
 
-    /// Begins at the place where `open` opens a reader of the journal, if that is before `oldest`, the first sequence in the ring.
+    /// Begins at the place in the journal that `open` finds, if this place is before `oldest`, the first sequence in the ring.
     fn begin_in_past(
         &mut self,
         oldest: u64,
@@ -82,14 +83,14 @@ impl Subscriber {
         })
     }
 
-    /// Returns the sequence of the first message of this time or later in the journal, if the journal has one.
+    /// Returns the sequence of the journal's first message of this time or later. Returns `None` if the journal has no such message.
     fn time_in_journal(&mut self, time_ns: u64) -> Result<Option<u64>, ChannelError> {
         let reader = self.open_journal(|files| Reader::open_at_time(files, time_ns))?;
         Ok(reader.filter(|reader| !reader.is_between_frames()).map(|reader| reader.due()))
     }
 
-    /// Begins at the first message of this time or later. The journal says which message this is if the ring does not reach back so far, or
-    /// if the clock was set back since.
+    /// Begins at the first message of this time or later. The journal decides which message this is, if the ring does not reach back so far
+    /// or the clock was set back since.
     pub(super) fn begin_at_time(&mut self, time: SystemTime) -> Result<(), ChannelError> {
         let time_ns = since_1970_ns(time);
         let oldest = self.next_sequence();
@@ -108,8 +109,8 @@ impl Subscriber {
         }
     }
 
-    /// Begins at the last key message in the journal, if it is older than everything in the ring. If there is no key message, begins with
-    /// the oldest message.
+    /// Begins at the last key message in the journal, if this message is older than everything in the ring. If there is no key message,
+    /// begins with the oldest message.
     pub(super) fn begin_with_key(&mut self) -> Result<(), ChannelError> {
         let due = self.next_sequence();
         self.begin_in_past(due, Reader::open_at_last_key)

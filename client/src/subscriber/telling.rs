@@ -1,4 +1,4 @@
-//! Polls that are not time-critical. This module decides which event the caller gets for the result of a poll.
+//! The part of polling that is not time-critical. This module decides which event the caller gets for the result of a poll.
 
 use super::{Doubt, Outcome, Subscriber, note_latency};
 use crate::message::{Event, RecvError};
@@ -28,15 +28,15 @@ impl Subscriber {
         }
     }
 
-    /// Makes the event that is a call's result, which borrows the buffer.
+    /// Makes the event that a call returns. The event borrows the buffer.
     #[inline]
     pub(super) fn lend(&self, outcome: Outcome) -> Event<'_> {
         outcome.into_event(self.buffer.payload())
     }
 
-    /// Does the same as [`receive`](Self::receive) without a wait, where speed does not matter. It skips records that cause no event, but
-    /// does not move to another ring. So the facts that a caller knows about this ring, such as its clock, apply to all events that it
-    /// takes in a row.
+    /// Does the same as [`receive`](Self::receive) without a wait, for uses where speed does not matter. Skips records that cause no event,
+    /// but does not move to another ring. So the properties that a caller knows of this ring, such as its clock, apply to all events that
+    /// the caller takes in a row.
     #[inline(never)]
     pub(super) fn poll(&mut self) -> Result<Option<Outcome>, RecvError> {
         self.check_process()?;
@@ -127,7 +127,7 @@ impl Subscriber {
         }
     }
 
-    /// Records the key of a message, if this reader conflates and the message was accepted. Its payload is in `buffer`, or in this
+    /// Counts the message for its key, if this reader conflates and the message was accepted. The payload is in `buffer`, or in this
     /// subscriber's own buffer.
     #[inline(always)]
     fn track_if_taken(&mut self, poll: Poll, before: Place, buffer: Option<&[u8]>) {
@@ -141,8 +141,8 @@ impl Subscriber {
         }
     }
 
-    /// Accepts the result of a poll, unless the charter withholds it. If it is withheld, the reader goes back to the place `before` the
-    /// poll.
+    /// Accepts the result of a poll, unless the charter says that the record must be withheld. In that case, the reader goes back to the
+    /// place `before` the poll.
     #[inline]
     pub(super) fn admit(
         &mut self,
@@ -230,7 +230,8 @@ impl Subscriber {
         }
     }
 
-    /// Whether the channel is strict: each publisher has a generation of its own, so messages may be void.
+    /// Whether the channel is strict: each publisher has a generation of its own, and the messages of a publisher that was cut off are not
+    /// valid.
     pub(super) fn is_strict(&self) -> bool {
         self.hosted.as_ref().is_some_and(|hosted| hosted.generation.strict)
     }

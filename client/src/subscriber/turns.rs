@@ -1,4 +1,4 @@
-//! Receives from several subscribers, which the caller lends for each call.
+//! Receives from several subscribers. The caller lends them for each call.
 //!
 //! The subscribers are polled one after another, and a wait waits for all of them. A wait that sleeps works as for one subscriber
 //! (`waiting`), with one difference: all subscribers first announce the position at which they sleep, and then all are polled once more.
@@ -13,7 +13,8 @@ use std::io;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// The error of one subscriber of a [`Select`](crate::Select), which can receive nothing more. The next call continues with the others.
+/// The error of one subscriber of a [`Select`](crate::Select). This subscriber can receive nothing more. The next call continues with the
+/// other subscribers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("subscriber {index} of the select: {source}")]
 pub struct SelectError {
@@ -324,8 +325,9 @@ impl Turns {
         Ok(None)
     }
 
-    /// Decides how to wait for the next event. Called after a poll that found nothing. Before it returns [`Rest::Nap`], every subscriber
-    /// that can be woken has announced the position at which it sleeps, has been polled once more, and has rung for the waker.
+    /// Decides how to wait for the next event. Called after a poll that found nothing. Before this returns [`Rest::Nap`], it does three
+    /// things for every subscriber that can be woken: announces the position at which the subscriber sleeps, polls it once more, and rings
+    /// for the waker.
     #[cold]
     fn rest<S: Lent + ?Sized>(&mut self, subscribers: &mut S) -> Result<Rest, SelectError> {
         if let Some(found) = look(subscribers)? {
@@ -399,7 +401,7 @@ fn look<S: Lent + ?Sized>(subscribers: &mut S) -> Result<Option<Found>, SelectEr
     Ok(None)
 }
 
-/// A nap of all subscribers. It ends when this value is dropped, even if the wait is cancelled.
+/// A nap of all subscribers. The nap ends when this value is dropped. This is also true if the wait is cancelled.
 struct Nap<'a, S: Lent + ?Sized>(&'a Turns, &'a S);
 
 impl<S: Lent + ?Sized> Drop for Nap<'_, S> {

@@ -87,8 +87,8 @@ impl Subscriber {
         Ok(outcome.map(|outcome| outcome.into_event(buffer)))
     }
 
-    /// Called after a poll that found nothing. Waits a little, by the user's strategy. The wait ends with an event that polls do not find,
-    /// or with `None` after the deadline. A message is copied to `out`, or to this subscriber's buffer.
+    /// Called after a poll that found nothing. Waits a little, by the user's strategy. Returns an event that polls do not find, or `None`
+    /// after the deadline. Copies a message to `out`, or to this subscriber's buffer.
     #[inline(always)]
     pub(super) fn idle(
         &mut self,
@@ -116,7 +116,7 @@ impl Subscriber {
         if is_time_to_look { self.look_up(deadline) } else { Ok(ControlFlow::Continue(())) }
     }
 
-    /// Makes the checks that polls do not make. Ends the wait if they find an event, or if the deadline has passed.
+    /// Makes the checks that polls do not make. If they find an event, or if the deadline has passed, ends the wait.
     #[inline(never)]
     fn look_up(&mut self, deadline: Option<Instant>) -> Result<ControlFlow<Option<Outcome>>, RecvError> {
         let outcome = self.look()?;
@@ -124,7 +124,7 @@ impl Subscriber {
         Ok(if is_over { ControlFlow::Break(outcome) } else { ControlFlow::Continue(()) })
     }
 
-    /// Called when this reader is close to the publisher. If messages arrive in a burst, waits so that the publisher gets ahead.
+    /// Called when this reader is close to the publisher. If messages arrive in a burst, waits until the publisher is further ahead.
     #[inline(never)]
     pub(super) fn pause_after_burst(&mut self) {
         self.came_close = false;
@@ -146,14 +146,14 @@ impl Subscriber {
         self.burst_target = next.saturating_add(self.reader.lag());
     }
 
-    /// Whether to let the publisher get ahead before the reader takes more messages. The publisher must be close, and the reader must have
-    /// taken all messages that existed when the publisher last got ahead. So no message waits for more than one pause.
+    /// Whether to wait until the publisher is further ahead, before the reader takes more messages. This is so if the publisher is close,
+    /// and the reader has taken all messages that existed after the last such wait. So no message waits for more than one pause.
     #[inline]
     pub(super) fn is_close_in_a_burst(&self) -> bool {
         self.reader.lag() < BURST_CLOSE && self.next_sequence() >= self.burst_target
     }
 
-    /// Waits as [`idle`](Self::idle) does until the wait has ended, for a reader that parks.
+    /// Does the same as [`idle`](Self::idle) until the wait has ended. It is for a reader that parks.
     #[cold]
     fn sleep_for(
         &mut self,
@@ -202,8 +202,8 @@ impl Subscriber {
         }
     }
 
-    /// Called after a poll that found nothing. Decides how to wait. Before it returns [`Rest::Nap`], the reader has announced the position
-    /// at which it sleeps, has polled once more, and has rung for the waker.
+    /// Called after a poll that found nothing. Decides how to wait. Before this returns [`Rest::Nap`], the reader announces the position at
+    /// which it sleeps, polls once more, and rings for the waker.
     #[cold]
     pub(super) fn rest(&mut self, out: Option<&mut [u8]>) -> Result<Rest, RecvError> {
         if let Some(outcome) = self.look()? {
@@ -226,8 +226,8 @@ impl Subscriber {
         Ok(found?.map_or(Rest::None, Rest::Found))
     }
 
-    /// Announces that this reader will sleep until something arrives. Returns whether a waker will wake it. The caller must poll once more
-    /// after this.
+    /// Announces that this reader will sleep until something arrives. Returns whether a waker will wake the reader. After this call, the
+    /// caller must poll once more.
     pub(super) fn lie_down(&mut self) -> bool {
         let (position, is_watched) = (self.position(), self.is_registered() == Some(true));
         let is_in_the_ring = !self.is_elsewhere();

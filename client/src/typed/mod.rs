@@ -60,7 +60,7 @@ pub use subscriber::{Event, Iter, RecvError, Subscriber};
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// There are bytes after the value, so the message has another type.
+    /// There are bytes after the value, so the message does not have the requested type.
     #[cfg(feature = "serde")]
     #[error("message {sequence} has {left} B behind the value: publisher and reader disagree on the schema")]
     Trailing {

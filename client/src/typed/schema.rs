@@ -13,8 +13,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// A type that a channel's messages may have, with a number and a name.
 ///
-/// The publisher that makes a channel writes `ID` and `NAME` into it. Each publisher or subscriber that opens the channel compares both.
-/// Neither is computed from the type. Change them whenever the meaning of the type's bytes changes, such as when a field is added.
+/// The publisher that makes a channel writes `ID` and `NAME` into the channel. Each publisher or subscriber that opens the channel compares
+/// both. Neither of them is computed from the type. Change them whenever the meaning of the type's bytes changes, such as when a field is
+/// added.
 pub trait Schema {
     /// The number of the schema, by which programs distinguish schemas. It must not be 0.
     const ID: u64;
@@ -39,8 +40,8 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// Plain old data: a message is the value's own bytes. Both ends must have the same layout of the type:
-/// `#[repr(C)]`, the same word size and the same byte order.
+/// Plain old data: a message consists of the value's own bytes. Both ends must have the same layout of the type: `#[repr(C)]`, the same
+/// word size and the same byte order.
 #[cfg(feature = "pod")]
 #[derive(Debug, Clone, Copy)]
 pub struct Pod;
@@ -64,7 +65,7 @@ impl<T: FromBytes + IntoBytes + Immutable> Codec<T> for Pod {
     }
 }
 
-/// Any serde type: a message is the value in the postcard format.
+/// Any type of serde. A message contains the value in the postcard format.
 #[cfg(feature = "serde")]
 #[derive(Debug, Clone, Copy)]
 pub struct Serde;
@@ -91,8 +92,8 @@ pub(super) fn schema<T: Schema>() -> SchemaId {
     SchemaId { id: T::ID, name: T::NAME.to_owned() }
 }
 
-/// Withholds messages of another type. The next segment of a channel may have another type, and so may a file of its journal. `checked` is
-/// the last ring whose schema matched.
+/// Withholds messages of another type. The next segment of a channel may have another type, and so may a file of the channel's journal.
+/// `checked` is the last ring whose schema matched.
 #[inline]
 pub(super) fn check<T: Schema>(
     subscriber: &crate::Subscriber,

@@ -1,4 +1,5 @@
-//! Decides how long a gate may be refused to a bridge. This happens when the bridge has lost its channel and attaches to the next one.
+//! Decides for how long a bridge tries to take its gate again. This matters when the bridge has lost its channel and attaches to the next
+//! one.
 
 use shmcast::ChannelError;
 use shmcast::control::RefusalCode;
@@ -6,8 +7,8 @@ use shmcast::control::RefusalCode;
 use crate::proto::SECOND_NS;
 use crate::spec::BridgeSpec;
 
-/// The longest time for which a gate may be refused, in nanoseconds. Meanwhile the next publisher may still create the gate, or the system
-/// may release the lock of its last reader.
+/// The longest time for which a gate may be refused, in nanoseconds. In this time, the next publisher may create the gate, or the system
+/// may release the lock of the gate's last reader.
 const PATIENCE_NS: u64 = 2 * SECOND_NS;
 
 /// Measures how long the gate has been refused to a bridge that attaches again.

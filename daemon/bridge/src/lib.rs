@@ -121,7 +121,7 @@ pub enum BridgeError {
     Start(io::Error),
 }
 
-/// Returns the hint to raise `payload_bytes` to `bytes`. Returns an empty text if no datagram can be that large.
+/// Returns a text that advises a higher `payload_bytes`, namely `bytes`. If no datagram can be that large, the text is empty.
 fn larger_packet(bytes: u64) -> String {
     match bytes <= MAX_DATAGRAM_BYTES as u64 {
         true => format!(", or raise payload_bytes to {bytes} if the network's MTU allows"),

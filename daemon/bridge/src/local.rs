@@ -11,7 +11,7 @@ use super::times::OriginTimes;
 pub struct Local {
     /// `None` between the end of a session and the beginning of the next.
     pub publisher: Option<Publisher>,
-    /// Decides the times of the messages: those of the origin, or those of this host.
+    /// Decides which times messages get: those of the host where they were published, or those of this host.
     pub times: OriginTimes,
     /// The error after which the channel accepts no more messages.
     pub error: Option<String>,
@@ -39,8 +39,8 @@ impl Local {
         Local { publisher: Some(publisher), times, error: None, counts: LocalCounts::default() }
     }
 
-    /// Publishes one message. If earlier messages have not arrived, this first reports them to readers as lost. A message that the channel
-    /// already has is left out. Does nothing while the channel is closed.
+    /// Publishes one message. If earlier messages have not arrived, first reports them to readers as lost. Leaves out a message that the
+    /// channel already has. Does nothing while the channel is closed.
     #[inline]
     pub fn publish(&mut self, sequence: u64, data: &[u8], meta: Meta) {
         self.skip_to(sequence);
@@ -70,7 +70,7 @@ impl Local {
         }
     }
 
-    /// Reports to readers that those messages before `next` that have not arrived will never arrive.
+    /// Reports to readers that the messages before `next` that have not arrived will never arrive.
     #[inline]
     pub fn skip_to(&mut self, next: u64) {
         let Some(publisher) = &mut self.publisher else { return };

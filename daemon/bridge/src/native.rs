@@ -1,4 +1,4 @@
-//! Shared code of all threads with native lines. It reads the keys file, and makes and opens packets in buffers of its own.
+//! Code that all threads with native lines share. It reads the keys file, and makes and opens packets in its own buffers.
 
 use std::io;
 use std::path::Path;
@@ -79,13 +79,13 @@ pub(super) fn random_sender() -> Result<u64, BridgeError> {
 #[derive(Debug, Default)]
 pub struct KeysSeen {
     version: u64,
-    /// When the next key begins to seal, in nanoseconds since 1970.
+    /// The time from which the next key seals packets, in nanoseconds since 1970.
     due_ns: u64,
 }
 
 impl KeysSeen {
-    /// Returns the keys if they have changed since the last call, or if the next key has begun to seal. The inner `None` means that there
-    /// are no keys.
+    /// Returns the keys if they have changed since the last call, or if another key seals packets from now on. The inner `None` means that
+    /// there are no keys.
     pub fn changed(&mut self, keys: &Keys) -> Option<Option<Keyring>> {
         let (version, now_ns) = (keys.version.load(Ordering::Acquire), wall_ns());
         if version == self.version && now_ns < self.due_ns {
@@ -106,11 +106,12 @@ pub(super) enum Part {
     Receiver,
     /// A server opens packets of receivers.
     Server,
-    /// An egress opens packets of the other egresses of its stream.
+    /// The keys for a sending end (egress). It opens the packets of the other sending ends of its stream.
     Egress,
 }
 
-/// Makes and opens the packets of one thread. It numbers and seals the packets that the thread sends, and opens those that it receives.
+/// Makes and opens the packets of one thread. It numbers and seals the packets that the thread sends, and opens the packets that the thread
+/// receives.
 #[derive(Debug)]
 pub(super) struct Codec {
     sealer: Sealer,
@@ -179,7 +180,7 @@ impl Codec {
         sealer.finish(buffer, (kind, is_repair), about, body)
     }
 
-    /// Returns what an answer is made from: the opened packet, the sealer, and a buffer.
+    /// Returns the parts from which an answer is made: the opened packet, the sealer, and a buffer.
     pub(super) fn parts(&mut self, size: usize) -> (&[u8], &mut Sealer, &mut [u8]) {
         (&self.scratch[..size], &mut self.sealer, &mut self.out)
     }

@@ -1,5 +1,5 @@
-//! A list of the sessions that began on this host. No bridge of this host receives such a session, because a feed that returns to its first
-//! host has gone in a circle.
+//! A list of the sessions that began on this host. No bridge of this host receives such a session: a feed that returns to its first host
+//! would run in a circle.
 //!
 //! The bridges of one daemon share this list. They use it only when a session begins, which is rare. A feed that is relayed from host to
 //! host keeps its session, so the first host recognises a circle of any length.
@@ -9,7 +9,7 @@ use shmcast::Header;
 use shmcast::hosting::fault;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The most sessions in the list. The oldest ones are removed first. Each channel that is replaced begins a session.
+/// The limit for the sessions in the list. Beyond it, the oldest ones are removed. Each channel that is replaced begins a session.
 const MAX_SESSIONS: usize = 4_096;
 
 /// Returns the identity of a run. A run is a stream during the lifetime of its memory. Each session belongs to one run.
@@ -51,8 +51,8 @@ impl Origins {
         self.sessions().iter().any(|(known, _)| *known == session)
     }
 
-    /// Returns the session of this tag under which `ring` was sent. If there is none, the error is the lowest epoch that the ring's session
-    /// may have. So no two rings share a session, even if one is made right after the other or the clock goes back.
+    /// Returns the session of this tag under which `ring` was sent. If there is none, returns as the error the lowest epoch that the ring's
+    /// session may have. So no two rings share a session, even if one is made right after the other or the clock goes back.
     ///
     /// # Errors
     /// The lowest epoch, if `ring` was not sent under this tag.

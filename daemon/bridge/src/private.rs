@@ -25,7 +25,7 @@ pub fn problem(file: &Metadata) -> Option<String> {
     problem_of(file.mode(), file.uid(), geteuid().as_raw())
 }
 
-/// The same as [`problem`], for a file with this mode and owner, and a process of this user.
+/// Does the same as [`problem`], for a file with this mode and owner and a process of this user.
 fn problem_of(mode: u32, owner: u32, user: u32) -> Option<String> {
     if ![0, user].contains(&owner) {
         return Some(format!(

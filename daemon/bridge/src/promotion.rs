@@ -25,8 +25,8 @@ pub fn most_after(next: u64) -> u64 {
     next.saturating_add(2 * FURTHER).min(MAX_SEQUENCE - 1)
 }
 
-/// Returns the first sequence after the promotion's gap. The channel's messages are known up to `known`. `below` is the reserve of its
-/// journal.
+/// Returns the first sequence after the gap that a promotion makes. The channel's messages are known up to `known`. `below` is the reserve
+/// of the channel's journal.
 ///
 /// # Errors
 /// [`PromoteError::BeyondJournal`] if the reserve is too low.

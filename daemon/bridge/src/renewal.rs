@@ -36,7 +36,7 @@ pub(super) struct Renewal {
 }
 
 impl Renewal {
-    /// Returns the new sockets, each with the number of its line. Costs one atomic swap if there are none.
+    /// Returns the new sockets, each with the number of its line. If there are none, costs one atomic swap.
     pub(super) fn take(&self) -> Vec<(usize, UdpSocket)> {
         if !self.is_there.swap(false, Ordering::Acquire) {
             return Vec::new();
@@ -83,8 +83,8 @@ impl Watch {
         self.lines.is_empty()
     }
 
-    /// Watches the lines until `is_over`. `renew` must open a line's new sockets and pass them to the bridge. `tend` is called for each
-    /// line of the spec after each lookup, if the line's interface exists.
+    /// Watches the lines until `is_over` is true. `renew` must open a line's new sockets and pass them to the bridge. After each lookup,
+    /// `tend` is called for each line of the spec whose interface exists.
     pub(super) fn run(
         mut self,
         mut renew: impl FnMut(usize, &LineSpec) -> Result<(), SocketError>,
@@ -120,7 +120,7 @@ impl Watch {
 struct Heard {
     datagrams: u64,
     since: Instant,
-    /// The progress of the feed when the line last received a datagram.
+    /// The progress of the feed at the time when the line last received a datagram.
     feed: (u64, u64),
     /// The silence after which the group is joined again.
     limit: Duration,

@@ -51,7 +51,7 @@ pub(super) struct StateFile {
 }
 
 impl StateFile {
-    /// Opens the file, or creates it. Returns its newest complete record, if there is one.
+    /// Opens the file, or creates it. If there is a complete record in the file, returns the newest one.
     pub(super) fn open(path: &Path) -> io::Result<(StateFile, Option<Progress>)> {
         let file = open(path)?;
         let newest =
@@ -67,8 +67,8 @@ impl StateFile {
         self.renewed
     }
 
-    /// Creates the file again if its name is gone or belongs to another file. Writes it again if the last write failed. Returns once the
-    /// disk has `progress`.
+    /// Creates the file again if its name is gone or belongs to another file. Writes the file again if the last write failed. Returns when
+    /// `progress` is safe on the disk.
     pub(super) fn keep(&mut self, progress: &Progress) -> io::Result<()> {
         let is_lost = !self.has_name()?;
         if !is_lost && !self.is_behind {
@@ -107,13 +107,14 @@ impl StateFile {
         self.begun.filter(|begun| begun.session == session).map(|begun| begun.next)
     }
 
-    /// Writes a session, whose first message is `begin`. Call this before the session's first packet. Returns once the disk has it.
+    /// Writes a session, whose first message is `begin`. Call this before the session's first packet. Returns when the record is safe on
+    /// the disk.
     pub(super) fn write_begin(&mut self, progress: &Progress, begin: u64) -> io::Result<()> {
         (self.begun, self.is_behind) = (Some(Progress { next: begin, ..*progress }), true);
         self.keep(progress)
     }
 
-    /// Overwrites the older slot. With `sync`, returns once the disk has the record.
+    /// Overwrites the older slot. With `sync`, returns when the record is safe on the disk.
     pub(super) fn write(&mut self, progress: &Progress, sync: bool) -> io::Result<()> {
         self.keep(progress)?;
         self.is_behind = true;

@@ -10,7 +10,7 @@ pub trait Table: Sized + 'static {
 /// One counter of a table.
 #[derive(Debug)]
 pub struct Field<T: 'static> {
-    /// The meaning of the counter: the lines of its comment, each with the space before it.
+    /// The meaning of the counter. It consists of the lines of the counter's comment, each with the space before the text.
     pub help: &'static str,
     /// The form in which metrics show the counter; `None` if they do not show it.
     pub metric: Option<Metric>,
@@ -25,7 +25,7 @@ pub struct Metric {
     pub kind: &'static str,
     /// The name of the metric's family, without the prefix that the families of all bridges have.
     pub name: &'static str,
-    /// The label that distinguishes this metric from others of its family, and the label's value; `None` if the family has only this
+    /// The label that distinguishes this metric from others of its family, and the value of this label. `None` if the family has only this
     /// metric.
     pub label: Option<(&'static str, &'static str)>,
 }

@@ -15,13 +15,14 @@ use super::waiting::Choice;
 /// The time between two updates of the shown counters, in nanoseconds.
 pub const SHOW_EVERY_NS: u64 = 10_000_000;
 
-/// The number of polls that find nothing before a thread sleeps, if it may sleep.
+/// The number of polls without a result after which a thread sleeps, if it may sleep.
 const POLLS_BEFORE_SLEEP: u32 = 32;
 /// The shortest sleep of a thread that no other thread wakes, in nanoseconds.
 const SHORTEST_SLEEP_NS: u64 = 20_000;
-/// The longest sleep of a thread that no other thread wakes, in nanoseconds. A message is late by at most this and one wake-up.
+/// The longest sleep of a thread that no other thread wakes, in nanoseconds. A message is late by at most this time and one wake-up.
 const LONGEST_SLEEP_NS: u64 = 500_000;
-/// A sleep is at most the silence so far divided by this. So it delays a message only by a small part of the silence before it.
+/// A sleep is at most the silence so far divided by this number. So a sleep delays a message only by a small part of the silence before the
+/// message.
 const SILENCE_SHARE: u64 = 8;
 
 /// The bridge's own clock. It counts nanoseconds since its start, and is never 0.
@@ -50,10 +51,10 @@ pub fn wall_ns() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
 }
 
-/// Tries whether a thread can be pinned to this CPU.
+/// Checks whether a thread can be pinned to this CPU.
 ///
 /// # Errors
-/// [`BridgeError`] if it cannot.
+/// [`BridgeError`] if no thread can be pinned to it.
 pub fn try_cpu(cpu: Option<usize>) -> Result<(), BridgeError> {
     if cpu.is_some() {
         let _ = spawn("try-cpu", cpu, || ())?.join();
@@ -61,7 +62,7 @@ pub fn try_cpu(cpu: Option<usize>) -> Result<(), BridgeError> {
     Ok(())
 }
 
-/// Starts a thread, pins it, and runs `body` in it. Returns once the thread is pinned, or has failed to be pinned.
+/// Starts a thread, pins it to its CPU, and runs `body` in it. Returns when the thread is pinned, or could not be pinned.
 ///
 /// # Errors
 /// [`BridgeError`]. After an error the thread does not run.
@@ -131,7 +132,7 @@ impl Threads {
 pub struct Idle {
     choice: Choice,
     polls: u32,
-    /// When the last sleep began, in nanoseconds; 0 if the thread has polled since.
+    /// The time at which the last sleep began, in nanoseconds; 0 if the thread has polled since then.
     slept_ns: u64,
     pace: Pace,
 }

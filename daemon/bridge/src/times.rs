@@ -13,10 +13,10 @@ use super::socket::RefusedSettings;
 use super::spec::{ReceiveSpec, TimeMode};
 use super::thread::wall_ns;
 
-/// If two readings of the channel's clock are closer than this, in nanoseconds, the reading of the other clock between them is exact
-/// enough.
+/// If two readings of the channel's clock are less than this apart, the reading of the wall clock between them is exact enough. The unit is
+/// nanoseconds.
 const CLOSE_NS: u64 = 1_000;
-/// The most times that both clocks are read, until the readings are close.
+/// The limit for repeated readings. Both clocks are read again until the readings are close together, but at most this often.
 const READINGS: usize = 8;
 
 /// One moment on both clocks.
@@ -70,13 +70,14 @@ impl Moment {
     }
 }
 
-/// Returns the error of this host's clock in the form of a pulse: [`UNSYNCHRONISED`] if the system does not report it.
+/// Returns the error of this host's clock in the form that packets to receivers have. The value is [`UNSYNCHRONISED`] if the system does
+/// not report an error.
 pub fn own_error_ns() -> u32 {
     let error_ns = clock::error_ns().ok().flatten();
     error_ns.and_then(|error_ns| u32::try_from(error_ns).ok()).unwrap_or(UNSYNCHRONISED)
 }
 
-/// Adds a refusal if the system does not report the error of its clock. Call this at the start; later reads add none.
+/// Notes a refusal if the system does not report the error of its clock. Call this at the start. Later readings note nothing.
 pub(super) fn note_unknown_error(refusals: &mut RefusedSettings) {
     if let Err(e) = clock::error_ns() {
         let what = "it is unknown, so messages get the time of their arrival unless the receiver has clock_limit_us = 0";
@@ -103,13 +104,15 @@ impl OriginTimes {
         })
     }
 
-    /// Makes the choice. With `None`, messages get the times of their arrival. With 0, any error of the clocks is accepted.
+    /// Makes the choice of message times. With `None`, messages get the times of their arrival. With 0, any error of the clocks is
+    /// accepted.
     pub fn new(limit_ns: Option<u64>) -> OriginTimes {
         let unknown = UNSYNCHRONISED;
         OriginTimes { limit_ns, moment: None, own_error_ns: unknown, sender_error_ns: unknown }
     }
 
-    /// Reads the clocks again, and decides again by the errors of both ends' clocks. Call this every few milliseconds.
+    /// Reads the clocks again. Then decides again which times messages get, by the errors of the clocks at both ends. Call this every few
+    /// milliseconds.
     pub fn refresh(&mut self, clock: Option<Clock>, pulse: Option<&Pulse>) {
         let Some(limit_ns) = self.limit_ns else { return };
         self.own_error_ns = own_error_ns();
@@ -120,7 +123,8 @@ impl OriginTimes {
         self.moment = clock.filter(|_| both).map(Moment::now);
     }
 
-    /// Begins to keep the times of publication, if that needs no pulse. The first messages arrive before the first pulse.
+    /// Begins to keep the times of publication, if this does not need the sender's report of its clock error. The first messages arrive
+    /// before this report.
     pub(crate) fn begin(&mut self, clock: Clock) {
         if self.moment.is_none() && !fault!("times_begin_late") {
             self.refresh(Some(clock), None);

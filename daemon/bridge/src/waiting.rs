@@ -1,7 +1,7 @@
 //! Chooses how a bridge's thread waits, and gives the reason.
 //!
 //! A thread that polls is fast, but uses a CPU. With `wait = "auto"`, a thread polls while messages flow if there are enough CPUs, and
-//! sleeps otherwise. The threads of one process share its CPUs, so each thread that polls needs a seat. There is one seat for every four
+//! sleeps otherwise. The threads of one process share its CPUs. Each thread that polls needs a seat, and there is one seat for every four
 //! CPUs. The other three CPUs are for publishers and readers.
 
 use serde::Serialize;
@@ -10,24 +10,24 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::proto::MILLISECOND_NS;
 use super::spec::WaitMode;
 
-/// The number of CPUs that must exist for each thread that polls under `auto`.
+/// The number of CPUs for each thread that polls with `wait = "auto"`.
 const CPUS_PER_SEAT: usize = 4;
-/// The silence after which a thread with a seat sleeps, in nanoseconds.
+/// A thread that may poll sleeps after a silence of this length. The unit is nanoseconds.
 const POLLS_FOR_NS: u64 = 10 * MILLISECOND_NS;
 
-/// The number of seats that threads of this process have taken.
+/// The number of seats that threads of this process have taken. A seat permits a thread to poll.
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 
 /// The way in which a bridge's thread waits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Waiting {
-    /// `spin`, `yield` or `block`, or `poll` for a thread that polls while messages flow and then blocks.
+    /// The way to wait as a word: `spin`, `yield` or `block`, or `poll` for a thread that polls while messages flow and then blocks.
     pub mode: &'static str,
     /// The reason.
     pub why: String,
 }
 
-/// The choice for one thread. The choice owns the thread's seat.
+/// The choice for one thread. The choice owns the thread's seat, which permits the thread to poll.
 #[derive(Debug)]
 pub struct Choice {
     /// The choice in the form that tools show.
@@ -53,7 +53,7 @@ impl Choice {
         Choice::among(wait, cpus)
     }
 
-    /// Makes the choice like `of`, but with [`WaitMode::Auto`] the thread blocks, for the given reason.
+    /// Makes the choice as `of` does, but with [`WaitMode::Auto`] the thread always blocks, for the given reason.
     pub fn or_block(wait: WaitMode, why: &str) -> Choice {
         match wait {
             WaitMode::Auto => {

@@ -27,7 +27,7 @@ pub struct Plan {
     pub seeds: Option<u64>,
     /// The time after which no new story begins; `None` for no limit.
     pub time: Option<Duration>,
-    /// The profiles. Each seed is played in each profile, one after the other.
+    /// The profiles of stories. Each seed is played in each profile, one after the other.
     pub profiles: Vec<Profile>,
     /// Whether to skip stories in which no feature meets a new event. An event is new to a feature if no earlier story played this
     /// pair.
@@ -51,8 +51,8 @@ pub struct Played {
     pub took: Duration,
 }
 
-/// Plays one story. Keeps its directory if `keeps` returns true for the violations that were found. Plays the story again if it failed
-/// while the whole machine stalled, or if another program took one of its ports.
+/// Plays one story. Keeps its directory if `keeps` returns true for the violations that were found. If the story failed while the whole
+/// machine stalled, or because another program took one of its ports, plays it again.
 ///
 /// # Errors
 /// The reason why the story could not be played or judged.
@@ -89,7 +89,7 @@ pub fn play_one(
     }
 }
 
-/// Whether another program took a port after this program had found it free, and before it used it.
+/// Whether another program took a port in the short time between the moment when this program found it free and its first use.
 fn lost_a_port(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause.downcast_ref::<io::Error>().is_some_and(|cause| cause.kind() == io::ErrorKind::AddrInUse)

@@ -14,8 +14,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// How often the story of a fault is played before it counts as not finding the fault. Processes never run in exactly the same way, so
-/// one try is not enough.
+/// How often the story of a fault is played. If the story has not found the fault by then, this counts as a failure. Processes never run in
+/// exactly the same way, so one try is not enough.
 const TRIES: u32 = 5;
 /// The name in the example of the macro's documentation.
 const EXAMPLE: &str = "no_such_fault";
@@ -30,7 +30,7 @@ pub struct Fault {
     pub profile: Option<Profile>,
     /// The seed of that story.
     pub seed: Option<u64>,
-    /// The file name of a kept story that finds the fault, if no seed is known.
+    /// The file name of a saved story that finds the fault, if no seed is known.
     pub story: Option<String>,
     /// The test that finds it, if no story can.
     pub test: Option<String>,
@@ -112,8 +112,8 @@ pub fn build(target: &Path) -> Result<Programs> {
     Programs::in_dir(&target.join("debug"))
 }
 
-/// Plays the story that the list names for this fault. Returns the violation if the story finds the fault. The outer `None` means that
-/// the list has no story for the fault.
+/// Plays the story that the list names for this fault. Returns the violation if the story finds the fault. The outer `None` means that the
+/// list names no story for the fault.
 ///
 /// # Errors
 /// The reason why the story could not be played.

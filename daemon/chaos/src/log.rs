@@ -35,7 +35,7 @@ pub struct Entry<T> {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fact {
-    /// A publisher is about to open a channel. All of its messages have this number.
+    /// A publisher is about to open a channel. All of its messages will have this number.
     Opening { channel: String, publisher: u32 },
     /// The publisher has opened the channel.
     Opened { next: u64, epoch: u64, capacity: u64, largest: usize },
@@ -43,7 +43,7 @@ pub enum Fact {
     Mode { wanted: u32, found: u32 },
     /// The publisher could not open the channel.
     OpenFailed { kind: String, why: String },
-    /// A publisher is about to publish messages. The first gets sequence `next`.
+    /// A publisher is about to publish messages. The first one gets the sequence `next`.
     Publishing {
         first: Identity,
         count: u32,
@@ -61,12 +61,12 @@ pub enum Fact {
     Gapped { next: u64, error: Option<String> },
     /// A publisher announces a new session.
     Session { identity: String, error: Option<String> },
-    /// This actor is about to close its publisher or reader cleanly, and not by dying.
+    /// This actor is about to close its publisher or reader in an orderly way, without dying.
     Closing,
     /// The publisher or reader is closed.
     Closed,
-    /// A reader is about to subscribe. With `history` it may read the journal. After a lap it continues from the journal, or with `skip`
-    /// from the latest message.
+    /// A reader is about to subscribe. With `history`, it may read the journal. After a lap, it continues in the journal, or at the latest
+    /// message if `skip` is set.
     Subscribing {
         channel: String,
         #[serde(default)]
@@ -81,11 +81,11 @@ pub enum Fact {
     /// The reader has subscribed.
     Subscribed {
         next: u64,
-        /// Whether the reader has no page, although it should have one.
+        /// Whether the reader has no page although it requested one.
         #[serde(default)]
         refused: bool,
     },
-    /// A reader received `count` messages in a row from `first` on, with `bytes` bytes of payload, each of them right. `old` of the
+    /// A reader received `count` messages in a row from `first` on, with `bytes` bytes of payload. All of them were right. `old` of the
     /// messages have an old time.
     Got {
         sequence: u64,
@@ -101,15 +101,16 @@ pub enum Fact {
     Lapped { missed: u64, resumed_at: u64 },
     /// A reader received the event of a gap.
     Gap { from: u64, to: u64 },
-    /// A reader received the event that neither ring nor journal has these sequences. For a journal: the journal lists them as missing.
+    /// A reader received the event that neither ring nor journal has these sequences. If the reader is a journal, it lists the sequences as
+    /// missing.
     Lost { from: u64, to: u64, cause: String },
-    /// A reader received the event that it reads the ring again. The call that returned it began at `since`.
+    /// A reader received the event that it reads the ring again. The call that returned the event began at `since`.
     Live { sequence: u64, since: Time },
     /// A reader received the error that the recorder stands still.
     Stalled { sequence: u64 },
     /// An actor is about to read a journal whose first sequence is `next`.
     Reading { channel: String, dir: String, next: u64 },
-    /// The actor has read the journal. The next sequence would be this one.
+    /// The actor has read the journal. `next` is the sequence after the last one.
     ReadOut { next: u64 },
     /// A reader received the event of another publisher.
     NewEpoch { epoch: u64 },
@@ -129,8 +130,8 @@ pub enum Fact {
     Seeking { to: u64 },
     /// The reader has sought.
     Sought { error: Option<String> },
-    /// A call ended too late. The fields are the call, its time limit, and its duration. They also have the part of the duration in which
-    /// the actor ran, and the part in which another process had the CPU.
+    /// A call ended too late. The fields are the call, its time limit, and its duration. Two more fields are parts of the duration: the
+    /// time in which the actor ran, and the time in which another process had the CPU.
     Late {
         call: String,
         asked_us: u64,
@@ -157,7 +158,7 @@ pub enum Deed {
     Started { who: String, pid: u32 },
     /// A signal was sent.
     Signalled { who: String, signal: String },
-    /// A process has ended. `sent` says whether the runner had sent this signal.
+    /// A process has ended. `sent` says whether the runner had sent it this signal.
     Ended { who: String, code: Option<i32>, signal: Option<i32>, sent: bool, said: String },
     /// An actor did not answer in time.
     NoAnswer { who: String, order: String },
@@ -167,7 +168,7 @@ pub enum Deed {
     TakingOver { channel: String },
     /// A mirror's channel was promoted. The skipped sequences will never be published.
     Promoted { channel: String, from: u64, to: u64 },
-    /// The runner ran a tool on a host: 0 is the story's host, 1 the far host.
+    /// The runner ran a tool on a host. 0 is the story's host, and 1 the far host.
     Ran {
         #[serde(default)]
         host: usize,
@@ -189,9 +190,9 @@ pub enum Deed {
         #[serde(default)]
         mode: Option<String>,
     },
-    /// Everything is at rest, and the last publishers and all readers are still attached. The output of tools must now be true.
+    /// Everything is at rest, and the last publishers and all readers are still attached. Now the output of tools must be right.
     AtRest,
-    /// The number of lines in a daemon's log, and the time for which its processes ran, over all restarts.
+    /// The number of lines in a daemon's log, and the run time of its processes, over all restarts.
     Logged { who: String, lines: usize, ms: u64 },
     /// `shmcast pub` got these lines and was then interrupted. The channel has these messages.
     Piped { lines: Vec<String>, messages: Vec<String> },
@@ -234,7 +235,7 @@ impl Log {
 }
 
 impl Log {
-    /// Writes entries that were made earlier, with one `write`.
+    /// Writes several entries that were made earlier, with one `write`.
     ///
     /// # Errors
     /// The system's error.

@@ -37,7 +37,7 @@ Exit codes: 0 all well, 1 something must not have happened, 2 wrong usage or it 
 struct Cli {
     #[command(subcommand)]
     verb: Option<Verb>,
-    /// The seed of the first story [default: another one each time]
+    /// The seed of the first story [default: a new one for each run]
     #[arg(long)]
     seed: Option<u64>,
     /// How many stories [default: 1 with --seed, else 100]
@@ -67,7 +67,7 @@ struct Cli {
     /// Go on after this many stories that failed
     #[arg(long, value_name = "N", default_value_t = 5)]
     failures: usize,
-    /// Leave out stories in which no feature meets an event that is new to it
+    /// Leave out stories that play no new pair of a feature and an event
     #[arg(long, conflicts_with = "story")]
     pairs: bool,
     /// Say how often each pair of steps met in one story
@@ -88,8 +88,8 @@ struct Cli {
     /// Where the programs are [default: beside this one]
     #[arg(long, value_name = "DIR")]
     programs: Option<PathBuf>,
-    /// The command of a testee of client/conformance, as one argument. Repeat the option for each language: some readers are then
-    /// in these languages
+    /// The command that starts a testee of client/conformance. Quote the command as one argument; repeat the option for several languages.
+    /// Some readers are then in these languages
     #[arg(long = "testee", value_name = "COMMAND")]
     testees: Vec<String>,
     /// Plant this fault again, in programs built with RUSTFLAGS="--cfg shmcast_faults"
@@ -103,7 +103,7 @@ enum Verb {
     Faults(Faults),
     /// Writes MATRIX.md, and reports what is wrong with the matrix of features and events
     Matrix {
-        /// Only print the profiles whose stories have this feature meet this event, each with its first seed
+        /// Only print the profiles whose stories play this event together with this feature, each with its first seed
         #[arg(long, num_args = 2, value_names = ["FEATURE", "EVENT"])]
         pair: Option<Vec<String>>,
     },
@@ -113,7 +113,7 @@ enum Verb {
 struct Faults {
     /// Only these faults
     names: Vec<String>,
-    /// Search stories for faults that have none yet, and write them to the list
+    /// Search stories for faults that have none in the list yet, and write the stories to the list
     #[arg(long)]
     find: bool,
     /// How many stories of each profile are tried
@@ -213,7 +213,7 @@ fn run(cli: &Cli) -> Result<bool> {
     Ok(failed.is_empty())
 }
 
-/// Prints, for each profile, the first seed whose story has the feature meet the event. Returns whether there is one.
+/// For each profile, prints the first seed whose story plays the event together with the feature. Returns whether there is one.
 fn tell_of_pair(feature: &str, event: &str) -> bool {
     let found = matrix::first_stories(feature, event);
     for (profile, seed) in &found {
@@ -254,7 +254,7 @@ fn verify_faults(cli: &Faults) -> Result<bool> {
     Ok(all)
 }
 
-/// Searches missing stories and writes the list. Returns whether each fault without a test has a known story.
+/// Searches missing stories and writes the list. Returns whether each fault has a story or a test.
 fn find_faults(cli: &Faults) -> Result<bool> {
     let programs = faults::build(&std::path::absolute(&cli.target_dir)?)?;
     let mut known = faults::list()?;

@@ -1,5 +1,4 @@
-//! The result of a campaign: the number of stories, the violations, and the pairs of steps that met in one
-//! story.
+//! The result of a campaign: the number of stories, the violations, and the pairs of steps that occurred together in one story.
 
 use crate::campaign::Played;
 use crate::story::Profile;

@@ -1,7 +1,7 @@
 //! Makes a failing story shorter: it leaves out steps, large pieces first, as long as the story still fails
 //! in the same way.
 //!
-//! A story runs differently each time. It counts as failing if it fails in one of a few tries.
+//! A story runs differently each time. So each story is played a few times, and counts as failing if it fails once.
 
 use crate::campaign::play_one;
 use crate::run::Programs;

@@ -1,20 +1,19 @@
-//! Detects stalls of the whole machine. A virtual machine stalls when its host stops it. The clock continues
-//! meanwhile, so that deadlines of a story may pass without a fault of the product.
+//! Detects stalls of the whole machine. If the machine is virtual, its host may stop it. The clock continues during the stop, so deadlines
+//! of a story may pass without a fault of the product.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Time between two looks at the clock.
 const PULSE: Duration = Duration::from_millis(20);
-/// If the thread wakes later than this, the whole machine stalled. The scheduler alone does not delay a
-/// thread for so long.
+/// If the thread wakes later than this, the whole machine has stalled. The scheduler alone never delays a thread for so long.
 const LIMIT: Duration = Duration::from_secs(2);
 
 /// End and length of each standstill so far.
 static STANDSTILLS: OnceLock<Mutex<Vec<(Instant, Duration)>>> = OnceLock::new();
 
-/// Returns the longest stall that ended after `since`, if there was one. The first call starts the thread
-/// that detects stalls, so it knows of no earlier stall.
+/// Returns the longest stall that ended after `since`, if there was one. The first call starts the thread that detects stalls, so earlier
+/// stalls are not known.
 pub(crate) fn since(since: Instant) -> Option<Duration> {
     let seen = STANDSTILLS.get_or_init(|| {
         std::thread::spawn(watch);

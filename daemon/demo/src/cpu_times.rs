@@ -1,4 +1,4 @@
-//! Reads from `/proc/stat` how long each CPU was idle, and how long the hypervisor took it.
+//! Reads from `/proc/stat` how long each CPU was idle, and for how long the hypervisor used it.
 
 use nix::unistd::{SysconfVar, sysconf};
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 pub struct CpuTimes {
     /// Nothing was ready to run on it.
     pub idle_ns: u64,
-    /// The CPU had something to run, and the hypervisor gave it no CPU.
+    /// The CPU had something to run, but the hypervisor did not let it run.
     pub steal_ns: u64,
 }
 

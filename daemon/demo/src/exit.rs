@@ -1,4 +1,4 @@
-//! The begin and the end of a command: usage, errors, and exit codes.
+//! The begin and the end of a command: the command line, errors, and exit codes.
 
 use crate::say::{self, note};
 use crate::stop;
@@ -12,9 +12,8 @@ pub const FAILED: u8 = 1;
 /// Exit code of a command line that makes no sense.
 pub const WRONG_USAGE: u8 = 2;
 
-/// Parses the command line of this process. Prints the texts of `--help` and `--version` to stdout, because
-/// they are data. Prints errors of usage to stderr. `shown` changes clap's text of an error before it is
-/// printed, because this text quotes arguments.
+/// Parses the command line of this process. Prints the texts of `--help` and `--version` to stdout, because they are data. Prints errors in
+/// the command line to stderr. clap's error texts quote arguments, so `shown` can change such a text before it is printed.
 ///
 /// # Errors
 /// The exit code, if a text or an error was printed.

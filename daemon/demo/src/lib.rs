@@ -1,5 +1,5 @@
-//! `shmcast demo`: the same messages to the same number of reader processes, through shared memory and through kernel
-//! multicast over `lo`, side by side.
+//! `shmcast demo` sends the same messages to the same number of reader processes in two ways: through shared memory, and through kernel
+//! multicast over `lo`. It shows both results side by side.
 //!
 //! The demo needs no daemon, no root and no configuration: the channel lives in a temporary directory, and the readers are
 //! this program again. For both transports the demo measures two times: how long the publisher takes to publish a message,
@@ -51,7 +51,7 @@ use stop::Stop;
 /// Runs the demo and prints what it measured.
 ///
 /// # Errors
-/// A reader failed, the demo was interrupted, or messages were lost on the way through shared memory.
+/// A reader failed, the demo was interrupted, or shared memory lost messages.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
     let plan = Plan::new(args.messages, Duration::from_micros(args.interval_us));

@@ -1,9 +1,8 @@
 //! The load of the machine by other programs while the demo measures.
 //!
-//! The demo computes the time that others used as a difference. It begins with the time of the CPUs that the demo may use. It
-//! subtracts the time of its own processes, the idle time, and the time that the hypervisor took. The kernel counts idle time in
-//! ticks of 10 ms. So the load in a turn of 250 ms on two CPUs is known within some percent, and the load in all turns together much
-//! better.
+//! The demo computes the CPU time of other programs as a difference. It begins with the time of the CPUs that the demo may use. It
+//! subtracts the time of its own processes, the idle time, and the time that the hypervisor took. The kernel counts idle time in ticks of
+//! 10 ms. So the load in a turn of 250 ms on two CPUs is known within some percent. The load in all turns together is known much better.
 
 use crate::cpu_times::cpu_times;
 use crate::stop::Stop;
@@ -22,7 +21,8 @@ pub(crate) struct Load {
     pub(crate) others_ns: u64,
     /// Of that, what the hypervisor took.
     pub(crate) stolen_ns: u64,
-    /// Tasks of other programs that were ready to run at the end of the turn, when none of the demo's readers was.
+    /// The number of tasks of other programs that were ready to run at the end of the turn. At that time, none of the demo's readers was
+    /// ready to run.
     pub(crate) ready: u64,
 }
 
@@ -97,8 +97,8 @@ impl Meter {
         Some(sum)
     }
 
-    /// Waits for a second in which others use at most `share` of the CPUs, but no longer than `patience`. Returns whether there was
-    /// such a second.
+    /// Waits for a second in which other programs use at most `share` of the CPUs, but waits no longer than `patience`. Returns whether
+    /// there was such a second.
     pub(crate) fn wait_for_quiet(&self, patience: Duration, share: f64, stop: &Stop) -> Result<bool> {
         let deadline = Instant::now() + patience;
         while let Some(before) = self.read().filter(|_| Instant::now() < deadline) {
@@ -130,7 +130,8 @@ fn clock_ns(clock: ClockId) -> Option<u64> {
     u64::try_from(time.as_nanos()).ok()
 }
 
-/// The number of tasks that run or are ready to run, without this one. The fourth field of `/proc/loadavg` is `ready/all`.
+/// The number of tasks that run or are ready to run. This task is left out. The number comes from the fourth field of `/proc/loadavg`,
+/// which is `ready/all`.
 fn ready_tasks(loadavg: &str) -> Option<u64> {
     let ready: u64 = loadavg.split(' ').nth(3)?.split('/').next()?.parse().ok()?;
     Some(ready.saturating_sub(1))

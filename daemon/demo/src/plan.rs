@@ -7,9 +7,9 @@ use std::time::Duration;
 const TURNS: u64 = 20;
 /// A shorter turn would consist of its beginning and its end.
 const FEWEST_MESSAGES: u64 = 10;
-/// The longest turn. In a longer one, the load of the machine may differ between the transports.
+/// The longest turn. If turns were longer, the load of the machine could differ between the transports.
 const LONGEST: Duration = Duration::from_secs(1);
-/// The time for starting the readers and for collecting their latencies, by experience.
+/// The time to start the readers and to collect their latencies, an estimate from experience.
 const AROUND: Duration = Duration::from_millis(500);
 
 /// The messages of a transport, divided into turns of equal length. The last turn may be shorter.

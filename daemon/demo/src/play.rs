@@ -14,7 +14,7 @@ pub(crate) struct Played {
     pub(crate) shm: Figures,
     /// The figures of kernel multicast, or the reason why it could not run; `None` if it was left out.
     pub(crate) multicast: Option<Result<Figures, Error>>,
-    /// The load of the machine by others; `None` if it cannot be measured here.
+    /// The load of the machine by other programs; `None` if it cannot be measured here.
     pub(crate) meanwhile: Option<Meanwhile>,
 }
 

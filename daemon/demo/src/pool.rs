@@ -24,7 +24,7 @@ pub(crate) enum Source {
 /// What all readers of a transport received.
 #[derive(Debug)]
 pub(crate) struct Received {
-    /// For each message number, the latency in ticks of the last reader; `None` if some reader lost the message.
+    /// For each message number, the latency of the last reader in ticks; `None` if some reader lost the message.
     pub(crate) last: Vec<Option<u64>>,
     /// Messages received by all readers together.
     pub(crate) delivered: u64,

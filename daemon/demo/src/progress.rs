@@ -1,4 +1,4 @@
-//! A line on a terminal that is written again and again, and removed at the end.
+//! A line on a terminal that shows the progress. It is overwritten again and again, and removed at the end.
 
 use std::io::{self, IsTerminal, Write};
 

@@ -64,8 +64,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The reader's connection to the demo. All readers share the two pipes, so a reader reads no byte ahead and holds none
-/// back.
+/// The reader's connection to the demo. All readers share the two pipes. So a reader must read exactly its own bytes, and must write at
+/// once.
 struct Demo {
     orders: File,
     answers: File,
@@ -134,8 +134,8 @@ impl Source {
     }
 }
 
-/// Receives the messages of a turn from the channel. The ring always has the newest message, so an overtaken reader
-/// reaches the end of the turn too. Messages that it missed stay marked as lost.
+/// Receives the messages of a turn from the channel. The ring always has the newest message, so a reader that was overtaken also reaches
+/// the end of the turn. The messages that it missed count as lost.
 fn from_channel(subscriber: &mut Subscriber, messages: &Range<u64>, latencies: &mut Latencies) -> Result<()> {
     let clock = subscriber.clock();
     loop {

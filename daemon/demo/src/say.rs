@@ -3,8 +3,8 @@
 //! 1. Each line, and each table, is one write. Programs that share a file or a terminal cannot cut each other's lines.
 //! 2. If a text cannot be written to stderr, it is dropped. Publishing and receiving continue, because they never depend on
 //!    a terminal.
-//! 3. Data that cannot be written to stdout is an `Unwritable` error. If the reader of a pipe has left, the program ends
-//!    quietly and successfully: that was the reader's decision.
+//! 3. If data cannot be written to stdout, this is an `Unwritable` error. There is one exception: if the reader of a pipe has left, the
+//!    program ends quietly and successfully.
 
 use anyhow::{Error, Result};
 use std::fmt::{self, Display};
@@ -68,7 +68,7 @@ pub fn unwritable(e: io::Error) -> io::Error {
     io::Error::new(e.kind(), Unwritable(e))
 }
 
-/// Whether the error says that the other end of our stdout, such as a pipe, has been closed.
+/// Whether the error says that our stdout has no reader any more, for example because the other end of a pipe was closed.
 #[must_use]
 pub fn has_reader_left(error: &Error) -> bool {
     let causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>()?.get_ref());
@@ -78,7 +78,7 @@ pub fn has_reader_left(error: &Error) -> bool {
         .any(|e| e.0.kind() == ErrorKind::BrokenPipe)
 }
 
-/// Stdout without a buffer by lines. [`flush`](Write::flush) writes everything that was put in, in one system call if the
+/// A stdout that does not flush after each line. [`flush`](Write::flush) writes everything that was put in, in one system call if the
 /// system accepts it.
 #[derive(Debug)]
 pub struct Out {
@@ -86,7 +86,7 @@ pub struct Out {
     buffer: Vec<u8>,
 }
 
-/// The number of buffered bytes at which messages are written, even if more may follow.
+/// The number of buffered bytes at which messages are written, even if more messages may follow.
 const ENOUGH_BYTES: usize = 1 << 16;
 
 impl Out {
@@ -98,8 +98,7 @@ impl Out {
         Ok(Self { file: File::from(io::stdout().as_fd().try_clone_to_owned()?), buffer: Vec::new() })
     }
 
-    /// Writes the buffered messages if they have at least 64 KiB. Call this after each message, so that no write ends
-    /// within a message.
+    /// If the buffered messages have at least 64 KiB, writes them. Call this after each message, so that no write ends within a message.
     ///
     /// # Errors
     /// The same as for [`print()`].

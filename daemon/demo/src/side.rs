@@ -18,8 +18,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// The delay that counts as a stall. If the publisher wakes later than this, other programs or the demo's own
-/// readers kept it from the CPU.
+/// If the publisher wakes later than this, the delay counts as a stall: other programs or the demo's own readers used the CPU.
 const STALL: Duration = Duration::from_millis(1);
 
 /// The result of one transport.

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM. A verb checks for them, and reports if it could not finish its task.
+//! Ctrl-C and SIGTERM. A verb checks whether one of them arrived. If the verb could not finish its task, it reports this.
 
 use anyhow::Result;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
@@ -7,8 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Makes a write beyond the limit on file sizes (`ulimit -f`) return an error. Without this call, the kernel ends the process with a
-/// signal. Programs that this process starts are not affected.
+/// Makes a write beyond the limit on file sizes (`ulimit -f`) return an error. Without this call, the kernel would end the process with a
+/// signal. The call has no effect on programs that this process starts.
 ///
 /// # Errors
 /// The system refuses a handler.
@@ -25,7 +25,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Handles both signals from now on.
+    /// Handles Ctrl-C and SIGTERM from now on.
     ///
     /// # Errors
     /// The system refuses a handler.

@@ -1,7 +1,8 @@
-//! The protocol between the demo and its reader processes. All readers of a transport share two pipes, one as their stdin and
-//! one as their stdout. A reader that is ready for the next order reads one byte from stdin. It writes one byte to stdout as
-//! its answer. So the demo sends an order to all readers as one byte for each reader. It sends the next order when all
-//! readers have answered.
+//! The protocol between the demo and its reader processes. All readers of a transport share two pipes, one as their stdin and one as their
+//! stdout.
+//!
+//! The demo sends an order by writing one byte for each reader. A reader that is ready for the next order reads one of these bytes from
+//! stdin. It answers by writing one byte to stdout. When all readers have answered, the demo sends the next order.
 //!
 //! | order | what a reader does | answers |
 //! |---|---|---|
@@ -43,8 +44,8 @@ pub(crate) fn stamp_of(message: &[u8]) -> Option<(u64, u64)> {
     Some((word(&stamp[..8]), word(&stamp[8..])))
 }
 
-/// Makes the datagram that ends a turn of kernel multicast. It contains the number of the turn. Readers that lost the last
-/// message need it.
+/// Makes the datagram that ends a turn of kernel multicast. It contains the number of the turn. A reader that lost the last message learns
+/// from this datagram that the turn is over.
 pub(crate) fn end_of_turn(turn: u64) -> [u8; 8] {
     turn.to_le_bytes()
 }

@@ -1,11 +1,11 @@
 //! The rule that decides whether a comparison is printed.
 //!
-//! Each turn of shared memory makes a pair with the turn of kernel multicast after it. A pair is disturbed if in one of its turns
-//! other programs and the hypervisor used more than [`TOLERATED`] of the CPUs' time. The comparison is printed if at most
-//! [`MOST_DISTURBED`] of the pairs are disturbed.
+//! Each turn of shared memory and the next turn of kernel multicast are a pair. A pair is disturbed if in one of its turns other programs
+//! and the hypervisor used more than [`TOLERATED`] of the CPUs' time. The comparison is printed if at most [`MOST_DISTURBED`] of the pairs
+//! are disturbed.
 //!
-//! The comparison uses medians. Suppose that a quarter of the messages is disturbed. Then the median of all messages still lies
-//! between the percentiles 33 and 67 of the undisturbed ones, whatever the disturbance did.
+//! The comparison uses medians, which depend little on disturbed messages. If a quarter of the messages is disturbed, the median of all
+//! messages still lies between the percentiles 33 and 67 of the others.
 
 use crate::figures::Percentiles;
 use crate::load::Load;
@@ -26,10 +26,11 @@ pub(crate) struct Meanwhile {
     pub(crate) others_cpus: f64,
     /// CPUs that the hypervisor took, on average.
     pub(crate) stolen_cpus: f64,
-    /// The average number of tasks of other programs that were ready to run between the turns.
+    /// The average number of tasks of other programs that were ready to run. It is taken between the turns.
     pub(crate) ready_tasks: f64,
     pub(crate) stalls: Stalls,
-    /// The number of pairs of turns, one turn of each transport. If there is only one transport, the number of its turns.
+    /// The number of pairs of turns. A pair has one turn of each transport. If there is only one transport, this is the number of its
+    /// turns.
     pub(crate) pairs: usize,
     /// The number of pairs in which other programs and the hypervisor used more than `tolerated` of the CPUs' time.
     pub(crate) disturbed_pairs: usize,
@@ -108,7 +109,7 @@ mod tests {
         Figures { name: "", published, delivered, lost, publish_ns, last_reader_ns, stalls }
     }
 
-    /// Makes the load of twenty pairs on two CPUs. In `disturbed` of them, other programs use one of the CPUs during one of the
+    /// Makes the load of twenty pairs of turns on two CPUs. In `disturbed` pairs, other programs use one of the CPUs during one of the two
     /// turns.
     fn meanwhile(disturbed: usize) -> Meanwhile {
         let load = |others_ns| Load { cpus_ns: 500, others_ns, stolen_ns: 0, ready: 1 };

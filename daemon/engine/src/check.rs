@@ -17,9 +17,9 @@ use crate::proto::writer::Trouble;
 use crate::send::runtime;
 pub use crate::told::{Finding, Verdict};
 
-/// Longest wait for the answer to a request that the servers may refuse.
+/// The longest wait for the answer to a request that the servers may refuse.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// An entry number that no log reaches. An append after this number is always refused, so it stores nothing.
+/// An entry number that no log reaches. If an append names this number as the previous entry, it is always refused, so it stores nothing.
 const NOWHERE: u64 = 1 << 62;
 
 #[derive(Default)]
@@ -33,8 +33,8 @@ impl Findings {
 
 /// Checks everything that a bridge through an engine needs. Blocks for at most some seconds per server.
 ///
-/// The check appends no block: its trial append expects a last entry that does not exist. For a receiver, the check creates a consumer,
-/// which the servers remove after half a minute.
+/// The check appends no block, because its trial append names a last entry that does not exist. For a receiver, the check creates a
+/// consumer, which the servers remove after half a minute.
 pub fn check(spec: &BridgeSpec) -> Vec<Finding> {
     let mut findings = Findings::default();
     let nats = spec.nats.clone().unwrap_or_default();
@@ -76,7 +76,7 @@ fn look_at_file(about: &str, (file, shown): (&Path, &str), findings: &mut Findin
     findings.note(about, verdict, format!("{shown}: {says}"));
 }
 
-/// Connects to each server separately, then examines the stream through the first server that answers.
+/// Connects to each server separately. Then examines the stream through the first server that answers.
 async fn look_at_servers(spec: &BridgeSpec, nats: &NatsSpec, findings: &mut Findings) {
     let mut found = None;
     for server in &nats.servers {
@@ -258,7 +258,7 @@ async fn look_at_receiver(log: &Log, info: &Info, findings: &mut Findings) {
     look_at_word(log, "want", findings).await;
 }
 
-/// Checks whether this account may subscribe to the subjects of pulses and requests.
+/// Checks whether this account may subscribe to the subjects on which writers and readers send short messages (pulses and requests).
 async fn look_at_subjects(log: &Log, words: &[&str], findings: &mut Findings) {
     for word in words {
         let subject = format!("{}.{word}", log.subject);

@@ -37,7 +37,7 @@ impl Inlet {
         Inlet { local, channel, origins, clock_error: UNKNOWN_ERROR, closed_at: 1, has_more: false, shared }
     }
 
-    /// Notes whether the log has more entries behind the entry that the caller is about to handle. Call this before each entry.
+    /// Notes whether the log has more entries after the entry that the caller is about to handle. Call this before each entry.
     pub(crate) fn note_more(&mut self, has_more: bool) {
         self.has_more = has_more;
     }
@@ -74,7 +74,7 @@ impl Inlet {
         }
     }
 
-    /// Opens the channel again if it was closed. Meanwhile, arriving messages stay at the servers.
+    /// Opens the channel again if it was closed. Until it is open, arriving messages stay at the servers.
     fn open(&mut self, channel: PublisherBuilder) {
         if self.local.publisher.is_some() || self.local.error.is_some() {
             return;

@@ -1,14 +1,14 @@
 //! Lists the losses that a stream's settings make possible.
 //!
-//! If the servers lose messages, the sender sends the messages again from its ring or journal. Messages that are in neither of them become
-//! a gap.
+//! If the servers lose messages, the sender sends the messages again from its ring or journal. Messages that are in neither ring nor
+//! journal become a gap.
 
 use async_nats::jetstream::stream::{Config, PersistenceMode};
 use std::time::Duration;
 
 use crate::told::Verdict;
 
-/// Longest election of a leader. A stream that keeps blocks for a shorter time may drop blocks before anybody can read them.
+/// The longest election of a leader. If a stream keeps blocks for a shorter time, it may drop blocks before anybody can read them.
 const ELECTION: Duration = Duration::from_secs(15);
 
 /// Returns a row for each setting: its name, how serious its losses are, and a sentence about them.

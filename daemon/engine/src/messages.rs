@@ -9,7 +9,7 @@ use crate::proto::writer::{Append, Last, Trouble};
 /// Requests to the thread with the connection.
 pub(crate) enum Order {
     Append(Append),
-    /// Request the end of the log for this round, and whether the log has this stream.
+    /// Request the end of the log for this round. Also find out whether the log has this stream.
     Last(u64, Stream),
     /// Announce that the writer with this number writes. If the flag is set, also check how many servers keep the log.
     Pulse(u64, bool),

@@ -5,9 +5,9 @@ use shmcast_bridge::origins::Origins;
 /// Options of a sender that its owner sets in addition to the spec.
 #[derive(Debug, Default)]
 pub struct SenderOptions {
-    /// Whether the sender stops after the channel is closed and all its messages are stored. Otherwise it waits for the next publisher.
+    /// Whether the sender stops after the channel is closed and all its messages are stored. If not, it waits for the next publisher.
     pub ends_with_channel: bool,
-    /// Whether all messages in the channel are new: the channel appeared while the bridge waited for it.
+    /// Whether all messages in the channel are new, because the channel appeared while the bridge waited for it.
     pub is_channel_new: bool,
     /// The list in which sessions that begin here are noted.
     pub origins: Origins,
@@ -16,6 +16,6 @@ pub struct SenderOptions {
 /// Options of a receiver that its owner sets in addition to the spec.
 #[derive(Debug, Default)]
 pub struct ReceiverOptions {
-    /// Sessions that began on this host. The receiver skips them, so that no channel comes back in a loop.
+    /// Sessions that began on this host. The receiver skips these sessions, so that no channel runs in a circle.
     pub origins: Origins,
 }

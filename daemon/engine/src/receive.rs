@@ -44,8 +44,8 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Connects, finds the stream, opens the channel as its publisher, and starts the thread. It continues where an earlier bridge stopped.
-    /// Blocks for some seconds if no server answers.
+    /// Connects, finds the stream, opens the channel as its publisher, and starts the thread. If an earlier bridge received the channel,
+    /// continues where that bridge stopped. Blocks for some seconds if no server answers.
     ///
     /// # Errors
     /// [`EngineError`]. After an error no thread runs.
@@ -103,7 +103,7 @@ impl Receiver {
         Ok(Receiver { shared, threads })
     }
 
-    /// Tells the receiver to stop soon. It then closes the local channel, whose readers receive the end.
+    /// Tells the receiver to stop soon. When it stops, it closes the local channel, and the channel's readers get the end.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Relaxed);
     }
@@ -171,7 +171,7 @@ struct Receiving {
     log: Log,
     reader: Reader,
     inlet: Inlet,
-    /// The entries that the client delivers, and the reader's round in which they were requested.
+    /// The entries that the client delivers, and the round of the reader's request for them.
     follows: Option<(u64, Box<pull::Stream>)>,
     answer: UnboundedSender<Answer>,
     clock: Clock,
@@ -212,7 +212,7 @@ impl Receiving {
         }
     }
 
-    /// Takes changed keys, and reports blocks that the keys do not open.
+    /// Uses changed keys from now on. Reports blocks that cannot be opened with the keys.
     fn look_at_keys(&mut self) {
         if let Some(ring) = self.keys.changed(&self.shared.keys) {
             self.reader.set_keys(ring, self.log.takes_open);
@@ -324,7 +324,8 @@ impl Receiving {
     }
 }
 
-/// Returns the next delivered entry and its round. The entry is `None` after the last one. Waits for ever if there is no delivery.
+/// Returns the next delivered entry and its round. After the last entry, returns `None` in its place. If there is no delivery, waits for
+/// ever.
 async fn next_entry(follows: &mut Option<(u64, Box<pull::Stream>)>) -> (u64, Option<Message>) {
     match follows {
         Some((round, entries)) => (*round, entries.next().await.and_then(Result::ok)),

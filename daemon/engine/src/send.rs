@@ -104,13 +104,13 @@ impl Sender {
         self.shared.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Tells the sender to send the remaining messages of the ring, and then to stop. It stops after five seconds in any case. The session
-    /// does not end.
+    /// Tells the sender to send the remaining messages of the ring, and then to stop. After five seconds it stops in any case. Its session
+    /// continues.
     pub fn leave(&self) {
         self.shared.leave.store(true, Ordering::Relaxed);
     }
 
-    /// Orders a waiting bridge to write. It may wait because another bridge writes, or because the last block does not open.
+    /// Orders a waiting bridge to write. It may wait because another bridge writes, or because the last block cannot be opened.
     pub fn take_over(&self) {
         self.shared.takes_over.store(true, Ordering::Relaxed);
     }
@@ -148,7 +148,8 @@ impl Sender {
         self.shared.acks.read()
     }
 
-    /// Returns the error of a broken connection, or else the reason why the sender does not write; `None` if neither applies.
+    /// Returns the error of a broken connection. If there is none, returns the reason why the sender does not write, or `None` if it
+    /// writes.
     pub fn trouble(&self) -> Option<String> {
         self.shared.link.why().or_else(|| self.shared.shut_out())
     }
@@ -186,9 +187,10 @@ pub(crate) fn runtime() -> Result<Runtime, EngineError> {
     Builder::new_current_thread().enable_all().build().map_err(|e| BridgeError::Start(e).into())
 }
 
-/// The required prefix of a reply subject. A request names the subject of its answer, and could otherwise name that of the stream.
+/// The required prefix of a reply subject. A request names the subject for its answer. Without this check, a request could name the subject
+/// of the stream.
 const INBOX: &str = "_INBOX.";
-/// An append older than this is dropped: the process stood still, and a rival may write by now.
+/// If an append is older than this, it is dropped: the process did not run for a while, and a rival may write by now.
 const STALE_NS: u64 = SILENCE_NS / 2;
 
 /// The answer to an append: its round, and the block's entry number or an error.
@@ -232,7 +234,7 @@ async fn serve(
     }
 }
 
-/// Whether a pulse of another writer is passed on. Anybody can send any number of pulses, so at most one per quarter of [`LOOK_NS`] is
+/// Whether a pulse of another writer is passed on. Anybody can send any number of pulses. So at most one per quarter of [`LOOK_NS`] is
 /// passed on.
 fn heeds(now_ns: u64, heed_ns: &mut u64) -> bool {
     let is_due = now_ns >= *heed_ns;
@@ -242,8 +244,8 @@ fn heeds(now_ns: u64, heed_ns: &mut u64) -> bool {
     is_due
 }
 
-/// Returns all answers that are available. Answers of one round with success are merged into the highest number, so that the other thread
-/// wakes once for many blocks.
+/// Returns all answers that are available. Successful answers of one round are merged into one with the highest number, so that the other
+/// thread wakes once for many blocks.
 fn all_there(flights: &mut Flights, first: Answer) -> Vec<Answer> {
     let mut answers = vec![first];
     while let Some(Some(next)) = flights.next().now_or_never() {
@@ -320,8 +322,8 @@ mod tests {
     use shmcast_bridge::spec::{Engine, SendSpec};
     use std::time::Duration;
 
-    /// The thread with the connection once waited for room among the appends without an answer, and took no answers meanwhile. It never
-    /// ended.
+    /// A test for an earlier mistake: the thread with the connection waited for room among the unanswered appends, and took no answers
+    /// during this wait. So the wait never ended.
     #[test]
     fn appends_that_nobody_answers_hold_up_neither_the_next_ones_nor_the_end() {
         let servers = vec![silent_server().parse().unwrap()];

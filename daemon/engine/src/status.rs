@@ -16,7 +16,7 @@ counters! {
         behind_ms: gauge "engine_behind_milliseconds",
         /// Blocks without an answer.
         in_flight: gauge "engine_in_flight_blocks",
-        /// Messages put into blocks. A message that was sent again counts again.
+        /// Messages put into blocks. A message that is sent again is counted again.
         messages: counter "engine_sent_messages_total",
         /// Blocks that the servers have acknowledged.
         blocks: counter "engine_sent_blocks_total",
@@ -26,27 +26,28 @@ counters! {
         messages_missed: counter "engine_missed_messages_total",
         /// Messages that are gaps in the channel itself.
         gap_messages,
-        /// Times that the last block was requested again because the servers refused an append.
+        /// How often the last block was requested again because the servers refused an append.
         resyncs_refused: counter "engine_resyncs_total" { cause = "refused" },
-        /// Times that the last block was requested again because an append had no answer in time.
+        /// How often the last block was requested again because an append had no answer in time.
         resyncs_silent: counter "engine_resyncs_total" { cause = "silent" },
-        /// Times that the last block was requested again because the servers were busy, or had no leader.
+        /// How often the last block was requested again because the servers were busy, or had no leader.
         resyncs_busy: counter "engine_resyncs_total" { cause = "busy" },
-        /// Times that the last block was requested again because the connection broke.
+        /// How often the last block was requested again because the connection broke.
         resyncs_disconnected: counter "engine_resyncs_total" { cause = "disconnected" },
-        /// Times that the last block was requested again because another writer was heard.
+        /// How often the last block was requested again because another writer announced itself.
         resyncs_rival: counter "engine_resyncs_total" { cause = "rival" },
-        /// Times that this channel took a later session to follow another stream in the log, because its own clock had been behind.
+        /// How often this channel changed to a later session, so that it follows another stream in the log. This is necessary if this
+        /// host's clock was behind.
         successions: counter "engine_successions_total",
-        /// Times that this bridge began to wait because another bridge writes the stream.
+        /// How often this bridge began to wait because another bridge writes the stream.
         fenced: counter "engine_fenced_total",
         /// 1 while this bridge waits because another bridge writes the stream.
         is_fenced: gauge "engine_fenced",
-        /// Times that this bridge began to wait because the last block does not open: a writer has other keys.
+        /// How often this bridge began to wait because the last block cannot be opened: its writer has other keys.
         shut_out: counter "engine_shut_out_total",
-        /// 1 while this bridge waits because the last block does not open.
+        /// 1 while this bridge waits because the last block cannot be opened.
         is_shut_out,
-        /// Messages that the servers had acknowledged and have lost. The bridge sends those again that the ring or the journal still has.
+        /// Messages that the servers had acknowledged and then lost. The bridge sends them again if the ring or the journal still has them.
         lost_by_engine: counter "engine_lost_messages_total",
         /// Times that the servers lost acknowledged messages.
         losses,
@@ -76,7 +77,7 @@ counters! {
         bytes: counter "engine_received_bytes_total",
         /// Entries that were damaged, or no blocks.
         damaged: counter "engine_damaged_entries_total",
-        /// Damaged entries whose seal is missing, does not open, or has an unknown key.
+        /// Damaged entries. Their seal is missing, does not match, or has an unknown key.
         unopened: counter "engine_unopened_blocks_total",
         /// Messages that came again.
         repeated,
@@ -84,7 +85,7 @@ counters! {
         chain_breaks: counter "engine_chain_breaks_total",
         /// Times that the place in the log was looked for.
         searches,
-        /// Times that the stream's end moved back because the servers lost entries.
+        /// How often the stream's end moved back because the servers lost entries.
         ends_moved: counter "engine_ends_moved_total",
         /// Holes in the stream.
         holes: counter "engine_holes_total",
@@ -101,15 +102,15 @@ counters! {
     }
 }
 
-/// Refusals in a row before the sender reports one. Servers without a leader refuse some appends for a short time.
+/// The sender reports a refusal only after this many refusals in a row. Servers without a leader refuse some appends for a short time.
 #[cfg_attr(not(feature = "nats"), allow(dead_code, reason = "there is no client to tell it"))]
 const TOLD_AFTER: u64 = 5;
 
-/// Servers that elect a leader may take this long. Then it is reported that nobody decides for the stream.
+/// The longest time that servers usually need to elect a leader. If they need longer, the bridge reports that the stream has no leader.
 #[cfg_attr(not(feature = "nats"), allow(dead_code, reason = "there is no client to tell it"))]
 const UNDECIDED_FOR: Duration = Duration::from_secs(15);
 
-/// The state of the connection. The client's callbacks set it, and the end's thread reports it.
+/// The state of the connection. The client's callbacks set it, and the thread of this end reports it.
 #[derive(Debug, Default)]
 pub(crate) struct Link {
     is_connected: AtomicBool,
@@ -118,7 +119,7 @@ pub(crate) struct Link {
     /// Number of appends that were refused in a row.
     refusals: AtomicU64,
     refused: Mutex<Option<String>>,
-    /// Since when nobody decides for the stream, and why the servers say so.
+    /// The time since which the stream has had no leader, and the reason that the servers give.
     undecided: Mutex<Option<(Instant, String)>>,
 }
 
@@ -159,7 +160,7 @@ impl Link {
         }
     }
 
-    /// Records that the servers refused a block for another reason than a different last entry.
+    /// Records that the servers refused a block for a reason other than an unexpected last entry of the log.
     pub(crate) fn refused(&self, why: String) {
         if self.refusals.fetch_add(1, Ordering::Relaxed) + 1 >= TOLD_AFTER {
             let text = format!("the servers refuse blocks, and the feed stands still: {why}");
@@ -172,20 +173,21 @@ impl Link {
         *self.undecided.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Notes that nobody decides for the stream, so that nothing can be stored.
+    /// Notes that the stream has no leader, so that nothing can be stored.
     pub(crate) fn undecided(&self, why: String) {
         let mut undecided = self.undecided.lock().unwrap_or_else(PoisonError::into_inner);
         let since = undecided.as_ref().map_or_else(Instant::now, |(since, _)| *since);
         *undecided = Some((since, why));
     }
 
-    /// Returns the last error of the connection, or else the reason why blocks are refused, or why nobody decides.
+    /// Returns the last error of the connection. If there is none, returns the reason why blocks are refused, or why the stream has no
+    /// leader.
     pub(crate) fn why(&self) -> Option<String> {
         let of = |text: &Mutex<Option<String>>| text.lock().unwrap_or_else(PoisonError::into_inner).clone();
         of(&self.why).or_else(|| self.stands_still(UNDECIDED_FOR)).or_else(|| of(&self.refused))
     }
 
-    /// Returns a sentence about a stream for which nobody has decided for this time.
+    /// Returns a sentence about a stream that has had no leader for this time.
     fn stands_still(&self, limit: Duration) -> Option<String> {
         let undecided = self.undecided.lock().unwrap_or_else(PoisonError::into_inner);
         let (_, why) = undecided.as_ref().filter(|(since, _)| since.elapsed() >= limit)?;

@@ -55,7 +55,7 @@ fn missing(log: &Log, spec: &BridgeSpec) -> EngineError {
     EngineError::NoStream { stream: log.name().to_owned(), channel: spec.channel.clone() }
 }
 
-/// Creates the stream of a channel. With `mirror_of`, creates a mirror of the stream of the same name in that domain.
+/// Creates the stream of a channel. With `mirror_of`, creates a mirror of the stream with the same name in that domain.
 ///
 /// # Errors
 /// [`EngineError`], also if the stream exists with other settings.
@@ -137,14 +137,15 @@ struct Verifying {
     session: Option<Session>,
     due: u64,
     crc: Option<u32>,
-    /// A message in fragments: its sequence, and how many of its bytes were read so far.
+    /// A message in fragments: its sequence, and the number of its bytes that were read so far.
     part: (u64, usize),
     opener: Opener,
     /// Whether there are keys. Without keys, sealed bodies are not checked.
     has_keys: bool,
 }
 
-/// Whether a fragment continues the previous one, or begins a message. A writer that restarted begins its message again.
+/// Whether a fragment continues the previous one, or is the first of a message. After a restart, a writer sends all fragments of its
+/// message again.
 fn joins(before: &mut (u64, usize), head: &Head, offset: u32, bytes: usize) -> bool {
     let (sequence, end) = *before;
     *before = (head.first, offset as usize + bytes);

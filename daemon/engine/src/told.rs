@@ -49,7 +49,7 @@ pub struct Verified {
     pub gaps: Vec<Range>,
     /// Sequences that no block has, between others that are there.
     pub missing: Vec<Range>,
-    /// Entries that are damaged, or are no blocks: the number of each entry, and the reason.
+    /// Entries that are damaged, or that are no blocks. The list has the number of each entry, and the reason.
     pub damaged: Vec<(u64, String)>,
     /// Blocks that were not built after the previous block.
     pub chain_breaks: u64,

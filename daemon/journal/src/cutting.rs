@@ -31,8 +31,8 @@ pub struct Cut {
 impl Cut {
     /// Begins a part in the directory at `path`, which is created if it does not exist. It must not have a journal of this stream yet.
     ///
-    /// `header` is the header of the file in which the part begins, with the part's first sequence and the epoch there. `clock` is a wall
-    /// clock and the ring's ticks at that time, as the journal has them for the first record.
+    /// `header` is the header of the file in which the part begins. It has the part's first sequence and the epoch there. `clock` is a wall
+    /// clock and the ring's ticks at the same time, as the journal gives them for the first record.
     ///
     /// # Errors
     /// [`RecordError::Busy`] and [`RecordError::Os`].
@@ -65,8 +65,8 @@ impl Cut {
         Ok(Self { directory, packer, writer, ring, latest_ns, base_ns: latest_ns })
     }
 
-    /// Sets the header of the files from which the next records come. If they are from another ring, the part continues in another file.
-    /// The last argument is a wall clock and the ring's ticks at that time, as the journal has them for these records.
+    /// Sets the header of the files from which the next records come. If these are from another ring, the part continues in another file.
+    /// The last argument is a wall clock and the ring's ticks at the same time, as the journal gives them for these records.
     pub fn go_on_in(&mut self, header: &FileHeader, (wall_ns, ticks): (u64, u64)) {
         if header.ring.uuid == self.ring {
             return;
@@ -134,7 +134,8 @@ impl Cut {
         Ok(self.writer.bytes_written())
     }
 
-    /// Sets the wall clock and the ring's ticks, from which later frames get their index time. No earlier message may be later.
+    /// Sets the wall clock and the ring's ticks. Later frames get their index time from these two. No earlier message may have a later
+    /// time.
     fn at(&mut self, wall_ns: u64, ticks: u64) {
         self.latest_ns = wall_ns;
         self.packer.at(self.now(), ticks);

@@ -66,7 +66,8 @@ impl Directory {
         })
     }
 
-    /// Creates the journal's directory at `path` if it does not exist. In it, locks the folder of `stream` for a recorder of `channel`.
+    /// Creates the journal's directory at `path` if it does not exist. Locks the folder of `stream` in this directory for a recorder of
+    /// `channel`.
     ///
     /// # Errors
     /// [`RecordError::Journal`], [`RecordError::Busy`] and [`RecordError::Os`].
@@ -89,7 +90,7 @@ impl Directory {
         Ok(Self { first_number: streams.first_number(), ..locked })
     }
 
-    /// The number for the first file of a new stream. It is higher than the numbers of all earlier streams' files.
+    /// Returns the number for the first file of a new stream. It is higher than all numbers in earlier streams' files.
     pub(crate) fn first_number(&self) -> u64 {
         self.first_number
     }
@@ -176,8 +177,8 @@ impl Directory {
         }
     }
 
-    /// Writes pages in parts. A small write is done by one thread, part after part. A large write is done by two threads: one copies its
-    /// part while the other writes.
+    /// Writes pages in parts. For a small write, one thread writes part after part. For a large write, there are two threads: one copies
+    /// its part while the other writes.
     fn write_stretch(
         &self,
         file: &File,
@@ -273,7 +274,7 @@ pub(crate) fn open_directory(path: &Path) -> io::Result<File> {
     Ok(rustix::fs::openat(CWD, path, flags, Mode::empty())?.into())
 }
 
-/// Creates a directory if it does not exist, and makes its name durable.
+/// Creates a directory if it does not exist, and syncs its name to the disk.
 fn make(path: &Path) -> io::Result<()> {
     match rustix::fs::mkdir(path, Mode::from_raw_mode(0o700)) {
         Ok(()) => sync_parent(path),
@@ -418,7 +419,7 @@ mod tests {
         Step::Write { number, offset, pieces: vec![Piece::Own(bytes.into())], ahead: 0, durable: true }
     }
 
-    /// If the kernel refuses a direct write, this write and all later ones go through the page cache.
+    /// If the kernel refuses a direct write, uses the page cache for this write and all later ones.
     #[test]
     fn what_a_file_system_refuses_goes_through_the_cache() {
         let place = tempfile::tempdir().unwrap();

@@ -33,10 +33,11 @@ pub enum RecordError {
         /// What is wrong.
         source: RecoverError,
     },
-    /// The directory cannot be read, or has the journal of another channel, or has files outside the streams' folders.
+    /// The directory cannot be read, or has the journal of another channel, or has files outside of the streams' folders.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The journal has later sequences than the channel, although both have the same stream. The ring may be an older copy.
+    /// The journal has later sequences than the channel, although the journal and the channel have the same stream. The ring may be an
+    /// older copy.
     #[error(
         "{}: the journal is at sequence {journal}, and the channel, of the same stream, at {channel}: it would give sequences again that \
          the journal has: begin the channel anew, or move this journal away", path.display()
@@ -72,23 +73,23 @@ pub enum RecordError {
     /// The place in the ring at which to continue was not found.
     #[error(transparent)]
     Locate(#[from] LocateError),
-    /// The disk did not accept the last messages. They remain unrecorded, unless a later recorder still finds them in the ring.
+    /// The disk did not accept the last messages. They remain unrecorded, unless another recorder still finds them in the ring later.
     #[error("{}: the disk takes nothing: {lost} messages of the ring are not recorded", path.display())]
     Unwritten {
         /// The directory.
         path: PathBuf,
-        /// Messages that were read but not written, and messages left in the ring. The count may be up to 64 too low.
+        /// Messages that were read but not written, and messages that are still in the ring. The count may be up to 64 too low.
         lost: u64,
     },
 }
 
 impl RecordError {
-    /// Whether the channel was restarted. Then the journal has the whole previous stream, and the new stream needs a folder of its own.
+    /// Whether the channel was restarted. If so, the journal has the whole previous stream, and the new stream needs a folder of its own.
     pub fn is_restart(&self) -> bool {
         matches!(self, Self::Restarted | Self::Receive(RecvError::Superseded))
     }
 
-    /// Whether the system refused a thread or memory for now. The same recording may begin a moment later.
+    /// Whether the system refused a thread or memory at this moment. If so, the same recording may succeed a moment later.
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Os { source, .. } if source.kind() == io::ErrorKind::WouldBlock)
     }

@@ -34,13 +34,12 @@ const MOST_BYTES: u64 = 64;
 pub struct RetentionHold {
     /// The name.
     pub name: String,
-    /// The first sequence to keep. Files with this sequence or a later one are kept. It is 0 if the hold is unreadable, which keeps all
-    /// files.
+    /// The first sequence to keep. Files with this sequence or a later one stay. 0 if the hold cannot be read, so that all files stay.
     pub from: u64,
 }
 
-/// Keeps the files that have the sequence `from` or a later one, until the hold is [released](release). The files are those of `stream` in
-/// the journal's directory at `path`. A hold of the same name is replaced.
+/// Keeps the files that have the sequence `from` or a later one, until the hold is [released](release). Only files of `stream` in the
+/// journal's directory at `path` are kept. Replaces a hold of the same name.
 ///
 /// After this call returns, [`Keep::bytes`](crate::Keep::bytes) and [`Keep::age`](crate::Keep::age) do not remove any of these files.
 ///
@@ -101,8 +100,8 @@ pub(crate) fn holds_of(directory: &File) -> io::Result<Vec<RetentionHold>> {
 
 /// Takes the lock for writing holds and removing files. Only one process has it. Dropping the result releases it.
 ///
-/// The lock is on a file that only the directory's owner and root can open. The directory itself would not do, because any user who can
-/// read it could lock it for any time.
+/// The lock is on a file that only the directory's owner and root can open. The directory itself would not be safe for this, because any
+/// user who can read it could lock it.
 pub(crate) fn lock_holds(directory: &File) -> io::Result<File> {
     let until = Instant::now() + PATIENCE;
     loop {

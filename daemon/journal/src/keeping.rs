@@ -15,8 +15,8 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// One lock for each file system. Journals on one file system are trimmed one after another, so that each measures the free space after the
-/// previous one has removed its files.
+/// One lock for each file system. Retention handles journals on one file system one after another. So each journal measures the free space
+/// after the files of the previous one were removed.
 static TURNS: Mutex<BTreeMap<u64, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
 
 /// How much of a journal is kept. By default: everything.
@@ -24,7 +24,7 @@ static TURNS: Mutex<BTreeMap<u64, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new())
 pub struct Keep {
     /// Greatest number of bytes of all files together.
     pub bytes: Option<u64>,
-    /// Longest time for which a file is kept after the next file was begun.
+    /// The longest time for which a complete file is kept. It counts from the beginning of the next file.
     pub age: Option<Duration>,
     /// Least number of bytes that stay free on the file system.
     pub free: Option<u64>,
@@ -35,12 +35,12 @@ pub struct Keep {
 pub struct Trimmed {
     /// Names of the files that are gone, oldest first.
     pub gone: Vec<String>,
-    /// Names of the holds whose files had to be removed, because the file system had too little free space.
+    /// Names of the holds that were overridden: their files had to be removed, because the file system had too little free space.
     pub broken: Vec<String>,
-    /// How many bytes of the required free space are still missing.
+    /// The number of bytes of the required free space that are still missing.
     pub lacking: u64,
-    /// Number of files that were kept although space is missing, because their removal would free little or nothing. A process has such a
-    /// file open, or the file has other names.
+    /// The number of files that were not removed although space is missing. Their removal would free little or nothing, because a process
+    /// has the file open, or because the file has other names.
     pub vain: usize,
 }
 
@@ -48,13 +48,13 @@ impl Keep {
     /// Removes the oldest files in a journal's directory until the limits are kept. Files of the oldest stream go first.
     ///
     /// - Only complete files are removed. The last file of the stream `own`, which is being recorded, always stays.
-    /// - The remaining files of a stream have no holes between them.
+    /// - In each stream, the oldest files go first, so the remaining files have no holes between them.
     /// - Files that are [held](crate::hold) stay, unless there is too little free space.
-    /// - Removing a file that a process has open frees no space. Such files are removed only if later files free space. At most as many
-    ///   bytes of open files are removed as are missing, or as the later files free. So readers that keep files open cannot cost other
-    ///   readers all history.
+    /// - If a process has a file open, removing the file frees no space. Such files are removed only if later files free space. At most as
+    ///   many bytes of open files are removed as are missing, or as the later files free. With this limit, readers that keep files open do
+    ///   not make other readers lose all history.
     ///
-    /// `trimmed` is added to, even if this call fails. Refresh `streams` if a file was removed.
+    /// Adds the removed files to `trimmed`, even if this call fails. Refresh `streams` if a file was removed.
     ///
     /// # Errors
     /// The system's error, at the first file that cannot be removed.
@@ -88,7 +88,7 @@ impl Keep {
         done
     }
 
-    /// Returns how many bytes of the required free space are missing.
+    /// Returns the number of bytes of the required free space that are missing.
     fn lacking(&self, directory: &File) -> io::Result<u64> {
         let Some(least) = self.free else { return Ok(0) };
         let room = fstatvfs(directory)?;
@@ -110,7 +110,7 @@ struct Excess<'a> {
     bytes: u64,
     /// Bytes that the file system lacks.
     lacking: u64,
-    /// Whether a removal freed no space on a file system that does not report open files.
+    /// Whether a removal freed no space on a file system that does not show which files are open.
     is_vain: bool,
     trimmed: &'a mut Trimmed,
 }
@@ -223,7 +223,8 @@ fn remove_folder(journal: &Journal, folder: &File) -> io::Result<()> {
     }
 }
 
-/// Returns when the first of `files` was complete: when the next file was begun, or `last_ns` for the last file.
+/// Returns the time at which the first of `files` was complete. This is the time at which the next file was begun, or `last_ns` for the
+/// last file.
 ///
 /// Wall clocks may have been set meanwhile. A time after `wall_ns` is ignored, and the next one is used. The result is not before the
 /// file's own beginning.
@@ -234,8 +235,8 @@ fn over_at(files: &[Arc<FileInfo>], last_ns: Option<u64>, wall_ns: u64) -> u64 {
     later.into_iter().find(has_been).unwrap_or(wall_ns).max(begun)
 }
 
-/// Whether a file is complete: it has a trailer, or it was abandoned and the next file is sealed. The next file then has all records that
-/// the abandoned file lacks, which gets its trailer only at the next recovery.
+/// Whether a file is complete. A file is complete if it has a trailer, or if it was abandoned and the next file is sealed (finished). The
+/// next file has all records that the abandoned file lacks. An abandoned file gets its trailer only at the next recovery.
 fn is_over(file: &FileInfo, next: &FileInfo) -> bool {
     file.trailer.is_some() || (file.is_given_up() && next.trailer.is_some())
 }

@@ -1,5 +1,5 @@
-//! Stand-ins for the verbs of features that are off. They accept any arguments, so that the error names the missing feature and not an
-//! argument.
+//! Stand-ins for the verbs of features that are not built in. They accept any arguments, so that the error names the missing feature
+//! instead of an argument.
 
 use anyhow::{Result, bail};
 use std::ffi::OsString;

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Most characters of a key, or of a value, that a row of the table shows.
+/// The greatest number of characters of a key or value in a row of the table.
 const SHOWN: usize = 48;
 
 #[derive(Debug, clap::Args)]
@@ -48,11 +48,11 @@ pub(super) struct Args {
     /// Print as JSON, one line a key
     #[arg(long)]
     json: bool,
-    /// Make the board of the journal in this directory, with all of its messages
+    /// Read all messages of the journal in this directory, and show the board that they give
     #[arg(long, value_name = "DIR", requires = "set")]
     journal: Option<PathBuf>,
-    /// With --journal: key=BYTES, the bytes of a payload that are its key, as 0..8; remove_tag=TAG, messages with this tag
-    /// remove their key
+    /// Settings of the board that --journal computes: key=FIRST..END, the bytes of a payload that are its key, such as 0..8;
+    /// remove_tag=TAG, messages with this tag remove their key
     #[arg(long, value_name = "KEY=VALUE", requires = "journal")]
     set: Vec<Setting>,
 }
@@ -91,7 +91,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// Returns the bytes of a key as the user gave them, padded with zeros to the length of the board's keys.
+/// Returns the key that the user gave as bytes. It is padded with zeros to the length of the board's keys.
 fn key_bytes(text: &str, length: usize) -> Result<Vec<u8>> {
     let mut bytes = match text.strip_prefix("0x") {
         Some(digits) => from_hex(digits)
@@ -215,7 +215,8 @@ fn rows_table(rows: impl Iterator<Item = Row>) -> String {
     table.trim_fmt()
 }
 
-/// Returns bytes without trailing zeros as text if they are printable, and otherwise all of them as hexadecimal digits.
+/// Returns bytes in a readable form. If they are printable without the zeros at their end, returns this text. Otherwise returns all bytes
+/// as hexadecimal digits.
 fn text_of(bytes: &[u8]) -> String {
     let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     match std::str::from_utf8(&bytes[..end]) {
@@ -256,7 +257,7 @@ struct Kept {
     payload: Vec<u8>,
 }
 
-/// Reads a whole journal. There is room for every key, and for messages of any size.
+/// Reads a whole journal into a board. The board has room for every key, and for messages of any size.
 fn show_journal(args: &Args, dir: &Path, board: &BoardConfig, stop: &Stop) -> Result<ExitCode> {
     let range = &board.key;
     let journal = Journal::open(dir)?;

@@ -1,4 +1,4 @@
-//! `shmcast doctor`: shows the findings of the checks of this host. The checks are in [`crate::doctor`].
+//! `shmcast doctor`: shows the results of the checks of this host. The checks are in [`crate::doctor`].
 
 use std::{fmt::Write as _, io::IsTerminal, path::PathBuf, process::ExitCode};
 
@@ -10,10 +10,11 @@ use crate::{
     doctor::{self, Area, Finding, Host, Report, Root, Status},
 };
 
-/// Check this host for settings that cost latency, and show the commands that mend them.
+/// Check this host for settings that cost latency, and show the commands that correct them
 ///
 /// Reads settings and changes nothing. On a terminal it prints a table. For each finding that is not a pass, it also prints why the finding
-/// matters and how to mend it. Into a pipe it prints one line per check: status, area, id, finding and command, separated by tabs.
+/// matters and which command corrects it. Into a pipe it prints one line per check: status, area, id, finding and command, separated by
+/// tabs.
 ///
 /// Exits with 0 when nothing failed (warnings and unknowns count as no failure), and 1 when a check failed or the checks could not be run.
 #[derive(Debug, clap::Args)]
@@ -25,12 +26,12 @@ pub(super) struct Args {
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
 
-    /// Run these checks only, in full detail; all: every check [default: every check, and detail where one is not well]
+    /// Run only these checks, in full detail; all: every check [default: every check, with details of those that do not pass]
     #[arg(value_name = "CHECK", hide_possible_values = true,
           value_parser = PossibleValuesParser::new(doctor::ids().into_iter().chain(["all"])))]
     checks: Vec<String>,
 
-    /// Judge these CPUs, on which the publisher and its readers run [default: the isolated ones, or else all]
+    /// Check these CPUs, on which the publisher and its readers run [default: the isolated ones, or all if none is isolated]
     #[arg(long, value_name = "LIST")]
     cpu: Option<CpuList>,
 
@@ -166,7 +167,7 @@ fn table(findings: &[&Finding], columns: u16, colour: bool) -> Table {
     table
 }
 
-/// A path of at least this length makes the table wider than 80 columns. The readings show the whole path.
+/// If a path is at least this long, it makes the table wider than 80 columns. The list of readings shows the whole path.
 const LONG_PATH_CHARS: usize = 34;
 
 /// `says` with its long paths cut to their last two names.

@@ -24,14 +24,14 @@ the code is 130 or 143 if no event came.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct Args {
-    /// Begin with this many of the last events; the daemon keeps those since its start, 1024 unless configured otherwise
+    /// Begin with this many of the last events. The daemon keeps the events since its start, at most 1024 unless configured otherwise
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     last: Option<u32>,
     /// Begin with the events of this long ago
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     since: Option<Duration>,
-    /// Continue until interrupted, also through restarts of the daemon. Otherwise end after the past events that --last or --since asks
-    /// for, or after the next event
+    /// Continue until interrupted, also through restarts of the daemon. Without this option, end after the past events that --last or
+    /// --since asks for, or after the next event
     #[arg(long, short)]
     follow: bool,
     /// Print as JSON, one line an event
@@ -128,8 +128,8 @@ fn utc(time_ns: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", ms % 1000)
 }
 
-/// Returns the Gregorian date of the day `days` after 1970-01-01. Years begin with March here, so that the leap day is the last day of a
-/// year. A cycle of 400 years always has the same number of days.
+/// Returns the Gregorian date of the day that is `days` after 1970-01-01. Years begin with March here, so that the leap day is the last day
+/// of a year. A cycle of 400 years always has the same number of days.
 fn date(days: u64) -> (u64, u64, u64) {
     const CYCLE: u64 = 146_097;
     // The days from 0000-03-01 to 1970-01-01.

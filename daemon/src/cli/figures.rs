@@ -10,7 +10,7 @@ pub(super) fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// How many programs read a channel, without recorders and bridges.
+/// The number of programs that read a channel, without recorders and bridges.
 pub(super) fn readers_of(channel: &ChannelStatus) -> usize {
     of_role(&channel.readers, Role::Reader)
 }

@@ -80,7 +80,7 @@ fn read_prefix<const N: usize>(input: &mut impl BufRead) -> Result<Option<[u8; N
     }
 }
 
-/// Writes one message. `latency_ns` is its age at reception, if the message has a time.
+/// Writes one message. `latency_ns` is the message's age when it was received, if the message has a time.
 pub(super) fn write_message(
     framing: OutputFraming,
     out: &mut impl Write,

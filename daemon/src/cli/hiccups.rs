@@ -36,7 +36,7 @@ use crate::{
 /// The threads keep their CPUs fully busy. Ctrl-C ends early and still shows the result.
 ///
 /// Measure the CPUs that your programs use, and leave at least one CPU out. The thread that collects and prints the results needs a CPU,
-/// too. Without one of its own, it causes a stall once per interval on a measured CPU.
+/// too. If all CPUs are measured, this thread causes a stall once per interval on one of them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -52,7 +52,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "NS", default_value_t = 1000)]
     threshold_ns: u64,
 
-    /// Interval at which a line is shown (on a terminal) and the log is written
+    /// Interval at which a line is printed (on a terminal) and the log is written
     #[arg(long, default_value = "1s", value_parser = parse_duration)]
     interval: Duration,
 

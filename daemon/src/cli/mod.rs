@@ -100,7 +100,7 @@ enum Verb {
     Top(top::Args),
     /// Show what happens on the daemon's channels, as it happens
     Events(events::Args),
-    /// Take a strict channel away from a publisher that lives and does not answer
+    /// Take a strict channel away from a publisher that runs but does not answer
     Takeover(takeover::Args),
     /// Remove a channel that nobody uses
     Rm(rm::Args),
@@ -126,8 +126,8 @@ enum Verb {
 /// Where channels are.
 #[derive(Debug, Clone, Default, clap::Args)]
 struct HostArg {
-    /// Use the channels in this directory [default: $SHMCAST_DIR; else the daemon's, if one answers; else
-    /// /dev/shm/shmcast, if root has made it and lets you in; else /dev/shm/shmcast-UID, your own]
+    /// Use the channels in this directory [default: $SHMCAST_DIR; else those of the daemon, if one answers; else /dev/shm/shmcast, if root
+    /// has made it and you may use it; else your own /dev/shm/shmcast-UID]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -140,8 +140,8 @@ enum Host {
 }
 
 impl HostArg {
-    /// Returns the directory or the socket that the command line or the environment names. Otherwise returns the daemon, if one answers,
-    /// and else the default directory of files.
+    /// Returns the directory or the socket that the command line or the environment names. If they name none, returns the daemon if one
+    /// answers, and otherwise the default directory of files.
     fn host(&self) -> Result<Host> {
         let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         if let Some(dir) = &self.dir {
@@ -159,8 +159,8 @@ impl HostArg {
         }
     }
 
-    /// Like [`host`](Self::host), for a verb about one channel. The channel must be a name. A path is refused, because it would lead out of
-    /// the directory of channels.
+    /// Does the same as [`host`](Self::host), for a verb about one channel. The channel must be given by a name. A path is refused, because
+    /// it would lead out of the directory of channels.
     fn host_of(&self, channel: &str) -> Result<(Host, String)> {
         if channel.contains('/') {
             let (dir, name) = channel.trim_end_matches('/').rsplit_once('/').unwrap_or((".", channel));
@@ -259,7 +259,7 @@ pub fn main() -> ExitCode {
     result.unwrap_or_else(|error| ExitCode::from(end(&error)))
 }
 
-/// Sets the name that tools show for this process, and pins this thread to a CPU, if the user asked for it.
+/// Sets the name that tools show for this process, if the user gave one. If the user gave a CPU, pins this thread to it.
 fn name_and_pin(name: Option<&CStr>, cpu: Option<usize>) -> Result<()> {
     name.map_or(Ok(()), nix::sys::prctl::set_name)?;
     match cpu {

@@ -1,4 +1,4 @@
-//! Options that have gone, and what does their work now: the error of one that is given says so.
+//! Options that no longer exist, and the settings that replace them. If the user gives such an option, the error names the replacement.
 
 use shmcast_bridge::spec::server::without_accounts;
 
@@ -31,7 +31,7 @@ const MOVED: [(&[&str], &str); 22] = [
     (&["--verbose", "-v"], "--json, or `shmcast doctor all`"),
 ];
 
-/// An error of clap, without accounts, and with the way that took the place of an option.
+/// An error of clap, but without accounts. If an option no longer exists, the error also names its replacement.
 pub(super) fn shown(error: &str) -> String {
     let text = without_accounts(error);
     let option = text.split_once("unexpected argument '").and_then(|(_, rest)| rest.split_once('\''));

@@ -1,4 +1,4 @@
-//! Computes when the next message is due: at a fixed rate, or at the time of the recording.
+//! Computes the time to publish the next message: at a fixed rate, or as in the recording.
 
 use crate::cli::stop::Stop;
 use std::str::FromStr;
@@ -49,7 +49,7 @@ fn positive(number: &str) -> Option<f64> {
     number.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0)
 }
 
-/// Waits by a schedule that does not shift when one message is late.
+/// Waits by a schedule. If one message is late, the times of the next messages do not change.
 pub(super) struct Pace<'a> {
     started: Instant,
     stop: &'a Stop,
@@ -68,7 +68,7 @@ impl<'a> Pace<'a> {
         }
     }
 
-    /// Waits until a message is due that was recorded `after_ns` after the beginning.
+    /// Waits until the time to publish a message. In the recording, the message came `after_ns` after the beginning.
     fn wait_recorded(&self, speed: Speed, after_ns: u64) {
         if let Speed::Times(times) = speed {
             self.wait(after_ns as f64 / 1e9 / times);
@@ -98,7 +98,7 @@ pub(super) struct Schedule<'a> {
     pace: Pace<'a>,
     speed: Speed,
     max_pause: Option<Duration>,
-    /// The due time of the last message, since the first one, at speed 1.
+    /// The time at which the last message was due, counted from the first message, at speed 1.
     due_ns: u64,
     last_ns: Option<u64>,
     /// How many silences were shortened.

@@ -61,7 +61,7 @@ pub(super) struct Args {
     /// Tag of each message, from 0 to 65535
     #[arg(long, value_name = "TAG", default_value_t = 0)]
     tag: u16,
-    /// Publish each message as a key message, from which a reader may start afresh
+    /// Publish each message as a key message. A reader may start at a key message without earlier messages
     #[arg(long)]
     key: bool,
     #[command(flatten)]
@@ -108,7 +108,8 @@ fn open_input<'a>(args: &Args, stop: &'a Stop) -> Result<BufReader<Interruptible
     Ok(BufReader::with_capacity(1 << 20, input))
 }
 
-/// Publishes the input as often as asked for. Returns the messages and bytes that were published, and whether these were all.
+/// Publishes the input as often as the user asked for. Returns the numbers of published messages and bytes, and whether everything was
+/// published.
 fn publish_input(
     args: &Args,
     first_input: BufReader<Interruptible<'_>>,
@@ -149,14 +150,14 @@ fn publish_input(
     Ok((published, bytes, is_complete))
 }
 
-/// Input whose next read fails when the program is told to stop, also while there is nothing to read.
+/// An input that can be interrupted. If the program is told to stop, the next read fails, even if there is nothing to read.
 pub(super) struct Interruptible<'a> {
     pub(super) file: File,
     stop: &'a Stop,
 }
 
 impl<'a> Interruptible<'a> {
-    /// Opens a file, or stdin for `-`. A pipe that has a name is opened before anybody writes to it.
+    /// Opens a file, or stdin for `-`. A named pipe can be opened before any program writes to it.
     pub(super) fn open(path: &Path, stop: &'a Stop) -> io::Result<Self> {
         let file = match path.as_os_str() == "-" {
             true => File::from(io::stdin().as_fd().try_clone_to_owned()?),
@@ -190,7 +191,7 @@ impl Read for Interruptible<'_> {
     }
 }
 
-/// A progress line if stderr is a terminal, and nothing otherwise.
+/// A progress line. It is shown only if stderr is a terminal.
 pub(super) fn progress() -> ProgressBar {
     let rate = |state: &ProgressState, out: &mut dyn fmt::Write| {
         // An error is ignored: the line is for people, and the terminal may be gone.

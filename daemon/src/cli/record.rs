@@ -57,10 +57,10 @@ pub(super) struct Args {
     /// Directory of the journal; made if it is not there
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
-    /// When files are made safe from a power cut: an interval, each (with each write) or none [default: 10ms]
+    /// When files are synced, to be safe from a power cut: at an interval, each (with each write) or none [default: 10ms]
     #[arg(long, value_parser = words(&["each", "none"], parse_sync), hide_possible_values = true)]
     sync: Option<SyncPolicy>,
-    /// Set what is rarely set, as in file=256MiB; the keys are listed below
+    /// Set one of the rarer options, such as file=256MiB; the keys are listed below
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<Setting>,
     /// Wait for the channel
@@ -267,7 +267,7 @@ impl Sums {
 /// Distinguishes the channel's end from the end of an earlier publisher, which is recorded too.
 #[derive(Default)]
 struct PresentEnd {
-    /// A reader at the ring's end. It is opened once the recorder has received an end.
+    /// A reader at the ring's end. It is opened when the recorder has received an end of the channel.
     reader: Option<Subscriber>,
 }
 

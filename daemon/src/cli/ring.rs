@@ -17,7 +17,7 @@ use std::ffi::CString;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// The keys of `--set`, as a help shows them before its `examples`.
+/// The keys of `--set`, as a help text lists them before its `examples`.
 pub(super) fn keys_and(examples: &str) -> String {
     format!("{KEYS}\n\n{examples}")
 }
@@ -53,10 +53,10 @@ pub(super) struct RingArgs {
     /// Size of the ring for a new channel: a power of two from 64KiB to 16GiB [default: 64MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     capacity: Option<u64>,
-    /// Set what is rarely set, as in max_message=1378; the keys are listed below
+    /// Set one of the rarer options, such as max_message=1378; the keys are listed below
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<Setting>,
-    /// Wait until this many readers are attached; recorders and bridges are none
+    /// Wait until this many readers are attached. Recorders and bridges do not count
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) wait_readers: usize,
     /// Pin the publisher to this CPU
@@ -65,7 +65,7 @@ pub(super) struct RingArgs {
 }
 
 impl RingArgs {
-    /// The settings of the publisher. This process gets the name and the CPU that are asked for.
+    /// Returns the settings of the publisher. Gives this process the name and the CPU that the user asked for.
     pub(super) fn begin(&self) -> Result<Settings> {
         let settings = Settings::read(self.capacity, &self.set)?;
         super::name_and_pin(settings.process.as_deref(), self.cpu)?;
@@ -73,7 +73,7 @@ impl RingArgs {
     }
 }
 
-/// Settings of a channel and its publisher. Those that a `[[channel]]` of the daemon has, too, have the same names and forms here.
+/// Settings of a channel and its publisher. If a `[[channel]]` table of the daemon has a setting too, its name and form are the same here.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Settings {
@@ -114,7 +114,7 @@ fn process<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<CString>
 }
 
 impl Settings {
-    /// The settings of `--set`, and the capacity that has an option of its own.
+    /// The settings of `--set`, and the capacity, which has an option of its own.
     pub(super) fn read<'a>(
         capacity: Option<u64>,
         set: impl IntoIterator<Item = &'a Setting>,
@@ -157,7 +157,7 @@ impl Settings {
         })
     }
 
-    /// As [`publisher`](Self::publisher), of messages whose schema the user alone knows.
+    /// Does the same as [`publisher`](Self::publisher), for messages whose schema only the user knows.
     pub(super) fn publisher_of_input(&self, host: &Host, channel: &str) -> Result<PublisherBuilder> {
         let builder = self.publisher(host, channel)?;
         if let Some(schema) = self.schema_id {
@@ -239,7 +239,7 @@ impl Published {
         sums
     }
 
-    /// The sums for people, of a verb that has `published` or `replayed`.
+    /// Formats the summary of a verb for people. The verb has `published` or `replayed` messages.
     pub(super) fn text(&self, verb: &str, channel: &str) -> String {
         let &Self { messages, bytes, is_complete, first, next, seconds, .. } = self;
         let sequences = match next - first {
@@ -255,7 +255,7 @@ impl Published {
         )
     }
 
-    /// Ends a verb with these words, which are an error if a signal came first.
+    /// Ends a verb with this text. If a signal came before the work was done, the text is an error.
     pub(super) fn end(&self, said: String, is_silent: bool, stop: &Stop) -> Result<()> {
         if !self.is_complete {
             return Err(stop.interrupted(said).into());
@@ -267,7 +267,7 @@ impl Published {
     }
 }
 
-/// How the ring's memory was made ready. For a large ring this is known only at the end, and perhaps not even then.
+/// The steps that prepared the ring's memory. For a large ring they are known only at the end, and sometimes not even then.
 pub(super) fn memory(publisher: &Publisher) -> Vec<String> {
     publisher.preparation().iter().map(ToString::to_string).collect()
 }

@@ -9,10 +9,11 @@ use std::process::ExitCode;
 
 /// Print a filter of system calls for a program that only publishes or only receives
 ///
-/// The calls are those that CI sees the library make, from the program's start to its end, and those that every program may need at any
-/// time. A program that does more than the library, such as writing files, needs the calls for it as well.
+/// The filter has two kinds of calls: those that CI sees the library make, from the program's start to its end, and those that every
+/// program may need at any time. A program that does more than the library, such as writing files, needs additional calls.
 ///
-/// The default is a drop-in for a systemd unit. --json is the form of the crate seccompiler, for a program that filters itself.
+/// By default, prints a drop-in file for a systemd unit. With --json, prints the form of the crate seccompiler, for a program that filters
+/// its own calls.
 ///
 /// The filters are for x86-64.
 #[derive(Debug, clap::Args)]

@@ -1,5 +1,5 @@
-//! `--set KEY=VALUE`: settings by the names that they have in a configuration, read as the daemon reads them. So a setting has one name, one
-//! range and one default, and its errors name the keys that there are.
+//! `--set KEY=VALUE`: settings with the names that they have in a configuration file. The daemon's own code reads them. So a setting has
+//! the same name, range and default in both places, and errors list the possible keys.
 
 use crate::config::{explain, without_string};
 use anyhow::{Result, anyhow};
@@ -17,7 +17,7 @@ pub(super) struct Setting {
 impl FromStr for Setting {
     type Err = String;
 
-    /// Reads the value as TOML, and as a text if it is no TOML: a word or an address needs no quotes.
+    /// Parses the value as TOML. If it is no TOML, uses it as a text, so that a word or an address needs no quotes.
     fn from_str(text: &str) -> Result<Setting, String> {
         let Some((key, value)) = text.split_once('=') else {
             return Err("no \"=\": write it like KEY=VALUE".to_owned());
@@ -56,7 +56,7 @@ impl Draft {
         settings.into_iter().for_each(|Setting { key, value }| self.put(key, value.clone()));
     }
 
-    /// Gives a key its value. The name may go through tables, as in `send.linger_ms`.
+    /// Gives a key its value. The name may contain tables, as in `send.linger_ms`.
     pub(super) fn put(&mut self, key: &str, value: impl Into<Value>) {
         let mut parts = key.split('.').peekable();
         let mut table = &mut self.0;

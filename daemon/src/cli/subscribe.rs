@@ -34,8 +34,7 @@ Exit codes: 0 nothing missed, 3 messages were missed, 1 error, or the channel en
 2 wrong usage. Ctrl-C and SIGTERM end it as the end of the channel does; only if --count was not
 reached the code is 130 or 143.";
 
-/// Longest wait for an event before an idle subscriber checks for a signal and for the death of the
-/// publisher.
+/// The longest wait for an event. After that, an idle subscriber checks for a signal and for the death of the publisher.
 const IDLE_LOOK: Duration = Duration::from_millis(100);
 
 #[derive(Debug, clap::Args)]
@@ -46,27 +45,27 @@ pub(super) struct Args {
     #[command(flatten)]
     host: HostArg,
     /// Where to begin: latest, oldest, key (the last key message), board (the last message of each key, then the stream), a sequence, or a
-    /// time in UTC: HH:MM[:SS[.FRACTION]] of today, YYYY-MM-DDTHH:MM[:SS]Z, or @SECONDS since 1970. Messages that the ring has overwritten
-    /// come from the channel's journal, if it has one
+    /// time in UTC: HH:MM[:SS[.FRACTION]] of today, YYYY-MM-DDTHH:MM[:SS]Z, or @SECONDS since 1970. If the ring has overwritten messages,
+    /// they come from the channel's journal, if there is one
     #[arg(long, default_value = "latest", value_parser = words(&["latest", "oldest", "key", "board"], parse_start), hide_possible_values = true)]
     from: Start,
-    /// How to wait: spin, burst, yield, spin-yield, backoff, sleep:MICROSECONDS, or park (a daemon's channel only)
+    /// How to wait: spin, burst, yield, spin-yield, backoff, sleep:MICROSECONDS, or park (only for a daemon's channel)
     #[arg(long, default_value = "yield", value_parser = words(WAITS, parse_wait), hide_possible_values = true)]
     wait: Wait,
     /// Where to continue after the ring has lapped this reader: oldest, latest or key
     #[arg(long, default_value = "oldest", value_parser = words(&["oldest", "latest", "key"], parse_resume), hide_possible_values = true)]
     resume: Resume,
-    /// Read what the ring has no more from the journal in this directory; none: what was overwritten is missed [default: the
-    /// channel's journal, where it has one]
+    /// Read messages that the ring no longer has from the journal in this directory. With none, such messages are missed [default: the
+    /// channel's journal, if it has one]
     #[arg(long, value_name = "DIR|none")]
     history: Option<PathBuf>,
-    /// Leave out what is no longer the newest of its key when this reader cannot keep up; needs a channel with a board
+    /// If this reader cannot keep up, skip messages that are no longer the newest of their key; needs a channel with a board
     #[arg(long, conflicts_with_all = ["history", "resume"])]
     conflate: bool,
     /// Receive only messages with these tags, as 7 or 7,9
     #[arg(long, value_name = "TAGS", value_delimiter = ',')]
     tags: Option<Vec<u16>>,
-    /// Take this gate of the channel: the publisher waits for this reader, within the gate's limit
+    /// Take this gate of the channel: the publisher then waits for this reader, up to the gate's limit
     #[arg(long, value_name = "GATE")]
     gate: Option<String>,
     /// Pin to this CPU
@@ -75,14 +74,14 @@ pub(super) struct Args {
     /// Name of this process in tools, in place of shmcast: 1 to 15 bytes
     #[arg(long, value_parser = parse_name)]
     name: Option<CString>,
-    /// End after this many messages; a channel that ends earlier is an error
+    /// End after this many messages. It is an error if the channel ends earlier
     #[arg(long, value_name = "N")]
     count: Option<u64>,
     /// How messages are written
     #[arg(long, value_enum, default_value = "lines")]
     framing: OutputFraming,
-    /// Wait for the channel. With --from latest, also wait for a publisher if the last one has closed the channel. A new channel is read
-    /// from its first message on, and a channel that is made again is read again
+    /// Wait for the channel. With --from latest, also wait for a publisher if the last one has closed the channel. If the channel is new or
+    /// is made again, read it from its first message on
     #[arg(long)]
     wait_channel: bool,
     /// Report counts and latency percentiles on stderr at the end
@@ -258,7 +257,7 @@ fn attach(args: &Args, builder: SubscriberBuilder, stop: &Stop) -> Result<Option
     }
 }
 
-/// Reports how many messages a closed channel has, if the user asked only for new messages and would get none.
+/// If the user asked only for new messages of a closed channel, and so would get none, reports how many messages the channel has.
 fn tell_closed(host: &Host, channel: &str) {
     let Ok(status) = host.channel(channel) else { return };
     match (status.oldest_sequence, status.next_sequence) {
@@ -269,7 +268,7 @@ fn tell_closed(host: &Host, channel: &str) {
     }
 }
 
-/// Reports an event of the stream: on stdout between the messages with JSON, and otherwise on stderr.
+/// Reports an event of the stream. With JSON it goes to stdout between the messages, and otherwise to stderr.
 fn report(args: &Args, event: &Event<'_>, out: &mut impl Write) -> Result<()> {
     if args.framing == OutputFraming::Json {
         let line = match *event {
@@ -414,12 +413,13 @@ impl Tally {
     }
 }
 
-/// Silence of a channel before its publisher is checked for the first time.
+/// The silence of a channel after which its publisher is checked for the first time.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
-/// Longest pause between two checks of the publisher. At this pause, a hundred readers of a silent channel make three requests a second.
+/// The longest pause between two checks of the publisher. With this pause, a hundred readers of a silent channel make three requests a
+/// second.
 const LAST_LOOK: Duration = Duration::from_secs(30);
 
-/// Reports once that the publisher has died without closing the channel. The longer the silence lasts, the less often it checks.
+/// Reports once that the publisher has died without closing the channel. During a long silence, it checks less and less often.
 struct PublisherWatch<'a> {
     host: &'a Host,
     channel: &'a str,

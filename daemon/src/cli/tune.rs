@@ -1,4 +1,4 @@
-//! `shmcast tune`: shows, applies and undoes settings of this host that were measured to help. [`crate::tune`] does the work.
+//! `shmcast tune`: shows, applies and undoes settings of this host that help according to measurements. [`crate::tune`] does the work.
 
 use super::say::{print, print_json};
 use crate::doctor::{Host, Root};
@@ -10,15 +10,15 @@ use std::process::ExitCode;
 
 /// Apply settings of this host that were measured to help, and undo them.
 ///
-/// Without options it shows what it would change, and changes nothing. With --apply it first saves the present values, in
-/// /var/lib/shmcast-tune/before.json, and then writes the new ones. --undo writes back exactly the saved values; a value that somebody has
-/// changed since is left as it is.
+/// Without options, it shows what it would change, and changes nothing. With --apply, it first saves the present values in
+/// /var/lib/shmcast-tune/before.json, and then writes the new ones. With --undo, it writes the saved values back. If somebody has changed a
+/// value since then, --undo leaves this value as it is.
 ///
-/// It acts only on findings of `shmcast doctor` whose mend was measured to help shmcast: the receive buffers of bridges and huge pages for
-/// rings. Some other mends were measured and did not help, such as net.core.busy_poll. Most others depend on the machine and were not
-/// measured. They are yours to decide.
+/// It acts only on findings of `shmcast doctor` whose correction was measured to help shmcast: the receive buffers of bridges and huge
+/// pages for rings. Some other corrections were measured and did not help, such as net.core.busy_poll. Most others depend on the machine
+/// and were not measured, so you must decide about them.
 ///
-/// Exits with 0 when all was done, and with 1 when a value could not be written; the others are written all the same.
+/// Exits with 0 if everything was done, and with 1 if a value could not be written. In that case the other values are written nevertheless.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {

@@ -7,7 +7,7 @@ use std::ffi::{CString, OsStr};
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A parser for a value that is one of some words or has another form. A shell can complete the words.
+/// A parser for a value that is either one of some words or has another form. A shell can complete the words.
 #[derive(Clone)]
 pub(super) struct Words<T, E> {
     words: &'static [&'static str],
@@ -143,7 +143,7 @@ pub(super) fn parse_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Parses the mode of a directory that its owner can use: `700`, `0750` or `755`.
+/// Parses the mode of a directory: `700`, `0750` or `755`. With this mode, its owner must be able to use the directory.
 pub(super) fn parse_mode(text: &str) -> Result<u32, String> {
     let mode = u32::from_str_radix(text, 8).ok().filter(|mode| mode & !0o777 == 0 && mode & 0o700 == 0o700);
     mode.ok_or_else(|| {
@@ -159,7 +159,7 @@ pub(super) fn parse_address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// Parses the number of a CPU, and checks that a thread of this process can be pinned to it.
+/// Parses the number of a CPU. Checks that a thread of this process can be pinned to this CPU.
 pub(super) fn parse_cpu(text: &str) -> Result<usize, String> {
     let cpu = text.parse().map_err(|_| format!("{text:?} is no CPU: write its number, as in 3"))?;
     let tried = std::thread::spawn(move || shmcast::pin_current_thread(cpu)).join();

@@ -14,11 +14,11 @@ use std::process::ExitCode;
 
 /// Check that a directory holds a release, whole and unchanged, before it is installed
 ///
-/// Checks the signature of SHA256SUMS and the sum of each file, and that the directory has no other file. Checks that the software bill of
-/// materials (SBOM) of each artifact names the artifact's own sum and every crate of the lock file that it was built with. Needs no
-/// network.
+/// Checks the signature of SHA256SUMS and the checksum of each file, and that the directory has no other file. Checks the software bill of
+/// materials (SBOM) of each artifact: it must have the artifact's own checksum, and every crate of the lock file with which the artifact
+/// was built. Needs no network.
 ///
-/// Exit code 0: the release is what the holder of the key signed. 1: it is not, and the error says what differs.
+/// Exit code 0: the holder of the key signed exactly this release. Exit code 1: the release differs, and the error names the difference.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: shmcast verify-release ./shmcast-0.1.0 --key ./shmcast.pub && apt install ./shmcast-0.1.0/*.deb"
@@ -27,7 +27,7 @@ pub(super) struct Args {
     /// The directory of the release
     dir: PathBuf,
 
-    /// The public key: a file of minisign, or its second line. Take it from another place than the release
+    /// The public key: a file of minisign, or the second line of such a file. Do not take it from the place from which you got the release
     #[arg(long, value_name = "KEY")]
     key: String,
 

@@ -17,7 +17,7 @@ pub struct BoardConfig {
     /// Most keys on the board. The default is 1024.
     #[serde(default = "keys_default")]
     pub keys: u64,
-    /// Bytes of the largest message on the board, with its key. The default is 256, or the end of the key if that is more.
+    /// The size of the largest message on the board in bytes, with its key. The default is 256, or the end of the key if that is higher.
     #[serde(default, deserialize_with = "fields::optional_size")]
     pub value: Option<u64>,
     /// Messages with this tag remove their key.

@@ -1,5 +1,5 @@
 //! Checks of the bridges against each other, against their channels and against this machine. A configuration that cannot work is an error.
-//! An unwise one is a warning.
+//! A configuration that works but is unwise is a warning.
 //!
 //! `BridgeSpec::problems` has the rules for a single bridge.
 
@@ -9,7 +9,7 @@ use super::{ChannelConfig, Config, fields};
 use shmcast_bridge::spec::{BridgeSpec, Direction, Engine, HistoryFrom, ReceiveSpec, SendSpec, WaitMode};
 use std::net::SocketAddr;
 
-/// Shortest prefix of an allowed network, in bits, without a warning. Nobody knows all hosts of a wider network.
+/// The shortest prefix of an allowed network that causes no warning, in bits. Nobody knows all hosts of a larger network.
 const WIDE_PREFIX_BITS: u8 = 8;
 
 /// Returns the problems of a single bridge, each with the path of its field.
@@ -52,7 +52,7 @@ pub(super) fn with_journal(bridge: &BridgeSpec, channels: &[ChannelConfig]) -> B
     bridge
 }
 
-/// Returns the problems between a bridge and the rest of the configuration.
+/// Returns the contradictions between a bridge and the rest of the configuration.
 ///
 /// - `names`: the names of all channels.
 /// - `channels`: the channels whose tables in the configuration have no errors.
@@ -100,7 +100,7 @@ pub(super) fn together(
     broken
 }
 
-/// Refuses a gate that the channel does not have, or that another reader of this daemon takes.
+/// Refuses a gate that the channel does not have. Also refuses a gate that another reader of this daemon takes.
 fn no_gate(
     bridge: &BridgeSpec,
     channel: Option<&ChannelConfig>,
@@ -142,8 +142,8 @@ fn on_one_channel(bridge: &BridgeSpec, other: &BridgeSpec) -> Option<(&'static s
     Some(("line", what))
 }
 
-/// Refuses two channels whose sessions have the same tag, because a receiver that follows a sender by its tag could not distinguish them.
-/// If both tags are configured explicitly, they are refused only if the packets meet in one group.
+/// Refuses two channels whose sessions have the same tag. A receiver that follows a sender by its tag could not distinguish the two
+/// channels. If both tags are configured explicitly, they are refused only if the packets of both channels go to one group.
 fn one_tag(bridge: &BridgeSpec, other: &BridgeSpec, received: &[String]) -> Option<(&'static str, String)> {
     // A bridge that relays a received channel keeps the session under which it was received.
     let relays = |bridge: &BridgeSpec| bridge.session.is_none() && received.contains(&bridge.channel);
@@ -232,7 +232,7 @@ fn warn_of_receiving(
 }
 
 impl Config {
-    /// Returns the warnings about the bridges: the bridge's index, the field, the problem, and a better value.
+    /// Returns the warnings about the bridges. Each warning has the bridge's index, the field, the problem, and a better value.
     pub(super) fn regretted_bridges(&self, host: &Host) -> Vec<(usize, &'static str, String, String)> {
         let mut found = Vec::new();
         for (index, bridge) in self.bridges.iter().enumerate() {

@@ -10,10 +10,10 @@ use std::time::Duration;
 /// An entry of a channel's access list.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Principal {
-    /// `user:NAME`: the user of this name in the user database. The daemon looks up a program's user when the program connects, at most
-    /// once a minute. A name that does not exist matches nobody.
+    /// `user:NAME`: the user with this name in the user database. The daemon looks up a program's user when the program connects, at most
+    /// once a minute. If the name does not exist, it matches nobody.
     User(String),
-    /// `group:NAME`: the members of the group of this name. The daemon looks it up together with the user.
+    /// `group:NAME`: the members of the group with this name. The daemon looks up the groups together with the user.
     Group(String),
     /// `uid:N`: a user by number, whether or not it has a name.
     Uid(u32),
@@ -194,8 +194,8 @@ pub(crate) fn without_string(message: &str) -> String {
     }
 }
 
-/// Translates an error of serde or of the TOML parser into the terms of the file. If the error lists valid names, the result suggests the
-/// nearest one.
+/// Translates an error of serde or of the TOML parser into the terms of the file. If the error lists valid names, adds the nearest one as a
+/// suggestion.
 pub(crate) fn explain(message: &str) -> String {
     // The names stand between backquotes: "unknown field `capasity`, expected one of `name`, `capacity`".
     let mut quoted = message.split('`').skip(1).step_by(2);
@@ -221,7 +221,7 @@ pub(crate) fn explain(message: &str) -> String {
     }
 }
 
-/// Returns a suggestion for a name that is not in `names`: the nearest of them, or all of them if none is near.
+/// Returns a suggestion in place of a name that is not in `names`. It is the nearest of them, or all of them if none is near.
 pub(super) fn hint(name: &str, names: &[&str]) -> String {
     let likeness = |other: &str| strsim::normalized_damerau_levenshtein(&name.to_lowercase(), other);
     let nearest = names.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));

@@ -16,15 +16,15 @@ const LONGEST_WAIT: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GateConfig {
-    /// The name, by which a reader asks for it. Names are unique within a channel.
+    /// The name of the gate. A reader requests the gate by this name. Names are unique within a channel.
     pub name: String,
-    /// Users who may take the gate, if they may also read the channel. Root and the daemon's own user always may.
+    /// Users who may take the gate, if they may also read the channel. Root and the daemon's own user are always permitted.
     #[serde(default)]
     pub users: Vec<Principal>,
-    /// Largest lag of the gate's reader for which the publisher does not wait.
+    /// The largest lag of the gate's reader. With a larger lag, the publisher waits.
     #[serde(default)]
     pub lag: Lag,
-    /// Longest wait of the publisher for one message: 0 to 10 s. The default is 200 us.
+    /// The longest wait of the publisher for one message: 0 to 10 s. The default is 200 us.
     #[serde(default = "wait_default", deserialize_with = "wait")]
     pub wait: Duration,
     /// What comes after the wait.

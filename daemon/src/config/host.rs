@@ -18,14 +18,14 @@ const CAP_IPC_LOCK: u32 = 14;
 pub struct Host {
     /// Bytes of memory.
     pub memory_bytes: Option<u64>,
-    /// Most bytes that this process may lock; `None` if there is no limit. If this process is not the daemon, the daemon's limit may
-    /// differ.
+    /// The limit for the bytes that this process may lock; `None` if there is no limit. If this process is not the daemon, the daemon's
+    /// limit may differ.
     pub memlock_bytes: Option<u64>,
     /// Whether memory can be swapped out.
     pub has_swap: bool,
     /// CPUs that are online.
     pub cpus: Option<CpuList>,
-    /// The online NUMA nodes. The kernel writes them in the same form as CPUs.
+    /// The online NUMA nodes. The kernel lists them in the same form as CPUs.
     pub numa_nodes: Option<CpuList>,
     /// Network interfaces, by their addresses.
     pub interfaces: Option<Vec<(String, IpAddr)>>,

@@ -20,33 +20,33 @@ const LEAST_BUFFER: u64 = 1 << 20;
 pub struct JournalConfig {
     /// Absolute path of the journal's directory, which is created if it does not exist. Each channel needs a directory of its own.
     pub dir: PathBuf,
-    /// When written data is made safe from a power cut. The default is every 10 ms.
+    /// The choice when written data is synced, to be safe from a power cut. The default is every 10 ms.
     #[serde(default = "sync_default", deserialize_with = "sync")]
     pub sync: SyncPolicy,
     /// How files are written. The default is `direct`, if the file system supports that.
     #[serde(default, deserialize_with = "io")]
     pub io: Io,
-    /// Bytes of memory for data that waits for the disk, at least 1 MiB. The default is 64 MiB.
+    /// The limit for the bytes in memory that wait for the disk, at least 1 MiB. The default is 64 MiB.
     #[serde(default = "buffer_default", deserialize_with = "fields::size")]
     pub buffer: u64,
-    /// Size at which a file is sealed in bytes: 1 MiB to 64 GiB. The default is 1 GiB.
+    /// The size at which the recorder finishes (seals) a file, in bytes: 1 MiB to 64 GiB. The default is 1 GiB.
     #[serde(default = "file_default", deserialize_with = "fields::size")]
     pub file: u64,
     /// Age at which a file is sealed.
     #[serde(default, deserialize_with = "duration")]
     pub roll_after: Option<Duration>,
-    /// Most bytes of all files together, at least twice `file`. Above this limit, the oldest files are removed.
+    /// The limit for the bytes of all files together, at least twice `file`. Above this limit, the oldest files are removed.
     #[serde(default, deserialize_with = "fields::optional_size")]
     pub keep_bytes: Option<u64>,
     /// Age at which files are removed.
     #[serde(default, deserialize_with = "duration")]
     pub keep_age: Option<Duration>,
-    /// Bytes that stay free on the file system. If there are fewer, the oldest files are removed, even files that `hold` keeps, as long as
-    /// that frees space.
+    /// The number of bytes that must stay free on the file system. If fewer are free, the oldest files are removed as long as that frees
+    /// space. Even files that `hold` keeps are removed.
     #[serde(default, deserialize_with = "fields::optional_size")]
     pub keep_free: Option<u64>,
-    /// The gate of the channel that the recorder takes, so that the publisher waits for the recorder. If `None`, the recorder may be
-    /// lapped.
+    /// The gate of the channel that the recorder takes, so that the publisher waits for the recorder. If this is `None`, the publisher may
+    /// overtake the recorder.
     #[serde(default)]
     pub gate: Option<String>,
 }

@@ -1,7 +1,7 @@
 //! The daemon's configuration: a TOML file. Each of its sections is a struct.
 //!
 //! An unknown field is an error. The error names the field's position in the file and the nearest valid name. So a misspelt access list
-//! never opens a channel to everybody. A setting that is legal but unwise is a [`Warning`].
+//! never opens a channel to everybody. A setting that is valid but unwise causes a [`Warning`].
 //!
 //! This module opens no socket and makes no channel. The client library has the rules for sizes, names and labels.
 
@@ -59,7 +59,7 @@ pub struct Config {
     pub channels: Vec<ChannelConfig>,
     /// `[[bridge]]`, in the order of the file. Names are unique, and `channels` has the channel of each bridge.
     pub bridges: Vec<BridgeSpec>,
-    /// Positions of the sections and fields in the file; empty if there is no file.
+    /// The positions of the sections and fields in the file. The list is empty if there is no file.
     pub positions: Positions,
     /// Whether every user may read the file.
     pub is_public: bool,
@@ -69,7 +69,7 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DaemonConfig {
-    /// Absolute path of the control socket. If `None`, it is the path that the client library uses by default.
+    /// Absolute path of the control socket. If this is `None`, the daemon uses the default path of the client library.
     pub socket: Option<PathBuf>,
     /// Permissions of the socket, 0 to 0o777. They decide which users may connect.
     #[serde(deserialize_with = "fields::mode")]
@@ -91,16 +91,16 @@ impl Default for DaemonConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsConfig {
-    /// Most open connections of one uid, 1 to 65536. Each attachment is one connection.
+    /// The limit for the open connections of one uid, 1 to 65536. Each attachment of a program is one connection.
     pub connections_per_uid: u32,
-    /// Requests per second of one uid in the long run, 1 to 1 000 000. The same rate limits the connections of the uid. The greeting of a
-    /// connection does not count, and neither does attaching again after a crash of the daemon.
+    /// The limit for the requests of one uid per second in the long run, 1 to 1 000 000. The same limit applies to new connections of the
+    /// uid. Two kinds of requests do not count: the greeting of a connection, and attaching again after a crash of the daemon.
     pub requests_per_second: u32,
-    /// Requests that one uid may make at once after a pause, 1 to 1 000 000. The burst of connections is this number or
-    /// `connections_per_uid`, whichever is larger.
+    /// The number of requests that one uid may make at once after a pause, 1 to 1 000 000. For new connections, this number or
+    /// `connections_per_uid` is the limit, whichever is larger.
     pub request_burst: u32,
-    /// Number of events that are kept, 1 to 65536. The daemon keeps so many past events for new followers, and so many for each slow
-    /// follower. Older events are dropped.
+    /// The number of events that are kept, 1 to 65536. The daemon keeps this many past events for new followers, and this many unread
+    /// events for each slow follower. Older events are dropped.
     pub events_queue: u32,
 }
 
@@ -118,7 +118,7 @@ pub struct WakerConfig {
     pub shortest_us: u32,
     /// Pause between two checks of a quiet channel, in microseconds: 1 to 1 000 000.
     pub longest_us: u32,
-    /// CPU that the thread is pinned to, 0 to 1023. If `None`, it is not pinned.
+    /// CPU to which the thread is pinned, 0 to 1023. If this is `None`, the thread is not pinned.
     pub cpu: Option<usize>,
 }
 
@@ -140,13 +140,13 @@ pub struct ChannelConfig {
     /// Largest payload in bytes; the ring's limit if `None`.
     #[serde(default, deserialize_with = "fields::optional_size")]
     pub max_message: Option<u64>,
-    /// Users who may publish. Root and the daemon's own user always may. If empty, nobody else may.
+    /// Users who may publish. Root and the daemon's own user are always permitted. If the list is empty, nobody else is.
     #[serde(default)]
     pub publishers: Vec<Principal>,
-    /// Users who may read. Root, the daemon's own user and publishers always may. If empty, nobody else may.
+    /// Users who may read. Root, the daemon's own user and publishers are always permitted. If the list is empty, nobody else is.
     #[serde(default)]
     pub subscribers: Vec<Principal>,
-    /// Whether a new publisher continues in its predecessor's segment.
+    /// Whether a new publisher continues in the segment of the previous publisher.
     #[serde(default)]
     pub mode: Mode,
     /// Whether the ring is locked into RAM, so that the kernel never swaps it out.
@@ -155,10 +155,10 @@ pub struct ChannelConfig {
     /// Whether the ring uses huge pages, if the kernel has them.
     #[serde(default = "yes")]
     pub hugepages: bool,
-    /// NUMA node from which memory is preferred. If `None`, the kernel chooses.
+    /// NUMA node from which memory is taken if possible. If this is `None`, the kernel chooses.
     #[serde(default)]
     pub numa_node: Option<u32>,
-    /// The clock that stamps messages. If `None`, it is the CPU's counter if that is invariant, and otherwise CLOCK_MONOTONIC.
+    /// The clock that stamps messages. If this is `None`, the CPU's counter is used if it is invariant, and otherwise CLOCK_MONOTONIC.
     #[serde(default)]
     pub clock: Option<ClockChoice>,
     /// The application's number for the message schema; 0 for none.
@@ -208,7 +208,8 @@ impl ChannelConfig {
         }
     }
 
-    /// Returns the spec of the channel's segment. Without `mlock` and `hugepages`, the kernel allocates each page when it is first touched.
+    /// Returns the spec of the channel's segment. If neither `mlock` nor `hugepages` is set, the kernel allocates each page when it is
+    /// first touched.
     pub fn spec(&self) -> HostedSpec {
         HostedSpec {
             name: self.name.clone(),
@@ -248,7 +249,7 @@ impl ClockChoice {
     }
 }
 
-/// The segment in which a new publisher of a channel continues.
+/// The choice of the segment in which a new publisher of a channel continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -289,7 +290,7 @@ pub enum ConfigError {
     },
 }
 
-/// Most problems in an error's text. Further problems are only counted.
+/// The limit for the problems in an error's text. Beyond it, problems are only counted.
 const SHOWN: usize = 20;
 
 fn lines(origin: &str, problems: &[Problem]) -> String {
@@ -302,7 +303,7 @@ fn lines(origin: &str, problems: &[Problem]) -> String {
 }
 
 impl Config {
-    /// Returns the bridges. A bridge that uses its channel's journal has the directory of the journal filled in.
+    /// Returns the bridges. If a bridge uses its channel's journal, its spec gets the directory of the journal.
     pub fn bridges_with_journals(&self) -> Vec<BridgeSpec> {
         self.bridges.iter().map(|bridge| bridges::with_journal(bridge, &self.channels)).collect()
     }
@@ -340,7 +341,7 @@ impl Config {
     /// Parses the text of a configuration. Errors name it as `origin`.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`] with all problems that were found, also with fields that contradict each other. It has at most 20 problems
+    /// [`ConfigError::Invalid`] with all problems that were found. Contradictions between fields are among them. It has at most 20 problems
     /// of each section or table.
     pub fn parse(text: &str, origin: &str) -> Result<Self, ConfigError> {
         let (config, problems) = read::read(text);

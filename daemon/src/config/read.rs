@@ -12,7 +12,7 @@ use toml::de::{DeArray, DeTable, DeValue, ValueDeserializer};
 
 const SECTIONS: [&str; 5] = ["daemon", "limits", "waker", "channel", "bridge"];
 
-/// Parses a text. The problems are in the order of the file. If there are any, the configuration must not be used.
+/// Parses the text of a configuration. The problems are in the order of the file. If there are any, the configuration must not be used.
 pub(super) fn read(text: &str) -> (Config, Vec<Problem>) {
     let mut reader = Reader {
         source: Source::new(text),
@@ -33,15 +33,16 @@ pub(super) fn read(text: &str) -> (Config, Vec<Problem>) {
     (config, reader.problems)
 }
 
-/// Facts about a kind of table, with which a table is checked although some of its fields cannot be read.
+/// Facts about a kind of table. With them, a table can be checked although some of its fields cannot be read.
 struct Kind {
-    /// Required fields, each with a substitute value that causes no problem with another field.
+    /// The required fields. Each has a substitute value that causes no problem with another field.
     required: &'static [(&'static str, &'static str)],
-    /// Fields whose rules depend on other fields. These rules are not applied if a field was left out.
+    /// Fields whose rules depend on other fields. If a field was left out, these rules are not applied.
     depend_on_others: &'static [&'static str],
 }
 
-/// Most mistakes that are reported for one table. Each mistake costs another pass over the table, and a file may have megabytes of them.
+/// The limit for the mistakes that are reported for one table. Each mistake costs another pass over the table, and a file may have very
+/// many mistakes.
 const TRIES: usize = 20;
 
 const SECTION: Kind = Kind { required: &[], depend_on_others: &["http", "shortest_us"] };
@@ -57,7 +58,7 @@ struct LeftOut {
 }
 
 impl LeftOut {
-    /// Removes the entry at the offset `at`. Returns false if there is none. Another attempt would then fail in the same way.
+    /// Removes the entry at the offset `at`. Returns false if there is no entry. In that case, another attempt would fail in the same way.
     fn take_out(
         &mut self,
         why: &str,
@@ -71,8 +72,8 @@ impl LeftOut {
         remove_at(value.get_mut(), at)
     }
 
-    /// Gives a required field its substitute value, so that the other fields can be read. Returns false if `field` is not a required field
-    /// of this kind.
+    /// Gives the required field `field` its substitute value, so that the other fields can be read. Returns false if this kind of table
+    /// does not require the field.
     fn put_in(&mut self, field: &str, kind: &Kind, value: &mut Spanned<DeValue<'_>>) -> bool {
         let Some((name, text)) = kind.required.iter().find(|(name, _)| *name == field) else { return false };
         let DeValue::Table(table) = value.get_mut() else { return false };
@@ -216,7 +217,7 @@ impl Reader<'_> {
     }
 
     /// Reads one table and applies its rules. Fields that cannot be read are reported and left out, so that they do not hide other
-    /// mistakes. The result is then `None`.
+    /// mistakes. If there were such fields, the result is `None`.
     fn table<T: DeserializeOwned>(
         &mut self,
         path: &str,

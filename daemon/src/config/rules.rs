@@ -1,7 +1,7 @@
 //! Rules for the values of fields beyond their types, and for fields that must not contradict each other.
 //!
-//! Each rule returns the field that breaks it, and what to do. The client library makes the segments, and its own checks of names, sizes
-//! and labels are used here. So a channel that passes these rules can be made.
+//! Each rule returns the field that breaks the rule, and what to do. The client library makes the segments, so this module uses the
+//! library's own checks of names, sizes and labels. A channel that passes these rules can therefore be made.
 
 use super::{BoardConfig, ChannelConfig, DaemonConfig, JournalConfig, LimitsConfig, WakerConfig, fields};
 use shmcast::ChannelError;
@@ -14,7 +14,7 @@ pub(crate) type Broken = Vec<(&'static str, String)>;
 const MAX_SOCKET_PATH: usize = 107;
 /// Label names that the daemon's own metrics use.
 const RESERVED_LABELS: [&str; 3] = ["channel", "reader", "bridge"];
-/// Largest number of a CPU or NUMA node that the kernel's masks can hold.
+/// The largest number of a CPU or NUMA node that fits in the kernel's masks.
 const MAX_NUMBER: u64 = 1023;
 
 pub(super) fn daemon(daemon: &DaemonConfig) -> Broken {
@@ -106,8 +106,8 @@ pub(super) fn together(channel: &ChannelConfig, before: &[ChannelConfig]) -> Bro
     before.iter().find(has_same).map(|other| ("journal.dir", what(other))).into_iter().collect()
 }
 
-/// Returns the reason why the client library would refuse the channel's segment; `None` if it would not. First the ring is checked without
-/// the other fields, so that the reason names the right field.
+/// Returns the reason why the client library would refuse the channel's segment; `None` if it would not. First checks the ring without the
+/// other fields, so that the reason names the right field.
 fn unmakeable(channel: &ChannelConfig) -> Option<(&'static str, String)> {
     let spec = channel.spec();
     let ring =

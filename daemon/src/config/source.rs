@@ -34,7 +34,7 @@ impl Problem {
         Self { position, section: without_accounts(section), what: without_accounts(what) }
     }
 
-    /// Makes the problem of a byte that is not UTF-8 text. It is the byte at `offset` of `bytes`, and all bytes before it are valid.
+    /// Makes the problem for a byte that is not UTF-8 text. It is the byte at `offset` of `bytes`. All bytes before it are valid.
     pub(super) fn not_text(bytes: &[u8], offset: usize) -> Self {
         let before = String::from_utf8_lossy(&bytes[..offset]);
         let position = Source::new(&before).position(offset);
@@ -55,8 +55,8 @@ impl fmt::Display for Problem {
 pub struct Positions(BTreeMap<String, Position>);
 
 impl Positions {
-    /// Returns the position of the field that `path` names. If the file does not have the field, returns the position of the innermost
-    /// table around it that the file has.
+    /// Returns the position of the field that `path` names. If the file does not have the field, returns the position of the nearest table
+    /// around it that the file has.
     pub fn find(&self, path: &str) -> Option<Position> {
         let found = self.0.get(path).copied();
         found.or_else(|| path.rsplit_once('.').and_then(|(holder, _)| self.find(holder)))
@@ -115,8 +115,8 @@ impl<'a> Source<'a> {
         Positions(places.collect())
     }
 
-    /// Returns the field of `section` whose value begins at `offset`; `None` if there is none. For an element of a list, returns the field
-    /// of the list.
+    /// Returns the field of `section` whose value begins at `offset`; `None` if there is none. If the offset is that of an element in a
+    /// list, returns the field of the list.
     pub(super) fn field_at(&self, section: &str, offset: usize) -> Option<&str> {
         let holder = format!("{section}.");
         let below = self.values.range(holder.clone()..).take_while(|(path, _)| path.starts_with(&holder));

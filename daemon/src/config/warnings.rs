@@ -1,7 +1,8 @@
-//! Warnings about settings that are legal but unwise: too wide access, memory that the machine does not have, settings without effect.
+//! Warnings about settings that are valid but unwise: access for too many users, memory that the machine does not have, settings without
+//! effect.
 //!
-//! A warning never prevents a configuration from loading. A user or group that does not exist causes a warning and not an error. A list
-//! matches nobody for a missing account until the account exists, and one missing account must not stop all channels.
+//! A warning never prevents a configuration from loading. If a user or group does not exist, this is a warning and not an error, because
+//! one missing account must not stop all channels. Until the account exists, its entry in a list matches nobody.
 
 use super::fields::size_text;
 use super::host::{Host, uid_of};
@@ -11,7 +12,8 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::fmt;
 
-/// Fewest messages of the largest size for which a ring has room without a warning. A smaller ring leaves readers little time.
+/// The number of messages of the largest size for which a ring must have room. With less room, there is a warning, because a small ring
+/// leaves readers little time.
 const FEW_MESSAGES: u64 = 256;
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// Directories in which every user may make files.
@@ -24,7 +26,7 @@ pub struct Warning {
     pub line: Option<usize>,
     /// The channel, if the warning is about one.
     pub channel: Option<String>,
-    /// The field: `section.field`, or only the field's name in a channel, or `bridge.field` for a bridge of the channel.
+    /// The field: `section.field`. In a channel it is only the field's name, and for a bridge of the channel it is `bridge.field`.
     pub field: &'static str,
     /// The problem, and why it is one.
     pub what: String,
@@ -164,7 +166,7 @@ impl Config {
         }
     }
 
-    /// Warns of the memory of all channels together. The warning names the channel with which the sum becomes too large.
+    /// Warns if the memory of all channels together is too large. The warning names the channel with which the sum exceeds the limit.
     fn warn_of_memory(&self, list: &mut List<'_>, host: &Host) {
         let half = host.memory_bytes.map_or(u64::MAX, |bytes| bytes / 2);
         let memlock = host.memlock_bytes.unwrap_or(u64::MAX);

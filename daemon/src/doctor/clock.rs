@@ -111,7 +111,8 @@ fn virtualization(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     Ok(Verdict::warn(says, mend))
 }
 
-/// Share of stolen time that fails the check. A thousandth of all time is, on average, a stall of 10 ms every 10 s.
+/// If the hypervisor takes this share of the time or more, the check fails. A thousandth of all time is, on average, a stall of 10 ms every
+/// 10 s.
 const STEAL_FAIL: f64 = 0.001;
 
 fn steal_time(p: &mut Probe<'_>) -> Result<Verdict, Unread> {

@@ -1,10 +1,10 @@
-//! The types of a check's result: its status, its readings, and the command that mends the finding.
+//! The types of a check's result: its status, its readings, and the command that corrects the problem.
 //!
 //! These types only hold data. `shmcast doctor --json` prints exactly these types.
 
 use serde::Serialize;
 
-/// The status of a check, ordered from worst to best. `Unknown` has no place in this order: it says nothing about the host.
+/// The status of a check, ordered from worst to best. `Unknown` has no rank in this order, because it says nothing about the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
@@ -96,7 +96,7 @@ impl Area {
 /// One thing that was read, or that could not be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Reading {
-    /// The file or the command line, as it is on the host. `*` stands for several similar names.
+    /// The file or the command line, with its name on the host. `*` stands for several similar names.
     pub path: String,
     /// The value, or the part of it that was judged.
     pub value: String,
@@ -201,7 +201,7 @@ pub struct Finding {
     pub read: Vec<Reading>,
     /// Why the finding matters to a user who needs low latency, in one sentence.
     pub why: &'static str,
-    /// How to repair the finding, or how to learn more about an unknown. `None` for a pass.
+    /// How to correct the problem, or how to learn more if the result is unknown. `None` for a pass.
     pub mend: Option<Mend>,
 }
 

@@ -1,5 +1,5 @@
-//! Checks for activity that competes with programs on the judged CPUs: other tasks, the tick, RCU, interrupts, kernel work, and the sibling
-//! thread.
+//! Checks for activity that competes with programs on the chosen CPUs: other tasks, the timer tick, RCU, interrupts, kernel work, and the
+//! sibling thread.
 
 use super::{
     Area, Check, Unread,

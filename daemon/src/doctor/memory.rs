@@ -1,4 +1,4 @@
-//! Checks of the kernel's own work on a program's memory: swapping, reclaim, merging, moving, and writing to disk.
+//! Checks of the kernel's own work on a program's memory: swapping, reclaiming, merging and moving pages, and writing them to disk.
 
 use super::{
     Area, Check, Unread,

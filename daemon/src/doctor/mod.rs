@@ -1,8 +1,8 @@
 //! Checks of a host for users who need latencies of microseconds. The checks find settings that make the host slower, and the commands that
-//! mend these settings.
+//! correct them.
 //!
-//! A check is a function from a [`Host`] to a verdict. It reads only through [`Root`]. So the same function judges this machine, a copy of
-//! another machine's files, and the artificial trees of the tests.
+//! A check is a function from a [`Host`] to a verdict. It reads only through [`Root`]. So the same function can check this machine, a copy
+//! of another machine's files, or the artificial files of a test.
 //!
 //! If a file is missing, forbidden or malformed, the result of the check is *unknown*. So a check that could not read something never
 //! passes. No check changes anything.
@@ -95,7 +95,7 @@ fn run(check: &Check, host: &Host) -> Finding {
     }
 }
 
-/// Returns the step that may turn an unknown into a result, if there is one.
+/// If the result of a check is unknown, returns the step after which it may become known. Returns `None` if there is no such step.
 fn learn_more(id: &str, unread: &Unread) -> Option<Mend> {
     match unread {
         Unread::Denied { .. } => Some(Mend::new(format!("sudo shmcast doctor {id}"), "nothing to keep")),

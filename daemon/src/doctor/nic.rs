@@ -1,7 +1,7 @@
 //! Checks of each network card. They examine the delays of the card's interrupts, the merging of its packets, its losses, and its NUMA
 //! node.
 //!
-//! Only cards that have a device and are up are judged. Bridges, tunnels and loopback have no interrupts.
+//! Only cards that have a device and are up are checked. Network bridges, tunnels and loopback have no interrupts.
 
 use super::{
     Area, Check, Unread,
@@ -64,7 +64,7 @@ fn cards(p: &mut Probe<'_>) -> Result<Vec<String>, Unread> {
     Ok(up)
 }
 
-/// Runs `judge` on every card. The result is a warning if `judge` complains about any card. `mend` is called for each of these cards.
+/// Runs `judge` on every card. If `judge` complains about any card, the result is a warning, and `mend` is called for each of these cards.
 fn each_card(
     p: &mut Probe<'_>,
     fine: &str,
@@ -92,7 +92,7 @@ fn each_card(
     })
 }
 
-/// Returns the value of `name:` in the output of ethtool; `None` for "n/a".
+/// Returns the value after `name:` in the output of ethtool; `None` for "n/a".
 fn ethtool_field<'a>(printed: &'a str, name: &str) -> Option<&'a str> {
     let value = printed.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(':'))?.trim();
     (!value.is_empty() && value != "n/a").then_some(value)

@@ -1,6 +1,6 @@
 //! Reads the host on behalf of one check. A probe reads through [`Root`] and records what it read, so no check can report without evidence.
 //!
-//! This module also has the readings that several checks share: the judged CPUs, one value per CPU, kernel parameters, and limits of
+//! This module also has the readings that several checks share: the CPUs to check, one value per CPU, kernel parameters, and limits of
 //! control groups.
 
 use std::{collections::BTreeMap, str::FromStr};
@@ -32,7 +32,8 @@ pub struct Host {
 }
 
 impl Host {
-    /// Makes a host from `root`, and determines the CPUs to judge: `cpus`, or else the isolated CPUs, or else all CPUs.
+    /// Makes a host from `root`, and determines the CPUs to check. These are `cpus`. Without `cpus`, these are the isolated CPUs, or all
+    /// CPUs if none is isolated.
     ///
     /// # Errors
     /// [`NotOnline`] when `cpus` is empty or has a CPU that is not online. If the host's online CPUs cannot be read, any are accepted.
@@ -63,7 +64,7 @@ impl Host {
         &self.root
     }
 
-    /// The judged CPUs.
+    /// Returns the CPUs to check.
     ///
     /// # Errors
     /// [`Unread`] when no CPU was named and the online CPUs cannot be read.
@@ -97,7 +98,7 @@ impl<'a> Probe<'a> {
         self.readings.push(Reading { path: path.into(), value: value.to_string() });
     }
 
-    /// Records that `path` could not be read, and the cause in few words.
+    /// Records that `path` could not be read, and the cause in a few words.
     fn note_unread(&mut self, path: &str, unread: &Unread) {
         let value = match unread {
             Unread::Missing { .. } => "missing".to_owned(),
@@ -116,19 +117,19 @@ impl<'a> Probe<'a> {
         Ok(text)
     }
 
-    /// Reads the text of `path` without recording it. The check records the relevant part itself.
+    /// Reads the text of `path` without recording it. The check itself records the relevant part.
     pub(super) fn quiet(&mut self, path: &str) -> Result<String, Unread> {
         self.host.root.text(path).inspect_err(|error| self.note_unread(path, error))
     }
 
-    /// Reads the text of one of many files, which may not exist any more. The check records only a sum of them. The text need not be UTF-8,
-    /// because a process may have any bytes in its name.
+    /// Reads the text of one of many files. The file may no longer exist. The check records only a sum over these files. The text need not
+    /// be UTF-8, because a process may have any bytes in its name.
     pub(super) fn one_of_many(&self, path: &str) -> Option<String> {
         let bytes = self.host.root.bytes(path).ok()?;
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
-    /// Reads the text of `path`. Returns `None` if the file does not exist or cannot be read, which is no error.
+    /// Reads the text of `path`. Returns `None` if the file does not exist or cannot be read. Neither is an error.
     pub(super) fn optional(&mut self, path: &str) -> Option<String> {
         let text = self.host.root.text(path).ok()?;
         self.note(path, &text);
@@ -184,12 +185,13 @@ impl<'a> Probe<'a> {
         self.host.online.clone().inspect_err(|error| self.note_unread(ONLINE, error))
     }
 
-    /// Whether the judged CPUs were chosen by the caller or are isolated. False if they are all CPUs of the host.
+    /// Whether the CPUs to check were chosen by the caller or are isolated. False if they are simply all CPUs of the host.
     pub(super) fn set_aside(&self) -> bool {
         self.host.asked.is_some() || !self.host.isolated.is_empty()
     }
 
-    /// Returns the CPUs for a command that isolates CPUs: the judged ones, or all except those of the first core.
+    /// Returns the CPUs for a command that isolates CPUs. These are the checked CPUs. If all CPUs are checked, these are all except those
+    /// of the first core.
     pub(super) fn candidates(&mut self) -> Result<CpuList, Unread> {
         let online = self.online()?;
         if self.set_aside() {
@@ -209,7 +211,7 @@ impl<'a> Probe<'a> {
         Ok(if left.is_empty() { CpuList::from_iter([0]) } else { left })
     }
 
-    /// Reads `leaf` of every judged CPU. Returns the CPUs of each value, such as 0-3 for `performance`.
+    /// Reads the file `leaf` of every checked CPU. Returns the CPUs of each value, for example 0-3 for `performance`.
     pub(super) fn per_cpu(&mut self, leaf: &str) -> Result<BTreeMap<String, CpuList>, Unread> {
         let mut cpus_of: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         for cpu in self.cpus()?.iter() {
@@ -224,7 +226,8 @@ impl<'a> Probe<'a> {
         Ok(grouped)
     }
 
-    /// Returns the value of `name=` on the kernel's command line; `None` if it is not there. The last one counts.
+    /// Returns the value of `name=` on the kernel's command line; `None` if the name is not there. If it is there several times, the last
+    /// value counts.
     pub(super) fn boot_parameter(&mut self, name: &str) -> Result<Option<String>, Unread> {
         let line = self.quiet("/proc/cmdline")?;
         let value = |word: &str| match word.split_once('=') {
@@ -265,7 +268,7 @@ impl<'a> Probe<'a> {
     }
 
     /// Reads a limit of this process's control group and of all groups above it, nearest first. An empty list means the top group, which
-    /// has no limits. `files` has the file's name in version 2 and in version 1.
+    /// has no limits. `files` has two names of the file: in version 2 of control groups, and in version 1.
     pub(super) fn cgroup(
         &mut self,
         controller: &str,

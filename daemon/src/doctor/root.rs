@@ -1,7 +1,7 @@
 //! The source of all readings: the live host, or a directory with a copy of a host's files.
 //!
-//! All files and tools that the checks read go through [`Root`]. So a check behaves the same on a machine, on a copy of another machine's
-//! files, and in a test. This module judges nothing.
+//! All files and tools that the checks read go through [`Root`]. So a check behaves in the same way on a machine, on a copy of another
+//! machine's files, and in a test. This module does not evaluate what it reads.
 //!
 //! Each read is bounded. In a copy, only regular files are opened, so a pipe cannot block the doctor.
 
@@ -12,10 +12,12 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Most bytes of a read. `/proc/interrupts` of a host with a thousand CPUs has fewer, and all other files are far smaller.
+/// The limit for the bytes of a read. `/proc/interrupts` of a host with a thousand CPUs has fewer bytes, and all other files are far
+/// smaller.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// The only directories from which tools are run. So the doctor, run as root, never runs a program from a user's PATH.
+/// The directories from which tools are run. No other directory is used, so the doctor, run as root, never runs a program from a user's
+/// PATH.
 const TOOL_DIRS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 
 /// The host to read: the running host, or a copy of its files below a directory.
@@ -49,7 +51,7 @@ pub enum OpenRootError {
 /// The reason why something could not be read. Each reason makes a check unknown, never passed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unread {
-    /// The file does not exist. The kernel or the machine does not have it, or it was not copied.
+    /// The file does not exist. Either the kernel or the machine does not have it, or it was not copied.
     #[error("{path} is missing")]
     Missing {
         /// Absolute path on the host.
@@ -128,7 +130,7 @@ impl Root {
     /// Returns the bytes of `path`, an absolute path on the host. Returns at most 16 MiB.
     ///
     /// # Errors
-    /// [`Unread`]. It names `path` as it is on the host.
+    /// [`Unread`]. It names `path` in the form that the path has on the host.
     pub fn bytes(&self, path: &str) -> Result<Vec<u8>, Unread> {
         let below = self.below(path);
         let read = || {
@@ -142,7 +144,7 @@ impl Root {
         read().map_err(|cause| unread(path, &cause))
     }
 
-    /// The text of `path` without the blanks around it.
+    /// Returns the text of `path` without white space at its start and end.
     ///
     /// # Errors
     /// [`Unread`], also when the file is not UTF-8.
@@ -213,7 +215,7 @@ impl Root {
         self.live
     }
 
-    /// Returns the path by which this process opens `path`, an absolute path on the host.
+    /// Returns the path with which this process opens `path`, an absolute path on the host.
     #[must_use]
     pub fn below(&self, path: &str) -> PathBuf {
         self.dir.join(path.trim_start_matches('/'))

@@ -33,7 +33,7 @@ const MOUNTS: &str = "/proc/self/mounts";
 const USUAL: &str = "/var/lib/shmcast";
 /// File systems whose files are lost when the power fails.
 const IN_MEMORY: [&str; 3] = ["tmpfs", "ramfs", "devtmpfs"];
-/// Types of file systems on other hosts, and types that promise nothing about `fsync` themselves.
+/// Types of network file systems, and of file systems that do not themselves promise anything about `fsync`.
 const ELSEWHERE: [&str; 8] = ["nfs", "nfs4", "cifs", "smb3", "9p", "virtiofs", "ceph", "overlay"];
 
 /// A mounted file system, and a journal's directory in it.
@@ -60,8 +60,8 @@ fn directories(p: &mut Probe<'_>) -> Result<BTreeSet<String>, Unread> {
     Ok(if dirs.is_empty() { usual() } else { dirs })
 }
 
-/// Finds the file system of each directory. It is the one with the longest mount point above the directory. Of several with the same mount
-/// point it is the last one.
+/// Finds the file system of each directory: the one whose mount point is above the directory and has the longest path. If several have the
+/// same mount point, the last one counts.
 fn places(p: &mut Probe<'_>) -> Result<Vec<Place>, Unread> {
     let dirs = directories(p)?;
     let table = p.quiet(MOUNTS)?;

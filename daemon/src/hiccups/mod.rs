@@ -2,8 +2,7 @@
 //! that is longer than a threshold.
 //!
 //! No program on a measured CPU can do better than the measuring thread. So the measured stalls are a lower bound of every program's worst
-//! latency on this CPU. A gap shows that the thread did not have the CPU, but does not show the cause. `perf` and `shmcast doctor` find the
-//! cause.
+//! latency on this CPU. A gap shows that the thread did not have the CPU, but not why. To find the cause, use `perf` and `shmcast doctor`.
 //!
 //! The measuring loop makes no system call and allocates nothing. It locks one of two histograms, and only to record a gap. The caller of
 //! [`Recorder::drain`] prints the results. If this caller runs on a measured CPU, its own work is recorded as stalls.
@@ -89,8 +88,8 @@ pub fn allowed_cpus() -> Result<CpuList, StartError> {
     Ok((0..CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).collect())
 }
 
-/// Returns the nanoseconds that the hypervisor has taken from each CPU since boot. They explain stalls that have no cause in the guest. The
-/// result is empty if /proc/stat does not have them.
+/// Returns the nanoseconds for which the hypervisor has taken each CPU since boot. Such times explain stalls that have no cause in the
+/// guest. The result is empty if /proc/stat does not have them.
 #[must_use]
 pub fn steal_ns_by_cpu() -> BTreeMap<usize, u64> {
     shmcast_demo::cpu_times().into_iter().map(|(cpu, times)| (cpu, times.steal_ns)).collect()
@@ -123,7 +122,8 @@ impl Stalls {
         self.histogram.len()
     }
 
-    /// Returns the length in nanoseconds that a share of `quantile` (0.0 to 1.0) of the stalls did not exceed; 0 if there were no stalls.
+    /// Returns the length in nanoseconds that this share of the stalls did not exceed: `quantile` is 0.0 to 1.0. Returns 0 if there were no
+    /// stalls.
     #[must_use]
     pub fn quantile_ns(&self, quantile: f64) -> u64 {
         // The histogram gives the top of a bucket, which may be longer than the longest stall.
@@ -164,7 +164,7 @@ impl Tallies {
         Self { tallies, active: AtomicUsize::new(0), stop: AtomicBool::new(false) }
     }
 
-    /// Locks a tally, even if its lock is poisoned. A panic leaves the counters valid.
+    /// Locks a tally, even if its lock is poisoned. A panic leaves the counters valid, so this is safe.
     fn lock(&self, index: usize) -> MutexGuard<'_, Stalls> {
         self.tallies[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -200,7 +200,8 @@ pub struct CpuRecord {
     pub rest: Stalls,
 }
 
-/// Threads that each watch one CPU until [`finish`](Recorder::finish). Dropping the recorder also stops them, but does not wait for them.
+/// Threads that each watch one CPU until [`finish`](Recorder::finish). If the recorder is dropped, the threads stop too, but the drop does
+/// not wait for them.
 #[derive(Debug)]
 pub struct Recorder {
     workers: Vec<Worker>,

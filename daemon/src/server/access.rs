@@ -1,5 +1,5 @@
-//! Identities of programs. The kernel gives a program's user, and the user database gives the names of this user and of the user's groups.
-//! The daemon then compares the identity with a channel's lists.
+//! Identities of programs. The kernel reports a program's user. The user database has the names of this user and of the user's groups. The
+//! daemon then compares the identity with a channel's lists.
 //!
 //! The user database may be a server on the network, and slow. So look-ups run on other threads, waits for look-ups are limited, and each
 //! user is looked up at most once a minute. Comparing an identity with a list makes no look-up.
@@ -17,13 +17,14 @@ use std::{fmt, fs, io};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
-/// How long a program waits for its names. After this time it is treated as a user without names.
+/// The time for which a program waits until its user's names are known. After this time, it is treated as a program of a user without
+/// names.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long an answer of the user database stays valid.
 const FRESH: Duration = Duration::from_secs(60);
 /// After a failed look-up, a user is not looked up again for this time.
 const FAILED_FOR: Duration = Duration::from_secs(5);
-/// Most look-ups at the same time. A look-up that hangs keeps its thread.
+/// The limit for look-ups at the same time. A look-up that hangs keeps its thread.
 const LOOK_UPS: usize = 4;
 /// Largest number of users whose names are kept.
 const MAX_USERS: usize = 4096;
@@ -33,7 +34,7 @@ const MAX_USERS: usize = 4096;
 pub struct Names {
     /// The user's name; `None` if the uid has none. If a uid has several names, this is the first one in the database.
     pub user: Option<String>,
-    /// The groups: the effective group, and those that the database gives the user.
+    /// The groups: the effective group, and the groups of the user in the database.
     pub groups: Vec<String>,
 }
 
@@ -61,7 +62,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// Whether another program of the user can use this look-up: it is still running, or it ended recently.
+    /// Whether another program of the user can use this look-up. This is possible if the look-up still runs, or ended recently.
     fn is_fresh(&self) -> bool {
         match &*self.answer.borrow() {
             None => self.answer.has_changed().is_ok(),
@@ -86,8 +87,8 @@ impl Access {
         uid == 0 || uid == self.daemon_uid
     }
 
-    /// Identifies `peer`. Waits up to two seconds for the user database. Names of a privileged user decide nothing, so they are not looked
-    /// up. Call this on the event loop's runtime.
+    /// Identifies `peer`. Waits up to two seconds for the user database. Names are not looked up for a privileged user, who is always
+    /// permitted. Call this on the event loop's runtime.
     pub async fn identify(&self, peer: Peer) -> Identity {
         let names = match self.is_privileged(peer.uid) {
             true => Some(Arc::default()),

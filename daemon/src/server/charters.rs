@@ -1,7 +1,7 @@
 //! The charters: one file per channel, in a private directory beside the daemon's socket.
 //!
-//! The files outlive the daemon, however it ends. From them the next daemon learns which memory each channel uses, and which of its
-//! generations have ended. No program can write to the files.
+//! The files outlive the daemon, however the daemon ends. From these files the next daemon learns which memory each channel uses, and which
+//! of its generations have ended. No program can write to the files.
 
 use anyhow::{Context, Result, bail};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, mkdirat, openat, renameat, unlinkat};
@@ -43,7 +43,7 @@ impl Charters {
         Ok(Self { dir, path: path.to_owned(), boot })
     }
 
-    /// Returns the charter of the channel `name`. An existing one is from an earlier daemon; otherwise a new one is created.
+    /// Returns the charter of the channel `name`. If it exists, it is from an earlier daemon. If it does not exist, creates a new one.
     ///
     /// # Errors
     /// The system's error.

@@ -43,8 +43,8 @@ struct State {
 }
 
 impl Events {
-    /// Keeps `queue` past events, and as many unread events for each follower. A slower follower loses the oldest events, and learns how
-    /// many.
+    /// Keeps the last `queue` events, and as many unread events for each follower. A follower that is too slow loses the oldest events, and
+    /// learns how many.
     pub fn new(queue: usize, daemon_uid: u32) -> Self {
         let state = State {
             lines: Lines::new(Instant::now()),
@@ -71,8 +71,8 @@ impl Events {
         }
     }
 
-    /// Returns up to `last` past events that concern `who`, oldest first, and a receiver of all later events. The caller passes on only
-    /// those that [`concern`](Self::concerns) `who`.
+    /// Returns up to `last` past events that concern `who`, oldest first, and a receiver of all later events. The later events may also
+    /// concern other programs. The caller must pass on only those that [`concern`](Self::concerns) `who`.
     pub fn subscribe(&self, who: &Identity, last: usize) -> (Vec<Event>, broadcast::Receiver<Event>) {
         let (past, follows) = {
             // Both are taken under the lock, so that each event is in exactly one of the two.
@@ -107,7 +107,7 @@ impl Events {
         }
     }
 
-    /// Reports an event. `channel` and `who` are given if the event concerns a channel or a program. If a user causes too many events, the
+    /// Reports an event. If the event concerns a channel or a program, `channel` and `who` name them. If a user causes too many events, the
     /// log gets their count in place of a line for each. Followers receive all events.
     pub fn tell(
         &self,
@@ -142,7 +142,7 @@ impl Events {
         self.state().is_reload_refused
     }
 
-    /// Counts a refusal, and reports it. If a user causes too many refusals, the log and the followers get a sum.
+    /// Counts a refusal, and reports it. If a user causes too many refusals, the log and the followers get only their number.
     pub fn refused(&self, code: RefusalCode, who: &Identity, channel: Option<&str>, why: &str) {
         let is_told = {
             let mut state = self.state();
@@ -155,7 +155,7 @@ impl Events {
         }
     }
 
-    /// Reports sums of the events that were left out since the last call. Call this once a second.
+    /// Reports the numbers of events that were left out since the last call. Call this once a second.
     pub fn sum_up(&self) {
         let Some(summary) = self.state().lines.sum_up(Instant::now()) else { return };
         log("left-out", None, None, None, &summary.text());
@@ -198,7 +198,7 @@ impl Events {
     }
 }
 
-/// Events that an operator must see: each is logged as a warning.
+/// Events that an operator must notice. Each one is logged as a warning.
 const TROUBLES: [&str; 9] = [
     "bridge-failed",
     "bridge-keys-kept",

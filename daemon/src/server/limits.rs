@@ -33,7 +33,7 @@ pub enum Crowded {
     Often,
 }
 
-/// A token bucket: it holds up to a burst of tokens, and is refilled at a rate.
+/// A token bucket. It holds tokens up to a limit (the burst), and is refilled at a rate.
 #[derive(Debug, Clone, Copy)]
 pub struct Bucket {
     tokens: f64,

@@ -1,7 +1,7 @@
 //! Limits the log lines that each user can cause, and sums up the rest.
 //!
 //! Each event of a user gets a line until the share of that user, or of all users together, is used up. Further events are only counted.
-//! Once a second a summary reports the counts by user and event. At most 100 lines are written in any second.
+//! Once a second a summary lists the counts by user and event. At most 100 lines are written in any second.
 
 use super::limits::Bucket;
 use std::collections::{BTreeMap, HashMap};
@@ -17,7 +17,7 @@ const ALL: Share = (59.0, 40.0);
 const REFUSALS: Share = (20.0, 10.0);
 /// The share of one user's other events.
 const GRANTS: Share = (50.0, 20.0);
-/// Most users with shares of their own. Further users have only the share of all users.
+/// The limit for the number of users that have a share of their own. All other users have only the share of all users.
 const MAX_USERS: usize = 1024;
 /// Number of counts that one summary names.
 const MAX_NAMED: usize = 8;
@@ -92,8 +92,8 @@ impl Lines {
         false
     }
 
-    /// Returns the summary of the lines that were left out since the last call; `None` if there were none. Forgets users without recent
-    /// lines.
+    /// Returns the summary of the lines that were left out since the last call; `None` if there were none. Forgets users who have caused no
+    /// lines recently.
     pub fn sum_up(&mut self, now: Instant) -> Option<Summary> {
         self.users.retain(|_, user| {
             let is_full = |bucket: &mut Bucket, (burst, rate): Share| bucket.is_full(rate, burst, now);

@@ -1,8 +1,8 @@
 //! The path of the control socket. One daemon at a time owns it, and never takes it from another program.
 //!
-//! A daemon holds the lock `PATH.lock` while it runs, so only one of two daemons can start. The daemon replaces a file at `PATH` only if
-//! the file is a leftover, which means a socket of this user that refuses connections. It renames a leftover, and checks it once more
-//! before it removes it. So a socket that another program puts there in between is not removed.
+//! A daemon holds the lock `PATH.lock` while it runs, so only one of two daemons can start. A leftover is a socket of this user that
+//! refuses connections. The daemon replaces a file at `PATH` only if the file is a leftover. It first renames the leftover, and checks it
+//! once more before it removes it. So if another program puts a socket there at that moment, the socket is not removed.
 
 use anyhow::{Context, Error, Result, bail};
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
@@ -15,11 +15,11 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt
 use std::path::{Path, PathBuf};
 
 const INSTEAD: &str = "give another --socket, or move it away";
-/// Advice for a user who may not create files at the default path.
+/// Advice for users who may not create files at the default path.
 const ELSEWHERE: &str =
     "this user may make nothing there: set XDG_RUNTIME_DIR to a directory of this user's, or give --socket";
 
-/// Returns `what` with advice about an error of creating or opening it.
+/// Returns an error text: `what` happened when the path was created or opened, with advice.
 fn advice(what: &Path, error: &io::Error, otherwise: &str) -> String {
     let may_make_none = error.kind() == ErrorKind::PermissionDenied && !what.exists();
     let instead = if may_make_none { ELSEWHERE } else { otherwise };

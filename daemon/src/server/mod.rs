@@ -65,18 +65,18 @@ use store::{Kept, Store};
 use waker::Waker;
 
 /// Pauses after a crash of the earlier daemon. During the pauses, programs that were attached to the earlier daemon attach again, and other
-/// programs wait. Together the pauses last two seconds in which this daemon runs. Each pause is short, so that time in which this process
-/// or its host was stopped does not count.
+/// programs wait. The pauses together last two seconds. Each pause is short, so that a time in which this process or its host did not run
+/// does not count.
 const GRACE: [Duration; 20] = [Duration::from_millis(100); 20];
-/// The time by which the service manager extends its start timeout. The daemon requests this repeatedly while memory is made.
+/// While memory is made, the daemon repeatedly asks the service manager for more time to start. Each request adds this time.
 const GOES_ON: Duration = Duration::from_secs(60);
 
-/// How long an idle thread of tokio's pool lives: for ever. If the system refuses a new thread, work waits for an existing thread. Without
-/// an existing thread, tokio would panic.
+/// The life of an idle thread in tokio's pool: for ever. If the system refuses a new thread, work waits for an existing thread. If there
+/// were no existing thread, tokio would panic.
 const THREADS_STAY: Duration = Duration::from_secs(u32::MAX as u64);
-/// How long a daemon that stops waits for recorders that are still starting.
+/// The time for which a daemon that stops waits for recorders that are still starting.
 const STARTING: Duration = Duration::from_secs(1);
-/// How long a daemon that stops waits for the connections of publishers that have closed their channels.
+/// The time for which a daemon that stops waits for the connections of publishers that have closed their channels.
 const LEAVING: Duration = Duration::from_secs(1);
 
 /// The paths of the daemon's configuration and socket.
@@ -201,7 +201,7 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
     stop(&shared, supervisor, recorders, &marker).await
 }
 
-/// Follows the configuration, and tends the recorders, until a signal to stop comes.
+/// Handles reloads of the configuration, and looks after the recorders, until a signal to stop comes.
 async fn serve_until_told(
     options: &Options,
     shared: &ServerState,
@@ -224,7 +224,7 @@ async fn serve_until_told(
     }
 }
 
-/// Lets in programs that were not attached before, after these pauses.
+/// Waits for these pauses, and then accepts programs that were not attached to an earlier daemon.
 fn admit_newcomers(shared: Arc<ServerState>, pauses: &'static [Duration]) {
     tokio::spawn(async move {
         for pause in pauses {
@@ -234,8 +234,8 @@ fn admit_newcomers(shared: Arc<ServerState>, pauses: &'static [Duration]) {
     });
 }
 
-/// Waits until starting recorders record. Otherwise the journal of a channel that was closed in order would have no clean end. Recorders
-/// are newcomers themselves, so the wait makes sense only if newcomers are let in.
+/// Waits until recorders that are starting record. Without this wait, a channel that was closed in an orderly way might have no clean end
+/// in its journal. Recorders are new programs themselves, so the wait makes sense only if new programs are accepted.
 async fn wait_for_recorders(shared: &ServerState) {
     let until = Instant::now() + STARTING;
     let are_let_in = || *shared.newcomers.borrow() == Newcomers::LetIn;
@@ -244,14 +244,14 @@ async fn wait_for_recorders(shared: &ServerState) {
     }
 }
 
-/// Writes the marker. If the next daemon finds the marker, this daemon did not stop in order.
+/// Writes the marker. If the next daemon finds the marker, this daemon did not stop in an orderly way.
 fn mark(marker: &Path) {
     if let Err(e) = fs::write(marker, std::process::id().to_string()) {
         tracing::warn!("cannot write {}: {e}; after a crash, newcomers are not held back", marker.display());
     }
 }
 
-/// Ends the bridges and the recorders. Removes the marker, unless programs may attach again to the next daemon.
+/// Ends the bridges and the recorders. Then removes the marker. If programs may attach again to the next daemon, the marker stays.
 async fn stop(
     shared: &Arc<ServerState>,
     supervisor: Supervisor,
@@ -388,7 +388,7 @@ async fn apply(shared: &ServerState, wanted: &Config) -> Result<Changes> {
     shared.registry().apply(wanted, made)
 }
 
-/// Returns the default path of the control socket. It differs between the system's daemon and an ordinary user's.
+/// Returns the default path of the control socket. The system's daemon and a daemon of an ordinary user have different paths.
 fn default_socket() -> PathBuf {
     shmcast::Client::default_socket()
 }
@@ -400,8 +400,8 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Logs the warnings about a configuration. It uses this process's own limits, which a service manager may have lowered silently. It looks
-/// up users, so it runs on another thread.
+/// Logs the warnings about a configuration. For these, it uses the limits of this process, which a service manager may have lowered
+/// silently. It looks up users, so it runs on another thread.
 fn warn(config: &Config) {
     let config = config.clone();
     tokio::task::spawn_blocking(move || {
@@ -411,7 +411,8 @@ fn warn(config: &Config) {
     });
 }
 
-/// Once a second, sums up events that the log left out, forgets users who have left, and reports dead publishers, full boards and gates.
+/// Once a second, does the regular work: reports the counts of events that the log left out, forgets users who have left, and reports dead
+/// publishers, full boards and gates.
 fn spawn_housekeeping(shared: Arc<ServerState>) {
     tokio::spawn(async move {
         let mut tick = tokio::time::interval(Duration::from_secs(1));

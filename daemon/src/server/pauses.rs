@@ -4,10 +4,11 @@ use std::time::Duration;
 
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(30);
-/// Run time after which a failure counts as the first one, so that the pauses begin with the shortest again.
+/// If something has run for this time before it failed, the failure counts as the first one. So the pauses begin with the shortest one
+/// again.
 const HEALTHY: Duration = Duration::from_secs(60);
 
-/// The pauses before restarts of something that fails. The first is a second, and each later one is twice as long.
+/// The pauses before restarts of something that fails. The first pause is a second, and each later one is twice as long.
 #[derive(Debug)]
 pub(super) struct Pauses {
     next: Duration,

@@ -2,7 +2,7 @@
 //! programs publish on it.
 //!
 //! Each promoted channel has an empty file beside the socket. After a boot the file is gone, and so is the channel's ring. While a daemon
-//! runs, its memory decides: if somebody removes a file, the daemon makes the file again.
+//! runs, it knows the channels from its memory: if somebody removes a file, the daemon makes the file again.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug, Clone)]
 pub struct Promoted {
     socket: PathBuf,
-    /// The channels that this daemon knows to be promoted, each with whether it was told that its file cannot be made again.
+    /// The channels that this daemon knows to be promoted. For each, whether it was reported that its file cannot be made again.
     known: Arc<Mutex<BTreeMap<String, bool>>>,
 }
 
@@ -64,7 +64,8 @@ impl Promoted {
         }
     }
 
-    /// Makes files again that were removed. Without its file, the next daemon would receive a channel that is of this host.
+    /// Makes files again that were removed. Without its file, the next daemon would receive the channel again, although it is a channel of
+    /// this host.
     pub(super) fn renew(&self) {
         for (channel, told) in self.known().iter_mut() {
             let note = self.note(channel);
@@ -94,7 +95,8 @@ impl Promoted {
 mod tests {
     use super::*;
 
-    /// Somebody cleans the directory, which exists again later: the daemon knows all the time, and so does the next one.
+    /// Somebody removes the directory, and it exists again later. The daemon never forgets the promotion, and the next daemon knows it,
+    /// too.
     #[test]
     fn a_note_that_is_removed_is_made_again() {
         let room = tempfile::tempdir().expect("a directory");

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 /// The treatment of programs that were not attached before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Newcomers {
-    /// New programs wait for programs that were attached to a crashed daemon.
+    /// New programs wait, because programs that were attached to a crashed daemon attach again first.
     Wait,
     /// New programs are let in.
     LetIn,
@@ -69,7 +69,7 @@ impl ServerState {
         registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the channels available. From now on clients are greeted.
+    /// Makes the channels available. From this time on, the daemon answers greetings of clients.
     pub(super) fn open(&self, registry: Registry) {
         let _ = self.opened.set(Mutex::new(registry));
         self.is_open.send_replace(true);
@@ -79,7 +79,7 @@ impl ServerState {
         self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes memory for a channel's next generation on another thread, one request at a time, and passes it to the registry.
+    /// Makes memory for a channel's next generation, and passes it to the registry. Another thread makes the memory, one request at a time.
     pub(super) async fn make_memory(&self, channel: &str, request: MemoryRequest) -> Result<(), Refused> {
         let _turn = self.memory_turn.lock().await;
         // Another program may have needed the same.

@@ -29,7 +29,7 @@ impl Store {
     /// Puts a segment and its lock into the store.
     ///
     /// # Errors
-    /// If the service manager cannot be notified. Then neither is kept.
+    /// If the service manager cannot be notified. In that case, neither descriptor is in the store.
     pub fn keep(&mut self, hosted: &HostedSegment) -> io::Result<()> {
         for (file, kind) in hosted.files().into_iter().zip([SEGMENT, LOCK]) {
             let name = format!("{kind}{}", id(hosted));
@@ -44,7 +44,7 @@ impl Store {
         self.forget_id(&id(hosted));
     }
 
-    /// Removes a segment and its lock from the store. `id` is the identity under which they came back.
+    /// Removes a segment and its lock from the store. `id` is the identity that they had when the service manager returned them.
     pub fn forget_id(&mut self, id: &str) {
         for kind in [SEGMENT, LOCK] {
             let name = format!("{kind}{id}");
@@ -56,7 +56,7 @@ impl Store {
     }
 }
 
-/// A segment and its lock that came back from the service manager. The charters say which channel, if any, uses the segment.
+/// A segment and its lock that the service manager returned. The charters say which channel uses the segment, if any does.
 #[derive(Debug)]
 pub struct Kept {
     /// The identity that it was kept under.

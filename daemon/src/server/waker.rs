@@ -1,8 +1,8 @@
-//! Wakes parked readers, so that no publisher has to. One thread checks the rings for the readers that sleep.
+//! Wakes parked readers, so that publishers need not do it. One thread checks the rings of the readers that sleep.
 //!
 //! While a reader sleeps, the thread checks the reader's ring, pauses, and checks again. The pause is a fraction of the time since the
-//! thread last woke a reader. So a message after a silence is late by a small part of that silence. If no reader has slept for some time,
-//! the thread blocks until a reader rings its bell.
+//! thread last woke a reader. So after a silence, a message is late only by a small part of that silence. If no reader has slept for some
+//! time, the thread blocks until a reader rings its bell.
 //!
 //! The registry tells the thread which readers to wake. The thread knows nothing of connections or access.
 //!
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 /// A pause is at most the silence divided by this.
 const SILENCE_SHARE: u32 = 16;
 
-/// The waker and its parked readers. Its thread starts with the first reader, and ends when this is dropped.
+/// The waker and its parked readers. Its thread starts with the first reader, and ends when this value is dropped.
 #[derive(Debug)]
 pub struct Waker {
     shared: Arc<Inner>,
@@ -34,8 +34,8 @@ pub struct Waker {
 #[derive(Debug)]
 struct Inner {
     state: Mutex<State>,
-    /// A socket pair that interrupts the thread's wait. The thread waits for the first end and for the readers' bells. `knock` writes to
-    /// the second end.
+    /// A socket pair with which the thread's wait can be interrupted. The thread waits for the first end and for the readers' bells.
+    /// `knock` writes to the second end.
     door: (UnixStream, UnixStream),
 }
 
@@ -197,7 +197,7 @@ impl State {
     }
 }
 
-/// Pins this thread to `cpu`. If `cpu` is `None`, restores the CPUs of the thread's start.
+/// Pins this thread to `cpu`. If `cpu` is `None`, the thread gets back the CPUs that it had at its start.
 fn place(cpu: Option<usize>, unpinned: nix::Result<CpuSet>) {
     let placed = match (cpu, unpinned) {
         (Some(cpu), _) => shmcast::pin_current_thread(cpu),

@@ -1,7 +1,7 @@
-//! The values of the settings before the first change. A file that belongs to root keeps them, and `undo` restores them from this file.
+//! The values of the settings before the first change. They are in a file that belongs to root, and `undo` restores them from this file.
 //!
-//! A user who can write to the file decides what root writes to the kernel's settings. So the file is in a directory that only root may
-//! write to, and not in the daemon's directory. The file is replaced as a whole, so it always has either the old or the new list.
+//! Whoever can write to the file decides what root writes to the kernel's settings. So the file is in a directory to which only root may
+//! write, and not in the daemon's directory. The file is replaced as a whole, so it always has either the old or the new list.
 
 use super::files::{self, TuneError};
 use crate::doctor::Root;
@@ -77,7 +77,7 @@ impl State {
         self.entries.retain(|entry| entry.file != file);
     }
 
-    /// Writes the list to the disk. If the list is empty, removes the file.
+    /// Writes the list to the disk. If the list is empty, removes the file instead.
     pub(super) fn save(&self) -> Result<(), TuneError> {
         let path = self.root.below(STATE);
         if self.entries.is_empty() {

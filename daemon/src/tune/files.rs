@@ -23,7 +23,7 @@ pub enum TuneError {
     /// The list of original values could not be read.
     #[error("{0}")]
     Unread(Unread),
-    /// Another user owns the directory of the list, or may write to it.
+    /// Another user owns the directory with the list of original values, or may write to this directory.
     #[error("{path} may be written by others, so that what it says cannot be trusted: remove it")]
     NotOurs {
         /// The directory.
@@ -35,7 +35,7 @@ pub enum TuneError {
         /// The directory.
         path: PathBuf,
     },
-    /// The list of original values does not have the form of such a list.
+    /// The file with the list of original values has another form.
     #[error("{path} is no list of values that `shmcast tune` wrote: look at it, and remove {dir}")]
     Damaged {
         /// The file.
@@ -43,7 +43,7 @@ pub enum TuneError {
         /// The directory.
         dir: PathBuf,
     },
-    /// A file that the next boot applies has one of shmcast's names but was not written by it.
+    /// A file for the next boot has one of shmcast's names, but shmcast did not write it.
     #[error("{path} was not written by `shmcast tune`: move it away")]
     Foreign {
         /// The file.

@@ -1,7 +1,8 @@
-//! The files that the next boot applies: one in sysctl.d for settings below `/proc/sys`, and one in tmpfiles.d for settings below `/sys`.
+//! The files that the system applies at the next boot: one in sysctl.d for settings below `/proc/sys`, and one in tmpfiles.d for settings
+//! below `/sys`.
 //!
-//! Both files are replaced as a whole, and are recognised by their first line. A file of the same name without this line is neither written
-//! nor removed.
+//! Both files are replaced as a whole. Their first line shows that shmcast wrote them. If a file of the same name lacks this line, it is
+//! neither written nor removed.
 
 use super::before::Entry;
 use super::files::{self, TuneError};
@@ -55,8 +56,8 @@ fn is_ours(root: &Root, path: &str) -> Result<bool, TuneError> {
     }
 }
 
-/// Returns the sysctl.d line of an entry, such as `net.core.rmem_max = 67108864`. If a name contains a dot, its slashes stay as they are
-/// (sysctl.d(5)).
+/// Returns the sysctl.d line for an entry, such as `net.core.rmem_max = 67108864`. If a name contains a dot, the line has the name with
+/// slashes (sysctl.d(5)).
 fn sysctl_line(entry: &Entry) -> Option<String> {
     let name = entry.file.strip_prefix("/proc/sys/")?;
     let key = if name.contains('.') { name.to_owned() } else { name.replace('/', ".") };

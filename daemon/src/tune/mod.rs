@@ -1,13 +1,13 @@
-//! Applies findings of the doctor, and undoes the changes: the work of `shmcast tune`.
+//! Applies corrections that the doctor suggests, and undoes them: the work of `shmcast tune`.
 //!
-//! The doctor judges the host, and says which value to write to which file. `tune` only applies the checks in [`MEASURED`], whose effect on
+//! The doctor checks the host, and says which value to write to which file. `tune` only handles the checks in [`MEASURED`], whose effect on
 //! shmcast was measured. A change has these steps:
 //!
-//! 1. The existing values are saved in a file that belongs to root (`before.rs`). It is on the disk before anything is changed.
-//! 2. Each value is written and read back. If the kernel refuses a value, that is reported, and the other values are written.
+//! 1. The existing values are saved in a file that belongs to root (`before.rs`). This file is on the disk before anything is changed.
+//! 2. Each value is written and read back. If the kernel refuses a value, this is reported, and the other values are written.
 //! 3. If requested, the changed values are written to files that the next boot applies (`kept.rs`).
 //!
-//! Undoing a change restores the original values. If somebody has changed a value since, this value is not restored.
+//! Undoing a change restores the original values. If somebody has changed a value since then, this value is not restored.
 
 mod before;
 mod files;
@@ -54,13 +54,13 @@ pub enum Outcome {
     WouldChange,
     /// The setting has the wanted value already.
     AsWanted,
-    /// The setting could not be read, or no single value mends it. `problem` says which.
+    /// The setting could not be read, or no single value corrects it. `problem` says which of the two.
     Unknown,
     /// The value was written, and reads back as wanted.
     Changed,
     /// The value was written back, and reads as it did before.
     Restored,
-    /// Undoing did not restore the value, because somebody has changed it since.
+    /// The value was not restored, because somebody has changed it after `tune` did.
     Left,
     /// The value could not be written; `problem` says why.
     Failed,
@@ -96,7 +96,7 @@ pub struct Item {
 pub struct Tuned {
     /// Each value.
     pub items: Vec<Item>,
-    /// Files that the next boot applies. They were written, or removed by undoing.
+    /// Files that the system applies at the next boot. They were written, or an undo has removed them.
     pub kept: Vec<PathBuf>,
 }
 
@@ -123,8 +123,8 @@ pub fn plan(host: &Host) -> Tuned {
 /// Makes the changes that [`plan`] shows. With `keep`, they survive reboots.
 ///
 /// # Errors
-/// [`TuneError`]. Then nothing was changed, but the original values may have been saved. A value that cannot be written is no error: its
-/// item reports it.
+/// [`TuneError`]. After an error nothing was changed, but the original values may have been saved. If a value cannot be written, this is
+/// not an error: the item of the value reports it.
 pub fn apply(host: &Host, keep: bool) -> Result<Tuned, TuneError> {
     let root = host.root();
     if keep {
@@ -162,7 +162,8 @@ pub fn apply(host: &Host, keep: bool) -> Result<Tuned, TuneError> {
 /// Restores the values that [`apply`] changed, and removes the files for the next boot.
 ///
 /// # Errors
-/// [`TuneError`]. A value that cannot be written is no error: its item reports it, and the list keeps it for another attempt.
+/// [`TuneError`]. If a value cannot be written, this is not an error: the item of the value reports it, and the value stays in the list for
+/// another attempt.
 pub fn undo(root: &Root) -> Result<Tuned, TuneError> {
     let mut state = State::open(root)?;
     let kept = kept::remove(root)?;

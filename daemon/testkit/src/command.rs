@@ -44,7 +44,7 @@ impl Host {
         self.start(arguments).output()
     }
 
-    /// Like [`start`](Self::start), but the test writes the command's stdin.
+    /// Does the same as [`start`](Self::start), but the test writes the command's stdin.
     pub fn start_with_input(&self, arguments: &str) -> Process {
         Process::start(self.shmcast(arguments).stdin(Stdio::piped()))
     }
@@ -89,8 +89,8 @@ pub fn recorded(host: &Host, arguments: &str) -> String {
     record(host)
 }
 
-/// Like [`recorded`], with publish times within the last minute. The message `lines[n]`, counted from 0, is published `after_ms(n)` ms
-/// after the first time.
+/// Does the same as [`recorded`], with publish times within the last minute. The message `lines[n]`, counted from 0, is published
+/// `after_ms(n)` ms after the first time.
 pub fn recorded_at(host: &Host, lines: &[u8], after_ms: impl Fn(u64) -> u64) -> String {
     let builder = Publisher::builder("ticks").dir(host.dir.path().join("channels")).capacity(32 << 20);
     let mut publisher = builder.prepare(Preparation::NONE).open().unwrap();

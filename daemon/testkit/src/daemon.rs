@@ -68,7 +68,7 @@ impl Daemon {
         runtime(self.dir.path()).join("control.sock")
     }
 
-    /// The marker file. It exists while the daemon runs, and after a daemon that did not stop in an orderly way.
+    /// The marker file. It exists while the daemon runs. If a daemon did not stop in an orderly way, the file stays.
     pub fn marker(&self) -> PathBuf {
         self.socket().with_extension("running")
     }
@@ -157,7 +157,7 @@ impl Drop for Daemon {
     }
 }
 
-/// The directory in which the daemon of directory `dir` creates its socket.
+/// Returns the directory in which the daemon of the directory `dir` creates its socket.
 fn runtime(dir: &Path) -> PathBuf {
     dir.join("run")
 }

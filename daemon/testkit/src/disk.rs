@@ -56,9 +56,9 @@ impl Disk {
         run("mount", &["-o", "loop", self.image().to_str().unwrap(), self.path().to_str().unwrap()])
     }
 
-    /// Mounts the disk again after a cut. It mounts a copy of the image, because another process, for example one in another mount
-    /// namespace, may still hold the old file system. The copy is made before the old mount ends, so the copy does not contain what that
-    /// end writes.
+    /// Mounts the disk again after a cut. Another process, for example one in another mount namespace, may still use the old file system.
+    /// So this mounts a copy of the image. The copy is made before the old mount ends, so it does not contain anything that the old file
+    /// system writes at its end.
     pub fn mount_again(&mut self) -> bool {
         let before = self.image();
         self.cuts += 1;
@@ -78,7 +78,7 @@ impl Disk {
         run("umount", &[self.path().to_str().unwrap()])
     }
 
-    /// Cuts the file system's power. It accepts nothing from now on, and does not write what it has in memory, not even its own journal.
+    /// Cuts the file system's power. From now on it accepts nothing, and does not write what it has in memory, not even its own journal.
     /// The call is EXT4_IOC_SHUTDOWN with EXT4_GOING_FLAGS_NOLOGFLUSH.
     pub fn cut(&self) -> bool {
         let call = "import fcntl,os,struct,sys;fcntl.ioctl(os.open(sys.argv[1],os.O_RDONLY),0x8004587d,struct.pack('I',2))";
@@ -98,7 +98,7 @@ pub struct Small {
 }
 
 impl Small {
-    /// Makes a file system of this many MiB. Returns `None`, and prints that `test` is skipped, if this process may not mount.
+    /// Makes a file system of this many MiB. If this process may not mount, prints that `test` is skipped, and returns `None`.
     pub fn make(test: &str, mib: u32) -> Option<Self> {
         if !is_root() {
             skip(test, "only root can mount a file system");

@@ -41,7 +41,7 @@ fn letter(host: Host) -> &'static str {
     ["a", "b", "c", "d"][host as usize]
 }
 
-/// Hosts with wires between them. Each test has its own names of namespaces. All other names and addresses are the same in all tests.
+/// Hosts with wires between them. Each test has its own names of namespaces. Other names, and the addresses, are the same in all tests.
 ///
 /// | made by | hosts | wires |
 /// |---|---|---|
@@ -103,7 +103,7 @@ impl Hosts {
         self.daemons = are_used;
     }
 
-    /// Like [`new`](Self::new), but programs use the channels of daemons. The test must start the daemons.
+    /// Does the same as [`new`](Self::new), but programs use the channels of daemons. The test must start the daemons.
     pub fn with_daemons(test: &str, wires: usize) -> Option<Self> {
         let mut hosts = Self::new(test, wires)?;
         hosts.daemons = true;

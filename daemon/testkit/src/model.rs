@@ -1,8 +1,10 @@
 //! A model checker. It visits every state that a model can reach, breadth first.
 //!
 //! A model is a state machine of several processes. Its steps call functions of the product. Its actions are the events that can happen to
-//! a process: it runs, it is stopped or killed, or a message to it is lost. A *mutant* is a fault that is planted in the model or in the
-//! product. The checker must find every mutant, and each invariant needs a mutant that breaks it.
+//! a process: it runs, it is stopped or killed, or a message to it is lost.
+//!
+//! A *mutant* is a fault that is planted in the model or in the product. The checker must find every mutant, and each invariant needs a
+//! mutant that breaks it.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt::Debug;
@@ -17,7 +19,8 @@ pub trait Model {
     type State: Clone;
     type Action: Debug + Clone;
 
-    /// Landmarks. At least one state must reach each of them: a model in which nothing happens proves nothing.
+    /// Landmarks are interesting states. The checker must find at least one state for each of them, because a model in which nothing
+    /// happens proves nothing.
     const LANDMARKS: &'static [&'static str];
 
     fn begin(&self) -> Self::State;
@@ -104,9 +107,9 @@ pub fn explore<M: Model>(model: &M) -> Explored {
     }
 }
 
-/// Checks the sound model and all its mutants.
+/// Checks the model without a planted fault, and all its mutants, each with one planted fault.
 ///
-/// - The sound model must break no invariant and reach all landmarks.
+/// - Without a fault, the model must break no invariant and reach all landmarks.
 /// - Each mutant must break the invariant that it is planted for.
 /// - Each invariant must have a mutant.
 ///

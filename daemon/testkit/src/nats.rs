@@ -46,7 +46,7 @@ pub struct Site {
     pub store: PathBuf,
     pub host: String,
     pub port: u16,
-    /// The network namespace in which it runs. `None` means the test's own.
+    /// The network namespace in which the server runs. `None` means that of the test.
     pub namespace: Option<String>,
     /// Further settings of the section `jetstream`.
     pub jetstream: String,
@@ -85,8 +85,8 @@ pub struct Server {
     logged: usize,
 }
 
-/// Takes a permit from [`turn`], and starts a server with its store in a temporary directory. Returns `None`, and prints that `test` is
-/// skipped, if there is no server's program.
+/// Takes a permit from [`turn`], and starts a server with its store in a temporary directory. If the server's program is not there, prints
+/// that `test` is skipped, and returns `None`.
 pub fn alone(test: &str) -> Option<(Turn, TempDir, Server)> {
     let (turn, program) = (turn(), program(test)?);
     let dir = tempfile::tempdir().unwrap();
@@ -113,7 +113,7 @@ impl Server {
         server
     }
 
-    /// Writes the configuration of a server, and does not start it.
+    /// Writes the configuration of a server, without starting the server.
     pub fn at(program: &Path, site: Site) -> Server {
         fs::create_dir_all(&site.dir).unwrap();
         fs::write(site.dir.join("server.conf"), site.config()).unwrap();
@@ -145,7 +145,7 @@ impl Server {
         self.process = Some(Process::start(&mut command));
     }
 
-    /// Whether the server runs. It does not run after it was killed, or ended by itself.
+    /// Whether the server runs. After it was killed, or ended by itself, it does not run.
     pub fn is_alive(&mut self) -> bool {
         self.process.as_mut().is_some_and(Process::is_alive)
     }
@@ -244,7 +244,7 @@ impl Cluster {
         cluster
     }
 
-    /// Writes the configurations of three servers, and does not start them. `routes` are the ports of the routes between them.
+    /// Writes the configurations of three servers, without starting them. `routes` are the ports for the routes between them.
     pub fn at(program: &Path, sites: [Site; 3], routes: [u16; 3]) -> Cluster {
         let all = sites.iter().zip(routes).map(|(site, port)| format!("\"nats://{}:{port}\"", site.host));
         let all = all.collect::<Vec<_>>().join(", ");

@@ -31,14 +31,15 @@ pub fn works(program: &str, arguments: &[&str]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Returns a number that this program uses only once. It depends on the process id, so other test programs hardly use it at the same time.
+/// Returns a number that this program uses only once. The number depends on the process id, so it is unlikely that another test program
+/// uses it at the same time.
 fn own_number() -> u32 {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     std::process::id().wrapping_mul(64).wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Returns a TCP port of the loopback interface that is unused, and that no other test of this program gets. The port is below the range
-/// from which the system takes ports for connections, so no connection takes it before the test does.
+/// Returns a TCP port of the loopback interface that is unused, and that no other test of this program gets. The system takes ports for
+/// connections from a higher range. So no connection takes this port before the test does.
 pub fn free_port() -> u16 {
     const FIRST: u32 = 10_000;
     const PORTS: u32 = 20_000;

@@ -57,7 +57,7 @@ impl Process {
         kill(self.pid(), signal).expect("a child that was not waited for");
     }
 
-    /// Waits until the process has a handler for a signal. An earlier signal would end the process, or would be ignored.
+    /// Waits until the process has a handler for a signal. If the signal came before, it would end the process or be ignored.
     pub fn wait_until_it_handles(&self, signal: Signal) {
         wait_until(&format!("{} to handle {signal}", self.what), || {
             assert!(
@@ -197,8 +197,8 @@ pub fn within(module_path: &str) -> &str {
     module_path.split_once("::").map_or("", |(_, module)| module)
 }
 
-/// Like [`role!`], under another user: `role_as!("name_of_the_test", 65534, "read 5")`. Returns `None`, and prints the reason, if that is
-/// not possible here. `role_as!(in "front", ...)` runs `front::play`, as [`role!`] does.
+/// Does the same as [`role!`], under another user: `role_as!("name_of_the_test", 65534, "read 5")`. If this is not possible here, prints
+/// the reason and returns `None`. `role_as!(in "front", ...)` runs `front::play`, as [`role!`] does.
 #[macro_export]
 macro_rules! role_as {
     (in $module:expr, $test:expr, $uid:expr, $name:expr) => {
@@ -214,14 +214,14 @@ macro_rules! role_as {
     };
 }
 
-/// Like [`role!`] with a module. The module's path does not include the crate's name; an empty path is the program's root.
+/// Does the same as [`role!`] with a module. The module's path does not include the crate's name. An empty path means the program's root.
 pub fn role_in(module: &str, name: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program's own path"));
     as_role(&mut command, module, name);
     command
 }
 
-/// Like [`role_in`], started by `command`. This program and the words for the role are appended to it.
+/// Does the same as [`role_in`], but `command` starts the role. This program and the words for the role are appended to `command`.
 pub fn role_under(command: &[&str], module: &str, name: &str) -> Command {
     let (program, arguments) = command.split_first().expect("a command has a program");
     let mut command = Command::new(program);
@@ -230,7 +230,7 @@ pub fn role_under(command: &[&str], module: &str, name: &str) -> Command {
     command
 }
 
-/// Like [`role_in`], under another user. Returns `None`, and prints the reason, if that is not possible here.
+/// Does the same as [`role_in`], under another user. If this is not possible here, prints the reason and returns `None`.
 pub fn role_as(test: &str, uid: u32, module: &str, name: &str) -> Option<Command> {
     let program = std::env::current_exe().expect("this program's own path");
     let mut command = as_user(test, uid, &program)?;
@@ -238,14 +238,14 @@ pub fn role_as(test: &str, uid: u32, module: &str, name: &str) -> Option<Command
     Some(command)
 }
 
-/// Appends the words that start a role to `command`. The command is this program, or a command that starts this program.
+/// Appends the words that start a role to `command`. `command` is this program, or a command that starts this program.
 pub fn as_role(command: &mut Command, module: &str, name: &str) {
     let play = if module.is_empty() { "play".to_owned() } else { format!("{module}::play") };
     command.args([&play, "--exact", "--ignored", "--nocapture", "--test-threads=1", "-q"]).env(ROLE, name);
     command.stdin(Stdio::null()).stdout(Stdio::null());
 }
 
-/// The role that this process was started for; `None` in the test program itself.
+/// The role in which this process was started; `None` in the test program itself.
 pub fn my_role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
@@ -260,7 +260,7 @@ pub fn my_dir() -> PathBuf {
     PathBuf::from(std::env::var_os(DIR).expect("this role is started with a directory"))
 }
 
-/// Sets the daemon's socket for a role, which reads it by [`my_socket`].
+/// Sets the daemon's socket for a role. The role reads it with [`my_socket`].
 pub fn at_socket<'a>(command: &'a mut Command, socket: &Path) -> &'a mut Command {
     command.env(SOCKET, socket)
 }

@@ -67,7 +67,7 @@ impl Raw {
         assert!(last["why"].as_str().is_some_and(|why| why.len() > 5), "{last}");
     }
 
-    /// Sends a request that must be refused with `code`, after which the connection must stay open. Returns the daemon's reason.
+    /// Sends a request that the daemon must refuse with `code`. After that, the connection must stay open. Returns the daemon's reason.
     pub fn assert_refused(&self, request: &Value, descriptors: &[BorrowedFd<'_>], code: &str) -> String {
         let answer = self.ask(request, descriptors);
         assert_eq!((&answer["reply"], &answer["code"]), (&json!("refused"), &json!(code)), "{answer}");

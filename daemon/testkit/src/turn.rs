@@ -2,8 +2,9 @@
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// Number of tests with several processes that run at the same time in one program. Each such test has some processes that need a CPU for a
-/// part of the time. With more tests at a time they slow each other down, and with fewer the machine is idle while they wait.
+/// The number of tests with several processes that may run at the same time in one program. Each such test has some processes that need a
+/// CPU for a part of the time. If more tests ran at a time, they would slow each other down. If fewer did, the machine would be idle while
+/// they wait.
 const AT_A_TIME: usize = 4;
 static TURNS: (Mutex<usize>, Condvar) = (Mutex::new(AT_A_TIME), Condvar::new());
 

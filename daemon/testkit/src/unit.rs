@@ -1,7 +1,7 @@
 //! Runs the daemon under the restrictions of the shipped unit, on hosts where PID 1 is not systemd. `shmcast_under_unit` applies them.
 //!
-//! With `SHMCAST_UNDER_UNIT=1`, every daemon of a test runs so: `SHMCAST_UNDER_UNIT=1 cargo test -p shmcast-daemon --test bridge`. Some
-//! tests always do it.
+//! With `SHMCAST_UNDER_UNIT=1`, every daemon of a test runs under these restrictions: `SHMCAST_UNDER_UNIT=1 cargo test -p shmcast-daemon
+//! --test bridge`. Some tests always use them.
 //!
 //! The test program starts itself again, restricts itself, and executes the daemon in its place. For this, each test program that starts
 //! daemons has an ignored test `launch` at its root, which calls [`launch`].
@@ -28,7 +28,7 @@ pub fn shipped() -> PathBuf {
 /// Returns the shipped unit if `SHMCAST_UNDER_UNIT=1` requests it for every daemon.
 ///
 /// # Panics
-/// If the unit is requested and cannot be applied here. Otherwise the tests would pass without the unit, and seem to have tested it.
+/// If the unit is requested and cannot be applied here. Without the panic, the tests would pass, and seem to have tested the unit.
 pub fn asked() -> Option<PathBuf> {
     std::env::var_os(ASKED).filter(|value| value == "1")?;
     if let Some(reason) = missing() {
@@ -48,7 +48,8 @@ pub fn shipped_for(test: &str) -> Option<PathBuf> {
     }
 }
 
-/// Returns the beginning of a command line. A program appended to it runs under `unit`, and its `/run/shmcast` is `runtime`.
+/// Returns the beginning of a command line. If a program is appended to it, the program runs under `unit`, and its `/run/shmcast` is the
+/// directory `runtime`.
 pub fn launcher(unit: &Path, runtime: &Path) -> Vec<OsString> {
     let pair = |name: &str, value: &Path| OsString::from(format!("{name}={}", value.display()));
     let mut words = vec![OsString::from("env"), pair(UNIT, unit), pair(RUNTIME, runtime)];

@@ -1,4 +1,4 @@
-//! Waits with a limit. After the limit, a wait panics and reports what it waited for.
+//! Waits with a time limit. If the limit is reached, a wait panics and reports what it waited for.
 
 use std::fmt::Debug;
 use std::str::FromStr;
@@ -15,7 +15,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// asked too often.
 ///
 /// # Panics
-/// With `what`, after [`PATIENCE`].
+/// If `ready` has returned no value within [`PATIENCE`]. The text is `what`.
 #[track_caller]
 pub fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     let (started, mut pause) = (Instant::now(), Duration::from_micros(200));
@@ -35,8 +35,8 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     wait_for(what, || is_so().then_some(()));
 }
 
-/// Measures how long a daemon makes a thread wait. Time in which the thread or the daemon was ready but had no CPU does not count, so a
-/// busy machine does not lengthen the result.
+/// Measures how long a daemon makes a thread wait. While the thread or the daemon is ready to run but has no CPU, the time does not count.
+/// So a busy machine does not change the result.
 #[derive(Debug)]
 pub struct Waited {
     since: Instant,
@@ -45,7 +45,7 @@ pub struct Waited {
 }
 
 impl Waited {
-    /// Begins to measure a wait for the process `of`, whose first thread answers.
+    /// Begins to measure a wait for the process `of`. The first thread of this process answers.
     pub fn for_process(of: u32) -> Self {
         Self { since: Instant::now(), queued: Self::queued(of), of }
     }
@@ -55,7 +55,8 @@ impl Waited {
         self.since.elapsed().saturating_sub(Self::queued(self.of) - self.queued)
     }
 
-    /// Returns how long this thread and the process's first thread have waited for a CPU so far. This is the second number of `schedstat`.
+    /// Returns the time for which this thread and the process's first thread have waited for a CPU so far. It is the second number of
+    /// `schedstat`.
     fn queued(of: u32) -> Duration {
         let of_thread = |path: &str| -> u64 {
             let stat = std::fs::read_to_string(path).unwrap_or_default();

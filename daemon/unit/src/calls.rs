@@ -1,4 +1,4 @@
-//! The filters that systemd builds from a unit and gives to the kernel, which then refuses some system calls of the
+//! The filters for system calls that systemd builds from a unit and gives to the kernel. The kernel then refuses some system calls of the
 //! unit's processes. The rules are those of systemd's `seccomp-util.c`:
 //!
 //! - One filter comes from `SystemCallFilter=`.
@@ -132,8 +132,7 @@ fn families(settings: &Settings) -> Result<Rules> {
     Ok([(libc::SYS_socket, vec![all_of(conditions)])].into())
 }
 
-/// Returns rules for calls whose arguments a filter cannot read, because they are in memory. The filter refuses such
-/// calls altogether.
+/// Returns rules for calls whose arguments are in memory, where a filter cannot read them. The filter refuses such calls altogether.
 fn opaque(settings: &Settings) -> Rules {
     let calls = [("RestrictNamespaces", libc::SYS_clone3), ("RestrictSUIDSGID", libc::SYS_openat2)];
     calls

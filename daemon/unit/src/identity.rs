@@ -14,8 +14,8 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
 
-/// The highest number that systemd-sysusers gives to a system user. It looks for a free number from there downwards
-/// (login.defs(5), SYS_UID_MAX).
+/// The highest number that systemd-sysusers gives to a system user. It searches for a free number downwards from there (login.defs(5),
+/// SYS_UID_MAX).
 const LAST_SYSTEM_ID: u32 = 999;
 
 /// The unit's user.
@@ -26,8 +26,8 @@ pub(crate) struct User {
 }
 
 impl User {
-    /// Returns the user and group that the unit names. If they do not exist, because the package is not installed,
-    /// returns a free number that systemd-sysusers could give them.
+    /// Returns the user and group that the unit names. If the package is not installed, they do not exist. In that case, returns a free
+    /// number that systemd-sysusers could give them.
     pub(crate) fn of(settings: &Settings) -> Result<Self> {
         let name = settings.value("User").context("no User=")?.to_owned();
         let group = settings.value("Group").context("no Group=")?;

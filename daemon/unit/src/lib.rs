@@ -1,7 +1,8 @@
-//! Runs a program with the restrictions of a systemd unit, on a host where PID 1 is not systemd. Tests start the
-//! daemon through this crate. The daemon then has the system calls, socket families, rights, limits and files that the
-//! shipped `shmcastd.service` gives it. The settings are read from the unit file itself. [`Settings::read`] refuses a
-//! line that this crate does not know, so a new line of the unit cannot go untested.
+//! Runs a program with the restrictions of a systemd unit, on a host where PID 1 is not systemd. Tests start the daemon through this crate.
+//! The daemon then has the system calls, socket families, rights, limits and files that the shipped `shmcastd.service` gives it.
+//!
+//! The settings are read from the unit file itself. [`Settings::read`] refuses a line that this crate does not know. So no line of the unit
+//! stays untested.
 //!
 //! This crate does not do the service manager's own work: restarts, the watchdog, and the descriptor store.
 //! `daemon/tests/daemon/restart/` boots systemd for that, and compares the rights of a process under both.

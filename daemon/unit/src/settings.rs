@@ -1,5 +1,5 @@
-//! Reads the `[Service]` section of a unit. Every line must be known: either this crate applies it, or it is
-//! about the service manager's own actions.
+//! Reads the `[Service]` section of a unit. Every line must be known. Either this crate applies the line, or the line is about the service
+//! manager's own actions.
 
 use anyhow::{Result, bail, ensure};
 use nix::sys::resource::{RLIM_INFINITY, Resource};

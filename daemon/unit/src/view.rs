@@ -84,7 +84,7 @@ fn give(directory: &Path, mode: Option<&str>, user: &User) -> Result<()> {
     fs::set_permissions(directory, fs::Permissions::from_mode(mode.bits())).with_context(what)
 }
 
-/// Mounts a directory at the path `at` too, and creates that path if it does not exist.
+/// Mounts a directory also at the path `at`, and creates that path if it does not exist.
 fn show(directory: &Path, at: &Path) -> Result<()> {
     fs::create_dir_all(at).with_context(|| format!("create {}", at.display()))?;
     bind(directory, at)

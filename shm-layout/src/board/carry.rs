@@ -1,11 +1,11 @@
 //! Copies a board into the segment in which its channel continues.
 //!
-//! A daemon ends a segment while the segment's publisher may still write to it. The new board must have the valid messages of the old
-//! board. A message is valid if its sequence is below the cut, at which the daemon ends the segment.
+//! A daemon ends a segment while the segment's publisher may still write to it. The daemon decides a sequence, the cut. Messages below the
+//! cut are valid, and the new board must have those that the old board has.
 //!
 //! [`Carry::begin`] copies the slots before the daemon decides the cut. [`Carry::finish`] then merges the messages that the ring received
-//! between the copy and the cut. The slots are copied that early because the publisher may store a void message after the cut, which
-//! replaces the valid message in its slot.
+//! between the copy and the cut. The slots are copied so early because the publisher may still store messages after the cut. Such a message
+//! would replace a valid one in its slot.
 
 use super::failures::JoinError;
 use super::join::Snapshot;
@@ -25,7 +25,7 @@ pub struct Carry {
     snapshot: Snapshot,
     /// The sequence up to which the copy has every message. `None` if no copy could be made yet.
     through: Option<u64>,
-    /// The board has the newest message of every key that had one from this sequence on.
+    /// For each key with messages from this sequence on, the board has the newest one. Earlier messages may be missing.
     since: u64,
 }
 

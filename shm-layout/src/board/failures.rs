@@ -3,8 +3,8 @@
 use crate::error::Corrupt;
 use thiserror::Error;
 
-/// Number of passes over the board before a reader gives up. Each pass copies only the slots that changed since the pass before, so later
-/// passes are short.
+/// The number of passes over the board after which a reader gives up. Each pass copies only the slots that changed since the previous pass,
+/// so later passes are short.
 pub(super) const PASSES: u32 = if cfg!(loom) { 2 } else { 200 };
 
 /// The reason why a reader could not join.
@@ -14,7 +14,7 @@ pub enum JoinError {
     /// The ring is overwritten faster than the board can be read.
     #[error("the ring holds less than what is published while the board is read: make it larger")]
     TooFast,
-    /// The board is out of date: its publisher writes to the ring and not to the board.
+    /// The board is out of date. Its publisher writes to the ring, but not to the board.
     #[error(
         "the board ends at sequence {through}, and the ring begins after that: its publisher does not keep it; use the same release"
     )]
@@ -25,7 +25,7 @@ pub enum JoinError {
     /// Another program wrote to the ring.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
-    /// Another program wrote to the board, or the segment was replaced meanwhile.
+    /// Another program wrote to the board, or the segment was replaced during the call.
     #[error("the board names messages that the ring does not have: remove the channel, or begin it anew")]
     Damaged,
 }
@@ -33,11 +33,11 @@ pub enum JoinError {
 /// Counts the failed passes of a join by their reasons.
 #[derive(Default)]
 pub(super) struct Failures {
-    /// Number of passes in which the board named messages that the ring did not have.
+    /// The number of passes in which the board had messages that the ring did not have.
     pub(super) ahead: u32,
-    /// The last message on the board in the last pass that failed because the ring no longer had the message after it.
+    /// The last message on the board, in the last pass that failed because the ring no longer had the following message.
     through: Option<u64>,
-    /// Number of such passes in which the board had received no message since the one before.
+    /// The number of passes that failed in this way although the board had received no new message.
     still: u32,
 }
 

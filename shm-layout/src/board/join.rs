@@ -1,4 +1,5 @@
-//! Joins a board to its ring. The result has the newest message of each key, and the place from which the ring has every later message.
+//! Joins (merges) a board with its ring. The result has the newest message of each key, and the place from which the ring has every later
+//! message.
 
 use super::Head;
 use super::failures::{Failures, JoinError, PASSES};
@@ -12,9 +13,9 @@ use std::hash::{BuildHasher as _, RandomState};
 
 /// Number of attempts to copy one slot in one pass.
 const SLOT_TRIES: u32 = if cfg!(loom) { 1 } else { 64 };
-/// The version of a row that was merged with a message of the ring. No slot has this version, so the next join copies the slot again.
+/// The version of a row that contains a message from the ring. No slot has this version, so the next join copies the slot again.
 const TO_COPY: u64 = u64::MAX;
-/// Smallest number of rows for keys that the ring has and the board does not have yet.
+/// The smallest number of rows for new keys. The ring has messages of these keys, but the board does not have them yet.
 const MORE_KEYS: u64 = if cfg!(loom) { 2 } else { 1024 };
 
 /// The result of a join.
@@ -35,7 +36,7 @@ pub struct Listed {
     pub message: Copied,
     /// Number of the row.
     pub row: usize,
-    /// Number of messages of its key up to and including this one, since the key got its slot.
+    /// The number of messages of the key since the key got its slot. It includes this message.
     pub count: u64,
     /// The sequence of the key's first message since the key got its slot.
     pub born: u64,
@@ -47,16 +48,16 @@ pub struct Listed {
     pub identity: [u64; 2],
 }
 
-/// Counts of the messages that [`Snapshot::list_since`] listed last.
+/// The counts of the messages in the last result of [`Snapshot::list_since`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Bridged {
     /// The number of listed messages.
     pub listed: usize,
-    /// Number of listed messages, plus the older messages that they replace.
+    /// The number of listed messages and of the older messages that they replace.
     pub messages: u64,
 }
 
-/// A row is the copy of a slot, or a key that the ring has and the board does not have yet.
+/// A row is the copy of a slot, or a key that is in the ring but not on the board yet.
 #[derive(Debug, Clone, Copy, Default)]
 struct Row {
     /// The version of the slot when it was copied. The next join copies the slot again if its version has changed.
@@ -86,11 +87,11 @@ pub struct Snapshot {
     high: usize,
     /// Number of rows after those of the slots that are in use.
     more: usize,
-    /// The index from a key's identity to the number of its row, plus 1. It uses open addressing.
+    /// The index from the two words that identify a key to the number of the key's row, plus 1. It uses open addressing.
     index: Box<[u32]>,
     /// The secret of the index's hash function.
     secret: u64,
-    /// Sequence and row of each listed message, in the order of sequences.
+    /// The sequence and the row of each listed message. They are in the order of sequences.
     order: Vec<(u64, u32)>,
 }
 
@@ -173,8 +174,8 @@ impl Snapshot {
         Err(failures.reason())
     }
 
-    /// Copies the slots that changed since the last copy. Returns a sequence: for each message up to it, the copies have this message or a
-    /// newer one of its key. Returns `None` if a slot could not be copied.
+    /// Copies the slots that changed since the last copy. Returns a sequence: for each earlier message, the copies have the message itself
+    /// or a newer one of its key. The message with this sequence is included. Returns `None` if a slot could not be copied.
     pub(super) fn copy(&mut self) -> Option<u64> {
         let through = self.view.through();
         self.copy_changed().then_some(through)
@@ -203,8 +204,8 @@ impl Snapshot {
         }
     }
 
-    /// Marks the values of messages at or above `end` as unknown. These messages are void, and the board no longer has the valid messages
-    /// before them.
+    /// Marks the values of messages at or above `end` as unknown. These messages are not valid, and the board no longer has the valid
+    /// messages that they replaced.
     pub(super) fn hide_from(&mut self, end: u64) {
         for row in self.rows[..self.high].iter_mut().filter(|row| row.head.sequence >= end) {
             row.version = TO_COPY;
@@ -236,8 +237,8 @@ impl Snapshot {
         true
     }
 
-    /// Reads the ring's messages below sequence `end`, and replaces the copies of their keys. Returns the last epoch that it found. Returns
-    /// `None` if the publisher overwrote the messages meanwhile, or if there are more new keys than rows for them.
+    /// Reads the ring's messages below the sequence `end`. For each message, replaces the copy of its key. Returns the last epoch that it
+    /// found. Returns `None` if the publisher overwrote messages during the call, or if there are more new keys than rows for them.
     fn merge(&mut self, reader: &mut Reader, end: u64, buffer: &mut [u8]) -> Result<Option<u64>, Corrupt> {
         let mut epoch = 0;
         while reader.place().sequence < end {
@@ -286,8 +287,8 @@ impl Snapshot {
         newest
     }
 
-    /// The entry of a key in the private index, and the row that the entry names. The search always ends, because the index has at least
-    /// twice as many entries as there are rows.
+    /// The entry of a key in the private index, and the row to which the entry leads. The search always ends, because the index has at
+    /// least twice as many entries as there are rows.
     fn place_of(&self, identity: [u64; 2]) -> (usize, Option<usize>) {
         let mask = self.index.len() - 1;
         let mut at = secret_hash(self.secret, identity) as usize & mask;
@@ -302,7 +303,7 @@ impl Snapshot {
         }
     }
 
-    /// Notes a message of the ring. Returns false if its key is new and there is no row for it.
+    /// Notes a message from the ring. Returns false if its key is new and there is no free row.
     fn take(&mut self, copied: Copied, payload: &[u8]) -> bool {
         let geometry = *self.view.geometry();
         let Some(key) = geometry.key_of(payload) else { return true };
@@ -344,8 +345,8 @@ impl Snapshot {
         true
     }
 
-    /// Clears the rows of slots in which a store had begun, if the ring had no message of their key. The publisher was about to give these
-    /// slots to other keys.
+    /// Clears the rows of some slots: a store had begun there, but the ring had no message of the slot's key. The publisher was about to
+    /// give these slots to other keys.
     fn drop_unresolved(&mut self) {
         for row in &mut self.rows[..self.high] {
             if row.version & 1 == 1 && row.version != TO_COPY {
@@ -354,9 +355,9 @@ impl Snapshot {
         }
     }
 
-    /// Lists the messages with sequence `from` or later, in the order of their sequences. [`listed`](Self::listed) then returns them by
-    /// number. Leaves out messages that are not whole and, with `only_live`, messages that removed their key. Returns the number of listed
-    /// messages, and the number of keys that were left out because their newest message is not whole.
+    /// Lists the messages with the sequence `from` or a later one, in the order of their sequences. [`listed`](Self::listed) then returns
+    /// them by number. Leaves out messages that are not whole. With `only_live`, also leaves out messages that removed their key. Returns
+    /// the number of listed messages, and the number of keys that were left out because their newest message is not whole.
     pub fn list(&mut self, from: u64, only_live: bool) -> (usize, u64) {
         self.order.clear();
         let mut not_whole = 0;
@@ -376,7 +377,7 @@ impl Snapshot {
     }
 
     /// Lists the newest message of each key that was not removed, even if the message is not whole. [`listed`](Self::listed) then returns
-    /// the messages by number. Returns their number.
+    /// the messages by number. Returns the number of listed messages.
     pub fn list_all_live(&mut self) -> usize {
         self.order.clear();
         for row in (0..self.high).chain(self.slots..self.slots + self.more) {
@@ -389,8 +390,8 @@ impl Snapshot {
         self.order.len()
     }
 
-    /// Lists messages as [`list`](Self::list) does, removals included. Counts for each listed message the older messages that it replaces.
-    /// `given` returns the number of the key's messages that the reader already knows.
+    /// Lists messages as [`list`](Self::list) does, but with removals. For each listed message, counts the older messages that it replaces.
+    /// `given` returns how many of the key's messages the reader already knows.
     pub fn list_since(&mut self, from: u64, given: impl Fn(&Listed) -> u64) -> Bridged {
         let (listed, _) = self.list(from, false);
         let mut bridged = Bridged { listed, messages: 0 };
@@ -408,7 +409,7 @@ impl Snapshot {
         self.order.get(number).map(|(_, row)| self.row(*row as usize))
     }
 
-    /// Number of older messages that message number `number` of the last [`list_since`](Self::list_since) replaces.
+    /// Returns how many older messages a message of the last [`list_since`](Self::list_since) replaces. `number` is its number there.
     pub fn left_out(&self, number: usize) -> u64 {
         self.order.get(number).map_or(0, |(_, row)| self.rows[*row as usize].left_out)
     }
@@ -449,8 +450,8 @@ impl Snapshot {
     }
 }
 
-/// Copies one slot. If a publisher is in the middle of a store, the copy has no value, because the reader finds the message in the ring.
-/// Returns `None` if the slot changed during every attempt.
+/// Copies one slot. If a publisher is in the middle of a store, the copy has no value, and the reader finds the message in the ring
+/// instead. Returns `None` if the slot changed during every attempt.
 fn copy_slot(view: &View, slot: u32, value: &mut [u8]) -> Option<Row> {
     for _ in 0..SLOT_TRIES {
         let (head, last, count) = match view.look(slot, value) {

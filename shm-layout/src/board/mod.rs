@@ -138,7 +138,7 @@ pub struct Head {
     pub version: u64,
     /// The sequence of the key's newest message.
     pub sequence: u64,
-    /// Number of messages that this slot stored before the first message of this key.
+    /// The number of messages that this slot stored for earlier keys, before the first message of this key.
     base: u64,
     /// Length, flags and tag.
     pub meta: Meta,
@@ -165,7 +165,7 @@ impl Head {
         }
     }
 
-    /// Number of messages of this key, up to and including this one, since it got its slot.
+    /// The number of messages of this key since the key got its slot. It includes this message.
     #[inline(always)]
     pub fn count(&self) -> u64 {
         self.version.div_ceil(2).wrapping_sub(self.base)

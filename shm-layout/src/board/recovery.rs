@@ -1,5 +1,5 @@
-//! Takes a board over from an earlier publisher. Repairs the slot that a dead publisher left half stored, and stores the ring's messages
-//! that the board lacks.
+//! Takes a board over from an earlier publisher. A dead publisher may have left one slot half stored, and this repairs the slot. Then
+//! stores the ring's messages that the board lacks.
 
 use super::sync_points::{store, stored};
 use super::writer::{BoardWriter, Posted};
@@ -17,7 +17,7 @@ use crate::sync::Ordering;
 pub struct Replayed {
     /// Number of the ring's messages that were stored on the board.
     pub messages: u64,
-    /// Whether the ring no longer had some of the messages that the board lacked. Values from before them then count as unknown.
+    /// Whether the ring no longer had some of the messages that the board lacked. If so, older values on the board count as unknown.
     pub has_hole: bool,
 }
 
@@ -73,8 +73,8 @@ impl BoardWriter {
         Ok((writer, replayed))
     }
 
-    /// Reads the head of each slot, builds the index again, and lists the vacant slots in the order of their removal. Returns the slot that
-    /// a dead publisher left in the middle of a store, if there is one.
+    /// Reads the head of each slot, builds the index again, and lists the free slots in the order in which their keys were removed. Returns
+    /// the slot that a dead publisher left in the middle of a store, if there is one.
     fn survey(&mut self) -> Option<u32> {
         let heads = (0..self.high).filter_map(|slot| Some((slot, Head::load(self.cells.head(slot)?))));
         let heads: Vec<(u32, Head)> = heads.collect();
@@ -91,7 +91,7 @@ impl BoardWriter {
         heads.iter().find(|(_, head)| head.is_busy()).map(|(slot, _)| *slot)
     }
 
-    /// Stores a message of the ring on the board, unless the dead publisher had already stored it.
+    /// Stores a message from the ring on the board, unless the dead publisher had already stored it.
     fn replay(&mut self, message: Posted<'_>, busy: &mut Option<u32>) {
         let Some(key) = self.cells.geometry.key_of(message.payload) else { return self.put(message) };
         let identity = self.cells.geometry.identity(key);
@@ -102,9 +102,9 @@ impl BoardWriter {
         }
     }
 
-    /// Decides about the slot that the dead publisher left in the middle of a store. `first` is the key of the first message that is not
-    /// counted in THROUGH. If the slot names this key, the store of that message makes the slot whole. Otherwise the dead publisher was
-    /// about to give the slot to another key, or there is no such message: then this function clears the slot.
+    /// Handles the slot that the dead publisher left in the middle of a store. `first` is the key of the first message after THROUGH, the
+    /// count of stored messages. If the slot names this key, a new store of that message makes the slot whole. Otherwise the dead publisher
+    /// was about to give the slot to another key, or there is no such message. In both cases, this function clears the slot.
     fn settle(&mut self, busy: &mut Option<u32>, first: Option<[u64; 2]>) {
         let Some(slot) = busy.take() else { return };
         let Some(head) = self.cells.head(slot) else { return };
@@ -124,7 +124,7 @@ impl BoardWriter {
         self.vacant.put_first(slot);
     }
 
-    /// Marks the newest message of each key as unknown. Call it if messages before `oldest` were published without this board.
+    /// Marks the newest message of each key as unknown. Call this if messages before `oldest` were published without this board.
     fn forget_all_before(&mut self, oldest: Place) {
         for slot in 0..self.high {
             let Some(head) = self.cells.head(slot) else { continue };

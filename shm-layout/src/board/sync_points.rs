@@ -1,5 +1,5 @@
-//! The synchronization points of the board. Each pair has a release, the acquire that answers it, and mutants that remove one of them. The
-//! documentation of the module `board` says what each pair guarantees.
+//! The synchronization points of the board. Each pair has a release, the acquire that belongs to it, and mutants that remove one of the
+//! two. The documentation of the module `board` says what each pair guarantees.
 
 use crate::fault::mutant;
 use crate::layout::board::{HEAD_KEY, HEAD_WORDS, INDEX_VERSION, THROUGH};
@@ -11,12 +11,12 @@ fn release(is_weakened: bool) -> Ordering {
     if is_weakened { Ordering::Relaxed } else { Ordering::Release }
 }
 
-/// The writer makes a slot's version odd before it stores any other word of the slot. A reader that has loaded a word of this store then
-/// finds that the version has changed.
+/// The writer first makes a slot's version odd, and then stores the other words of the slot. A reader that has loaded a word of this store
+/// then finds that the version has changed.
 pub(super) mod store {
     use super::*;
 
-    /// Begins a store. Returns the version that the slot will have after it.
+    /// Begins a store. Returns the version that the slot will have after the store.
     #[inline(always)]
     pub(in crate::board) fn begin(version: &AtomicU64) -> u64 {
         let odd = version.load(Ordering::Relaxed) | 1;
@@ -39,7 +39,7 @@ pub(super) mod store {
     }
 }
 
-/// The writer makes the version even after it has stored all words. A reader that loads this version then loads these words.
+/// The writer first stores all words, and then makes the version even. A reader that loads this version also loads these words.
 pub(super) mod stored {
     use super::*;
 
@@ -60,8 +60,8 @@ pub(super) mod stored {
     }
 }
 
-/// While a store gives a slot to a key, the writer stores the words of the key after the number from which the key's messages are counted.
-/// A reader that loads the words of the key then loads the count of this key.
+/// A store may give a slot to a new key. The writer first stores the number from which the new key's messages are counted, and then the
+/// words of the key. So a reader that loads these words also loads the right number.
 pub(super) mod named {
     use super::*;
 
@@ -84,7 +84,7 @@ pub(super) mod named {
     }
 }
 
-/// The writer counts a message in THROUGH after it has stored it.
+/// The writer stores a message on the board, and then counts the message in THROUGH.
 pub(super) mod through {
     use super::*;
 
@@ -105,7 +105,7 @@ pub(super) mod through {
     }
 }
 
-/// The writer makes the version of the index odd before it moves entries that exist.
+/// Before the writer moves existing entries, it makes the version of the index odd.
 pub(super) mod moved {
     use super::*;
 

@@ -9,10 +9,10 @@ use crate::layout::board::{
 use crate::ring::copy::Copier;
 use crate::sync::Ordering;
 
-/// Number of attempts to read a slot that is in the middle of a store. A store takes some nanoseconds. Without this limit, a publisher that
-/// stopped in a store would hold up a reader for ever.
+/// The number of attempts to read a slot that is in the middle of a store. A store takes some nanoseconds. If a publisher stopped in a
+/// store, a reader without this limit would try for ever.
 const LOOKS: u32 = if cfg!(loom) { 2 } else { 256 };
-/// Largest number of slots that one search reads because the index names them.
+/// The largest number of slots that one search reads. The index names these slots.
 const CANDIDATES: usize = 4096;
 /// Number of attempts to copy a value that changes during the copy.
 const COPIES: u32 = if cfg!(loom) { 2 } else { 16 };
@@ -29,7 +29,8 @@ pub struct View {
 pub(super) enum Look {
     /// The slot's message is in the buffer.
     Stored(Head),
-    /// The slot changes faster than its value can be copied. The head is whole, and belongs to a store that began during the call.
+    /// The slot changes faster than its value can be copied. The slot's head is whole, and it belongs to a store that began during the
+    /// call.
     Changing(Head),
     /// A publisher is in the middle of a store, or was stopped there. The words of the head may belong to different stores.
     Busy(Head),
@@ -42,12 +43,12 @@ pub enum Lookup {
     Found {
         /// The slot's head.
         head: Head,
-        /// Bytes in the buffer. They are fewer than the message had, if the message [is not whole](Meta::is_whole).
+        /// Bytes in the buffer. If the message [is not whole](Meta::is_whole), they are fewer than the message had.
         bytes: usize,
     },
     /// The board does not have this key.
     None,
-    /// The slot of this key is in the middle of a store. Its newest message is in the ring.
+    /// The key's slot is in the middle of a store. The newest message of the key is in the ring.
     Busy,
 }
 
@@ -56,13 +57,13 @@ pub enum Lookup {
 pub struct Counters {
     /// The sequence up to which every message is on the board.
     pub through: u64,
-    /// The board has the newest message of every key that had one from this sequence on.
+    /// For each key with messages from this sequence on, the board has the newest one. Earlier messages may be missing.
     pub since: u64,
     /// Number of keys.
     pub live: u64,
-    /// Number of messages that were left out because their key found no room.
+    /// The number of messages that were left out because there was no room for their keys.
     pub refused: u64,
-    /// Number of messages that were left out because they were larger than a value may be.
+    /// The number of messages that were left out because they were larger than the limit for values.
     pub too_large: u64,
     /// Number of messages that were left out because they were too short to have a key.
     pub no_key: u64,
@@ -117,13 +118,14 @@ impl View {
         self.cells.head(slot).map_or(0, |head| head[HEAD_VERSION].load(Ordering::Relaxed))
     }
 
-    /// Loads the sequence up to which all messages are on the board. Returns `None` if the slot no longer has this version after the load.
+    /// Loads the sequence up to which all messages are on the board. After that, checks the slot's version. Returns `None` if the slot no
+    /// longer has this version.
     pub(super) fn through_before(&self, slot: u32, version: u64) -> Option<u64> {
         let through = self.through();
         (self.version(slot) == version).then_some(through)
     }
 
-    /// Copies the head of a slot, and the slot's value to the start of `out`, which has room for the largest value.
+    /// Copies the head of a slot. Copies the slot's value to the start of `out`, which has room for the largest value.
     #[inline(always)]
     pub(super) fn look(&self, slot: u32, out: &mut [u8]) -> Look {
         let (Some(head), Some(value)) = (self.cells.head(slot), self.cells.value(slot)) else {
@@ -198,8 +200,8 @@ impl View {
         found.unwrap_or(Lookup::None)
     }
 
-    /// Number of messages of a key whose slot is in the middle of a store, including the message that is being stored. The board's
-    /// publisher wrote this count: check it before use.
+    /// The number of messages of a key whose slot is in the middle of a store. It includes the message of this store. Another process wrote
+    /// this count: check it before use.
     pub fn count_of(&self, key: &[u8]) -> Option<u64> {
         let identity = self.cells.geometry.identity(key);
         let heads = self.cells.candidates(self.cells.geometry.fingerprint(identity));

@@ -1,4 +1,5 @@
-//! The writing end of a board. The caller holds the channel's writer lock, and posts each message after it has committed it to the ring.
+//! The writing end of a board. The caller holds the channel's writer lock. It commits each message to the ring, and then stores the message
+//! on the board.
 
 use super::sync_points::{named, store, stored, through};
 use super::{BoardCells, Head};
@@ -30,8 +31,8 @@ pub struct BoardWriter {
     copier: Copier,
     /// Number of slots that have been used.
     pub(super) high: u32,
-    /// The slots whose key was removed, and the slots that lost their key in a takeover. A new key gets the first of these once every slot
-    /// was used, or earlier if the first slot has no key.
+    /// The slots without a key: those whose key was removed, and those that lost their key in a takeover. New keys first get slots that
+    /// were never used, and then the slots in this list. If the first slot in the list lost its key in a takeover, it is used even earlier.
     pub(super) vacant: Vacant,
 }
 
@@ -68,7 +69,7 @@ impl BoardWriter {
         }
     }
 
-    /// Raises THROUGH to `last`, because messages up to `last` will never come.
+    /// Raises THROUGH, the count of messages on the board, to `last`. Messages up to `last` that are missing will never come.
     pub fn skip_to(&mut self, last: u64) {
         if last > self.cells.count(THROUGH) {
             through::publish(&self.cells.header, last);
@@ -99,7 +100,8 @@ impl BoardWriter {
         }
     }
 
-    /// Updates the vacant slots and the counts after a message that is too large, removes its key, or brings a removed key back.
+    /// Updates the list of free slots and the counts. Called after a message that is too large, that removes its key, or that brings a
+    /// removed key back.
     #[cold]
     fn turned(&mut self, slot: u32, was: Meta, meta: Meta) {
         match (was.has(Meta::REMOVED), meta.has(Meta::REMOVED)) {
@@ -247,11 +249,11 @@ fn fill(
     copier.store(value, &message.payload[..cells.stored_bytes(meta)]);
 }
 
-/// A list of the slots without a living key, in the order in which new keys get them. Each operation takes constant time, and allocates no
+/// A list of the slots without a key. New keys get slots in the order of the list. Each operation takes constant time, and allocates no
 /// memory.
 #[derive(Debug)]
 pub(super) struct Vacant {
-    /// For each slot, the slot before it and the slot after it in the list. The last element represents both ends of the list.
+    /// For each slot in the list, the previous slot and the next slot. The last element represents both ends of the list.
     links: Box<[(u32, u32)]>,
 }
 

@@ -1,4 +1,4 @@
-//! The terms of gates that the daemon sends, and the reports of gates that tools show.
+//! The settings of gates that the daemon sends, and the reports about gates that tools show.
 
 use super::{LatencyStatus, Process};
 use serde::{Deserialize, Serialize};
@@ -25,9 +25,9 @@ pub struct GateReport {
     pub terms: GateTerms,
     /// `absent`, `joining`, `in-force` or `dropped`.
     pub state: String,
-    /// The process that reads with this gate, as it claims; `None` if there is none.
+    /// The process id that the reader of the gate claims; `None` if there is no reader.
     pub reader: Option<Process>,
-    /// The reader's lag now, in bytes of the ring, as the reader claims.
+    /// The present lag of the reader, in bytes of the ring. The reader itself claims it.
     pub behind_bytes: Option<u64>,
     /// The reader's lag now, in messages, as the reader claims.
     pub behind_messages: Option<u64>,
@@ -37,14 +37,14 @@ pub struct GateReport {
     pub longest_ns: u64,
     /// The sum of all waits, in nanoseconds.
     pub total_ns: u64,
-    /// Percentiles of the waits, each at most twice the true wait; `None` before the first wait.
+    /// Percentiles of the waits. Each is at most twice the true value; `None` before the first wait.
     pub waits_ns: Option<LatencyStatus>,
     /// Times that it was dropped.
     pub dropped: u64,
     /// Messages that it refused after a wait.
     pub refused: u64,
-    /// Messages that it refused because the call was one that never waits.
+    /// The number of messages that were refused because the call never waits.
     pub turned_away: u64,
-    /// Number of positions that its reader claimed although the ring had not reached them.
+    /// The number of positions that the gate's reader claimed although the ring had not reached them.
     pub impossible: u64,
 }

@@ -51,14 +51,15 @@ pub enum Request {
     Publish {
         /// The channel.
         channel: String,
-        /// This program publishes already, and attaches again to a new daemon. It sends the descriptors that it holds.
+        /// This program already publishes, and attaches again to a new daemon. It sends the descriptors that it has from the earlier
+        /// daemon.
         resume: bool,
         /// Whether the channel's sequences begin at 1 again.
         anew: bool,
     },
-    /// Lend the pages of the channel's gates to the publisher on this connection.
+    /// Pass the pages of the channel's gates to the publisher on this connection.
     Gates {},
-    /// Lend the page of a gate to the reader on this connection, which then takes the page's lock.
+    /// Pass the page of a gate to the reader on this connection. The reader then takes the page's lock.
     Gate {
         /// The gate.
         gate: String,
@@ -69,14 +70,14 @@ pub enum Request {
     Subscribe {
         /// The channel.
         channel: String,
-        /// This program reads already, and attaches again to a new daemon. It sends the descriptors that it holds.
+        /// This program already reads, and attaches again to a new daemon. It sends the descriptors that it has from the earlier daemon.
         resume: bool,
         /// The reader sleeps between messages. The daemon wakes it through the bell that is sent with this request.
         park: bool,
         /// The daemon neither counts this reader nor shows it to tools, because it reads on behalf of others.
         #[serde(default)]
         hidden: bool,
-        /// The reader wants to be informed when the publisher dies; false may be left out.
+        /// Whether the daemon must inform the reader when the publisher dies; false may be left out.
         #[serde(default, skip_serializing_if = "is_false")]
         watch: bool,
     },
@@ -94,40 +95,42 @@ pub enum Request {
         /// The bridge's name.
         bridge: String,
     },
-    /// Promote a channel that a bridge receives to one of this host, because the publisher's host is gone.
+    /// Promote a channel that a bridge receives, so that it becomes a channel of this host. This is for the case that the publisher's host
+    /// is lost.
     BridgePromote {
         /// The channel.
         channel: String,
-        /// Whether to promote even if the publisher's host is heard; false may be left out.
+        /// Whether to promote even if packets of the publisher's host still arrive; false may be left out.
         #[serde(default, skip_serializing_if = "is_false")]
         force: bool,
     },
-    /// Report up to this many of the last events, and every event from now on.
+    /// Report up to this many of the last events. Also report every event from now on.
     Events {
-        /// Number of past events, the oldest first; 0 may be left out. A daemon keeps some of them, and none across a restart.
+        /// Report this many past events, the oldest first. If the number is 0, it may be left out. A daemon keeps some past events, but
+        /// none from before its start.
         #[serde(default, skip_serializing_if = "is_zero")]
         last: u32,
     },
-    /// Take a strict channel away from a publisher that still lives, even if it is stopped.
+    /// Take a strict channel away from a publisher that still runs or is stopped.
     TakeOver {
         /// The channel.
         channel: String,
     },
-    /// Lend the file of the channel's journal that has a message. Without sequence and time: the oldest file that is kept.
+    /// Pass the file of the channel's journal that has a certain message. Without sequence and time, pass the oldest file.
     History {
         /// The channel.
         channel: String,
-        /// The stream, in 32 hexadecimal digits. If the journal does not have this stream, the daemon lends a file of the newest stream.
-        /// The file's header names its stream. Without this field: the newest stream.
+        /// The stream, in 32 hexadecimal digits. Without this field, the newest stream. If the journal does not have this stream, the
+        /// daemon passes a file of the newest stream. The file's header names its stream.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         stream: Option<String>,
         /// The message with this sequence.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         sequence: Option<u64>,
-        /// The first message of this time or later, in nanoseconds since 1970. Not together with a sequence.
+        /// The first message of this time or later, in nanoseconds since 1970. It must not be given together with a sequence.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         time_ns: Option<u64>,
-        /// The salt of a file that the reader has read to its end. The daemon lends a later file, if there is one.
+        /// The salt of a file that the reader has read to its end. The daemon then passes a later file, if there is one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         read: Option<u64>,
     },
@@ -164,8 +167,8 @@ pub enum Response {
         #[serde(default, skip_serializing_if = "is_zero")]
         gates: u32,
     },
-    /// A gate. The publisher gets the gate's page with this. The gate's reader gets the page twice: the first is to be locked, the second
-    /// to be mapped.
+    /// A gate. The publisher gets the gate's page together with this packet. The gate's reader gets two descriptors of the page: the first
+    /// is to be locked, the second to be mapped.
     Gate(GateTerms),
     /// Attached as reader.
     Subscribed(Generation),
@@ -189,9 +192,9 @@ pub enum Response {
     Bridge(Box<BridgeStatus>),
     /// The channel is now one of this host.
     Promoted(Promotion),
-    /// The channel continues in the segment that is sent with this.
+    /// The channel continues in another segment. The segment comes with this packet.
     Moved(Generation),
-    /// The channel's publisher died without closing it. Only for readers that requested this.
+    /// The channel's publisher died without closing it. Only readers that requested this get it.
     PublisherGone {
         /// The generation into which it published.
         generation: u64,
@@ -200,13 +203,13 @@ pub enum Response {
     },
     /// A file of the channel's journal, which is sent with this.
     History(History),
-    /// The channel was taken from this publisher. No reader receives what it publishes from now on.
+    /// The channel was taken from this publisher. From now on, no reader receives what this publisher publishes.
     CutOff {},
     /// An event.
     Event(Event),
 }
 
-/// A channel that came from another host and now belongs to this host.
+/// A channel that came from another host. Now it belongs to this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Promotion {
     /// The session under which it is sent from now on.
@@ -217,32 +220,32 @@ pub struct Promotion {
     pub to: u64,
 }
 
-/// A generation of a channel: one of the segments in which the channel lives, one after another. Readers need this description from the
-/// daemon, because publishers can write to the segment itself.
+/// A generation of a channel. A channel lives in one segment after another, and each is a generation. Readers need this description from
+/// the daemon, because publishers can write to the segment itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Generation {
     /// The number, from 1.
     pub generation: u64,
     /// The first sequence in it.
     pub first: u64,
-    /// The generation, this or an earlier one, in which sequences last began at 1.
+    /// The generation in which sequences last began at 1. It is this generation or an earlier one.
     pub restarted: u64,
-    /// Whether each publisher gets a generation of its own, so that messages may be void.
+    /// Whether each publisher gets a generation of its own. If so, messages of a publisher that was cut off are not valid.
     pub strict: bool,
     /// Whether the daemon keeps a journal of the channel, which readers can request by [`Request::History`].
     #[serde(default, skip_serializing_if = "is_false")]
     pub journal: bool,
 }
 
-/// A file of a channel's journal that the daemon lends to a reader. The reader checks these fields against the bytes of the file, and the
-/// bytes decide.
+/// A file of a channel's journal that the daemon passes to a reader. The reader compares these fields with the bytes of the file. If they
+/// differ, the bytes are right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
     /// The number of the file.
     pub file: u64,
-    /// The sequence due at the file's first frame. If it is above the requested sequence, the journal keeps nothing older.
+    /// The next sequence at the file's first frame. If it is above the requested sequence, the journal has no older message.
     pub first: u64,
-    /// The offset of the frame from which to read. This frame has the requested message, or lies before the frame that has it.
+    /// The offset of the frame at which to start reading. This frame has the requested message, or comes before the frame that has it.
     pub offset: u64,
     /// Whether a recorder appends to the journal at present.
     pub recording: bool,
@@ -263,7 +266,7 @@ pub enum RefusalCode {
     Busy,
     /// This user has too much open or asks too often.
     Limit,
-    /// The request cannot be understood or does not fit the conversation.
+    /// The daemon does not understand the request, or the request is not allowed at this point of the conversation.
     BadRequest,
     /// The daemon tried and failed.
     Failed,
@@ -307,8 +310,8 @@ pub struct Process {
 pub struct ChannelStatus {
     /// The name.
     pub channel: String,
-    /// `new`, `active`, `recovering`, `closed`, `orphaned` (its publisher died), `superseded`, `damaged`, or `private` (files that this
-    /// user may not read).
+    /// The state: `new`, `active`, `recovering`, `closed`, `orphaned` (its publisher died), `superseded` (replaced), `damaged`, or
+    /// `private` (files that this user may not read).
     pub state: String,
     /// The publisher; `None` if there is none, or if this process cannot see it.
     pub publisher: Option<Process>,
@@ -364,13 +367,13 @@ pub struct ChannelStatus {
     pub readers: Vec<ReaderStatus>,
 }
 
-/// The journal that a daemon keeps of a channel, as tools show it. The counts restart with the recorder.
+/// The journal that a daemon keeps of a channel, in the form that tools show. The counts begin again with each recorder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JournalStatus {
     /// The directory.
     pub directory: String,
-    /// `starting`, `recording`, `refused` (the disk refuses writes, and the recorder tries again) or `failed` (the recorder ended, and the
-    /// daemon restarts it).
+    /// The state of the recorder: `starting`, `recording`, `refused` (the disk refuses writes, and the recorder tries again) or `failed`
+    /// (the recorder ended, and the daemon restarts it).
     pub state: String,
     /// The reason why the channel is not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -381,7 +384,7 @@ pub struct JournalStatus {
     pub drained: u64,
     /// Last sequence in a file.
     pub written: u64,
-    /// The sequence up to which each message is safe from a power cut, or reported as lost.
+    /// Each message up to this sequence is safe from a power cut, or reported as lost.
     pub durable: u64,
     /// Messages recorded.
     pub messages: u64,
@@ -395,7 +398,8 @@ pub struct JournalStatus {
     pub waiting_bytes: u64,
     /// Number of the newest file.
     pub file: u64,
-    /// `direct` (past the page cache) or `buffered` (through it). Empty before anything is recorded, and if the daemon does not report it.
+    /// How the recorder writes: `direct` (past the page cache) or `buffered` (through it). Empty if nothing is recorded yet, or if the
+    /// daemon does not report it.
     #[serde(default)]
     pub io: String,
     /// Bytes of all files.
@@ -419,10 +423,10 @@ pub struct BridgeStatus {
     pub session: Option<String>,
     /// The event that it waits for, or the reason why it failed.
     pub why: Option<String>,
-    /// Steps that the kernel refused, each with its reason. The bridge runs without them.
+    /// Steps that the kernel refused, each with its reason. The bridge runs nevertheless.
     pub refusals: Vec<String>,
-    /// The bridge's counters: `send` and `repair` if it sends; `receive`, `recovery` and `receive_to_ring` if it receives. Null until the
-    /// bridge has run once.
+    /// The bridge's counters: `send` and `repair` if it sends; `receive`, `recovery` and `receive_to_ring` if it receives. Null if the
+    /// bridge has never run.
     pub figures: serde_json::Value,
 }
 

@@ -3,7 +3,7 @@
 use super::Process;
 use serde::{Deserialize, Serialize};
 
-/// The board of a channel, as tools show it. The publishers wrote all counts, so they may be wrong.
+/// The board of a channel, in the form that tools show. The publishers wrote all counts, so the counts may be wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BoardStatus {
     /// Number of keys on the board.
@@ -16,9 +16,9 @@ pub struct BoardStatus {
     pub key: [u64; 2],
     /// The sequence up to which all messages are on the board.
     pub through: u64,
-    /// The board has the newest message of each key that had a message from this sequence on.
+    /// For each key with messages from this sequence on, the board has the newest one. Earlier messages may be missing.
     pub since: u64,
-    /// Number of messages that are not on the board because it had no room for their keys.
+    /// The number of messages that are not on the board because there was no room for their keys.
     pub refused: u64,
     /// Number of messages that were too large for the board.
     pub too_large: u64,
@@ -26,7 +26,7 @@ pub struct BoardStatus {
     pub no_key: u64,
 }
 
-/// A reader as tools show it. The reader itself wrote all fields but the process, so they may be wrong.
+/// A reader, in the form that tools show. All fields except the process come from the reader itself, so they may be wrong.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReaderStatus {
     /// The process.
@@ -44,7 +44,7 @@ pub struct ReaderStatus {
     pub lapped: u64,
     /// Messages it missed.
     pub missed: u64,
-    /// Messages that it left out because newer ones of their keys came from the board.
+    /// The number of messages that the reader skipped, because it got newer ones of their keys from the board.
     #[serde(default, skip_serializing_if = "is_none_left_out")]
     pub conflated: u64,
     /// The sequence it began with.

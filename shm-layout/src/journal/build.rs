@@ -15,7 +15,7 @@ pub struct FrameDraft {
     pub codec: Codec,
     /// Hints about its records.
     pub flags: FrameFlags,
-    /// The sequence that its first record has, or would have if it is a message.
+    /// The sequence of the first record. If that is not a message, the sequence that the next message has.
     pub sequence: u64,
     /// The sequence due after its last record.
     pub next: u64,
@@ -31,7 +31,7 @@ pub struct FrameDraft {
     pub body_crc: u32,
     /// The sequences of its key messages.
     pub keys: Vec<u64>,
-    /// The control records except clock records: for each, the sequence due there, and its kind.
+    /// The control records except clock records. Each entry has the kind of the record, and the next sequence at its place.
     pub controls: Vec<(u64, u64)>,
 }
 
@@ -95,7 +95,7 @@ impl FrameBuilder {
         self.draft.next += 1;
     }
 
-    /// Adds a control record. A gap or a loss begins with the sequence that is due, and moves it past the missing sequences.
+    /// Adds a control record. A gap or a loss begins with the next sequence. After it, the next sequence follows the missing ones.
     pub fn control(&mut self, control: JournalControl, time: u64) {
         let sequence = self.draft.next;
         debug_assert!(control.skipped().is_none_or(|(from, _)| from == sequence));
@@ -124,8 +124,8 @@ impl FrameBuilder {
         self.bytes.extend_from_slice(&ZEROS[..payload.len().wrapping_neg() % 8]);
     }
 
-    /// Closes the frame and computes its checksum. Returns the draft, and the bytes: room for the header, then the body, then zeros up to
-    /// the next frame.
+    /// Closes the frame and computes its checksum. Returns the draft of its header, and the bytes: room for the header, then the body, then
+    /// zeros up to the next frame.
     pub fn close(mut self) -> (FrameDraft, Vec<u8>) {
         let body = &self.bytes[FRAME_HEADER_BYTES..];
         self.draft.length = body.len() as u32;

@@ -10,8 +10,8 @@ use super::trailer::Trailer;
 use super::{ENTRY_EVERY, FILE_HEADER_BYTES, INDEX_EVERY, MAX_ENTRIES, PAGE, TRAILER_BYTES};
 use std::collections::VecDeque;
 
-/// The state of a file that is being written. The composer itself writes nothing: each call returns bytes that the caller writes at
-/// [`offset`](Self::offset), and moves the offset past them.
+/// The state of a file that is being written. The composer itself does not write to the file. Each call returns bytes, and the caller
+/// writes them at [`offset`](Self::offset) as it was before the call. The call moves the offset past these bytes.
 ///
 /// A tool that writes a file calls [`begin`](Self::begin). For each frame it calls [`place`](Self::place), and also [`index`](Self::index)
 /// if [`index_is_due`](Self::index_is_due) returns true. At the end it calls [`seal`](Self::seal). Recovery calls [`resume`](Self::resume),
@@ -33,7 +33,7 @@ pub struct Composer {
     /// Entries since the last index frame.
     fresh: Vec<IndexEntry>,
     entries: Vec<IndexEntry>,
-    /// `entries` keeps one of `stride` entries, so that their number stays limited.
+    /// If there are too many entries, `entries` keeps only every `stride`-th entry.
     stride: u64,
     counted: u64,
     /// Offset of the last entry that was counted.
@@ -108,7 +108,7 @@ impl Composer {
         self.number
     }
 
-    /// Assigns an offset and a header to the data frame `draft`. `durable` is the sequence up to which everything is durable by now.
+    /// Gives the data frame `draft` an offset and a header. At this time, everything up to the sequence `durable` is durable.
     pub fn place(&mut self, draft: &FrameDraft, durable: u64) -> FrameHeader {
         debug_assert_eq!(draft.sequence, self.due, "frames of one file follow each other");
         let header = FrameHeader {
@@ -129,8 +129,8 @@ impl Composer {
         header
     }
 
-    /// Adds a frame that the file already has at [`offset`](Self::offset). `draft` has the information from its records. If recovery found
-    /// a hole before the frame, it calls [`skip`](Self::skip) first.
+    /// Adds a frame that the file already has at [`offset`](Self::offset). `draft` has the information from the frame's records. If there
+    /// was a hole before the frame, recovery must call [`skip`](Self::skip) first.
     pub fn found(&mut self, header: &FrameHeader, draft: &FrameDraft) {
         let offset = self.offset;
         if header.kind == FrameKind::Data {
@@ -164,7 +164,7 @@ impl Composer {
         self.chain = header.crc();
     }
 
-    /// Continues at `offset`, after a hole. `missing` has the sequences of the messages that were in the hole.
+    /// Continues at `offset`, after a hole in the file. `missing` has the sequences of the messages that were in the hole.
     pub fn skip(&mut self, offset: u64, missing: Option<Loss>) {
         self.offset = offset;
         if let Some(loss) = missing {
@@ -175,7 +175,8 @@ impl Composer {
         }
     }
 
-    /// Decides for each hole whether its content was durable before it was lost. Everything up to sequence `durable` was.
+    /// Decides for each hole in the file whether its content was durable before it was lost. Everything up to the sequence `durable` was
+    /// durable.
     pub fn judge_holes(&mut self, durable: u64) {
         for hole in &mut self.holes {
             hole.cause = if durable >= hole.from { Cause::Damaged } else { Cause::Torn };
@@ -286,7 +287,7 @@ impl Composer {
     }
 }
 
-/// Appends to a list of at most [`MAX_ENTRIES`]. Returns whether the first entry was removed to make room.
+/// Appends to a list of at most [`MAX_ENTRIES`]. If the list was full, removes its first entry. Returns whether it did.
 fn keep<T>(list: &mut VecDeque<T>, entry: T) -> bool {
     let is_full = list.len() == MAX_ENTRIES;
     if is_full {

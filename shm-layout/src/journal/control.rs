@@ -34,7 +34,7 @@ pub enum Cause {
     Torn,
     /// The messages were durable, and the disk lost them.
     Damaged,
-    /// No message has these sequences, and none ever will, so that no sequence is used twice.
+    /// No message has these sequences, and none ever will. They are skipped so that no sequence is used twice.
     Reserve,
     /// A tool cut them out.
     Cut,
@@ -99,11 +99,12 @@ pub struct Loss {
 pub enum JournalControl {
     /// A control record of the ring: kinds 1 to 63.
     Ring(ControlRecord),
-    /// From here on, the messages come from this ring. A reader continues from a journal in a ring only if the journal names the ring.
+    /// From here on, the messages come from this ring. After reading a journal, a reader continues in a ring only if the journal names the
+    /// ring.
     Source {
         /// The ring's uuid.
         ring: [u64; 2],
-        /// The channel's generation; 0 if the channel has no daemon that counts generations.
+        /// The channel's generation; 0 if no daemon counts the channel's generations.
         generation: u64,
         /// The publisher's epoch at that time.
         epoch: u64,
@@ -118,16 +119,16 @@ pub enum JournalControl {
         wall_ns: u64,
         /// The ring's clock, in its ticks.
         ticks: u64,
-        /// The change of the wall clock, in nanoseconds, by a clock setting since the previous clock record; negative if it was set back, 0
-        /// if it was not set.
+        /// How far the wall clock was set since the previous clock record, in nanoseconds; negative if it was set back, 0 if it was not
+        /// set.
         step_ns: i64,
     },
-    /// No publisher passes this sequence before a later reserve record is durable.
+    /// The reserve. No publisher uses a higher sequence before a later reserve record is durable.
     Reserve {
         /// The sequence.
         sequence: u64,
     },
-    /// The recorder found the channel closed and its lock free: nothing was published after this.
+    /// The recorder found that the channel was closed and its lock was free. So nothing was published after this.
     Clean {
         /// The sequence of the next message.
         next: u64,

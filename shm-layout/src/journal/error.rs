@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// Bytes that no correct recorder wrote, or that a disk has changed since.
+/// Bytes that no correct recorder wrote. A disk may have changed them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum FormatError {

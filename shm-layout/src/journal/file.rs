@@ -19,7 +19,7 @@ const CHECKSUM: usize = FILE_HEADER_BYTES - 4;
 pub struct RingIdentity {
     /// The uuid, as in the segment's header.
     pub uuid: [u64; 2],
-    /// The channel's generation; 0 if the channel has no daemon that counts generations.
+    /// The channel's generation; 0 if no daemon counts the channel's generations.
     pub generation: u64,
     /// The clock that stamps messages.
     pub clock: ClockKind,
@@ -38,7 +38,7 @@ pub struct FileHeader {
     pub salt: u64,
     /// The sequence due at the first frame.
     pub sequence: u64,
-    /// The last epoch that the journal had stated by then; 0 if it had stated none. After a loss, the publisher may have a later epoch.
+    /// The last epoch that the journal had when the file was made; 0 if it had none. After a loss, the publisher may have a later epoch.
     pub epoch: u64,
     /// Wall clock when the file was made, in nanoseconds since 1970.
     pub wall_ns: u64,
@@ -48,12 +48,11 @@ pub struct FileHeader {
     pub ring: RingIdentity,
     /// Salt of the previous file; 0 for the first file, and after a file that was abandoned.
     pub previous_salt: u64,
-    /// Chain value of the last frame of the previous file; 0 if `previous_salt` is.
+    /// Chain value of the last frame of the previous file; 0 if `previous_salt` is 0.
     pub previous_chain: u32,
-    /// Size in bytes of the largest data frame that the file may have, with header and padding. A reader needs a buffer of this size for
-    /// records.
+    /// The size in bytes of the largest data frame that the file may have, with header and padding. A reader needs a buffer of this size.
     pub largest_frame: u32,
-    /// The reserve at that time; 0 for none. No publisher passes this sequence before a later reserve is durable.
+    /// The reserve at the time when the file was made; 0 for none. No publisher uses a higher sequence before a later reserve is durable.
     pub reserve: u64,
     /// The application's own number for the message schema.
     pub schema_id: u64,
@@ -180,8 +179,8 @@ impl FileHeader {
         Ok(())
     }
 
-    /// Returns the checksum in `page`, the first page of a file. The [`chain`](super::FrameHeader::chain) of the first frame repeats it.
-    /// The checksum also covers fields that a later minor version added and that a decoded header lacks.
+    /// Returns the checksum in `page`, which is the first page of a file. The [`chain`](super::FrameHeader::chain) of the first frame has
+    /// the same value. If a later minor version adds fields, the checksum covers them, although a decoded header lacks them.
     ///
     /// # Panics
     /// If `page` is shorter than [`FILE_HEADER_BYTES`]. A page that [`decode`](Self::decode) accepted is long enough.
@@ -216,8 +215,8 @@ pub fn file_name(number: u64, sequence: u64) -> String {
     format!("{number:010}-{sequence:020}.smj")
 }
 
-/// Whether the header is one of this version whose version number was damaged. The checksum shows it: a flipped bit must not look like a
-/// later format.
+/// Whether the header is one of this version in which only the version number was damaged. The checksum shows this. Without this check, a
+/// flipped bit would look like a later format.
 fn is_of_this_version(page: &[u8]) -> bool {
     let mut page = page.to_vec();
     page[8..10].copy_from_slice(&VERSION.0.to_le_bytes());
@@ -227,13 +226,14 @@ fn is_of_this_version(page: &[u8]) -> bool {
 /// The name of the next file while a recorder prepares it.
 pub const SPARE: &str = "spare.tmp";
 
-/// Returns the file number in a name of the form of [`file_name`]. The number may have any number of digits, and the name may have the
-/// suffix `.suspect`. If the file's header has another number, the header is right.
+/// Parses a name of the form of [`file_name`], and returns the file's number. The number may have any number of digits, and the name may
+/// have the suffix `.suspect`. If the file's header has another number, the header is right.
 pub fn parse_file_name(name: &str) -> Option<u64> {
     parts_of_name(name)?.0.parse().ok()
 }
 
-/// Returns the sequence in a name of the form of [`file_name`]. The file's header has the same sequence, unless somebody renamed the file.
+/// Parses a name of the form of [`file_name`], and returns the sequence in it. The file's header has the same sequence, unless somebody
+/// renamed the file.
 pub fn sequence_in_name(name: &str) -> Option<u64> {
     parts_of_name(name)?.1.parse().ok()
 }

@@ -13,7 +13,7 @@ pub enum FrameKind {
     Data,
     /// Places of earlier frames; see [`Index`](super::Index).
     Index,
-    /// The last frame of a sealed file; see [`Footer`](super::Footer).
+    /// The last frame of a finished file; see [`Footer`](super::Footer).
     Footer,
     /// Filler. Its body means nothing.
     Pad,
@@ -64,12 +64,12 @@ pub struct FrameHeader {
     pub sequence: u64,
     /// Messages in it.
     pub messages: u32,
-    /// The [`crc`](Self::crc) of the previous frame. In the first frame it is the checksum of the file's header.
+    /// The [`crc`](Self::crc) of the previous frame. The first frame has the checksum of the file's header here.
     pub chain: u32,
-    /// Index time: the wall clock of its first record, in nanoseconds since 1970. It is never less than the index time of the previous
-    /// frame.
+    /// Index time: the wall clock of the frame's first record, in nanoseconds since 1970. It is never less than the index time of the
+    /// previous frame.
     pub time_ns: u64,
-    /// The sequence up to which everything was durable when this frame was closed; 0 for nothing.
+    /// Everything up to this sequence was durable when the frame was closed; 0 if nothing was.
     pub durable: u64,
     /// Number of the frame in its file, from 0.
     pub number: u32,
@@ -174,7 +174,7 @@ impl FrameHeader {
         Ok(header)
     }
 
-    /// The header's own checksum. The [`chain`](Self::chain) of the next frame repeats it.
+    /// The header's own checksum. The [`chain`](Self::chain) of the next frame has the same value.
     pub fn crc(&self) -> u32 {
         u32_at(&self.encode(), 4)
     }
@@ -184,7 +184,7 @@ impl FrameHeader {
         aligned(FRAME_HEADER_BYTES + self.length as usize)
     }
 
-    /// Compares the checksum of `body`, which are the stored bytes after the header.
+    /// Checks the checksum of `body`, the stored bytes after the header.
     ///
     /// # Errors
     /// [`FormatError::Truncated`] or [`FormatError::Checksum`].

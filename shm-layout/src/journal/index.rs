@@ -1,4 +1,4 @@
-//! Bodies of index and footer frames. They hold the offsets of other frames in the file.
+//! Bodies of index frames and footer frames. They contain the offsets of other frames in the file.
 
 use super::control::{Cause, Loss};
 use super::error::{FormatError, field};
@@ -7,7 +7,7 @@ use super::{FILE_HEADER_BYTES, FRAME_ALIGN, MAX_ENTRIES, put_u32, u32_at, u64_at
 const INDEX_HEAD: usize = 16;
 const FOOTER_HEAD: usize = 48;
 
-/// The offset of a data frame, with the frame's first sequence and time.
+/// The offset of a data frame. The entry also has the frame's first sequence and its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IndexEntry {
     /// The sequence due at its start.
@@ -82,14 +82,14 @@ pub struct Footer {
     pub payload_bytes: u64,
     /// Byte offset of the last index frame; 0 for none.
     pub last_index: u64,
-    /// Whether `keys` lacks some key messages. It lacks the earliest ones.
+    /// Whether some key messages are missing in `keys`. The missing ones are the earliest.
     pub keys_left_out: bool,
-    /// Whether `controls` lacks some control records. It lacks the earliest ones.
+    /// Whether some control records are missing in `controls`. The missing ones are the earliest.
     pub controls_left_out: bool,
-    /// Whether recovery wrote this footer, because the recorder's footer is lost or was never written. The next file may chain to the
-    /// recorder's footer.
+    /// Whether recovery wrote this footer, because the recorder's footer is lost or was never written. The next file may refer to the
+    /// checksum of the recorder's footer.
     pub is_mended: bool,
-    /// Data frames of the whole file, thinned evenly to at most [`MAX_ENTRIES`].
+    /// Data frames of the whole file. If there are more than [`MAX_ENTRIES`], only some of them are listed, at even distances.
     pub entries: Vec<IndexEntry>,
     /// Key messages.
     pub keys: Vec<KeyEntry>,

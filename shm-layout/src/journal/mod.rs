@@ -1,7 +1,7 @@
 //! The bytes of a journal: files that keep what a channel published. This module touches no file and makes no system call.
 //!
 //! `JOURNAL.md`, which lies beside `SPEC.md`, defines the format for other languages. A file is a [`FileHeader`] and a row of frames. Each
-//! frame is a [`FrameHeader`] and a body. A sealed file ends with a footer and a [`Trailer`].
+//! frame is a [`FrameHeader`] and a body. A sealed (finished) file ends with a footer and a [`Trailer`].
 //!
 //! | part | written by | read by |
 //! |---|---|---|
@@ -47,7 +47,7 @@ pub const VERSION: (u16, u16) = (2, 0);
 pub const FILE_HEADER_BYTES: usize = 4096;
 /// Bytes of a frame's header.
 pub const FRAME_HEADER_BYTES: usize = 64;
-/// Bytes of the trailer. They are the last bytes of a sealed file.
+/// The number of bytes of the trailer. They are the last bytes of a sealed (finished) file.
 pub const TRAILER_BYTES: usize = 64;
 /// Frames start at multiples of this.
 pub const FRAME_ALIGN: usize = 64;
@@ -57,15 +57,15 @@ pub const PAGE: usize = 4096;
 pub const MAX_BODY: usize = 1 << 25;
 /// Size in bytes of a full data frame with its header. A frame with a large message may be larger.
 pub const FRAME_TARGET: usize = 512 << 10;
-/// An index frame follows after this many bytes of data frames.
+/// After this many bytes of data frames, an index frame follows.
 pub const INDEX_EVERY: u64 = 4 << 20;
 /// Entries of an index lie at least this many bytes apart.
 pub const ENTRY_EVERY: u64 = 64 << 10;
 /// Greatest number of entries of an index, and of each of the footer's four lists.
 pub const MAX_ENTRIES: usize = 16_384;
-/// Distance of a new reserve from the next sequence. The recorder renews the reserve when half of this distance is used.
+/// The distance of a new reserve from the next sequence. When half of this distance is used, the recorder writes a later reserve.
 pub const RESERVE: u64 = 1 << 32;
-/// Largest size of a file that a recorder makes: 64 GiB. The trailer's field for the footer's offset reaches up to 256 GiB.
+/// The largest size of a file that a recorder makes: 64 GiB. The field for the footer's offset would allow up to 256 GiB.
 pub const MAX_FILE: u64 = 64 << 30;
 
 /// Rounds `length` up to the offset where the next frame may start.

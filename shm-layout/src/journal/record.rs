@@ -13,9 +13,9 @@ const HEADER: usize = RECORD_HEADER as usize;
 /// A record of a data frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// The sequence. A control record has the sequence of the next message.
+    /// The sequence of the message. If the record is a control record, the sequence of the next message.
     pub sequence: u64,
-    /// Time of its publication: the low 48 bits of the ring's clock; 0 if the record has no time.
+    /// The time of publication: the low 48 bits of the ring's clock; 0 if the record has no time.
     pub time: u64,
     /// The kind and the content of the record.
     pub body: RecordBody<'a>,
@@ -53,7 +53,7 @@ impl<'a> Records<'a> {
     }
 
     /// Continues within a body. `rest` has the bytes after the records that were read. `due` and `messages` are the results of
-    /// [`due`](Self::due) and [`messages_left`](Self::messages_left) at that point.
+    /// [`due`](Self::due) and [`messages_left`](Self::messages_left) at that place.
     pub const fn resume(rest: &'a [u8], due: u64, messages: u32) -> Self {
         Self { rest, due, messages, failed: false }
     }

@@ -48,7 +48,7 @@ impl Trailer {
     /// Decodes the trailer in `bytes`, which are the last bytes of a file with `salt`.
     ///
     /// # Errors
-    /// A [`FormatError`] that names the first fault. The file is then not sealed, or it is damaged.
+    /// A [`FormatError`] that names the first fault. In that case the file is not finished (sealed), or it is damaged.
     pub fn decode(bytes: &[u8], salt: u64) -> Result<Self, FormatError> {
         if bytes.len() != TRAILER_BYTES {
             return Err(FormatError::Truncated { part: PART, found: bytes.len(), needed: TRAILER_BYTES });
@@ -83,7 +83,7 @@ impl Trailer {
     }
 }
 
-/// CRC-32C over the salt and the first 60 bytes. The salt makes sure that no trailer of another file is accepted.
+/// CRC-32C over the salt and the first 60 bytes. Because of the salt, the trailer of another file is never accepted.
 fn checksum(bytes: &[u8], salt: u64) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&salt.to_le_bytes()), &bytes[..60])
 }

@@ -28,15 +28,15 @@ pub const MAX_VALUES: u64 = 16 << 30;
 
 /// Words of the header page.
 pub const HEADER_WORDS: usize = (HEADER_BYTES / WORD) as usize;
-/// Number of words that the creator writes. The last of them is the checksum over the others.
+/// The number of words that the creator of the board writes. The last of them is the checksum over the others.
 const FIXED_WORDS: usize = 16;
 const CHECKSUM: usize = FIXED_WORDS - 1;
-/// The bit in the word of `remove_tag`. It is set if there is a tag that removes a key.
+/// The bit that is set in the word `remove_tag` if there is a tag that removes keys.
 const HAS_TAG: u64 = 1 << 16;
 
 /// The sequence up to which every message is on the board.
 pub const THROUGH: usize = 16;
-/// The board has the last message of every key that had one from this sequence on.
+/// For each key with messages from this sequence on, the board has the newest one. Earlier messages may be missing.
 pub const SINCE: usize = 32;
 /// Number of slots that have ever been used.
 pub const HIGH: usize = 33;
@@ -48,14 +48,14 @@ pub const REFUSED: usize = 35;
 pub const TOO_LARGE: usize = 36;
 /// Number of messages that were too short to have a key.
 pub const NO_KEY: usize = 37;
-/// The highest sequence of a removal that the board no longer knows, because another key got the slot.
+/// The highest sequence of a removed key that the board no longer knows, because another key got the slot.
 pub const FORGOTTEN: usize = 38;
 /// Version of the index. It is odd while entries of the index move.
 pub const INDEX_VERSION: usize = 39;
 
 /// Words of a slot's head.
 pub const HEAD_WORDS: usize = (GRANULE / WORD) as usize;
-/// Twice the number of messages stored in this slot, plus 1 while a message is being stored.
+/// Twice the number of messages that were stored in this slot. While a message is being stored, plus 1.
 pub const HEAD_VERSION: usize = 0;
 /// The sequence of the message.
 pub const HEAD_SEQUENCE: usize = 1;
@@ -67,7 +67,7 @@ pub const HEAD_META: usize = 3;
 pub const HEAD_TIME: usize = 4;
 /// The sequence of the first message of the present key.
 pub const HEAD_BORN: usize = 5;
-/// The first of the two words that identify the key; see [`Geometry::identity`].
+/// The first of the two words that identify the key, as [`Geometry::identity`] computes them.
 pub const HEAD_KEY: usize = 6;
 
 /// The reason why a board cannot have these sizes.
@@ -88,7 +88,7 @@ pub enum BoardError {
         /// The byte after the last.
         end: u64,
     },
-    /// The size of a value is out of range. A value begins with the payload's first byte and must include the key.
+    /// The size of a value is out of range. A value is a copy of the payload from the first byte on, and it must include the key.
     #[error(
         "a value has {least} to {MAX_MESSAGE} B, not {value}: it is the payload up to there, key included"
     )]
@@ -108,7 +108,7 @@ pub enum BoardError {
     },
 }
 
-/// The sizes and keys of a board, decided when the channel is made.
+/// The properties of a board: its sizes and its keys. They are decided when the channel is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Spec {
     /// Number of keys for which there is room.
@@ -150,7 +150,8 @@ impl Spec {
         Ok(())
     }
 
-    /// Whether a message removes its key. It does if its payload ends with the key, or if it has the tag [`remove_tag`](Self::remove_tag).
+    /// Whether a message removes its key. A message does so if its payload ends directly after the key, or if it has the tag
+    /// [`remove_tag`](Self::remove_tag).
     #[inline]
     pub fn is_removal(&self, length: usize, tag: u16) -> bool {
         length as u64 == self.key_end || self.remove_tag == Some(tag)
@@ -164,7 +165,8 @@ pub struct Geometry {
     pub spec: Spec,
     /// Entries of the index: a power of two, at least twice the number of keys.
     pub entries: u64,
-    /// Random number in the hash of keys. A program that only sends messages does not know it, so it cannot choose keys that collide.
+    /// A random number in the hash of keys. A program that only sends messages does not know this number, so it cannot choose keys whose
+    /// hashes collide.
     pub seed: u64,
 }
 
@@ -223,10 +225,10 @@ impl Geometry {
         words
     }
 
-    /// Checks the first words of a header that another process wrote, and decodes them.
+    /// Decodes the first words of a header. Another process wrote them, so they are checked first.
     ///
     /// # Errors
-    /// [`OpenError`] that names the first value that no creator writes.
+    /// [`OpenError`] that names the first wrong value.
     pub(crate) fn from_words(words: &[u64]) -> Result<Self, OpenError> {
         let damaged = |what| OpenError::Field { what };
         let words: &[u64; FIXED_WORDS] = words.first_chunk().ok_or(damaged("the board's header"))?;
@@ -255,7 +257,7 @@ impl Geometry {
         payload.get(self.spec.key())
     }
 
-    /// Two words that identify a key. For a key of at most 16 bytes they are its bytes, padded with zeros. For a longer key they are two
+    /// Two words that identify a key. If a key has at most 16 bytes, they are its bytes, padded with zeros. If it has more, they are two
     /// hashes of its bytes. All keys of a board have the same length.
     #[inline(always)]
     pub fn identity(&self, key: &[u8]) -> [u64; 2] {
@@ -276,8 +278,8 @@ impl Geometry {
     }
 }
 
-/// A hash of an identity for a reader's private table. `secret` is known to the reader alone. A process that writes the segment knows the
-/// segment's seed, and could otherwise choose keys that collide.
+/// A hash of the identity of a key, for a reader's private table. Only the reader knows `secret`. A process that writes the segment knows
+/// the seed in the segment. Without `secret`, this process could choose keys whose hashes collide.
 #[inline(always)]
 pub const fn secret_hash(secret: u64, [first, second]: [u64; 2]) -> u64 {
     mix(mix(secret, first), second)
@@ -321,7 +323,7 @@ impl Meta {
     pub const REMOVED: Self = Self(1 << 33);
     /// The message is larger than a value may be. The value has the message's bytes up to the end of the key.
     pub const TOO_LARGE: Self = Self(1 << 34);
-    /// The newest message of the key is unknown, because a publisher without the board published messages.
+    /// The newest message of the key is unknown, because a publisher that does not update the board published messages.
     pub const UNKNOWN: Self = Self(1 << 35);
     /// The slot has no key.
     pub const EMPTY: Self = Self(1 << 36);
@@ -462,7 +464,7 @@ mod tests {
         assert_eq!(Entry::from_word(0), None);
     }
 
-    /// Programs in other languages must compute the same numbers. `SPEC.md` quotes them.
+    /// Tests numbers that programs in other languages must compute as well. `SPEC.md` quotes them.
     #[test]
     fn a_key_is_identified_by_these_words() {
         let geometry = Geometry::new(Spec { keys: 4, key_end: 24, ..SPEC }, 0x0123_4567_89ab_cdef).unwrap();

@@ -27,9 +27,10 @@ use super::geometry::WORD;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SHMCHRT1");
 /// Layout version of the charter.
 pub const VERSION: u64 = 2;
-/// First of the two words that identify the boot in which the charter was made. Inodes of memory have no meaning in another boot.
+/// The first of the two words that identify the boot in which the charter was made. After another boot, the inode numbers of memory in the
+/// charter mean nothing.
 pub const BOOT: usize = 2;
-/// Word of a generation whose predecessors have all ended. The current generation is this one or a later one.
+/// The word with the number of a generation before which all generations have ended. The current generation is this one or a later one.
 pub const SETTLED: usize = 4;
 /// Word of the length of the channel's name in bytes; the name follows.
 pub const NAME: usize = 5;
@@ -40,7 +41,7 @@ pub const JOURNAL: usize = 31;
 
 /// First word of the slots.
 pub const SLOTS: usize = if cfg!(loom) { 32 } else { 512 };
-/// Number of slots. A generation's slot is used again this many generations later.
+/// The number of slots for generations. After this many generations, a slot is used again.
 pub const SLOT_COUNT: u64 = if cfg!(loom) { 2 } else { 32 };
 /// Words of a slot: two cache lines. Adjacent-line prefetch loads lines in pairs, so two slots never share a pair.
 pub const SLOT_WORDS: usize = 16;
@@ -61,9 +62,9 @@ pub const NO_CUT: u64 = (1 << CUT_BITS) - 1;
 pub enum Verdict {
     /// The generation's publisher may publish, and its messages are valid.
     Open,
-    /// The daemon is about to decide. Readers hand out nothing until it has decided.
+    /// The daemon is about to decide. Until then, readers return no message of this generation.
     Closing,
-    /// Messages below the sequence `below` are valid, and all other messages are void. The channel continues in a later generation.
+    /// Messages below the sequence `below` are valid, and all others are not. The channel continues in a later generation.
     Cut {
         /// The first void sequence.
         below: u64,
@@ -87,7 +88,7 @@ impl Verdict {
     }
 
     /// Decodes a word that was found in the slot of `generation`. If the word belongs to a later generation, this generation ended long
-    /// ago, and all its messages count as void. They are void too if no daemon writes such a word.
+    /// ago, and none of its messages counts as valid. The same holds if no daemon writes such a word.
     #[inline]
     pub const fn unpack(generation: u64, word: u64) -> Self {
         let is_ours = (word >> CUT_BITS ^ generation) & ((1 << TAG_BITS) - 1) == 0;

@@ -38,7 +38,7 @@ pub const NAME_BYTES: usize = 31;
 pub const NAME_WORDS: usize = 4;
 /// Word of the length of the name in bytes; the name follows.
 pub const NAME: usize = 2;
-/// Word of the position that the reader has finished with, in bytes since the ring began.
+/// The word of the position up to which the reader has finished, in bytes since the ring began.
 pub const POSITION: usize = 16;
 /// Word of the check of the position.
 pub const CHECK: usize = 17;
@@ -89,21 +89,22 @@ pub const fn bucket_limit_ns(bucket: usize) -> u64 {
 
 /// The check of a position in the segment with this identity.
 ///
-/// A mixture of the bytes of two positions is accepted only if the bytes of their checks mix to exactly this product.
+/// If a torn read mixes the bytes of two positions, the mixed position is accepted only if the bytes of the two checks mix to exactly this
+/// product.
 #[inline(always)]
 pub const fn check(position: u64, [high, low]: [u64; 2]) -> u64 {
     (position ^ low).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ high
 }
 
-/// The word of a gate's page on the place of its reader in a segment.
+/// What the words of a gate's page say about the reader's place in a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Said {
-    /// Nothing: the reader is between its stores, reads another segment, or has not begun.
+    /// The words say nothing. The reader is between two stores, reads another segment, or has not begun.
     #[default]
     Nothing,
     /// The reader has no place in the segment: it reads the journal, or must first report a loss.
     NoPlace,
-    /// The reader has finished with everything before this position.
+    /// The reader has finished with everything before this position in the ring.
     Place(u64),
 }
 
@@ -117,13 +118,13 @@ impl Said {
     }
 }
 
-/// Returns the check of a reader that has no place, while `position` stands on the page.
+/// Returns the check word for a reader that has no place. The page then has the position `position`.
 #[inline(always)]
 pub(crate) const fn no_check(position: u64, segment: [u64; 2]) -> u64 {
     !check(position, segment)
 }
 
-/// Returns the meaning of two words for the segment with this identity.
+/// Returns the meaning of two words of a gate's page, for the segment with this identity.
 #[inline]
 pub const fn claim(position: u64, found: u64, segment: [u64; 2]) -> Said {
     let check = check(position, segment);
@@ -151,7 +152,7 @@ pub(crate) fn name_words(name: &str) -> [u64; 1 + NAME_WORDS] {
     words
 }
 
-/// Decodes a name from words, of which the first is the name's length. Returns `None` if they hold no name.
+/// Decodes a name from words. The first word is the name's length. Returns `None` if the words are not a name.
 pub(crate) fn name_of(words: &[u64]) -> Option<String> {
     let length = usize::try_from(*words.first()?).ok().filter(|length| *length <= NAME_BYTES)?;
     let bytes: Vec<u8> = words.get(1..=NAME_WORDS)?.iter().flat_map(|word| word.to_le_bytes()).collect();

@@ -21,19 +21,21 @@ pub const MAX_CAPACITY: u64 = 16 << 30;
 pub const MAX_MESSAGE: u64 = 16 << 20;
 /// Bytes of a huge page on x86-64 and, with 4 KiB pages, on aarch64.
 pub const HUGE_PAGE: u64 = 2 << 20;
-/// Limit of positions: each position is less. So sums of positions and sizes cannot overflow. A ring with 1 GB a second reaches the limit
-/// in 146 years. A larger position is damage.
+/// The limit of positions: each position is less than this. With this limit, sums of positions and sizes cannot overflow. A ring with 1 GB
+/// a second reaches the limit in 146 years. A larger position means that the ring is damaged.
 pub const MAX_COUNT: u64 = 1 << 62;
-/// Limit of sequences: each message's sequence is less, and the sequence of the next message may be equal. So a sequence fits in 48 bits. A
-/// channel that publishes a million messages a second reaches the limit in 8 years. A larger sequence is damage.
+/// The limit of sequences: each message's sequence is less than this, and the sequence of the next message may be equal to it. With this
+/// limit, a sequence fits in 48 bits. A channel that publishes a million messages a second reaches the limit in 8 years. A larger sequence
+/// means that the ring is damaged.
 pub const MAX_SEQUENCE: u64 = (1 << 48) - 1;
-/// Distance ahead of the tail up to which the writer zeroes commit words after it has committed a record, in bytes.
+/// After the writer has committed a record, it zeroes commit words ahead of the tail, up to this distance in bytes.
 ///
-/// The distance is large enough that the cache misses of these stores are over before the writer needs the granule, and that readers'
-/// prefetchers do not take the granule back. It is small enough that the lines are still in the writer's cache when the writer gets there.
+/// The distance must be large enough for two things: the cache misses of these stores are over before the writer needs the granule, and
+/// readers' prefetchers do not take the granule back. It must be small enough that the lines are still in the writer's cache when the
+/// writer reaches them.
 #[cfg(not(loom))]
 pub const AHEAD: u64 = 32 * GRANULE;
-/// One granule: the smallest distance, which keeps the model small.
+/// The distance is one granule here. It is the smallest possible one, and keeps the model small.
 #[cfg(loom)]
 pub const AHEAD: u64 = GRANULE;
 
@@ -42,10 +44,10 @@ pub const AHEAD: u64 = GRANULE;
 pub struct Geometry {
     /// Bytes of the data ring; a power of two, [`MIN_CAPACITY`] to [`MAX_CAPACITY`].
     pub capacity: u64,
-    /// Bytes by which the frontier advances; a power of two, at most an eighth of the capacity.
+    /// The step in bytes by which the frontier moves; a power of two, at most an eighth of the capacity.
     pub chunk: u64,
-    /// Entries of the sequence index; a power of two. There is one entry for each granule, so that the index finds every message in the
-    /// ring.
+    /// The number of entries of the sequence index; a power of two. There is one entry for each granule, so that the index finds every
+    /// message in the ring.
     pub index_entries: u64,
     /// Largest payload in bytes; at most an eighth of the capacity.
     pub max_message: u64,
@@ -72,7 +74,7 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// A ring too small for real use, so that a model checker reaches every state of it.
+    /// The sizes of a ring that is too small for real use. A model checker can reach every state of such a ring.
     #[cfg(loom)]
     pub(crate) fn tiny(granules: u64) -> Self {
         let capacity = granules * GRANULE;
@@ -90,8 +92,8 @@ impl Geometry {
         if capacity / 8 < MAX_MESSAGE { capacity / 8 } else { MAX_MESSAGE }
     }
 
-    /// Bytes of the whole segment: header page, index and data. The size of a segment of at least one huge page is rounded up to whole huge
-    /// pages, because kernels align only such maps to huge pages.
+    /// Bytes of the whole segment: header page, index and data. If this is at least one huge page, it is rounded up to whole huge pages,
+    /// because kernels align only such maps to huge pages.
     pub const fn segment_bytes(&self) -> u64 {
         self.bytes_with(0)
     }
@@ -107,11 +109,10 @@ impl Geometry {
         if bytes < HUGE_PAGE { bytes } else { bytes.next_multiple_of(HUGE_PAGE) }
     }
 
-    /// Accepts exactly the sizes that [`Geometry::new`] can produce, so that nothing derived from them can overflow
-    /// or leave the map.
+    /// Accepts exactly the sizes that [`Geometry::new`] can produce. With these sizes, no computed value can overflow or leave the map.
     ///
     /// # Errors
-    /// [`GeometryError`] that names the first field out of its range.
+    /// [`GeometryError`] that names the first field that is out of range.
     pub(crate) fn check(&self) -> Result<(), GeometryError> {
         let Self { capacity, chunk, index_entries, max_message, data_offset } = *self;
         if !capacity.is_power_of_two() || !(MIN_CAPACITY..=MAX_CAPACITY).contains(&capacity) {
@@ -136,7 +137,7 @@ impl Geometry {
 
 /// Bytes that a record with `payload` bytes takes in the ring: header and payload, rounded up to granules.
 ///
-/// `payload` must not exceed [`MAX_MESSAGE`] by more than a granule, so the sum cannot overflow.
+/// `payload` must be at most [`MAX_MESSAGE`] plus a granule, so that the sum cannot overflow.
 pub const fn record_bytes(payload: u64) -> u64 {
     (RECORD_HEADER + payload + GRANULE - 1) & !(GRANULE - 1)
 }
@@ -153,7 +154,7 @@ pub enum GeometryError {
         /// The capacity that was requested or found.
         capacity: u64,
     },
-    /// The chunk is not a power of two from a granule to an eighth of the ring.
+    /// The chunk is not a power of two in the range from a granule to an eighth of the ring.
     #[error("frontier chunk of {chunk} B does not fit a ring of {capacity} B")]
     Chunk {
         /// The chunk found.

@@ -28,7 +28,7 @@ use crate::error::OpenError;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SHMCAST1");
 /// Layout version of a segment without a board. A reader accepts every minor version of its major version.
 pub const VERSION: (u16, u16) = (2, 0);
-/// Least minor version in which [`BOARD`] has a meaning. A segment with a board has this version.
+/// The least minor version in which the word [`BOARD`] has a meaning. A segment with a board has this version.
 pub const MINOR_WITH_BOARD: u16 = 1;
 /// Words of the header page.
 pub const HEADER_WORDS: usize = (HEADER_BYTES / WORD) as usize;
@@ -39,7 +39,7 @@ pub const FRONTIER: usize = 16;
 pub const STATE: usize = 32;
 /// Word index of the writer's process id; diagnostic only.
 pub const WRITER_PID: usize = 33;
-/// Word index of the count of published messages, which lags by up to 64 messages.
+/// Word index of the count of published messages. The count may lack the last 64 messages.
 pub const LAZY_PUBLISHED: usize = 48;
 /// Word index of the clock at the last lazy update, in ticks.
 pub const LAZY_TIME: usize = 49;
@@ -48,26 +48,26 @@ pub const LAZY_KEY: usize = 50;
 /// Word index of the count of payload bytes published.
 pub const LAZY_BYTES: usize = 51;
 
-/// Word index of the first sequence that this ring can hold; 0 means 1. A segment that continues the channel of an earlier segment begins
+/// Word index of the first sequence that this ring can have; 0 means 1. If a segment continues the channel of an earlier segment, it begins
 /// at the sequence where the earlier one ended. The word is written before any other process sees the segment.
 pub const FIRST_SEQUENCE: usize = 56;
-/// Word index of the first eight bytes of the remote session that this ring carries. A bridge reads it after a restart; readers learn of
-/// sessions from control records.
+/// Word index of the first eight bytes of the session of another host, if a bridge fills this ring. A bridge reads the session after a
+/// restart. Readers learn of sessions from control records.
 pub const SESSION: usize = 58;
-/// Word index of the end of the session. Bit 63 is set if there is a session, and the low 16 bits are its last two bytes.
+/// Word index of the rest of the session. Bit 63 is set if there is a session, and the low 16 bits are its last two bytes.
 pub const SESSION_REST: usize = 59;
 /// Word index of the board's offset in bytes: the end of the ring, or 0 for a segment without a board. The word is written before any
 /// other process sees the segment. Before minor version [`MINOR_WITH_BOARD`] the word is reserved.
 pub const BOARD: usize = 60;
-/// The bit of [`SESSION_REST`] that is set if there is a session.
+/// The bit that is set in the word [`SESSION_REST`] if there is a session.
 pub const HAS_SESSION: u64 = 1 << 63;
 
 const CHECKSUM: usize = 15;
 const TEXT: usize = 64;
-/// Bytes for channel name, schema name and labels together, their three length words included.
+/// The number of bytes for channel name, schema name and labels together. The three words for their lengths are included.
 pub const TEXT_BYTES: usize = (HEADER_WORDS - TEXT) * WORD as usize;
 
-/// The stage of a segment's life: the low byte of the state word.
+/// The stage in the life of a segment: the low byte of the state word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// A publisher holds the segment, or died while it held it.
@@ -76,12 +76,12 @@ pub enum State {
     Recovering,
     /// The last publisher closed the segment cleanly.
     Closed,
-    /// Another segment has replaced this one. Publishers write nothing more to it.
+    /// Another segment has replaced this one. Publishers no longer write to it.
     Superseded,
 }
 
 impl State {
-    /// Packs epoch and state into one word, so that a reader never sees the epoch of one change and the state of another.
+    /// Packs epoch and state into one word. So a reader never sees an old epoch with a new state, or the other way round.
     pub const fn pack(self, epoch: u64) -> u64 {
         epoch << 8
             | match self {
@@ -123,8 +123,8 @@ pub struct Header {
     pub uuid: [u64; 2],
     /// The stream whose messages the segment has.
     pub stream: StreamId,
-    /// The time at which the sequences of the channel's memory began, in nanoseconds since 1970. At that time this segment was made, or an
-    /// earlier one whose sequences continue in it.
+    /// The time at which the sequences of the channel's memory began, in nanoseconds since 1970. At that time, this segment or an earlier
+    /// one was made. If it was an earlier one, its sequences continue in this one.
     pub created_ns: u64,
     /// The clock that stamps messages.
     pub clock: ClockKind,
@@ -141,7 +141,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Encodes a header page whose magic is zero. The creator stores the magic last, after all other words.
+    /// Encodes a header page. Its magic number is zero, because the creator stores the magic number last, after all other words.
     ///
     /// # Errors
     /// [`OpenError::Field`] when names and labels together exceed [`TEXT_BYTES`].

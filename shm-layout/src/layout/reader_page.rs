@@ -21,7 +21,7 @@ pub const VERSION: u64 = 1;
 pub const PID: usize = 2;
 /// Word of the sequence the subscriber started from.
 pub const STARTED_AT: usize = 3;
-/// First of the two words of the identity of the segment it reads.
+/// The first of the two words of the identity of the segment that the reader reads.
 pub const SEGMENT: usize = 4;
 /// Word of the purpose for which it reads: a [`Role`].
 pub const ROLE: usize = 6;
@@ -35,9 +35,9 @@ pub const RECEIVED: usize = 10;
 pub const LAPPED: usize = 11;
 /// Word of the count of messages missed.
 pub const MISSED: usize = 12;
-/// Word of the count of messages that a conflating reader left out because it got newer ones of their keys.
+/// The word with the count of messages that a conflating reader skipped because it got newer ones of their keys.
 pub const CONFLATED: usize = 13;
-/// Word of the clock, in ticks, when it last looked at the ring.
+/// The word with the time of the reader's last poll, in ticks of the clock.
 pub const HEARTBEAT: usize = 16;
 /// Word that says whether a parked subscriber sleeps; 0 while it is awake. While it sleeps, the word is the position that it waits for,
 /// plus an odd number below 64. The position is a multiple of 64, and the odd number changes with each sleep.
@@ -67,7 +67,7 @@ pub enum Role {
 impl Role {
     const ALL: [Self; 3] = [Self::Reader, Self::Recorder, Self::Bridge];
 
-    /// The role with this number. Any other word means [`Role::Reader`].
+    /// Returns the role with this number. Any unknown number means [`Role::Reader`].
     pub(crate) fn of_word(word: u64) -> Self {
         Self::ALL.into_iter().find(|role| *role as u64 == word).unwrap_or_default()
     }
@@ -84,7 +84,7 @@ impl Role {
 
 const SUB_BITS: u32 = 4;
 
-/// The bucket of a latency in nanoseconds. Latencies below 32 have a bucket each. From there on an octave has 16 buckets, so a bucket is at
+/// The bucket of a latency in nanoseconds. Latencies below 32 have a bucket each. Above that, each octave has 16 buckets, so a bucket is at
 /// most 6.25 % wide. The last bucket begins at 4 s and has no upper end.
 pub const fn bucket(latency_ns: u64) -> usize {
     if latency_ns < 1 << (SUB_BITS + 1) {

@@ -13,8 +13,8 @@ use super::geometry::{GRANULE, MAX_SEQUENCE, RECORD_HEADER, record_bytes};
 
 /// Number of bits of the publish time that a record has.
 pub const TIME_BITS: u32 = 48;
-/// The time of a record without a time. A clock has this value for one tick in 26 hours at most. A record of that tick counts as a record
-/// without a time.
+/// The time of a record without a time. A clock has this value during at most one tick in 26 hours. If a record gets this value by chance,
+/// it counts as a record without a time.
 pub const NO_TIME: u64 = 0;
 const TIME_MASK: u64 = (1 << TIME_BITS) - 1;
 const LENGTH_BITS: u32 = 25;
@@ -25,7 +25,7 @@ const LENGTH_MASK: u64 = (1 << LENGTH_BITS) - 1;
 pub struct Flags(u8);
 
 impl Flags {
-    /// Set in every committed record, so that no commit word is zero.
+    /// A bit that is set in every committed record, so that no commit word is zero.
     pub const VALID: Self = Self(1);
     /// Filler up to the end of the ring. It has no sequence of its own.
     pub const PAD: Self = Self(1 << 1);
@@ -76,7 +76,7 @@ impl Commit {
         Flags((self.0 >> LENGTH_BITS) as u8 & 0x7f)
     }
 
-    /// Payload bytes; for a pad, the bytes after its first two words.
+    /// The number of payload bytes. For a pad, the number of bytes after its first two words.
     #[inline]
     pub const fn length(self) -> u64 {
         self.0 & LENGTH_MASK
@@ -94,7 +94,7 @@ impl Commit {
         record_bytes(self.length())
     }
 
-    /// Whether this is the message with `sequence`. One comparison covers all bits but the key flag and the length.
+    /// Whether this is the commit word of the message with `sequence`. One comparison covers all bits except the key flag and the length.
     #[inline]
     pub(crate) const fn is_message(self, sequence: u64) -> bool {
         let kind = Flags::VALID.and(Flags::PAD).and(Flags::CONTROL);
@@ -102,13 +102,13 @@ impl Commit {
         (self.0 ^ Self::new(sequence, Flags::VALID, 0).0) & decides == 0
     }
 
-    /// Whether this word equals `expected`, except for the key flag.
+    /// Whether this word equals `expected`, if the key flag is ignored.
     #[inline]
     pub(crate) const fn is_like(self, expected: Self) -> bool {
         (self.0 ^ expected.0) & !((Flags::KEY.0 as u64) << LENGTH_BITS) == 0
     }
 
-    /// The commit word of the next message, if that message has the same length and flags.
+    /// Returns the commit word that the next message has, if its length and flags are the same.
     #[inline]
     pub(crate) const fn next_alike(self) -> Self {
         Self(self.0.wrapping_add(1 << 32))
@@ -163,7 +163,7 @@ impl Meta {
     }
 }
 
-/// Ticks from a record's 48-bit time to `now`. Returns 0 if the publisher's clock is slightly ahead of the reader's.
+/// Returns the ticks from a record's 48-bit time to `now`. If the publisher's clock is slightly ahead of the reader's, returns 0.
 #[inline]
 pub const fn ticks_since(now: u64, time: u64) -> u64 {
     let delta = now.wrapping_sub(time) & TIME_MASK;
@@ -173,12 +173,12 @@ pub const fn ticks_since(now: u64, time: u64) -> u64 {
 /// A record about the stream itself. Readers get it in order with the messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ControlRecord {
-    /// A new publisher began. All records that follow were published under this epoch.
+    /// A new publisher began. The following records were published under this epoch.
     Epoch {
         /// The new epoch. It grows with each publisher.
         epoch: u64,
     },
-    /// The publisher closed the channel cleanly. Records follow only if another publisher opens it.
+    /// The publisher closed the channel in an orderly way. Further records follow only if another publisher opens it.
     End,
     /// Messages that never arrived at this host. The next message has the sequence after `to`.
     Gap {
@@ -187,7 +187,7 @@ pub enum ControlRecord {
         /// Last missing sequence, inclusive.
         to: u64,
     },
-    /// The remote publisher that feeds this channel began a new session.
+    /// The publisher on another host that feeds this channel through a bridge began a new session.
     Session {
         /// First eight bytes of the session's identity.
         high: u64,
@@ -202,7 +202,7 @@ pub enum ControlRecord {
 }
 
 impl ControlRecord {
-    /// Payload bytes of every control record: kind and two operands.
+    /// The number of payload bytes of each control record: its kind and two operands.
     pub const BYTES: u64 = 24;
 
     /// The payload words.
@@ -216,7 +216,8 @@ impl ControlRecord {
         }
     }
 
-    /// Decodes payload words. Returns `None` for a gap whose ends are in the wrong order, or whose last sequence is too large.
+    /// Decodes payload words of a control record. Returns `None` for a gap whose ends are in the wrong order, or whose last sequence is too
+    /// large.
     pub(crate) const fn from_words(words: [u64; 3]) -> Option<Self> {
         match words {
             [1, epoch, _] => Some(Self::Epoch { epoch }),
@@ -228,7 +229,7 @@ impl ControlRecord {
         }
     }
 
-    /// The sequence due after this record. `sequence` is the sequence due before it.
+    /// Returns the next sequence after this record. `sequence` is the next sequence before it.
     pub const fn next_sequence(self, sequence: u64) -> u64 {
         if let Self::Gap { to, .. } = self { to + 1 } else { sequence }
     }

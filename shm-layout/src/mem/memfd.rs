@@ -1,11 +1,12 @@
-//! Anonymous files in memory. Such a file lives as long as a process holds it, and no process can shrink a sealed one under a map.
+//! Anonymous files in memory. Such a file lives as long as a process has it. If the file is sealed, no process can shrink it while others
+//! map it.
 
 use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, SealFlags};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Makes an empty anonymous file that only its owner may open again. `/proc/PID/maps` shows `name`.
+/// Makes an empty anonymous file. Only its owner may open it again. In `/proc/PID/maps` it has the name `name`.
 ///
 /// A new memfd has mode 0777, so a process with a read-only descriptor could open the file again for writing. Mode 0600 allows that only to
 /// the owner's uid and to root.
@@ -18,7 +19,7 @@ pub fn create(name: &str) -> io::Result<File> {
     Ok(file.into())
 }
 
-/// Fixes the size for ever, so that no map of the file can fault.
+/// Fixes the size for ever. An access to a map of the file then never fails because the file became shorter.
 ///
 /// # Errors
 /// The error of `fcntl`.
@@ -26,7 +27,7 @@ pub fn seal_size(file: &File) -> io::Result<()> {
     Ok(rustix::fs::fcntl_add_seals(file, SealFlags::SHRINK | SealFlags::GROW)?)
 }
 
-/// Forbids every new writable map of the file and every write to it, and fixes the seals themselves. Existing maps stay.
+/// Forbids every new writable map of the file and every write to it. Also forbids changes of the seals. Existing maps stay.
 ///
 /// # Errors
 /// The error of `fcntl`.
@@ -34,7 +35,8 @@ pub fn seal_future_writes(file: &File) -> io::Result<()> {
     Ok(rustix::fs::fcntl_add_seals(file, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?)
 }
 
-/// Fixes the size, the content and the seals themselves for ever. A process that has the file open for writing may still lock it.
+/// Fixes the size and the content of the file for ever, and forbids changes of the seals. A process that has the file open for writing may
+/// still lock it.
 ///
 /// # Errors
 /// The error of `fcntl`.
@@ -51,8 +53,8 @@ pub fn is_content_sealed(file: &File) -> io::Result<bool> {
     Ok(rustix::fs::fcntl_get_seals(file)?.contains(SealFlags::WRITE | SealFlags::SEAL))
 }
 
-/// Whether this process's own user made the file with [`create`], and the file's size is sealed. A daemon uses this to check a file that a
-/// program hands back.
+/// Whether this process's own user made the file with [`create`], and the file's size is sealed. With this call, a daemon checks a file
+/// that a program passes to it.
 ///
 /// # Errors
 /// The error of `fstat`.
@@ -62,8 +64,8 @@ pub fn is_ours(file: &File) -> io::Result<bool> {
     Ok(is_own(file)? && sealed)
 }
 
-/// Whether the file is a regular file of this process's own user, and only that user may open it again. This also works for a descriptor
-/// that [`reopen_as_path`] made. Opening such a file again has no side effect.
+/// Whether the file is a regular file of this process's own user that only this user may open again. Opening such a file again has no side
+/// effect. This call also works for a descriptor that [`reopen_as_path`] made.
 ///
 /// # Errors
 /// The error of `fstat`.
@@ -89,8 +91,8 @@ pub fn reopen_read_write(file: &File) -> io::Result<File> {
     reopen(file, OFlags::RDWR)
 }
 
-/// Opens a descriptor that only names the file. It cannot read, write, map or lock the file. A process that may open the file can use this
-/// descriptor to open another one.
+/// Opens a descriptor that only names the file. With this descriptor, a process cannot read, write, map or lock the file. If the process
+/// may open the file, it can open another descriptor from this one.
 ///
 /// # Errors
 /// The error of `open`.

@@ -1,6 +1,6 @@
 //! Memory from the operating system: maps of files. They are prepared before the first message.
 //!
-//! This module knows nothing of rings. It lends a map as [`Cells`], never as a slice of bytes.
+//! This module knows nothing of rings. It gives access to a map as [`Cells`], never as a slice of bytes.
 
 use crate::layout::geometry::HUGE_PAGE;
 use crate::ring::cells::Cells;
@@ -27,7 +27,7 @@ pub use reserve::reserve;
 pub struct Map {
     map: Arc<MmapRaw>,
     writable: bool,
-    /// Whether the file had less allocated memory than the map has bytes. Touching the other pages allocates them.
+    /// Whether the file has less allocated memory than the map has bytes. In that case, touching the other pages allocates them.
     has_holes: bool,
 }
 
@@ -66,7 +66,7 @@ impl Map {
     /// Returns `words` words of the map, from byte `offset` on. A store through cells of a read-only map kills the process.
     ///
     /// # Panics
-    /// When the range leaves the map or is not aligned: the caller checks sizes before it maps.
+    /// When the range leaves the map or is not aligned. The caller must check sizes before it maps.
     pub fn cells(&self, offset: u64, words: u64) -> Cells {
         let end = words.checked_mul(8).and_then(|bytes| bytes.checked_add(offset));
         assert!(offset.is_multiple_of(8) && end.is_some_and(|end| end <= self.map.len() as u64));
@@ -83,8 +83,8 @@ impl Map {
     }
 }
 
-/// Makes a map that starts on a huge-page boundary, if the kernel has room for it. The kernel can collapse only the pages of such a map
-/// into huge pages. Kernels choose such addresses by themselves only if huge pages are switched on for the file system.
+/// Makes a map that starts on a huge-page boundary, if the kernel has room for it. Only such a map's pages can be collapsed into huge
+/// pages. Kernels choose such addresses by themselves only if huge pages are switched on for the file system.
 fn aligned(length: usize, make: impl Fn() -> io::Result<MmapRaw>) -> io::Result<MmapRaw> {
     let make = || {
         let map = make()?;

@@ -1,4 +1,4 @@
-//! Prepares a map, so that its memory is of the right node, in huge pages, present before the first touch, and never swapped out. The
+//! Prepares a map. Its memory is then on the right NUMA node, in huge pages, present before the first touch, and never swapped out. The
 //! kernel may refuse each step. Each refusal is reported with its reason, and the other steps are still done.
 
 use super::Map;
@@ -10,17 +10,18 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Longest time for collapsing pages into huge pages. Each 2 MiB takes some 5 ms. Before each call collapses anything, the kernel waits for
-/// work of its own on every core. This wait is much longer if real-time threads leave the kernel no time, or if memory is fragmented.
+/// The longest time for collapsing pages into huge pages. Each 2 MiB takes some 5 ms. At each call, the kernel first waits for work of its
+/// own on every core. This wait is much longer if real-time threads leave the kernel no time, or if memory is fragmented.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The steps that prepare a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preparation {
-    /// Take memory from this NUMA node as long as the node has some. For files in memory this applies to every process that maps them.
+    /// Take memory from this NUMA node as long as the node has some. If the map is a file in memory, this applies to every process that
+    /// maps the file.
     pub numa_node: Option<u32>,
-    /// Collapse pages into huge pages. This is by far the slowest step, at some 2.5 ms per MiB. It begins no further huge page after one
-    /// second. Leave it out if opening must be quick beside real-time threads.
+    /// Collapse pages into huge pages. This is by far the slowest step, at some 2.5 ms per MiB. After one second, no further huge page is
+    /// begun. Leave this step out if opening must be quick beside real-time threads.
     pub huge_pages: bool,
     /// Touch every page now, and not at the first message.
     pub prefault: bool,
@@ -61,12 +62,12 @@ impl fmt::Display for Step {
     }
 }
 
-/// Number of bytes that one system call of [`Pieces`] touches. The call takes some 40 us. Meanwhile the kernel lets no other thread of the
-/// process map or unmap memory.
+/// The number of bytes that one system call of [`Pieces`] touches. The call takes some 40 us. During this time, no other thread of the
+/// process can map or unmap memory.
 const PIECE: usize = 64 << 10;
 
-/// An iterator that touches the pages of a map piece by piece. Each call of `next` touches [`PIECE_BYTES`](Self::PIECE_BYTES) in the
-/// calling thread, and returns the result. For new memory a call takes about 40 us.
+/// An iterator that touches the pages of a map piece by piece. Each call of `next` touches [`PIECE_BYTES`](Self::PIECE_BYTES) on the
+/// calling thread, and returns the result. If the memory is new, a call takes about 40 us.
 #[derive(Debug)]
 pub struct Pieces {
     map: Map,
@@ -159,7 +160,7 @@ fn full_of_holes() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "parts of the file have no memory yet")
 }
 
-/// Prefers pages of `node`, and uses pages of other nodes when the node has none left.
+/// Takes pages of `node` if possible. If the node has none left, takes pages of other nodes.
 fn prefer(map: &Map, node: u32) -> io::Result<()> {
     const NODES: usize = 1024;
     let mut nodes = [0_u64; NODES / 64];
@@ -196,8 +197,8 @@ fn collapse(map: &Map) -> io::Result<()> {
     })
 }
 
-/// Collapses one huge page after another, because a single call for all of them could not be stopped. Reports the first refusal, and still
-/// tries the other pages. Stops at once if this kernel cannot collapse pages.
+/// Collapses one huge page after another. A single call for all of them could not be stopped. Reports the first refusal, and still tries
+/// the other pages. If this kernel cannot collapse pages at all, stops at once.
 fn collapse_each(
     pieces: impl ExactSizeIterator<Item = usize>,
     deadline: Instant,
@@ -225,7 +226,7 @@ mod tests {
     use crate::mem::memfd;
     use std::fs;
 
-    /// Returns the steps for a map that prefers `node`, and the line of this map in `/proc/self/numa_maps`.
+    /// Returns the steps for a map with the preferred node `node`, and the map's line in `/proc/self/numa_maps`.
     fn preferring(node: u32) -> (Vec<Step>, String) {
         let name = format!("prefers-{node}-{}", std::process::id());
         let file = memfd::create(&name).unwrap();
@@ -290,8 +291,8 @@ mod tests {
         assert!(steps[0].result.is_ok(), "{steps:?}");
     }
 
-    /// Number of kilobytes of the map with this name that are in memory, and number of those that are locked there, according to the
-    /// kernel.
+    /// Returns two numbers of kilobytes for the map with this name, according to the kernel: those in memory, and those that are locked
+    /// there.
     fn resident_and_locked(name: &str) -> [u64; 2] {
         let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
         let own = smaps.split_once(name).expect("the map is there").1;

@@ -1,12 +1,13 @@
-//! Reserves a file's memory. A full file system is then an error of this call, and not a fault later.
+//! Reserves a file's memory. If the file system is full, this call fails. Without it, the program would be killed later when it touches the
+//! memory.
 
 use nix::errno::Errno;
 use nix::fcntl::posix_fallocate;
 use std::fs::File;
 use std::io;
 
-/// Number of bytes that one system call reserves. A signal makes some kernels abandon the whole call, so a program with a timer could never
-/// reserve gigabytes in one call.
+/// The number of bytes that one system call reserves. On some kernels, a signal makes the whole call fail. A program with a timer could
+/// then never reserve gigabytes in one call.
 const PIECE: u64 = 2 << 20;
 
 /// Reserves the first `bytes` of `file`, which becomes at least that long.
@@ -17,7 +18,7 @@ pub fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     Ok(in_pieces(bytes, |at, length| posix_fallocate(file, at, length))?)
 }
 
-/// Calls `reserve` with the offset and the length of one piece after another. Repeats a call that a signal interrupted.
+/// Calls `reserve` for one piece after another, with the piece's offset and length. If a signal interrupted a call, repeats it.
 fn in_pieces(bytes: u64, mut reserve: impl FnMut(i64, i64) -> Result<(), Errno>) -> Result<(), Errno> {
     let mut at = 0;
     while at < bytes {

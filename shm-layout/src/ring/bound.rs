@@ -1,4 +1,4 @@
-//! Finds the tail of a ring, or an upper bound of the tail. A daemon uses it to end a ring whose publisher may still publish, or may have
+//! Finds the tail of a ring, or an upper bound of the tail. With this, a daemon ends a ring whose publisher may still publish, or may have
 //! damaged the ring.
 
 use crate::error::Corrupt;
@@ -7,7 +7,7 @@ use crate::layout::record::Flags;
 use crate::ring::locate::{Found, Locator, Miss, Place, TAIL_STEPS};
 use crate::ring::sync_points::{lazy, window};
 
-/// Largest number of searches for the exact tail in [`Locator::tail_bound`].
+/// The limit for searches of the exact tail in [`Locator::tail_bound`].
 const BOUND_ATTEMPTS: usize = 16;
 
 /// The tail of a ring, or an upper bound of it while the publisher may still publish.
@@ -15,15 +15,15 @@ const BOUND_ATTEMPTS: usize = 16;
 pub enum TailBound {
     /// The place of the next message.
     Exact(Place),
-    /// The publisher is too fast for the search. The next sequence was at most this one when the search began.
+    /// The publisher is too fast for the search. When the search began, the next sequence was at most this one.
     AtMost {
-        /// A sequence above the sequences of all messages and gaps that had been committed when the search began.
+        /// A sequence above those of all messages and gaps that were committed before the search began.
         next: u64,
     },
 }
 
 impl TailBound {
-    /// The first sequence that had not been committed when the search began, or a later sequence.
+    /// The first sequence that was not committed when the search began, or a later sequence.
     pub fn next_sequence(self) -> u64 {
         match self {
             Self::Exact(place) => place.sequence,
@@ -33,16 +33,16 @@ impl TailBound {
 }
 
 impl Locator {
-    /// Finds the tail, or an upper bound of it. A daemon uses it to end a segment whose publisher may still publish.
+    /// Finds the tail, or an upper bound of it. With this, a daemon ends a segment whose publisher may still publish.
     ///
-    /// - Every message and gap that had been committed when this was called has a sequence below [`TailBound::next_sequence`]. This also
-    ///   holds for every message that a reader handed out before the call, if a fence (`SeqCst`) on both sides orders the two.
+    /// - Every message and gap that had been committed before the call has a sequence below [`TailBound::next_sequence`]. This also holds
+    ///   for every message that a reader returned before the call, if a fence (`SeqCst`) on both sides orders the two.
     /// - A bound that is not exact lies at most 64 sequences above the tail at the end of the call.
-    /// - The work is at most 16 searches of 256 records each, a few milliseconds. It waits for nothing, and no bytes of the segment make it
-    ///   panic.
+    /// - The work is at most 16 searches of 256 records each, which take a few milliseconds. The call waits for nothing, and no bytes in
+    ///   the segment make it panic.
     ///
-    /// Only the lazy line and gap records have the high half of a sequence. So a malicious publisher can claim any sequence, as it could by
-    /// publishing a gap.
+    /// A commit word has only the low half of a sequence. The high half comes from the lazy line and from gap records. So a malicious
+    /// publisher can claim any sequence there, as it could by publishing a gap.
     ///
     /// # Errors
     /// [`Corrupt`] when lazy line, index and records contradict each other. A correct publisher never causes this error, however fast it
@@ -67,7 +67,7 @@ impl Locator {
         Ok(TailBound::AtMost { next: (published + 1 + lazy::EVERY).min(MAX_SEQUENCE) })
     }
 
-    /// The lazy count and the frontier. A publisher that is fast enough to escape a search changes at least one of them.
+    /// The lazy count and the frontier. If a publisher is too fast for a search, at least one of these two changes.
     fn progress(&self) -> (u64, u64) {
         let frontier = window::frontier_before_loads(&self.cells.header);
         (lazy::peek(&self.cells.header), frontier)
@@ -99,8 +99,8 @@ impl Locator {
         }
     }
 
-    /// Whether the ring confirms that an empty place belongs to its sequence. It does in three cases: the place is the ring's first; a
-    /// control record or a small pad ends at the place; or the message or gap before it leads to the place.
+    /// Whether the ring confirms that an empty place belongs to its sequence. There are three cases: the place is the first of the ring; a
+    /// control record or a small pad ends at the place; or the message or gap before the place leads to it.
     fn is_explained(&self, place: Place) -> Result<bool, Miss> {
         if place == self.start() {
             return Ok(true);

@@ -12,17 +12,17 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Least number of words of a [`Page`]. The model has no more words than it needs.
+/// The least number of words of a [`Page`]. A model has no more words than it needs.
 const PAGE_WORDS: usize = if cfg!(loom) { SESSION_REST + 1 } else { HEADER_WORDS };
 
-/// A slice of at least one shared 8-byte word. It holds a reference to the owner that keeps the words mapped.
+/// A slice of at least one shared 8-byte word. It has a reference to the owner, which keeps the words mapped.
 #[derive(Clone)]
 pub struct Cells {
     words: NonNull<AtomicU64>,
     /// The index of the last word. It is also the mask for indexes that wrap.
     last: usize,
-    /// Cold field. It unmaps the memory when the last holder is dropped. It is one pointer instead of two, because cells lie in the few
-    /// cache lines that publishers and readers need for each message.
+    /// The owner of the memory. When the last holder is dropped, the owner unmaps the memory. This field is rarely used. It is one pointer
+    /// instead of two, because cells lie in the few cache lines that publishers and readers need for each message.
     _owner: Arc<Box<dyn Any + Send + Sync>>,
 }
 
@@ -35,8 +35,8 @@ impl Cells {
     /// Makes cells of the `len` words at `words`.
     ///
     /// # Safety
-    /// `words` is aligned to eight bytes, and `len` words from it stay mapped readable for as long as `owner` lives.
-    /// A caller that stores through the result holds a writable map.
+    /// `words` is aligned to eight bytes, and `len` words from there stay mapped and readable for as long as `owner` lives. If a caller
+    /// stores through the result, the map must be writable.
     ///
     /// # Panics
     /// When there is no word.
@@ -69,13 +69,13 @@ impl Cells {
         unsafe { word.as_ref() }
     }
 
-    /// The word of a ring at `position`, in bytes since the ring began. These cells must be the data of the ring.
+    /// The word of a ring at `position`, which counts bytes since the ring began. These cells must be the data of the ring.
     #[inline(always)]
     pub(crate) fn word_at(&self, position: u64) -> &AtomicU64 {
         self.wrapped(position / WORD)
     }
 
-    /// The words of the `bytes` from `position` on. Returns `None` if they cross the end of the ring. `bytes` is a multiple of eight.
+    /// The words of the `bytes` bytes from `position` on. Returns `None` if they cross the end of the ring. `bytes` is a multiple of eight.
     #[inline(always)]
     pub(crate) fn run_at(&self, position: u64, bytes: u64) -> Option<&[AtomicU64]> {
         let at = (position / WORD) as usize & self.last;

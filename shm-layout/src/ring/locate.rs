@@ -1,9 +1,10 @@
 //! Finds places in a ring: its tail, its oldest safe record, or a given sequence.
 //!
-//! Readers that join or were lapped, tools and a publisher's successor use it. No message passes through it. It relies on the index. For
-//! each sequence, the index has the position of its record, or of the pads right before the record. For the next sequence, it has the
-//! position of the tail, or of the gap right before the tail. Another process writes these words. So a search returns a place only after
-//! the record's own sequence and the frontier have confirmed it, and every loop is bounded.
+//! Readers that join or were lapped, tools, and a publisher's successor use these searches. No message passes through them.
+//!
+//! The searches rely on the index. For each sequence, the index has the position of its record, or of the pads right before the record. For
+//! the next sequence, it has the position of the tail, or of the gap right before the tail. Another process writes these words. So a search
+//! returns a place only after the record's own sequence and the frontier have confirmed it, and every loop is bounded.
 
 use crate::error::Corrupt;
 use crate::fault::mutant;
@@ -16,15 +17,15 @@ use crate::sync::Ordering;
 use std::cmp::Ordering::{Equal, Greater, Less};
 use thiserror::Error;
 
-/// Number of times that a search starts again because the writer overtook it. After that, the search returns an overwritten place.
+/// How often a search starts again because the writer overtook it. After that, the search returns a place that is already overwritten.
 #[cfg(not(loom))]
 const ATTEMPTS: usize = 100;
 #[cfg(loom)]
 const ATTEMPTS: usize = 1;
-/// Most records that a walk to the tail passes. There can be somewhat fewer between a hint and the tail at the time of the hint.
+/// The limit for the records that a walk to the tail passes. There are never more of them between a hint and the tail.
 pub(crate) const TAIL_STEPS: u64 = 4 * lazy::EVERY;
 
-/// Limit for the advance of the lazy line during a check. Below it, the low half of a sequence has not taken all its values.
+/// The limit by which the lazy line may advance during a check. With a smaller advance, the low half of a sequence cannot have repeated.
 const LOW_HALF: u64 = 1 << 31;
 
 /// A record boundary and the sequence that is due there.
@@ -40,8 +41,8 @@ impl Place {
     /// The beginning of every ring.
     pub const START: Self = Self { position: 0, sequence: 1 };
 
-    /// A place that no ring has, with `sequence` as its sequence. A reader there finds no message, whatever the ring holds, because the
-    /// position is beyond every frontier.
+    /// Makes a place that no ring has, with `sequence` as its sequence. A reader there never finds a message, because the position is
+    /// beyond every frontier.
     pub const fn nowhere(sequence: u64) -> Self {
         Self { position: 1 << 63, sequence }
     }
@@ -112,8 +113,8 @@ impl Locator {
         Self { cells, geometry }
     }
 
-    /// Finds a place after every message that was published before this call: the place of the next message. If a publisher is active, a
-    /// message that it published during the call may be there already.
+    /// Finds the place of the next message, after every message that was published before this call. If a publisher is active, a message
+    /// that it published during the call may be there already.
     ///
     /// If the publisher overwrites each such place at once, the result is an overwritten place. A reader that begins there learns that it
     /// was lapped, and how many messages it missed since.
@@ -142,7 +143,7 @@ impl Locator {
         Ok(place)
     }
 
-    /// A place that the writer has overwritten, with a sequence that was recently the next.
+    /// A place that the writer has overwritten. Its sequence was the next one a short time ago.
     fn overwritten(&self) -> Result<Place, LocateError> {
         let frontier = window::frontier_before_loads(&self.cells.header);
         let published = lazy::peek(&self.cells.header);
@@ -154,8 +155,8 @@ impl Locator {
         Ok(behind.map_or(self.start(), |position| Place { position, sequence: published + 1 }))
     }
 
-    /// Finds the oldest place that the writer will not overwrite before its next chunk. The index reaches back as many sequences as it has
-    /// entries. If gaps use up the entries, the search does not find older messages that are still in the ring.
+    /// Finds the oldest place that the writer will not overwrite before its next chunk. The index has a limited number of entries. If gaps
+    /// use up the entries, the search does not find older messages that are still in the ring.
     ///
     /// If the publisher overwrites the place before the search has read it, each further attempt leaves twice the room. If every attempt
     /// fails, the result is the same as that of [`tail`](Self::tail).
@@ -196,8 +197,8 @@ impl Locator {
         self.verify(oldest)
     }
 
-    /// Finds the place of message `sequence`, of the gap that covers it, or of the next message to come. It takes O(1). If gaps have pushed
-    /// the message out of the index, it walks from the oldest place to the message, if it can.
+    /// Finds the place of message `sequence`, of the gap that includes it, or of the next message to come. It takes O(1). If gaps have
+    /// pushed the message out of the index, it walks from the oldest place to the message, if it can.
     ///
     /// # Errors
     /// [`LocateError::TooOld`] with the oldest sequence that is left, [`LocateError::NotYet`], or [`LocateError::Corrupt`].
@@ -214,8 +215,8 @@ impl Locator {
         }
     }
 
-    /// Finds the place right after the message or gap before `sequence`. A reader that starts there also reads the control records between
-    /// the two. Returns `None` if that message or gap was overwritten, or if the publisher is faster.
+    /// Finds the place right after the record before `sequence`, which is a message or a gap. A reader that starts there also reads the
+    /// control records between this record and `sequence`. Returns `None` if the record was overwritten, or if the publisher is faster.
     pub fn behind(&self, sequence: u64) -> Option<Place> {
         if sequence == self.start().sequence {
             return self.verify(self.start()).ok().filter(|place| place.sequence == sequence);
@@ -287,14 +288,15 @@ impl Locator {
         }
     }
 
-    /// The position in the index entry of a sequence. It is valid for sequences that the lazy line counts, and for the next one. The writer
-    /// may have reused other entries. These have no position before that of the next sequence.
+    /// The position in the index entry of a sequence. It is valid for sequences that the lazy line counts, and for the next sequence. The
+    /// writer may have reused other entries. Reused entries never have a position before that of the next sequence.
     pub(super) fn indexed(&self, sequence: u64) -> u64 {
         let entry = (sequence & (self.geometry.index_entries - 1)) as usize;
         index::peek(&self.cells.index, entry) & !(GRANULE - 1)
     }
 
-    /// Checks a place. Accepts it if the record there has its sequence, or is a gap that covers this sequence or ends right before it.
+    /// Checks a place. Accepts it if the record there has the expected sequence. If the record is a gap, accepts it if the gap includes
+    /// this sequence or ends right before it.
     fn verify(&self, place: Place) -> Result<Place, Miss> {
         Ok(match self.inspect(place)? {
             Found::Nothing => place,
@@ -308,14 +310,14 @@ impl Locator {
     }
 
     /// Whether a reader that waits at `position` must wake up, because there is a record or because the reader was lapped. The daemon's
-    /// waker calls this for sleeping readers. In doubt the result is true.
+    /// waker calls this for sleeping readers. If it is not certain, the result is true.
     pub fn is_ready(&self, position: u64) -> bool {
         let commit = commit::peek(self.cells.data.word_at(position & !(GRANULE - 1)));
         let frontier = window::frontier(&self.cells.header);
         commit.word() != 0 || frontier.wrapping_sub(position) > self.geometry.capacity
     }
 
-    /// Walks from a place to the record that has or covers `sequence`, or to the tail.
+    /// Walks from a place to the record that has or includes `sequence`, or to the tail.
     pub(crate) fn walk(&self, mut place: Place, sequence: u64, steps: u64) -> Result<(Place, Found), Miss> {
         for _ in 0..=steps {
             match self.inspect(place)? {
@@ -367,7 +369,7 @@ impl Locator {
         Ok(Found::Record { commit, sequence, after: Place { position: end, sequence: next } })
     }
 
-    /// Repeats a search until the writer does not overtake it. Returns `None` if the writer overtook every attempt.
+    /// Repeats a search as long as the writer overtakes it. Returns `None` if the writer overtook every attempt.
     fn retry<T>(&self, mut search: impl FnMut(usize) -> Result<T, Miss>) -> Result<Option<T>, Corrupt> {
         for attempt in 0..ATTEMPTS {
             match search(attempt) {

@@ -1,8 +1,8 @@
-//! The synchronization points of the ring: each release, each acquire that answers it, and the mutant that removes one of them.
+//! The synchronization points of the ring: each release, each acquire that belongs to it, and the mutant that removes one of them.
 //!
 //! The documentation of the module `ring` says what each pair guarantees. `writer/`, `reader/`, `locate.rs` and `bound.rs` call these
 //! functions. Those files themselves contain no fence, and no ordering but `Relaxed`. The functions are inlined. On x86-64 each is a plain
-//! load or store. On aarch64 each is one `dmb` or `stlr` more.
+//! load or store. On aarch64 each has one additional `dmb` or `stlr`.
 //!
 //! A mutant weakens one function, only in builds for the model (`fault.rs`). The model must detect it (`tests/loom.rs`).
 
@@ -17,7 +17,7 @@ fn release(is_weakened: bool) -> Ordering {
     if is_weakened { Ordering::Relaxed } else { Ordering::Release }
 }
 
-/// The writer stores a commit word after the payload, and after the zero that follows the record. A reader that sees the commit word sees
+/// The writer first stores the payload and the zero after the record, and then the commit word. A reader that sees the commit word sees
 /// both.
 pub(super) mod commit {
     use super::*;
@@ -28,7 +28,7 @@ pub(super) mod commit {
         word.store(commit.word(), release(mutant!("relaxed_commit"))); // SYNC POINT: commit
     }
 
-    /// Loads the commit word. The loads after this call then see the record. Returns `None` while there is no committed record.
+    /// Loads the commit word. Later loads then see the record. Returns `None` while there is no committed record.
     #[inline(always)]
     pub(in crate::ring) fn see(word: &AtomicU64) -> Option<Commit> {
         let commit = peek(word);
@@ -41,7 +41,7 @@ pub(super) mod commit {
         Some(commit)
     }
 
-    /// Does the same as [`see`] for a walk, which also needs words that are zero.
+    /// Does the same as [`see`] for a walk. A walk also needs commit words that are zero.
     #[inline]
     pub(in crate::ring) fn see_on_walk(word: &AtomicU64) -> Commit {
         let commit = peek(word);
@@ -51,14 +51,14 @@ pub(super) mod commit {
         commit
     }
 
-    /// Loads only the commit word. Later loads may not see the record yet.
+    /// Loads only the commit word. Later loads need not see the record yet.
     #[inline(always)]
     pub(in crate::ring) fn peek(word: &AtomicU64) -> Commit {
         Commit::from_word(word.load(Ordering::Relaxed))
     }
 }
 
-/// The writer announces a frontier before it stores any byte below the frontier. A reader that has loaded such a byte sees at least that
+/// Before the writer stores any byte below a frontier, it announces the frontier. A reader that has loaded such a byte sees at least that
 /// frontier afterwards.
 pub(super) mod window {
     use super::*;
@@ -72,7 +72,7 @@ pub(super) mod window {
         }
     }
 
-    /// Does the same as [`announce`] for a successor that is about to clean the granules of a dead writer.
+    /// Does the same as [`announce`] for a successor that is about to clean a dead writer's granules.
     #[inline]
     pub(in crate::ring) fn announce_on_takeover(header: &Page, frontier: u64) {
         if mutant!("takeover_without_frontier") {
@@ -117,23 +117,24 @@ pub(super) mod window {
     }
 }
 
-/// The writer stores an index entry after the zeros at the entry's position. A joiner that loads at this position sees the zeros.
+/// The writer stores the zeros at a position, and then the index entry with this position. A joiner that loads the entry, and then a word
+/// at this position, sees the zeros.
 pub(super) mod index {
     use super::*;
 
-    /// Stores the position of the record of `sequence`, which may be still to come.
+    /// Stores the position for the record of `sequence`. The record itself may not exist yet.
     #[inline(always)]
     pub(in crate::ring) fn publish(index: &Cells, sequence: u64, position: u64) {
         index.wrapped(sequence).store(position, release(mutant!("relaxed_index"))); // SYNC POINT: index
     }
 
-    /// Loads the position in entry number `entry`. Later loads may not see yet what is at this position.
+    /// Loads the position in entry number `entry`. Later loads need not see yet what is at this position.
     #[inline]
     pub(in crate::ring) fn peek(index: &Cells, entry: usize) -> u64 {
         index[entry].load(Ordering::Relaxed)
     }
 
-    /// Orders a load of an entry before the first load at the entry's position. Call it between the two.
+    /// Call this between the load of an entry and the first load at the entry's position. It keeps the two in this order.
     #[inline]
     pub(in crate::ring) fn follow() {
         if !mutant!("no_index_fence") {
@@ -142,13 +143,14 @@ pub(super) mod index {
     }
 }
 
-/// The writer counts messages in the lazy line after it has stored the index entries of all of them and of the next. A reader that sees the
-/// count sees these entries and the records.
+/// The writer stores the index entries of all messages and of the next sequence, and then counts the messages in the lazy line. A reader
+/// that sees the count sees these entries and the records.
 pub(super) mod lazy {
     use super::*;
 
-    /// Number of messages between two updates of the lazy line. A joiner walks over at most this many messages, each with at most one pad
-    /// before it. The number is smaller than the number of index entries. So the writer reuses no entry while the lazy line points to it.
+    /// The number of messages between two updates of the lazy line. A joiner walks over at most this many messages, each with at most one
+    /// pad before it. The number is smaller than the number of index entries. So while the lazy line points to an entry, the writer does
+    /// not reuse it.
     pub(in crate::ring) const EVERY: u64 = if cfg!(loom) { 2 } else { 64 };
 
     /// Stores that all messages up to `published` are published.
@@ -157,7 +159,7 @@ pub(super) mod lazy {
         header.word::<LAZY_PUBLISHED>().store(published, release(mutant!("relaxed_lazy"))); // SYNC POINT: lazy
     }
 
-    /// Loads the count. The loads after this call then see the index entries.
+    /// Loads the count of messages. Later loads then see the index entries.
     #[inline]
     pub(in crate::ring) fn see(header: &Page) -> u64 {
         let published = peek(header);
@@ -167,7 +169,7 @@ pub(super) mod lazy {
         published
     }
 
-    /// Loads the count, for a reader that copies many records at once. The loads after this call then see the counted records.
+    /// Loads the count of messages, for a reader that copies many records at once. Later loads then see the counted records.
     #[inline(always)]
     pub(in crate::ring) fn see_for_run(header: &Page) -> u64 {
         let published = peek(header);
@@ -184,8 +186,8 @@ pub(super) mod lazy {
     }
 }
 
-/// The writer stores the state that ends a segment after everything that it published. A reader that sees the state sees all records of the
-/// writer.
+/// The writer stores everything that it publishes, and then the state that ends a segment. A reader that sees the state sees all records of
+/// the writer.
 pub(super) mod close {
     use super::*;
 
@@ -195,7 +197,7 @@ pub(super) mod close {
         header.word::<STATE>().store(state, release(mutant!("relaxed_close"))); // SYNC POINT: close
     }
 
-    /// Loads the state word. The loads after this call then see everything that was published before it.
+    /// Loads the state word. Later loads then see everything that was published before the state was stored.
     #[inline]
     pub(in crate::ring) fn see(header: &Page) -> u64 {
         let state = header.word::<STATE>().load(Ordering::Relaxed);

@@ -1,9 +1,9 @@
-//! Forked children. A child has a copy of each descriptor of its parent. With the copy it shares the parent's locks and sockets. The kernel
-//! does not release them when the parent ends, as long as the child lives.
+//! Forked children. A child has a copy of each descriptor of its parent, and by these copies it shares the parent's locks and sockets. If
+//! the parent ends, the kernel does not release them as long as the child lives.
 //!
-//! A descriptor that shows other processes that this process lives is therefore put into [`ParentsOnly`]. In each child, a handler of
-//! `pthread_atfork` closes such descriptors before `fork` returns. The handler also counts the forks, so that a child's copy of a handle
-//! can detect that it is a copy. If a program calls `clone` itself, without the C library, no handler runs, and its child shares
+//! Some descriptors show other processes that this process lives. Such a descriptor is put into [`ParentsOnly`]. In each child, a handler
+//! of `pthread_atfork` closes these descriptors before `fork` returns. The handler also counts the forks, so that a child's copy of a
+//! handle can detect that it is a copy. If a program calls `clone` itself, without the C library, no handler runs, and its child shares
 //! everything.
 
 use nix::libc;
@@ -13,7 +13,7 @@ use std::ptr::null_mut;
 use std::sync::Once;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
-/// Number of forks from the program that first called [`watch`] to this process.
+/// The number of forks between the process that first called [`watch`] and this process.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 /// The list of all slots. It only grows. Its length is the largest number of descriptors that were in [`ParentsOnly`] at the same time.
 static SLOTS: AtomicPtr<Slot> = AtomicPtr::new(null_mut());
@@ -78,8 +78,8 @@ pub struct ParentsOnly<T> {
 }
 
 impl<T: AsFd> ParentsOnly<T> {
-    /// Keeps the descriptor of `inner` out of child processes: each child that is forked from now on closes its copy. `inner` must keep the
-    /// same descriptor as long as it lives.
+    /// Keeps the descriptor of `inner` out of child processes. Each child that is forked from now on closes its copy of the descriptor.
+    /// `inner` must keep the same descriptor as long as it lives.
     pub fn new(inner: T) -> Self {
         watch();
         Self { _kept: Kept(keep(inner.as_fd().as_raw_fd())), inner }
@@ -144,8 +144,8 @@ extern "C" fn in_child() {
     }
 }
 
-/// Closes a descriptor, and reuses its number for a new event counter. The child's copy of the handle closes that number when it is
-/// dropped, and must not close another descriptor.
+/// Closes a descriptor, and gives its number to a new event counter. When the child drops its copy of the handle, it closes this number. So
+/// the number must not belong to another descriptor by then.
 fn give_up(descriptor: RawFd) {
     // SAFETY: the number is one of a handle that is in use in the parent, so it is the child's own copy of that.
     unsafe { libc::close(descriptor) };

@@ -1,7 +1,7 @@
 //! Packets with descriptors over Unix sockets. With them a daemon hands out memory, and learns the identity of its peer.
 //!
-//! The sockets are SOCK_SEQPACKET: one send is one receive, and the death of a peer is a hang-up. No size that a peer claims causes an
-//! allocation. The functions close descriptors that were not requested.
+//! The sockets are SOCK_SEQPACKET: one send is one receive, and the death of a peer closes the connection. Whatever size a peer claims, no
+//! memory is allocated for it. The functions close descriptors that were not requested.
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -20,10 +20,10 @@ pub const MAX_DESCRIPTORS: usize = 4;
 pub const MAX_PACKET: usize = 64 << 10;
 /// Greatest number of descriptors that a service manager keeps for the daemon: `FileDescriptorStoreMax=` of the shipped unit.
 pub const MAX_KEPT: usize = 8192;
-/// Greatest number of descriptors that [`inherited`] accepts: the kept ones, and the sockets at which the service manager listens.
+/// The greatest number of descriptors that [`inherited`] accepts: the stored ones, and the sockets at which the service manager listens.
 pub const MAX_INHERITED: usize = MAX_KEPT + 64;
 
-/// The process at the other end of a socket, as the kernel recorded it when it connected.
+/// The process at the other end of a socket. The kernel recorded it when it connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
     /// Process id in our own namespace; 0 if the process is in a namespace that we cannot see.
@@ -37,11 +37,12 @@ pub struct Peer {
 /// A received packet.
 #[derive(Debug)]
 pub struct Packet {
-    /// Bytes at the start of the buffer; 0 means that the peer has hung up.
+    /// The number of received bytes at the start of the buffer; 0 means that the peer has closed the connection.
     pub length: usize,
     /// Descriptors that were sent with the bytes.
     pub descriptors: Vec<File>,
-    /// Whether the packet was larger than the buffer, or had more than [`MAX_DESCRIPTORS`]. Then this value has only a part of it.
+    /// Whether the packet was larger than the buffer, or had more than [`MAX_DESCRIPTORS`]. If so, this value has only a part of the
+    /// packet.
     pub truncated: bool,
 }
 
@@ -110,7 +111,7 @@ pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
 /// Sends one packet.
 ///
 /// # Errors
-/// `WouldBlock` when a non-blocking peer does not read, `BrokenPipe` when it has gone.
+/// `WouldBlock` if the socket does not block and the peer does not read; `BrokenPipe` if the peer is gone.
 ///
 /// # Panics
 /// With more than [`MAX_DESCRIPTORS`].
@@ -158,7 +159,7 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Packet> {
 pub struct Inherited {
     /// The descriptors with their names.
     pub descriptors: Vec<(String, OwnedFd)>,
-    /// Names of the descriptors beyond [`MAX_INHERITED`]. These descriptors stay open and unused.
+    /// Names of the descriptors that exceed [`MAX_INHERITED`]. These descriptors stay open and unused.
     pub beyond: Vec<String>,
 }
 

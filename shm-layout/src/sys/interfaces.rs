@@ -1,7 +1,7 @@
 //! The addresses of the host's interfaces. IPv4 addresses come from the `ioctl` of netdevice(7), and IPv6 addresses from
 //! `/proc/net/if_inet6`.
 //!
-//! `getifaddrs` is not used, because it needs netlink sockets, which a service's unit may forbid. This `ioctl` needs only an ordinary IPv4
+//! `getifaddrs` is not used, because it needs netlink sockets, which a service's unit may forbid. The `ioctl` needs only an ordinary IPv4
 //! socket. No library wraps it safely.
 
 use nix::errno::Errno;
@@ -13,7 +13,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 
-/// Number of spare entries, for addresses that appear between the call for their number and the call for the addresses.
+/// The number of spare entries. They are for addresses that appear between two calls: the call for the number of addresses, and the call
+/// for the addresses.
 const SPARE: usize = 8;
 
 /// Returns each address of the host, of IPv4 and of IPv6, with the name of its interface. `socket` is any IPv4 socket.
@@ -65,7 +66,8 @@ fn ipv6_of(line: &str) -> Option<(String, Ipv6Addr)> {
     Some((words.nth(4)?.to_owned(), Ipv6Addr::from_bits(address)))
 }
 
-/// Fills `requests`. Returns the number of bytes that the kernel filled, or that it would fill if `requests` is empty.
+/// Fills `requests`. Returns the number of bytes that the kernel has filled. If `requests` is empty, returns the number of bytes that the
+/// kernel would fill.
 fn list(socket: &impl AsFd, requests: &mut [libc::ifreq]) -> io::Result<usize> {
     let mut list = libc::ifconf {
         ifc_len: size_of_val(requests) as libc::c_int,

@@ -1,4 +1,4 @@
-//! Whether any process has a file open. The kernel tells this by granting or refusing a lease.
+//! Whether any process has a file open. This is found out with a lease: the kernel grants or refuses it.
 
 use nix::libc;
 use rustix::fs::fstatfs;
@@ -8,9 +8,9 @@ use std::os::fd::AsRawFd;
 
 /// The command that chooses the signal, from linux/fcntl.h. libc defines it only for some machines.
 const F_SETSIG: libc::c_int = 10;
-/// A signal that is ignored by default. The usual signal of a broken lease would end this process.
+/// A signal that is ignored by default. If a lease is broken, the kernel sends this signal. The usual signal would end this process.
 const NOBODYS: libc::c_int = libc::SIGURG;
-/// The types of file systems that belong to other hosts: NFS, CIFS and SMB. This kernel does not know the programs of other hosts.
+/// The types of file systems on other hosts: NFS, CIFS and SMB. This kernel does not know which programs of other hosts have a file open.
 const REMOTE: [u32; 3] = [0x6969, 0xff53_4d42, 0xfe53_4d42];
 
 /// Whether any process has opened the file once more, besides the descriptor `file`, which is open for reading. A map counts as an open
@@ -95,7 +95,7 @@ mod tests {
         assert!(!is_open_elsewhere(&own).unwrap());
     }
 
-    /// Other programs open the file during the check. None of them is refused, and this process does not end.
+    /// A test in which other programs open the file during the check. None of them is refused, and this process does not end.
     #[test]
     fn a_look_at_a_file_harms_nobody_who_opens_it() {
         let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();

@@ -1,4 +1,4 @@
-//! The time slice of a thread: how long it runs before another thread on its CPU runs.
+//! The time slice of a thread: the time that it runs before another thread on its CPU runs.
 
 use nix::errno::Errno;
 use nix::libc;

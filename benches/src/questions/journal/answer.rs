@@ -1,4 +1,4 @@
-//! The answer: every row with its requirement, and with the limit that was measured in the same lap.
+//! The answer. It has each row with its requirement, and with the limit that was measured in the same lap.
 
 use crate::rig::journal::limits::Limits;
 use crate::rig::journal::store::Store;
@@ -104,8 +104,7 @@ impl Row {
         median(self.laps.iter().map(|lap| lap.bound)).unwrap_or_default()
     }
 
-    /// Returns the verdict. It compares the figure with the bound of the same lap, and takes the median over
-    /// the laps.
+    /// Returns the verdict of a row: the median over the laps of its figure, compared with the bound of the same lap.
     pub fn verdict(&self) -> Verdict {
         let margin = |lap: &Lap| match self.sense {
             Sense::AtLeast => lap.value - lap.bound,

@@ -11,7 +11,7 @@ use anyhow::{Result, ensure};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The CPU of the publisher, and the CPU of the recorder or of the reader that replaces it.
+/// Two CPUs: that of the publisher, and that of the recorder. A reader may replace the recorder.
 const CPUS: [Option<usize>; 2] = [Some(0), Some(1)];
 /// Pairs of rounds in a lap.
 const PAIRS: usize = 3;
@@ -22,8 +22,8 @@ const USUAL: Pace = Pace::Every(10_000);
 /// Bytes of the file system that is frozen.
 const DISK: u64 = 3 << 30;
 
-/// A figure of a publisher's cost: its name, how to read it, and the largest allowed ratio to the figure of the
-/// other round.
+/// A figure of a publisher's cost: its name, how to read it, and the largest allowed ratio between a round with a recorder and a round
+/// without one.
 struct Share {
     name: &'static str,
     of: fn(&Cost) -> f64,
@@ -78,7 +78,7 @@ pub(super) fn beside_a_reader(plan: &Plan<'_>, lap: usize, answer: &mut JournalA
     system_calls(plan, answer)
 }
 
-/// Row 1: the additional system calls for this many more messages.
+/// Row 1 of the table: counts how many more system calls the publisher makes if it publishes this many more messages.
 fn system_calls(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
     let more = plan.bytes(3 << 20);
     let calls = |messages| -> Result<u64> {
@@ -144,8 +144,7 @@ pub(super) fn on_a_frozen_disk(plan: &Plan<'_>, answer: &mut JournalAnswer) -> R
     Ok(())
 }
 
-/// Row 8: the longest time for which the disk may stop answering, compared with the time that ring and buffer
-/// can hold.
+/// Row 8: the longest time for which the disk may stop answering. It is compared with the time for which ring and buffer have room.
 pub(super) fn stall(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
     let Some(disk) = disk(plan, 8, answer) else { return Ok(()) };
     let (size, interval_ns) = (256, 20_000);

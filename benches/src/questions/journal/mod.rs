@@ -1,5 +1,5 @@
-//! What does a journal cost, how fast is it, and what does it survive? Recorders and readers of journals are compared with bare system
-//! calls on the same file system in the same minute.
+//! What does a journal cost, how fast is it, and what does it survive? The rounds compare recorders and readers of journals with bare
+//! system calls. Both use the same file system, in the same minute.
 //!
 //! | file | what |
 //! |---|---|

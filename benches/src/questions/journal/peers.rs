@@ -1,5 +1,5 @@
-//! Other projects' recorders, compared with ours. A launcher starts each recorder in a process of its own. It publishes, records,
-//! flushes, reads everything back, and removes the recording.
+//! Other projects' recorders, compared with ours. A launcher starts each recorder in a process of its own. The recorder publishes, records,
+//! flushes and reads everything back. Then it removes the recording.
 
 use super::answer::{JournalAnswer, Lap, Sense};
 use super::plan::Plan;
@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 /// The peers that the launcher knows.
 const PEERS: [&str; 6] = ["aeron0", "aeron0-crc", "aeron1", "chronicle", "chronicle-sync", "plain"];
-/// For each peer: the required ratio of our recorded payload to the peer's in the same time.
+/// The required speed of our recorder for each peer: our rate of recorded payload, divided by the peer's rate.
 const MUST: [(&str, f64); 2] = [("aeron0", 1.0), ("aeron1", 3.0)];
 
 /// A peer's report.
@@ -27,7 +27,7 @@ struct Report {
     file_bytes: u64,
 }
 
-/// Plays all peers, and compares them with our rate in payload bytes a second.
+/// Plays the recorders of all other projects. Compares them with our rate in payload bytes a second.
 pub(super) fn beside(
     plan: &Plan<'_>,
     answer: &mut JournalAnswer,

@@ -18,7 +18,8 @@ pub const SIZES: [usize; 2] = [256, 1024];
 
 /// Bytes of ring, and of a recorder's buffer.
 pub(super) const RING_BYTES: u64 = 64 << 20;
-/// The size in bytes at which a file is sealed. A journal that is trimmed then has two to four files.
+/// The size in bytes at which the recorder begins a new file. With this size, a journal whose old files are deleted keeps two to four
+/// files.
 pub(super) const FILE_BYTES: u64 = 512 << 20;
 
 /// The options that the user gave.

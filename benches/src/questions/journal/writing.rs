@@ -91,7 +91,7 @@ pub(super) fn commit(plan: &Plan<'_>, answer: &mut JournalAnswer, way: Way) -> R
     Ok(())
 }
 
-/// Returns the time of each message from its send until the recorder's report showed that it was durable.
+/// Returns for each message the time from its send until the recorder reported it as durable.
 fn to_durable(round: &Round) -> Result<Distribution> {
     let clock = shmcast::Clock::of_this_host();
     let mut moves = round.recorded.moves.iter().peekable();
@@ -158,8 +158,8 @@ pub(super) fn bytes(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
     Ok(())
 }
 
-/// Returns the bytes that a message takes in full data frames, with the share of the index, which has one entry for each data
-/// frame. Returns `None` if no frame was full.
+/// Returns the number of bytes that a message takes in full data frames. A share of the index is included, because the index has one entry
+/// for each data frame. Returns `None` if no frame was full.
 fn bytes_a_message(to: &Path) -> Result<Option<f64>> {
     const FULL: u32 = 250 << 10;
     let journal = Journal::open(to)?;

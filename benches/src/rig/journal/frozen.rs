@@ -1,5 +1,5 @@
-//! A disk that can be frozen: an ext4 file system in a file, which `fsfreeze` stops. Writes and syncs to it then wait in the kernel,
-//! as they wait for a drive that does not answer. This needs root, and the tools of e2fsprogs and util-linux.
+//! A disk that can be frozen: an ext4 file system in a file. `fsfreeze` stops this file system. Its writes and syncs then wait in the
+//! kernel, as they do for a drive that does not answer. This needs root, and the tools of e2fsprogs and util-linux.
 
 use anyhow::{Context, Result, bail};
 use std::fs::File;

@@ -30,22 +30,22 @@ const FRAME: usize = 256 << 10;
 /// Bare calls, measured. Rates are bytes a second.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Limits {
-    /// D with one write at a time, and with two.
+    /// The rates of D with one write at a time, and with two.
     pub direct: [f64; 2],
-    /// Whether the file system refused the flags of D and S. Then the writes went through the page cache.
+    /// Whether the file system refused `O_DIRECT`. If so, the writes of D and S went through the page cache.
     pub is_buffered: bool,
     /// S: the time of one write in ns.
     pub sync: Distribution,
-    /// M.
+    /// The rate of M.
     pub copy: f64,
-    /// R from memory.
+    /// The rate of R from memory.
     pub cached: f64,
-    /// R from the drive, or from what lies below this system.
+    /// The rate of R from the drive, or from what lies below this system.
     pub cold: f64,
 }
 
 impl Limits {
-    /// D: the better of both depths.
+    /// Returns the better of the two rates of D.
     pub fn disk(&self) -> f64 {
         self.direct[0].max(self.direct[1])
     }

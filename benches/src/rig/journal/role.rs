@@ -10,9 +10,9 @@ use std::path::PathBuf;
 pub enum Pace {
     /// One message each so many ns.
     Every(u64),
-    /// Back to back. The gate holds the publisher back, so that nothing is lost.
+    /// One message directly after another. The gate makes the publisher wait, so that nothing is lost.
     Gated,
-    /// Back to back, whatever is lost.
+    /// One message directly after another, whatever is lost.
     FlatOut,
 }
 
@@ -99,7 +99,7 @@ pub struct Read {
     pub cpu: Option<usize>,
 }
 
-/// A reader that is behind, and reads the journal until it has caught up.
+/// A reader that begins with old messages. It reads the journal until it has caught up.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CatchUp {
     /// The round's directory, in memory.
@@ -147,7 +147,7 @@ pub struct Published {
     pub messages: u64,
     /// Clock ticks before the first and after the last.
     pub span: (u64, u64),
-    /// The time inside a send. Back to back it consists of means over runs of [`RUN`] sends.
+    /// The time that a call of send takes. Without pauses between the sends, each value is the mean over a run of [`RUN`] sends.
     pub cost: Cost,
     /// Clock ticks at each send, where they were asked for.
     pub sends: Vec<u64>,
@@ -178,9 +178,9 @@ impl Cost {
     }
 }
 
-/// Returns a quantile of sorted samples. A clock may move in steps of 10 ns. Then many samples are equal, although
-/// their true times are spread over the step that ends with this value. So the function interpolates within the step,
-/// by the position of the quantile among the equal samples.
+/// Returns a quantile of sorted samples. A clock may move in steps of 10 ns, so that many samples are equal. The true times of equal
+/// samples are spread over one step, which ends with their value. So the function interpolates within the step, by the position of the
+/// quantile among the equal samples.
 fn within(samples: &[f64], quantile: f64) -> f64 {
     let place = quantile * samples.len() as f64;
     let Some(&found) = samples.get(place as usize) else { return 0.0 };
@@ -245,7 +245,7 @@ pub struct CaughtUp {
     pub messages: u64,
     /// Bytes of their payloads.
     pub payload_bytes: u64,
-    /// The time from the call that opens the channel until the reader had caught up.
+    /// The time until the reader had caught up, counted from the call that opens the channel.
     pub ns: u64,
 }
 

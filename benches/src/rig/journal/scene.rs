@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The longest time that a disk may take to write what waits for it, and to seal the last file.
+/// The longest time that a disk may take to write all waiting data and to finish the last file.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The hidden command that plays a role.
@@ -129,7 +129,7 @@ pub fn together<T: DeserializeOwned>(program: &Path, roles: &[Role]) -> Result<V
     Ok(reports)
 }
 
-/// Runs one recorder after the other. Kills each when it has made its number of messages durable. The publisher does not
+/// Runs several recorders, one after the other. When a recorder has made its number of messages durable, kills it. The publisher does not
 /// wait for recorders, so the next recorder may have to report a loss.
 ///
 /// # Errors

@@ -26,7 +26,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Has each testee that publishes send messages to each testee, and counts
+    /// Let each testee that publishes send messages to each testee, and count the events that arrive
     #[command(after_help = "Example: conform pairs --kills 10 ./testee-in-c 'java -cp client.jar Testee'")]
     Pairs(Pairs),
 }
@@ -52,7 +52,7 @@ struct Pairs {
     /// One line of JSON for each pair
     #[arg(long)]
     json: bool,
-    /// The testees' commands, each one argument, with spaces between its words
+    /// The commands of the testees. Quote each command as one argument
     #[arg(required = true)]
     testees: Vec<String>,
 }

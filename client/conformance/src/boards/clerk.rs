@@ -1,5 +1,5 @@
-//! The publisher's end of a board. It makes the stores that SPEC.md, section 8, requires, in their order. Apart from the list of vacant
-//! slots, its state is only in the words of the segment, so a successor can continue from them.
+//! The publisher's end of a board. It makes the stores that SPEC.md, section 8, requires, in the required order. All of its state except
+//! the list of free slots is in the words of the segment. So a successor can continue from these words.
 
 use super::shelf::{Message, Spec};
 use crate::scribe::{CAPACITY, DATA, Scribe, WORDS, checksum};
@@ -299,8 +299,9 @@ impl Clerk {
         }
     }
 
-    /// Takes a board over after its ring was taken over. `messages` are the messages of the ring, and perhaps some before them. If the
-    /// ring has lost a message after THROUGH, `oldest` is the first message that the ring still has.
+    /// Takes over the board of a dead publisher, after its ring was taken over. `messages` has the messages of the ring, and perhaps some
+    /// earlier ones. THROUGH is the sequence up to which the board is complete. If the ring has lost messages after THROUGH, `oldest` is
+    /// the first message that the ring still has.
     pub fn take_over(
         parts: Parts,
         scribe: &mut Scribe,
@@ -351,7 +352,7 @@ impl Clerk {
         self.through(scribe, oldest - 1);
     }
 
-    /// Builds the index again and lists the vacant slots. Returns the slot that the dead publisher was storing into, if there is one.
+    /// Builds the index again and lists the free slots. If the dead publisher was storing into a slot, returns this slot.
     fn survey(&mut self, scribe: &mut Scribe) -> Option<usize> {
         let high = scribe.words()[AT + HIGH] as usize;
         self.add(scribe, MOVES, 1 + scribe.words()[AT + MOVES] % 2);
@@ -380,9 +381,8 @@ impl Clerk {
         busy
     }
 
-    /// Decides what happens to the slot `busy`, into which the dead publisher was storing. `first` is the key of the
-    /// first message after THROUGH. If the slot has this key, the slot stays, because the message is posted again.
-    /// Otherwise the slot becomes empty.
+    /// Decides what happens to the slot `busy`, into which the dead publisher was storing. `first` is the key of the first message that the
+    /// board may lack. If the slot belongs to this key, it stays, because the message is stored again. Otherwise the slot becomes empty.
     fn settle(&mut self, scribe: &mut Scribe, busy: Option<usize>, first: Option<[u64; 2]>) {
         let Some(slot) = busy else { return };
         let identity = self.identity_in(scribe.words(), slot);

@@ -1,4 +1,5 @@
-//! Vectors for conflating readers, which skip messages that are no longer the newest of their key. A publisher laps them.
+//! Vectors for conflating readers. These readers skip messages that are no longer the newest of their key. In the vectors, a publisher laps
+//! them.
 
 use super::history::{History, pool, publish, spec};
 use super::shelf::{Entry, Message};
@@ -58,7 +59,8 @@ fn conflates(testee: &mut Testee, seed: u64) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// A conflating reader must know all that it was given, so it cannot begin with older messages.
+/// Tests that a conflating reader cannot begin with old messages. Such a reader skips messages of keys that it already received. For this,
+/// it must know every key from the start.
 fn from_older(testee: &mut Testee) -> Result<Verdict> {
     let mut dice = Rng::with_seed(0xc1);
     let mut history = History::new(spec(1), dice.u64(..));
@@ -83,8 +85,8 @@ fn known(history: &History) -> BTreeMap<Vec<u8>, (u64, bool)> {
 }
 
 impl Reader {
-    /// Checks the events that the reader received since the last look. These are messages of the stream until the reader was too far
-    /// behind, and then perhaps the board, once.
+    /// Checks the events that the reader received since the last check. The expected events are messages of the stream, until the reader
+    /// was too far behind. After these, the messages of the board may follow once.
     fn received(&mut self, history: &History, events: &[String], step: &str) -> Verdict {
         let is_streams = |event: &&String| event.starts_with("message") && !event.contains(" conflated=");
         let streamed = events.iter().take_while(is_streams).count();
@@ -130,8 +132,8 @@ impl Reader {
         }
     }
 
-    /// Returns the known keys that the board no longer has, each as a message that removes it. The flag says whether the key was removed
-    /// after the reader's last message of it, and its slot was given to another key.
+    /// Returns the keys that the reader knows and the board no longer has. Each is returned as a message that removes the key. The flag is
+    /// true if the key was removed after the reader's last message of the key, and another key now has the slot.
     fn forgotten(&self, history: &History) -> Vec<(String, bool)> {
         let (spec, shelf) = (&history.parts.spec, &history.shelf);
         let missing =
@@ -147,7 +149,7 @@ impl Reader {
     }
 }
 
-/// Returns the events of a reader that changes to the board when its next message is `due`.
+/// Returns the events of a reader that changes to the board. At this moment its next message is `due`.
 fn from_board(history: &History, due: u64) -> Vec<String> {
     let (spec, next) = (&history.parts.spec, history.next());
     let is_told = |entry: &&Entry| entry.newest.sequence >= due && entry.newest.payload.len() <= spec.value;

@@ -19,7 +19,7 @@ pub struct History {
     pub parts: Parts,
     /// The stores that were played, if they are kept.
     pub kept: Option<Vec<Store>>,
-    /// The content of the board before a message, and the sequence of this message. All later messages were posted to the board.
+    /// The content of the board before a certain message, and the sequence of that message. All later messages were stored on the board.
     base: (Shelf, u64),
     scribe: Scribe,
     clerk: Clerk,
@@ -115,8 +115,8 @@ impl History {
         self.messages.push(Message { sequence, payload, tag: 5, is_key: false, time });
     }
 
-    /// Returns the events of a reader that begins with the board in this memory. `shelves` has the content of the board after
-    /// some sequences.
+    /// Returns the events of a reader that begins with the board in this memory. `shelves` has the content of the board at several
+    /// sequences.
     pub fn begin(&self, model: &Model, shelves: &[(u64, Shelf)]) -> Vec<String> {
         let (through, (_, next)) = (model.words[AT + THROUGH], model.tail());
         let known = shelves.iter().rev().find(|(last, _)| *last <= through);
@@ -163,8 +163,8 @@ pub fn pool(spec: &Spec, seed: u64) -> u64 {
     if seed.is_multiple_of(2) { keys } else { keys + keys / 2 + 1 }
 }
 
-/// Publishes a random message. Most messages have a key. Some remove the key, are too large for the board, or are too short to
-/// have a key.
+/// Publishes a random message. Most messages have a key. Some messages remove the key, some are too large for the board, and some are too
+/// short to have a key.
 pub fn publish(history: &mut History, dice: &mut Rng, pool: u64) {
     let spec = history.parts.spec.clone();
     let key = key(&spec, dice.u64(0..pool));

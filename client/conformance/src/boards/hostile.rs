@@ -23,7 +23,7 @@ pub(super) fn add(all: &mut Vec<Vector>, mutants: u64) {
     }
 }
 
-/// Returns a history that laps its readers, and the memory at the beginning of this history.
+/// Returns a history in which the publisher laps its readers, and the memory at the beginning of this history.
 fn histories(seed: u64) -> (Vec<u64>, History) {
     let mut history = write(8 * seed + 2);
     let words = history.model.words.clone();

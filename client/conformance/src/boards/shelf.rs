@@ -70,7 +70,7 @@ pub struct Entry {
     pub born: u64,
     /// Whether the newest message removed it.
     pub is_removed: bool,
-    /// Whether the newest message is unknown. Then `newest` has only a sequence, and the newest message is not later than it.
+    /// Whether the newest message is unknown. If so, `newest` has only a sequence, and the newest message has at most this sequence.
     pub is_unknown: bool,
 }
 
@@ -81,9 +81,9 @@ pub struct Shelf {
     pub spec: Spec,
     /// The keys, in no order that counts.
     pub entries: Vec<Entry>,
-    /// The highest sequence of a removed key whose slot was given to another key.
+    /// The highest sequence of a removed key whose slot now belongs to another key.
     pub forgotten: u64,
-    /// The removed keys whose slots were given to other keys, each with the sequence of its removal.
+    /// The removed keys whose slots now belong to other keys, each with the sequence of its removal.
     pub gone: Vec<(Vec<u8>, u64)>,
     /// Messages that were left out: no room, too large, too short.
     pub left_out: [u64; 3],
@@ -148,8 +148,8 @@ impl Shelf {
         true
     }
 
-    /// Gives a slot to a new key. If no slot is free, takes the slot of the key that was removed first. Returns false if there is
-    /// none.
+    /// Gives a slot to a new key. If no slot is free, takes the slot of the key that was removed first. Returns false if no key was removed
+    /// either.
     fn add(&mut self, key: &[u8], message: &Message) -> bool {
         if self.entries.len() == self.spec.keys {
             let removed = self.entries.iter().enumerate().filter(|(_, entry)| entry.is_removed);

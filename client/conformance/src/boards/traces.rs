@@ -42,7 +42,7 @@ pub(super) const ACTS: [(&str, Act); 11] = [
     }),
 ];
 
-/// A new key gets the slot of a removed key. Then a second new key gets the slot of another one.
+/// A new key gets the slot of a removed key. Then a second new key gets the slot of another removed key.
 const TAKES_A_SLOT: Act = |h| {
     // Slots that were never used come first.
     h.publish(of(9, 3), 8, false);
@@ -75,7 +75,8 @@ fn shelves(history: &History) -> Vec<(u64, Shelf)> {
     history.messages.iter().map(one).collect()
 }
 
-/// Plays an act. Returns the history after the act, the memory before it, and all its stores.
+/// Plays an act, which is a series of calls of a publisher. Returns the history after the act, the memory before it, and all stores that
+/// the act made.
 pub(super) fn acted(act: Act, remove_tag: Option<u16>) -> (History, Model, Vec<Store>) {
     let mut history = before(remove_tag);
     let before = history.model.clone();
@@ -98,7 +99,7 @@ pub(super) fn add(all: &mut Vec<Vector>) {
     super::add(all, "joins-while-another-takes-over".into(), joins_in_takeover);
 }
 
-/// Returns the number of the first store after which a reader can see a change: the store before the first commit.
+/// Returns the number of the store just before the first commit. A reader sees no change from earlier stores.
 pub(super) fn first_of_interest(stores: &[Store]) -> usize {
     stores.iter().position(|store| store.commits.is_some()).map_or(0, |commit| commit.saturating_sub(1))
 }
@@ -128,7 +129,8 @@ fn joins(testee: &mut Testee, act: Act) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// After each store of an act, the publisher dies. Another one takes over, and publishes two more messages.
+/// A publisher dies after one of the stores of an act (a series of its calls). Another publisher takes over, and publishes two more
+/// messages. This is tested for each store.
 fn deaths(testee: &mut Testee, act: Act) -> Result<Verdict> {
     for dies_at in deaths_of(act) {
         let mut history = died(act, dies_at, TAG);
@@ -146,14 +148,14 @@ fn deaths(testee: &mut Testee, act: Act) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// Returns the numbers of stores of an act after which the publisher dies: the stores of the board, and the end.
+/// Returns the numbers of the stores after which the publisher of an act dies: the stores to the board, and the last store.
 pub(super) fn deaths_of(act: Act) -> Vec<usize> {
     let (_, _, stores) = acted(act, TAG);
     let is_boards = |number: &usize| *number == stores.len() || stores[*number].word >= AT;
     (first_of_interest(&stores)..=stores.len()).filter(is_boards).collect()
 }
 
-/// Returns the history of a publisher that died after this many stores of an act, and of a publisher that took over.
+/// Returns the history of two publishers. The first died after this many stores of an act, and the second took over.
 pub(super) fn died(act: Act, dies_at: usize, remove_tag: Option<u16>) -> History {
     let (mut history, mut model, stores) = acted(act, remove_tag);
     stores.iter().take(dies_at).for_each(|store| model.apply(store));
@@ -183,8 +185,8 @@ fn joins_in_takeover(testee: &mut Testee) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// Returns a history in which a publisher sent this many messages without updating the board, perhaps more than a lap. The
-/// board is then taken over.
+/// Returns a history in which a publisher sent this many messages without updating the board. They may be more than a lap. After that,
+/// another publisher takes over the board.
 pub(super) fn beside(messages: u64, remove_tag: Option<u16>) -> History {
     let mut history = before(remove_tag);
     for number in 0..messages {

@@ -119,7 +119,7 @@ fn at_random(dice: &mut Rng, spec: &Spec, pool: u8) -> Ask {
     Ask { length, fill: dice.u8(0..pool), tag: dice.u16(..), is_key: dice.u8(0..9) == 0 }
 }
 
-/// The testee takes over from a publisher that died after this many stores of an act.
+/// The testee takes over from a publisher that died after this many of an act's stores to memory.
 fn takes_over(testee: &mut Testee, act: super::traces::Act, dies_at: usize) -> Result<Verdict> {
     Ok(goes_on(testee, died(act, dies_at, None))?.map_err(|failure| Failure {
         step: format!("a death behind store {dies_at}, {}", failure.step),

@@ -32,7 +32,7 @@ impl Channel {
         Self::after(generation, is_strict, 1, 1, charter)
     }
 
-    /// Makes a generation that follows others, with ten messages of its own.
+    /// Makes a generation of the channel that is not the first one. It has ten messages of its own.
     pub(crate) fn after(
         generation: u64,
         is_strict: bool,
@@ -59,7 +59,7 @@ impl Channel {
         Ok(Self { generation, is_strict, first, restarted, stage, model, scribe, charter, page, lock })
     }
 
-    /// Makes the next generation, which begins with the sequence `first`, and cuts this generation there.
+    /// Makes the next generation, which begins with the sequence `first`. The messages of this generation are valid only below `first`.
     pub(crate) fn succeeded(&self, first: u64) -> Result<Self> {
         let next =
             Self::after(self.generation + 1, self.is_strict, first, self.restarted, self.charter.clone())?;

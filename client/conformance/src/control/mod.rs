@@ -203,7 +203,7 @@ fn damage(all: &mut Vec<Vector>) {
     }
 }
 
-/// Opens a channel, or returns early.
+/// Opens a channel. If the testee fails, returns its failure from the calling function.
 macro_rules! opened {
     ($channel:expr, $testee:expr, $watch:expr) => {
         match $channel.opened($testee, $watch)? {
@@ -218,7 +218,7 @@ pub(crate) fn expect(testee: &mut Testee, step: &str, expected: Vec<String>) -> 
     expect_by(testee, &["poll", "batch"], step, expected)
 }
 
-/// Does the same as [`expect`], but sends the requests `hows` in turn.
+/// Does the same as [`expect`], but sends the requests in `hows` in turn.
 fn expect_by(testee: &mut Testee, hows: &[&str], step: &str, expected: Vec<String>) -> Result<Verdict> {
     let until = Instant::now() + PATIENCE;
     let mut events = Vec::new();
@@ -289,7 +289,8 @@ fn moves(testee: &mut Testee, is_strict: bool) -> Result<Verdict> {
     expect(testee, "the second generation", next.events(11, 99))
 }
 
-/// The daemon cuts the generation: on a strict channel before the last published messages, on another channel after a gap.
+/// The daemon cuts the generation, so that its later messages are void. On a strict channel it cuts before the last published messages, and
+/// on another channel after a gap.
 fn skips(testee: &mut Testee, is_strict: bool) -> Result<Verdict> {
     let channel = Channel::new(1, is_strict)?;
     let script = opened!(channel, testee, false);
@@ -317,8 +318,8 @@ fn restarts(testee: &mut Testee, is_strict: bool) -> Result<Verdict> {
     expect(testee, "both generations", told)
 }
 
-/// The second generation is cut where it begins, and messages before it are missing. In the third generation sequences restart. The reader
-/// gets `restarted` and the new messages in one batch.
+/// The channel moves to a second and a third generation. The second is cut where it begins, and messages before it are missing. In the
+/// third, sequences restart. The reader gets `restarted` and the new messages in one batch.
 fn restarts_behind(testee: &mut Testee) -> Result<Verdict> {
     let channel = Channel::new(1, false)?;
     let script = opened!(channel, testee, false);
@@ -429,7 +430,7 @@ fn comes_back_elsewhere(testee: &mut Testee, is_other_charter: bool) -> Result<V
     expect(testee, "after", told)
 }
 
-/// The daemon reports the death of a publisher. The testee reports it only if it is the present publisher.
+/// The daemon reports the death of a publisher. The testee reports the death only if the dead publisher is the present one.
 fn gone(testee: &mut Testee, generation: u64, epoch: u64) -> Result<Verdict> {
     let channel = Channel::new(1, false)?;
     let script = opened!(channel, testee, true);
@@ -441,8 +442,8 @@ fn gone(testee: &mut Testee, generation: u64, epoch: u64) -> Result<Verdict> {
     expect(testee, "to the end of its messages", told)
 }
 
-/// The daemon reports a publisher's death, and another daemon replaces it. In the charter of the new daemon the same generation and epoch
-/// are those of a living publisher. The testee must not report that publisher as dead.
+/// The daemon reports a publisher's death, and another daemon replaces it. In the charter of the new daemon, the same generation and epoch
+/// belong to a living publisher. The testee must not report that publisher as dead.
 fn gone_before(testee: &mut Testee) -> Result<Verdict> {
     let channel = Channel::new(1, false)?;
     let script = opened!(channel, testee, true);

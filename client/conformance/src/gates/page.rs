@@ -105,7 +105,7 @@ impl Page {
         Ok(self.file.write_all_at(words.map(u64::to_le_bytes).as_flattened(), 8 * POSITION)?)
     }
 
-    /// Stores the claim of a reader that has copied everything before a position.
+    /// Stores on the page that the reader has copied everything before a position.
     ///
     /// # Errors
     /// If the system refuses.
@@ -113,7 +113,7 @@ impl Page {
         self.write([position, check(position, uuid), next, u64::from(std::process::id())])
     }
 
-    /// Says that a reader has no place in the ring, while this position stands on its page.
+    /// Stores on the page that the reader has no place in the ring. The page then still has this position.
     ///
     /// # Errors
     /// If the system refuses.

@@ -54,7 +54,7 @@ fn create(testee: &mut Testee, dir: &Path, refuse: u8) -> Result<Answer> {
     ))
 }
 
-/// Makes the testee open a channel with a gate, or returns early.
+/// Makes the testee open a channel with a gate. If the testee fails, returns its failure from the calling function.
 macro_rules! created {
     ($testee:expr, $refuse:expr) => {{
         let dir = scratch()?;
@@ -86,8 +86,8 @@ impl Channel {
         testee.ask(&format!(r#"{{"do":"publish","length":{length},"fill":1,"tag":0,"key":0}}"#))
     }
 
-    /// Makes the testee publish a message. The call must succeed if the position of the gate's reader lets the frontier move far
-    /// enough. Otherwise it must be refused, and change nothing.
+    /// Makes the testee publish a message. If the position of the gate's reader lets the frontier move far enough, the call must succeed.
+    /// Otherwise the call must be refused, and change nothing.
     fn publish(&mut self, testee: &mut Testee, length: u64, position: u64) -> Result<Verdict> {
         let before = words_of(self.dir.path(), WORDS)?;
         let frontier = before[16];
@@ -240,7 +240,7 @@ fn nobody(testee: &mut Testee) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// A reader joins far behind. The publisher does not wait for it until it has caught up to half of the lag.
+/// A reader joins far behind. The publisher does not wait for this reader until the reader has caught up to half of the largest lag.
 fn joining(testee: &mut Testee) -> Result<Verdict> {
     let mut channel = created!(testee, 1);
     while channel.tail < CAPACITY + LAG {
@@ -270,8 +270,8 @@ fn joining(testee: &mut Testee) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// The publisher does not wait for a reader that has no place in the ring, for example because it reads the journal, before that reader has
-/// caught up. It does wait for a reader that is between its two stores.
+/// A reader of a gate may have no place in the ring, for example because it reads the journal. The publisher does not wait for such a
+/// reader until the reader has caught up. The publisher does wait for a reader that is between the two stores of its position.
 fn without_a_place(testee: &mut Testee) -> Result<Verdict> {
     let mut channel = created!(testee, 1);
     anyhow::ensure!(channel.page.lock()?, "nobody else reads");

@@ -1,4 +1,4 @@
-//! Opens a subscriber: gets its segment, its page and its place.
+//! Opens a subscriber: gets its segment, its reader page and its first place in the ring.
 
 use super::SubscriberBuilder;
 use crate::attach::connect::{Client, Conversation};
@@ -142,7 +142,7 @@ impl SubscriberBuilder {
         Ok(subscriber)
     }
 
-    /// Allocates the memory for joins of the board. Returns `None` if this subscriber will make none.
+    /// Allocates the memory for reading the board. Returns `None` if this subscriber never reads a board.
     fn joining(&self, segment: &Segment) -> Result<Option<Box<Joining>>, ChannelError> {
         let is_wanted = self.start == Start::Board || self.conflation.is_some();
         if is_wanted && segment.board_spec().is_none() {
@@ -289,7 +289,8 @@ impl SubscriberBuilder {
     }
 }
 
-/// Returns the sequence of the ring's last key message, from the publisher's lazy line. Returns `None` for an impossible sequence.
+/// Returns the sequence of the ring's last key message. The publisher writes it to its lazy line, a cache line that it updates rarely.
+/// Returns `None` if the sequence is impossible.
 fn last_key(segment: &Segment) -> Option<u64> {
     let key = segment.header_word(LAZY_KEY);
     let is_published = |tail: Place| key < tail.sequence;

@@ -1,5 +1,5 @@
-//! The daemon's end of the charter in a model. It is the product's charter, in a file. The model stores a charter as its words, so that a
-//! story can continue from any charter.
+//! The daemon's end of the charter in a model. It is the real charter, in a file. The model stores a charter as its words, so that a story
+//! can continue from any charter.
 
 use crate::hosting::Cut;
 use shmcast_layout::charter::{Entry, HostCharter};
@@ -102,7 +102,7 @@ impl Host {
         after
     }
 
-    /// Whether the daemon has let a publisher into the current generation, according to the charter.
+    /// Whether the charter says that the daemon has let a publisher into the current generation.
     pub(super) fn is_granted(&self, charter: &Charter) -> bool {
         if let Some(known) = self.granted.borrow().get(charter) {
             return *known;
@@ -117,7 +117,7 @@ impl Host {
 /// *open*, the cut, and the hint.
 pub(super) const STORES: usize = 4;
 
-/// The charter after the first `stores` stores. Panics if a store changes a word that the model does not know.
+/// Returns the charter after the first `stores` stores. Panics if a store changes a word that the model does not know.
 fn first_stores(before: &Charter, after: &Charter, generation: u64, stores: usize) -> Charter {
     let of = |charter: &Charter| charter.iter().copied().collect::<HashMap<u16, u64>>();
     let (mut shown, after) = (of(before), of(after));

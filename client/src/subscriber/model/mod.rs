@@ -1,8 +1,8 @@
 //! A model of a strict channel of a daemon. Its publishers continue after they have been cut off. It has two readers, and a daemon that
 //! dies between any two stores to the charter.
 //!
-//! The charter is the product's charter, in a file. The daemon's cut and the readers' decisions call the same functions as the product. A
-//! ring is a first sequence and a count of committed messages.
+//! The charter is the real charter, in a file. The daemon's cut and the readers' decisions call the real functions. The model of a ring is
+//! a first sequence and a count of committed messages.
 
 mod host;
 
@@ -32,13 +32,13 @@ enum Fault {
     TailBeforeClosing,
     /// The daemon does not store *closing*.
     NoClosing,
-    /// A reader hands out the message that it has copied without loading the verdict.
+    /// A planted fault: a reader returns the message that it has copied without loading the verdict.
     NoVerdict,
     /// A reader takes *closing* for *open*.
     ClosingIsOpen,
-    /// A reader continues in a segment that arrived after its last poll.
+    /// A planted fault: a reader continues in a segment that arrived after its last poll.
     FollowsAtOnce,
-    /// The daemon lets a publisher in before it records that in the charter.
+    /// A planted fault: the daemon lets a publisher in before it records that in the charter.
     LetsInFirst,
     /// The next generation begins with a sequence below the cut.
     BeginsBeforeTheCut,
@@ -48,12 +48,12 @@ enum Fault {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Daemon {
     Idle,
-    /// The daemon is letting a publisher in. It has either recorded that in the charter, or granted the channel, but not both.
+    /// The daemon is letting a publisher in. It has done one of two things: recorded that in the charter, or granted the channel.
     Lets,
     Closed,
-    /// The daemon is about to cut. The value is the first void sequence.
+    /// The daemon is about to cut off the publisher. The value is the first sequence that is not valid.
     Cuts(u64),
-    /// The daemon is in `HostCharter::go_on`. The values are the first void sequence, and the number of stores that are done.
+    /// The daemon is in `HostCharter::go_on`. The values are the first sequence that is not valid, and the number of finished stores.
     Moves(u64, usize),
     Dead,
 }
@@ -73,7 +73,7 @@ struct Reader {
     got: Vec<(usize, u64)>,
 }
 
-/// A generation: its first sequence, its number of messages, and how often the daemon let a publisher in.
+/// A generation of the channel: its first sequence, its number of messages, and how often the daemon let a publisher in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Ring {
     first: u64,
@@ -101,16 +101,16 @@ struct World {
 enum Action {
     /// `Publisher::publish`. The publisher may have been cut off while it was stopped.
     Publish(usize),
-    /// A publisher requests the channel: `Registry::publish`, `Channel::make_way` and the beginning of `HostedCharter::go_on`.
+    /// A publisher requests the channel. This covers `Registry::publish`, `Channel::make_way` and the beginning of `HostedCharter::go_on`.
     Ask,
     /// The next store of the daemon, or its next load of the ring.
     GoOn,
-    /// The next segment cannot be made ready, or the tail is unknown: `HostCharter::reopen`.
+    /// The daemon cannot prepare the next segment, or the tail is unknown, so it calls `HostCharter::reopen`.
     GiveUp,
     /// The daemon announces the new segment to readers.
     Tell,
     Die,
-    /// `Charters::find` of the next daemon. Readers register again.
+    /// The next daemon calls `Charters::find`, and readers register again.
     Start,
     /// `Reader::poll`.
     Copy(usize),

@@ -1,4 +1,4 @@
-//! Reopens lines whose interface was replaced, and the socket of repairs that are sent to all receivers.
+//! Reopens lines whose interface was replaced. Also reopens the socket from which repairs for all receivers are sent.
 
 use super::failover::EARS;
 use super::line::open_connected;
@@ -12,8 +12,8 @@ use std::net::UdpSocket;
 use std::sync::atomic::Ordering;
 
 impl Egress {
-    /// Starts the thread that watches the interfaces of the lines. Starts none if there is no line to watch. `requests` is the repair
-    /// server's socket, from which repairs for all receivers are sent.
+    /// Starts the thread that watches the interfaces of the lines, if there is a line to watch. `requests` is the repair server's socket,
+    /// from which repairs for all receivers are sent.
     pub(super) fn watch(
         &mut self,
         spec: &BridgeSpec,

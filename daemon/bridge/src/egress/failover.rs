@@ -1,5 +1,5 @@
-//! The sockets of the election among the egresses of one stream. They send this egress's claims, and receive the claims and packets of the
-//! others.
+//! The sockets of the election among the egresses (sending ends) of one stream. They send this egress's claims, and receive the claims and
+//! packets of the others.
 
 use shmcast::Subscriber;
 use shmcast::sys::datagrams::{self, Inbox};
@@ -21,9 +21,9 @@ use crate::proto::session::Session;
 use crate::socket::{self, RefusedSettings, Tuning};
 use crate::spec::{BridgeSpec, SendRole, SendSpec};
 
-/// Bytes of a receive buffer. It holds the packets that arrive while the loop is stopped.
+/// Bytes of a receive buffer. If the loop does not run for a while, the buffer holds the packets that arrive.
 const BUFFER_BYTES: usize = 4 << 20;
-/// The tuning of the sockets that receive claims and the packets of lines.
+/// The settings of the sockets that receive claims and the packets of lines.
 pub(super) const EARS: Tuning = Tuning { buffer_bytes: BUFFER_BYTES, busy_poll_us: 0 };
 
 /// The election, and the sockets that it listens to.
@@ -34,13 +34,14 @@ pub(super) struct Failover {
     peers: Vec<SocketAddr>,
     /// The multicast lines, as receivers hear them.
     hearing: Hearing,
-    /// Whether this egress receives the packets of peers on other hosts, and recognises whose they are.
+    /// Whether this egress receives the packets of peers on other hosts, and recognises which peer sent them.
     hears_others: bool,
-    /// Whether this egress receives the packets of peers on its own host, and recognises whose they are.
+    /// Whether this egress receives the packets of peers on its own host, and recognises which peer sent them.
     hears_here: bool,
     bind: SocketAddr,
     pub(super) heard_ns: u64,
-    /// The sequence at which this egress began to read the ring. It begins to send there if it has heard no packets of a peer.
+    /// The sequence at which this egress began to read the ring. If it has received no packets of a peer, it begins to send at this
+    /// sequence.
     pub(super) start_at: u64,
 }
 
@@ -90,7 +91,7 @@ impl Failover {
         self.hearing.note_own(was, is);
     }
 
-    /// Replaces the sockets of lines that were opened again. Each comes with the number of its line.
+    /// Replaces the sockets of lines that were opened again. Each new socket comes with the number of its line.
     pub(super) fn renew_ears(&mut self, opened: Vec<(usize, UdpSocket)>) {
         opened.into_iter().for_each(|(at, socket)| self.hearing.renew(at, socket));
     }
@@ -111,13 +112,14 @@ impl Failover {
         self.start_at = subscriber.next_sequence();
     }
 
-    /// Returns when this must be called again, in nanoseconds: at the election's next deadline, and after a millisecond at the latest.
+    /// Returns the time at which this must be called again, in nanoseconds. It is the election's next deadline, but at most a millisecond
+    /// away.
     pub(super) fn next_deadline(&self, now_ns: u64) -> u64 {
         self.election.next_deadline().min(now_ns + MILLISECOND_NS)
     }
 
     /// Receives the claims and packets that are waiting in the sockets. Takes one batch from each socket, or all packets if `all` is set.
-    /// The caller sets `all` after the loop has stood still.
+    /// The caller sets `all` after its loop has not run for a while.
     pub(super) fn hear(&mut self, now_ns: u64, all: bool) {
         let Failover { election, socket, inbox, peers, hearing, hears_others, hears_here, bind, .. } = self;
         hearing.look();
@@ -152,8 +154,8 @@ impl Failover {
     }
 }
 
-/// Whether a multicast line is sent from the address of `bind`. An egress recognises a peer's packets by their source address, which must
-/// be the address that the peer sends its claims from. This assumes that the peers are configured like this egress.
+/// Whether a multicast line is sent from the address of `bind`. An egress recognises a peer's packets by their source address. The peer
+/// must send its packets and its claims from the same address. This function assumes that the peers are configured like this egress.
 fn hears_peers(lines: &[&Line], bind: SocketAddr) -> bool {
     let is_of_line = |line: &&Line| line.from.is_some_and(|from| from.ip() == bind.ip());
     lines.iter().any(|line| line.to.ip().is_multicast() && is_of_line(line))

@@ -1,4 +1,5 @@
-//! Receives what the other egresses of the stream send: packets on the bridge's own multicast lines, and claims.
+//! Receives the packets that the other egresses (sending ends) of the stream send: their claims, and packets on the bridge's own multicast
+//! lines.
 
 use shmcast::hosting::fault;
 use shmcast::sys::datagrams::Inbox;
@@ -15,7 +16,8 @@ use crate::proto::wire::Downstream;
 use crate::socket::{self, RefusedSettings, Tuning};
 use crate::spec::{BridgeSpec, LineSpec, Profile};
 
-/// The most senders whose packets are opened at a time. An egress counts as two senders: one for its feed, and one for its claims.
+/// The greatest number of senders whose packets can be opened at a time. An egress counts as two senders: one for its feed, and one for its
+/// claims.
 const MOST_SENDERS: usize = 32;
 
 /// A line that this egress receives.
@@ -27,7 +29,7 @@ struct Ear {
     profile: Profile,
 }
 
-/// The lines that this egress receives, and the keys that open their packets.
+/// The lines that this egress receives, and the keys with which it opens their packets.
 pub(super) struct Hearing {
     lines: Vec<Ear>,
     /// Opens native packets, and claims if there are keys. `None` if all lines are plain.
@@ -114,7 +116,8 @@ impl Hearing {
         }
     }
 
-    /// Returns the claim in a datagram. Returns `None` if the datagram is no claim, or if claims must be sealed and this one is not.
+    /// Returns the claim in a datagram. Returns `None` if the datagram is no claim. Also returns `None` if claims must be sealed and this
+    /// one is not.
     pub(super) fn claim_in(&mut self, now_ns: u64, datagram: &[u8]) -> Option<Claim> {
         let mut out = [0; CONTROL_MAX_BYTES];
         let control = match is_control(datagram) {

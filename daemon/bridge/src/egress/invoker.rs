@@ -7,8 +7,8 @@ use super::{Egress, EgressOptions};
 use crate::BridgeError;
 use crate::spec::{BridgeSpec, WaitMode};
 
-/// An egress that runs on its caller's thread. The caller also publishes to the channel on this thread. A message leaves without waiting
-/// for another thread, and the publisher pays for the system call. Repairs still have a thread of their own.
+/// An egress that runs on its caller's thread, which also publishes to the channel. So a message is sent without a wait for another thread,
+/// but the publisher pays for the system call. Repairs still have a thread of their own.
 pub struct EgressInvoker {
     live: Live,
     egress: Egress,
@@ -16,7 +16,7 @@ pub struct EgressInvoker {
 }
 
 impl EgressInvoker {
-    /// Opens the egress as [`Egress::start`] does, and may block like it. Packets are sent only in [`invoke`](Self::invoke). The spec's
+    /// Opens the egress as [`Egress::start`] does, and may block as long. Packets are sent only in [`invoke`](Self::invoke). The spec's
     /// `wait` and `cpu` have no effect.
     ///
     /// # Errors
@@ -34,8 +34,8 @@ impl EgressInvoker {
     /// Sends at most 1024 events that are waiting in the ring, and the heartbeats that are due. Returns false if there is nothing more to
     /// do.
     ///
-    /// It waits in two cases only: while a socket's buffer is full or the share of the link is used up, and, after attaching, for up to 100
-    /// us at a time until it has caught up with the ring.
+    /// It waits in two cases only. First, while a socket's buffer is full or the share of the link is used up. Second, for up to 100 us at
+    /// a time, until it has sent the messages that were in the ring when it attached.
     #[inline]
     pub fn invoke(&mut self) -> bool {
         self.is_over = self.is_over || !self.live.turn();

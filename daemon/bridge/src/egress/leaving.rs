@@ -1,4 +1,5 @@
-//! The steps of an egress that was told to leave. Leaving does not end the session, and no packet announces it.
+//! The steps of an egress that was told to end in an orderly way (to leave). The session continues, and no packet announces that the egress
+//! leaves.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,7 +17,8 @@ impl Live {
         }
     }
 
-    /// Ends the sending of an egress that leaves, once it has sent all that was published before it was told to leave.
+    /// Ends the sending of an egress that leaves. This happens when it has sent all messages that were published before it was told to
+    /// leave.
     pub(super) fn look_at_rest(&mut self, has_found: bool) {
         if let Some(Leaving::Sends { until }) = self.leaving
             && (!has_found || self.outlet.sender.next() >= until)

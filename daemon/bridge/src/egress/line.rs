@@ -1,4 +1,4 @@
-//! One line of an egress: a socket, its destination, and whether it has room.
+//! One line of an egress. It has a socket, a destination, and a flag that says whether the socket has room.
 
 use shmcast::sys::datagrams::{self, Segments};
 use std::net::{SocketAddr, UdpSocket};
@@ -33,7 +33,7 @@ pub(super) struct Line {
     /// Whether the socket is connected to `to`, so that the kernel need not look up the route for each
     /// datagram.
     pub(super) is_connected: bool,
-    /// Whether the socket's buffer was full lately. The bridge does not wait for this line until the buffer has room again.
+    /// Whether the socket's buffer was full lately. The bridge sends nothing more on this line until the buffer has room again.
     pub(super) is_paused: bool,
     /// Whether consecutive packets of equal length are sent in one call.
     pub(super) segments: Segments,
@@ -101,8 +101,8 @@ impl Line {
     }
 }
 
-/// Returns the link over which the packets are sent. This is the link that the spec gives, or else the slowest of the interfaces that
-/// report their speed.
+/// Returns the link over which the packets are sent. If the spec gives no link, returns the slowest of the interfaces that report their
+/// speed.
 pub(super) fn link_of(spec: &BridgeSpec, lines: &[Line]) -> Option<Link> {
     match spec.link {
         LinkSpeed::Of(link) => Some(link),

@@ -11,13 +11,14 @@ use crate::socket::{self, RefusedSettings, Tuning};
 use crate::spec::{BridgeSpec, SendSpec};
 use crate::thread::Clock;
 
-/// Bytes of the receive buffer. If it is full, packets are lost. That does no harm: one packet of a session is enough to learn its term.
+/// Bytes of the receive buffer. If the buffer is full, packets are lost. This does no harm, because one packet of a session is enough to
+/// learn the session's term.
 const BUFFER_BYTES: usize = 1 << 18;
 
 /// Listens on the bridge's multicast lines for `listen_ms`. Returns the highest term, up to `most`, of the sessions with this bridge's tag.
 ///
-/// Returns at once if there is no such line. A line that cannot be opened is noted as a refusal. On native lines, packets count only if
-/// they can be opened.
+/// Returns at once if there is no such line. If a line cannot be opened, notes the failure in the list of refusals. On native lines, only
+/// packets that can be opened count.
 pub(super) fn heard_term(
     spec: &BridgeSpec,
     send: &SendSpec,

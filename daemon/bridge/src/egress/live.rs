@@ -19,31 +19,30 @@ use crate::status::Phase;
 use crate::thread::{Idle, SHOW_EVERY_NS};
 use crate::waiting::Choice;
 
-/// The most events that one turn of the loop takes from the ring.
+/// The limit for the events that one turn of the loop takes from the ring.
 const EVENTS_PER_TURN: usize = 1_024;
 /// The longest time for which a sleeping thread does not check the stop flag.
 pub(super) const LOOK_UP: Duration = Duration::from_millis(20);
-/// The interval at which an idle thread that no daemon wakes checks whether the channel was removed, in nanoseconds. Polls of an empty ring
-/// do not show that.
+/// An idle thread that no daemon wakes checks at this interval whether the channel was removed, in nanoseconds. Polls of an empty ring do
+/// not show a removal.
 const LOOK_EVERY_NS: u64 = 5_000_000;
-/// After this silence a thread sleeps until the daemon wakes it. Before that, the thread itself chooses how long it sleeps: it knows when
-/// the next message is expected, and the daemon does not.
+/// After a silence of this length, a thread sleeps until the daemon wakes it. Before that, the thread chooses by itself how long it sleeps,
+/// because only the thread knows when the next message is expected.
 const PARK_AFTER_NS: u64 = 20_000_000;
 /// Pause between two attempts to attach to a channel that went away.
 const RETRY_NS: u64 = 20_000_000;
 
 /// The rate limit while the loop catches up with a ring, in bytes a second: 2 Gbit/s. Receivers and repairs can keep up with this rate.
 const CATCH_UP: Rate = Rate { per_second: 250_000_000, burst: 1 << 20 };
-/// Events taken from the ring in one turn while the loop catches up.
+/// The number of events that one turn of the loop takes from the ring while the loop catches up.
 const EVENTS_PER_STEP: usize = 64;
-/// The time for which the loop sleeps while it catches up and [`CATCH_UP`] permits no packet yet.
+/// The time for which the loop sleeps while it catches up and the limit [`CATCH_UP`] permits no packet yet.
 const STEP: Duration = Duration::from_micros(100);
-/// The longest time for which the rate is limited, in nanoseconds. Without this end, the loop would never catch up with a feed that is
-/// faster than the limit.
+/// The longest time for which the rate is limited, in nanoseconds. Without this end, the loop would never catch up if the feed is faster
+/// than the limit.
 const CATCH_UP_NS: u64 = 10_000_000_000;
 
-/// Limits the rate of the messages that already wait in the ring when the bridge attaches, so that they do
-/// not leave in one burst.
+/// Limits the rate of the messages that wait in the ring when the bridge attaches. Without the limit, they would all be sent in one burst.
 #[derive(Debug)]
 pub(super) struct CatchUp {
     bucket: TokenBucket,
@@ -59,7 +58,7 @@ impl CatchUp {
 /// The work of an egress that was told to leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Leaving {
-    /// The egress sends the messages that were published before it was told to leave.
+    /// The egress was told to leave. It still sends the messages that were published before that.
     Sends { until: u64 },
     /// The egress has served repairs since this time.
     Serves { since_ns: u64 },
@@ -77,14 +76,14 @@ pub(super) struct Live {
     pub(super) ends_with_channel: bool,
     /// `None` until the egress was told to leave.
     pub(super) leaving: Option<Leaving>,
-    /// The time for which an egress that leaves serves repairs, in nanoseconds.
+    /// The time for which an egress still serves repairs after it was told to leave, in nanoseconds.
     pub(super) linger_ns: u64,
     pub(super) idle: Idle,
     pub(super) retry_ns: u64,
     pub(super) gate_wait: GateWait,
     pub(super) looked_ns: u64,
     pub(super) shown_ns: u64,
-    /// `Some` until the loop has reached the ring's end once, or [`CATCH_UP_NS`] have passed.
+    /// The limit of the rate. It is `Some` until the loop has reached the ring's end once, or [`CATCH_UP_NS`] have passed.
     pub(super) catch_up: Option<CatchUp>,
     /// The election among the egresses of the stream; `None` if there are no other egresses.
     pub(super) failover: Option<Failover>,
@@ -123,7 +122,7 @@ impl Live {
         while self.turn() {}
     }
 
-    /// Sends what is waiting in the ring, or waits if there was nothing. Returns false if there is nothing more to do.
+    /// Sends the messages that wait in the ring. If there are none, waits. Returns false if there is nothing more to do.
     pub(super) fn turn(&mut self) -> bool {
         let result = match self.outlet.shared.stop.load(Ordering::Relaxed) {
             true => Ok(false),

@@ -5,8 +5,8 @@
 //! The publisher waits for neither thread. If the publisher overwrites messages before the bridge has read them, the bridge counts these
 //! messages as missed, and receivers get an exact gap.
 //!
-//! After the start, the loop of the first thread makes only the system calls that send, sleep or yield. On native lines, each pulse needs
-//! one more call, which asks for the clock's error.
+//! After the start, the loop of the first thread makes only the system calls that send, sleep or yield. On native lines, each pulse (a
+//! packet with the sender's state) needs one more call, which asks for the clock's error.
 
 use shmcast::sys::slice;
 use shmcast::{ChannelError, History, Subscriber, SubscriberBuilder, Wait};
@@ -49,7 +49,7 @@ use live::Live;
 use opening::{Opened, ServerSockets};
 use outlet::Outlet;
 
-/// The factor by which the time slice of a sending thread that polls and yields is shorter than the time slice of its publisher. If both
+/// The factor by which the time slice of a sending thread is shorter than that of its publisher, if the thread polls and yields. If both
 /// share a CPU, the shorter slice makes each yield of the publisher switch to the sending thread. With equal slices, every second message
 /// might wait for the publisher's next yield. The price: a yield of the publisher takes one poll longer.
 const SHORTER: u32 = 2;
@@ -59,16 +59,16 @@ const SHORTER: u32 = 2;
 pub struct EgressOptions {
     /// The capture that every sent packet is copied to.
     pub tap: Option<Tap>,
-    /// Whether the bridge stops after the channel is closed and the end of the session was repeated. Otherwise the bridge waits for the
-    /// next publisher.
+    /// Whether the bridge stops after the channel is closed and the end of the session was repeated. If not, the bridge waits for the next
+    /// publisher.
     pub ends_with_channel: bool,
-    /// Whether everything in the channel is new, because the channel appeared while the bridge waited for it. A bridge without a state to
-    /// resume then begins with the oldest message, regardless of `from`.
+    /// Whether everything in the channel is new, because the channel appeared while the bridge waited for it. A bridge that resumes no
+    /// earlier state then begins with the oldest message, whatever `from` says.
     pub is_channel_new: bool,
     /// The list in which the bridge notes the sessions that begin on this host.
     pub origins: Origins,
-    /// The progress of an earlier egress, which this one replaces. If the channel is still the same, this egress continues there, regardless of
-    /// `from`.
+    /// The progress of an earlier egress, which this one replaces. If the channel is still the same, this egress continues there, whatever
+    /// `from` says.
     pub after: Option<Stopped>,
 }
 
@@ -207,15 +207,15 @@ impl Egress {
         self.shared.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Stops the egress and returns where it stopped, so that another one can replace it.
+    /// Stops the egress. Returns the place where it stopped, so that another egress can continue there.
     pub fn into_stopped(mut self) -> Stopped {
         self.stop();
         self.join();
         self.shared.stopped()
     }
 
-    /// Tells the egress to leave. It sends the messages that are in the ring by now, serves repairs for the time that the spec gives, and
-    /// then stops. If it shares the stream with other egresses, it leaves the sending to them at once.
+    /// Tells the egress to leave. It sends the messages that are in the ring at this moment, serves repairs for the time that the spec
+    /// gives, and then stops. If other egresses send the same stream, it lets one of them send at once.
     ///
     /// Leaving does not end the session, and no packet announces it: the channel's publisher may continue, and another bridge may send the
     /// session.

@@ -1,4 +1,5 @@
-//! The part of the sending thread that only native lines need: the marks and times of messages, pulses, and the key that seals.
+//! The part of the sending thread that only native lines need: the marks and times of messages, the key for seals, and pulses (packets that
+//! report the sender's state).
 
 use shmcast::sys::datagrams;
 use shmcast::{Clock, Message, StreamId};
@@ -21,8 +22,8 @@ use crate::spec::{BridgeSpec, Profile, SendSpec};
 use crate::thread::wall_ns;
 use crate::times::{Moment, own_error_ns};
 
-/// Splits the lines of an egress into its two feeds. Leases get the first feed as well. The second feed has the lines of the other profile,
-/// if there are any.
+/// Splits the lines of an egress into its two feeds. Leases belong to the first feed as well. The second feed has the lines of the other
+/// profile, if there are any.
 pub(super) fn split_lines(spec: &BridgeSpec, lines: Vec<Line>) -> (Profile, Vec<Line>, Vec<Line>) {
     let serves = spec.send.as_ref().is_some_and(|send| send.repair.is_some());
     let first = match spec.lines.first().filter(|_| !serves) {
@@ -73,7 +74,8 @@ pub(super) struct NativeState {
     keys: Arc<Keys>,
     seen: KeysSeen,
     moment: Option<Moment>,
-    /// The fields of pulses that rarely change: the ring's identity, and the claim, rank and role of this egress.
+    /// The fields of pulses (packets that report the sender's state) that rarely change: the ring's identity, and the claim, rank and role
+    /// of this egress.
     state: Pulse,
 }
 
@@ -98,7 +100,8 @@ impl NativeState {
         self.moment = clock.map(Moment::now);
     }
 
-    /// Returns the key that seals from now on if it has changed. The inner `None` means that packets are no longer sealed.
+    /// Returns the key with which packets are sealed from now on, if it has changed. The inner `None` means that packets are no longer
+    /// sealed.
     pub(super) fn new_key(&mut self) -> Option<Option<GroupKey>> {
         let ring = self.seen.changed(&self.keys)?;
         Some(ring.and_then(|ring| ring.sealing(wall_ns()).copied()))
@@ -111,8 +114,8 @@ impl NativeState {
         Meta { tag: message.tag, key: message.key, time_ns }
     }
 
-    /// Returns the state that pulses report. The sender adds its own fields. This reads the clock, and asks the kernel for the clock's
-    /// error.
+    /// Returns the state that pulses (packets about the sender) report. The sender adds its own fields. This reads the clock, and asks the
+    /// kernel for the clock's error.
     pub(super) fn pulse(&self, shared: &Sending) -> Pulse {
         let (wall_ns, clock_error_ns) = (wall_ns(), own_error_ns());
         let group = u16::try_from(shared.group.load(Ordering::Relaxed)).unwrap_or(u16::MAX);

@@ -134,8 +134,8 @@ pub(super) fn open_state(send: &SendSpec) -> Result<(Option<StateFile>, Option<P
     Ok((Some(file), said))
 }
 
-/// Returns the session to send. This is the session of the state file, if this egress continues where that bridge stopped. Otherwise it is
-/// the channel's own session, or a new one.
+/// Returns the session to send. If this egress continues where an earlier bridge stopped, this is the session of the state file. Otherwise
+/// it is the channel's own session, or a new one.
 pub(super) fn session_to_send(
     spec: &BridgeSpec,
     subscriber: &Subscriber,
@@ -155,11 +155,12 @@ pub(super) fn session_to_send(
     }
 }
 
-/// Attaches to the channel, where possible at the sequence at which an earlier bridge stopped. Messages that the ring no longer holds are
-/// lost, and counted.
+/// Attaches to the channel, if possible at the sequence at which an earlier bridge stopped. Messages that the ring no longer holds are
+/// counted as lost.
 ///
-/// `said` is that bridge's progress. This bridge continues there if it resumes or replaces that bridge, and if that bridge sent the same
-/// ring, or the same session of another host. Otherwise it begins where the spec says, or with the oldest message of a new channel.
+/// `said` is the progress of that earlier bridge. This bridge continues there if two conditions hold. First, it resumes or replaces that
+/// bridge. Second, that bridge sent the same ring, or the same session of another host. Otherwise this bridge begins where the spec says,
+/// or with the oldest message of a new channel.
 pub(super) fn attach_where_it_was(
     spec: &BridgeSpec,
     (from, is_new, goes_on): (StartAt, bool, bool),
@@ -189,7 +190,7 @@ pub(super) fn attach_where_it_was(
     Ok((subscriber, parks, None))
 }
 
-/// Returns the term in the state file, if its session has this bridge's tag.
+/// Returns the term in the state file. Returns `None` if the session in the file does not have this bridge's tag.
 pub(super) fn own_term(spec: &BridgeSpec, said: Option<Progress>) -> Option<u64> {
     said.filter(|said| said.session.tag() == tag_bytes(spec)).and_then(|said| said.session.epoch())
 }
@@ -207,8 +208,8 @@ pub(super) fn check_sizes(spec: &BridgeSpec, subscriber: &Subscriber) -> Result<
 /// Returns the session under which the channel is sent.
 ///
 /// - A channel that a bridge received keeps its session, unless the spec names one. So hosts farther away see the same stream.
-/// - Any other channel has a session of its own, whose term [`Terms`] chooses. `heard` returns the highest term of other senders on the
-///   lines, up to its argument.
+/// - Any other channel has a session of its own, whose term [`Terms`] chooses. `heard` returns the highest term of the sessions of other
+///   senders, but at most its argument.
 ///
 /// A publisher that takes over the channel continues its session. A channel that is replaced begins another session.
 pub(super) fn session_of(

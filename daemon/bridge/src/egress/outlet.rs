@@ -24,10 +24,10 @@ use crate::thread::{Clock, wall_ns};
 
 /// The last part of a wait for the share of the link, in nanoseconds. The thread spins for this part.
 const SPIN_NS: u64 = 50_000;
-/// The longest time for which a thread that waits for the share of the link does not check the stop flag.
+/// A thread that waits for the share of the link checks the stop flag at least this often. The unit is nanoseconds.
 const LONGEST_WAIT: Duration = Duration::from_millis(20);
 
-/// The lines of the other profile and their sender. Only an egress that sends both profiles has them.
+/// An egress may send two profiles: plain and native. This field has the lines of the second profile and their sender.
 pub(super) struct Second {
     pub(super) sender: Sender,
     pub(super) lines: Vec<Line>,
@@ -45,7 +45,7 @@ pub(super) struct Outlet {
     pub(super) counters: SendCounters,
     /// Limits live packets to their share of the link. `None` if the link's speed is not known.
     pub(super) pacer: Option<Pacer>,
-    /// Whether the spec names the session. If so, the session stays the same when the channel gets another one.
+    /// Whether the spec names the session. If so, the session stays the same when the ring is replaced.
     pub(super) keeps_session: bool,
     /// Whether the session has ended. If a later message arrives, the session continues.
     pub(super) is_over: bool,
@@ -243,7 +243,7 @@ impl Outlet {
         }
     }
 
-    /// Sends the pulse that is due while messages flow. Only native lines have such pulses.
+    /// If a pulse is due, sends it. A pulse is a packet with the sender's state, which native lines also send while messages flow.
     pub(super) fn send_pulse(&mut self, now_ns: u64) {
         if self.native.is_some() {
             self.send_idle(now_ns);
@@ -369,14 +369,15 @@ fn charge<'a>(
     shared.live_bytes.store(shared.live_bytes.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
 }
 
-/// Returns the most copies of a packet that are sent from one address, and so over one link.
+/// Returns the number of copies of a packet that are sent from one address. All of these use one link. If addresses differ in this number,
+/// returns the largest.
 fn copies(lines: &[Line]) -> u64 {
     let by = |line: &Line| line.from.map(|from| from.ip());
     lines.iter().map(|line| lines.iter().filter(|other| by(other) == by(line)).count()).max().unwrap_or(0)
         as u64
 }
 
-/// Writes the heartbeat, end or pulse that is due to `out`. Returns its size, or `None` if nothing is due.
+/// Writes the heartbeat, end or pulse that is due to `out`, and returns its size. Returns `None` if nothing is due.
 fn poll_idle(
     sender: &mut Sender,
     (native, shared): (Option<&NativeState>, &Sending),
@@ -436,8 +437,8 @@ mod tests {
         Line { segments: Segments::Off, ..Line::to(to, None, socket, true) }
     }
 
-    /// The paused line is a Unix socket, because its queue is short and can be filled. A send on it waits like a send through a paused
-    /// network card.
+    /// The paused line of this test is a Unix socket, because its queue is short and easy to fill. A send on it waits as a send through a
+    /// paused network card does.
     #[test]
     fn a_paused_line_is_waited_for_once_and_another_goes_on() {
         let (paused, drain) = UnixDatagram::pair().unwrap();

@@ -15,11 +15,12 @@ use crate::spec::WaitMode;
 const HEAR_EVERY_NS: u64 = MILLISECOND_NS / 2;
 /// Longest pause of a standby.
 const REST_NS: u64 = 500 * MICROSECOND_NS;
-/// The most events of the ring that a standby skips in one turn.
+/// The limit for the events of the ring that a standby skips in one turn.
 const SKIP: usize = 4_096;
 
 impl Live {
-    /// Receives the peers' claims and packets, and takes over or yields if that is due. Returns whether this egress sends.
+    /// Receives the peers' claims and packets. If a takeover is due, takes over from a peer, or yields to it. Returns whether this egress
+    /// sends.
     pub(super) fn elect(&mut self) -> Result<bool, String> {
         let now_ns = self.outlet.clock.now_ns();
         let Some(failover) = &mut self.failover else { return Ok(true) };
@@ -58,7 +59,7 @@ impl Live {
         Ok(election.role() == Role::Active)
     }
 
-    /// Begins to send at `from`. `None` means that no peer has sent anything: then it begins where it began to read the ring.
+    /// Begins to send at `from`. If `from` is `None`, no peer has sent anything. Then this egress begins where it began to read the ring.
     #[cold]
     fn take_over(&mut self, now_ns: u64, session: Session, from: Option<u64>) -> Result<(), String> {
         let (Some(subscriber), Some(failover)) = (&mut self.subscriber, &self.failover) else {

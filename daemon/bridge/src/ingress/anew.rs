@@ -1,4 +1,4 @@
-//! Reopens lines whose interface was replaced or that receive nothing, and the group of repairs for all receivers.
+//! Reopens lines whose interface was replaced or that receive nothing, and the multicast group on which repairs arrive.
 
 use super::merging::Merging;
 use super::port::{Port, Role};
@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// Starts the thread that watches the interfaces of the lines. Starts none if there is no line to watch.
+/// Starts the thread that watches the interfaces of the lines, if there is a line to watch.
 pub(super) fn watch(
     spec: &BridgeSpec,
     receive: &ReceiveSpec,

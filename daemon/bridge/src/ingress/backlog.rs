@@ -8,7 +8,7 @@ use crate::proto::wire::Meta;
 
 /// Bytes of one chunk of the backlog.
 const CHUNK_BYTES: usize = 1 << 20;
-/// The most bytes that the backlog holds. Messages beyond that are dropped, and readers see them as a gap.
+/// The limit for the bytes in the backlog. Further messages are dropped, and readers see them as a gap.
 const MAX_BYTES: usize = 64 << 20;
 
 const MESSAGE: u8 = 0;
@@ -30,7 +30,7 @@ impl Backlog {
         self.chunks.is_empty()
     }
 
-    /// Appends a copy of the delivery. A message is dropped if there is no room for it.
+    /// Appends a copy of the delivery. If there is no room for a message, drops it.
     pub(super) fn push(&mut self, delivery: &Delivery<'_>) {
         match *delivery {
             Delivery::Message { sequence, data, meta } if self.bytes + data.len() < MAX_BYTES => {

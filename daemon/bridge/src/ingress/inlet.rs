@@ -148,7 +148,8 @@ impl Inlet {
         self.local.publisher.as_ref().map_or(self.counters.host.next_sequence, Publisher::next_sequence)
     }
 
-    /// Promotes the channel to one of this host. The channel stays open for its next publisher.
+    /// Makes the channel one of this host, so that a local program can publish on it (a promotion). The channel stays open for this next
+    /// publisher.
     #[cold]
     pub(super) fn promote(
         &mut self,

@@ -8,8 +8,8 @@
 //! - Requests are sent from a socket of their own, so that no other program receives the answers to the requests.
 //! - A unicast feed has one more socket, so that live packets are not mistaken for repairs.
 //!
-//! After the start, the loop of the first thread makes only the system calls of the sockets and of its waits, with two exceptions. It makes
-//! others at the beginning and the end of a session. On native lines, it makes one call each 10 ms, which asks for the clock's error.
+//! After the start, the loop of the first thread usually makes only the system calls of the sockets and of its waits. It makes others at
+//! the beginning and the end of a session. On native lines, it makes one call each 10 ms, which asks for the clock's error.
 
 use shmcast::PublisherBuilder;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ use stale::Stale;
 /// Options that the bridge's owner sets. They are not part of the spec.
 #[derive(Debug, Default)]
 pub struct IngressOptions {
-    /// The capture that every sent and received packet is copied to.
+    /// The capture to which every sent and received packet is copied.
     pub tap: Option<Tap>,
     /// The sessions that began on this host. The ingress does not receive these sessions.
     pub origins: Origins,
@@ -73,7 +73,7 @@ struct IngressState {
     counters: Board<ReceiveCounters>,
     recovery: SharedHistogram,
     to_ring: SharedHistogram,
-    /// Lines that were opened anew, and groups that were joined again.
+    /// The number of lines that were opened again, and of groups that were joined again.
     renewal: Renewal,
 }
 
@@ -189,7 +189,7 @@ impl Ingress {
         self.keys.reload(spec)
     }
 
-    /// Returns a handle that can promote the channel to one of this host.
+    /// Returns a handle that can promote the channel. A promoted channel belongs to this host, and a local program can publish on it.
     pub fn promoter(&self) -> Promoter {
         Promoter(self.shared.clone())
     }
@@ -216,7 +216,7 @@ impl Ingress {
         &self.shared.life
     }
 
-    /// Returns the problem that another feed arrives on the bridge's lines. The bridge runs nevertheless.
+    /// Returns the problem that another feed arrives on the bridge's lines, if it does. The bridge runs nevertheless.
     pub fn trouble(&self) -> Option<String> {
         let stranger = self.life().stranger()?;
         let said = format!("another feed, session {stranger}, comes on the same lines and is not taken");
@@ -241,8 +241,8 @@ impl Ingress {
         self.shared.recovery.read()
     }
 
-    /// Returns the times from the kernel's time stamp on a live datagram to its messages in the ring. Only one in 16 of the datagrams that
-    /// arrive alone is measured.
+    /// Returns the times from the kernel's time stamp on a live datagram until its messages are in the ring. Only one in 16 of the
+    /// datagrams that arrive alone is measured.
     pub fn receive_to_ring(&self) -> Histogram {
         self.shared.to_ring.read()
     }
@@ -282,8 +282,8 @@ impl IngressInvoker {
     /// Takes at most one batch of datagrams from each socket, publishes their messages, and does what is due. Returns false if there is
     /// nothing more to do.
     ///
-    /// It waits only when the ingress ends: up to half a second until the servers confirm that the leases are returned, and for the channel
-    /// if it is being opened.
+    /// It waits in one case only: when the ingress ends. It then waits up to half a second until the servers confirm that the leases are
+    /// returned. If the channel is just being opened, it waits for that as well.
     #[inline]
     pub fn invoke(&mut self) -> bool {
         self.is_over = self.is_over || !self.receiving.turn();

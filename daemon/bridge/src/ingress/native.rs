@@ -73,8 +73,8 @@ impl NativeReceiving {
         }
     }
 
-    /// Unpacks the control datagram of a server into `out`, and returns its size. Returns `None` if the packet cannot be opened or has no
-    /// valid control datagram.
+    /// Copies the control datagram of a server out of its packet into `out`, and returns its size. Returns `None` if the packet cannot be
+    /// opened or has no valid control datagram.
     pub(super) fn control(
         &mut self,
         now_ns: u64,
@@ -111,7 +111,7 @@ pub(super) fn is_control(datagram: &[u8]) -> bool {
     Container::parse(datagram).is_ok_and(|(container, _)| matches!(container.kind, Kind::Control(_)))
 }
 
-/// Passes a packet of the feed to `receiver`. The packet is native or plain, and came from a line or a server.
+/// Passes a packet of the feed to `receiver`. The packet may be native or plain. It came from a line or a server.
 pub(super) fn take(
     native: Option<&mut NativeReceiving>,
     now_ns: u64,
@@ -125,7 +125,7 @@ pub(super) fn take(
     }
 }
 
-/// Returns the packet that contains a control datagram. On plain lines this is the datagram itself.
+/// Returns the packet that contains a control datagram. On plain lines, the packet is the datagram itself.
 pub(super) fn packet_of<'a>(native: Option<&'a mut NativeReceiving>, control: &'a [u8]) -> &'a [u8] {
     match native {
         Some(native) => native.wrap(control).unwrap_or(&[]),

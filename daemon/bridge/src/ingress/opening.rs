@@ -63,8 +63,8 @@ pub(super) fn repair_line(spec: &BridgeSpec, receive: &ReceiveSpec) -> Option<Li
     receive.repair_group.map(|group| LineSpec { interface, ..LineSpec::to(group) })
 }
 
-/// Makes a source lock for each line of the spec. Returns none if every packet must be sealed and the operator lists no sources: a seal
-/// proves more than a source address.
+/// Makes a source lock for each line of the spec. A source lock accepts packets only from one sender. Makes no locks if every packet must
+/// be sealed and the operator lists no sources, because a seal proves more than a source address.
 pub(super) fn locks_of(spec: &BridgeSpec, receive: &ReceiveSpec, is_native: bool) -> Vec<SourceLock> {
     if is_native && !spec.takes_open() && receive.sources.is_empty() {
         return Vec::new();
@@ -73,8 +73,8 @@ pub(super) fn locks_of(spec: &BridgeSpec, receive: &ReceiveSpec, is_native: bool
     spec.lines.iter().map(|_| SourceLock::new(sources.clone())).collect()
 }
 
-/// Returns 48 bits that identify this receiver and stay the same after a restart. They are a hash of the host, the channel's directory and
-/// name, and the bridge's name.
+/// Returns 48 bits that identify this receiver, and that stay the same after a restart. They are a hash of the host, the channel's
+/// directory and name, and the bridge's name.
 pub(super) fn receiver_id(spec: &BridgeSpec, channel: &PublisherBuilder) -> Result<u64, BridgeError> {
     let host = match std::fs::read("/etc/machine-id") {
         Ok(id) if !id.is_empty() => id,

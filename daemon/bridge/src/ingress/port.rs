@@ -72,8 +72,8 @@ impl Port {
         }
     }
 
-    /// Counts the packets that the last receive returned, and switches merging on if they were many. Call this after their messages have
-    /// been published.
+    /// Counts the packets that the last receive returned. If there were many, switches merging on. Call this after their messages have been
+    /// published.
     #[inline]
     pub(super) fn note_batch(&mut self) {
         let together = self.inbox.together();
@@ -82,7 +82,7 @@ impl Port {
         }
     }
 
-    /// Ends a window of merging, and switches merging off if there have been few packets for long.
+    /// Ends a window of merging. If few packets have arrived together for a long time, switches merging off.
     pub(super) fn end_window(&mut self) {
         if self.merging.end_window() {
             self.merge(false);
@@ -108,8 +108,8 @@ impl Port {
         sent.refused
     }
 
-    /// Returns the line whose counters include this socket's drops. This is the socket's own line, or for a unicast feed the line after the
-    /// `lines` of the spec.
+    /// Returns the index of the line whose counters include this socket's drops. For the socket of a line it is that line. For the socket
+    /// of a unicast feed it is the number after the spec's `lines`.
     pub(super) fn line_or(&self, lines: usize) -> Option<usize> {
         match self.role {
             Role::Line(line) => Some(line),
@@ -143,7 +143,7 @@ pub(super) fn note_datagram(counters: &mut ReceiveCounters, line: usize, datagra
     line.truncated += u64::from(datagram.is_truncated);
 }
 
-/// If messages are missing before a datagram of a line, checks whether our own socket dropped them, and counts its drops.
+/// Called if messages are missing before a datagram of a line. Checks whether our own socket dropped them, and counts the socket's drops.
 #[inline]
 pub(super) fn explain_a_loss(
     head: &Head,
@@ -162,8 +162,8 @@ pub(super) fn explain_a_loss(
 /// Records how long the datagrams of a batch took from the kernel to the ring. Call this when the batch is in the ring. Datagrams that the
 /// kernel received before `since_ns` are left out.
 ///
-/// The clock is the one of the kernel's time stamps. It is read once for the batch, so a measured time is too long by at most the time that
-/// the batch took.
+/// Kernel and bridge use the same clock for this. The clock is read once for the batch, so a measured time is too long by at most the time
+/// that the batch took.
 #[inline]
 pub(super) fn record_to_ring(inbox: &Inbox, since_ns: u64, to_ring: &mut Histogram) {
     let mut in_ring_ns = None;

@@ -1,4 +1,5 @@
-//! Promotes the channel of an ingress to one of this host, and ends the ingress.
+//! Promotes the channel of an ingress, and ends the ingress. A promoted channel belongs to this host, and a local program can publish on
+//! it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};

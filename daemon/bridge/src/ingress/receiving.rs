@@ -32,8 +32,8 @@ use crate::waiting::Choice;
 
 /// The longest time for which a sleeping thread does not check the stop flag, in nanoseconds.
 const LOOK_UP_NS: u64 = 20 * MILLISECOND_NS;
-/// The number of idle turns of the loop between two yields. During these turns the loop finds a datagram that is about to arrive. A turn
-/// that found datagrams yields at once, so that a reader on the same CPU can run.
+/// The number of idle turns of the loop between two yields. In these turns, the loop may find a datagram that has just arrived. After a
+/// turn that found datagrams, the loop yields at once, so that a reader on the same CPU can run.
 const TURNS_PER_YIELD: u32 = 32;
 /// The number of idle turns after which the loop checks whether work is due.
 const TURNS_PER_LOOK: u32 = 8;
@@ -41,9 +41,9 @@ const TURNS_PER_LOOK: u32 = 8;
 const TURNS_PER_ANSWER: u32 = 16;
 /// The longest time for which a stopping bridge waits until the servers confirm that its leases are returned.
 const LEAVE_NS: u64 = SECOND_NS / 2;
-/// The counters are shown this many times for each time that the histograms are shown, because histograms are long.
+/// The counters are updated this many times for each update of the histograms, because histograms are long.
 const SHOWS_PER_HISTOGRAM: u64 = 10;
-/// The result of looking into the sockets in one turn of the loop.
+/// What one turn of the loop found in the sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Found {
     Nothing,
@@ -61,7 +61,7 @@ pub(super) struct Receiving {
     pub(super) lines: usize,
     pub(super) receiver: Receiver,
     pub(super) inlet: Inlet,
-    /// One lock for each line of the spec. Empty if seals make locks unnecessary.
+    /// One source lock for each line of the spec. Empty if seals make source locks unnecessary.
     pub(super) locks: Vec<SourceLock>,
     /// The state of native lines; `None` if the lines are plain.
     pub(super) native: Option<NativeReceiving>,
@@ -74,16 +74,17 @@ pub(super) struct Receiving {
     /// The last session of another feed that was reported.
     pub(super) stranger: Option<Session>,
     pub(super) to_ring: Histogram,
-    /// When the thread began, in nanoseconds since 1970. The histogram `to_ring` leaves out datagrams that arrived earlier.
+    /// The time at which the thread began, in nanoseconds since 1970. The histogram `to_ring` leaves out datagrams that arrived earlier.
     pub(super) since_ns: u64,
     pub(super) tap: Option<Tap>,
     pub(super) clock: Clock,
     pub(super) awake: Awake,
-    /// The time in which the receiver had stood still when all leases were last renewed because of that, in nanoseconds.
+    /// All leases were last renewed because the receiver had not run for a while. This is the total time for which it had not run up to
+    /// that moment, in nanoseconds.
     pub(super) left_out_ns: u64,
     pub(super) shared: Arc<IngressState>,
     pub(super) turns: u32,
-    /// The tag of the spec, for the session of a channel that is promoted.
+    /// The tag that the spec gives to the session of a promoted channel.
     pub(super) tag: String,
     /// Whether the last turn found datagrams.
     pub(super) has_found: bool,
@@ -96,7 +97,7 @@ impl Receiving {
         while self.turn() {}
     }
 
-    /// Takes the datagrams that have arrived, does what is due, and waits if probably no more datagrams are waiting. Returns false if there
+    /// Takes the datagrams that have arrived, does the work that is due, and waits if more datagrams are unlikely. Returns false if there
     /// is nothing more to do.
     pub(super) fn turn(&mut self) -> bool {
         if self.shared.stop.load(Ordering::Relaxed) || self.inlet.local.error.is_some() {
@@ -288,8 +289,8 @@ impl Receiving {
         self.inlet.counters.host.sends_refused += port.send(to, packet, self.tap.as_ref());
     }
 
-    /// Renews early the leases of servers that left a request unanswered, because such a server may have restarted and lost them. Renews
-    /// all leases after this host stood still for a second, because all of them may have expired.
+    /// Renews leases early in two cases. A server that left a request unanswered may have restarted and lost its leases. And if this host
+    /// did not run for a second, all leases may have expired.
     fn doubt_leases(&mut self, now_ns: u64) {
         if self.awake.left_out_ns() - self.left_out_ns >= SECOND_NS {
             self.left_out_ns = self.awake.left_out_ns();
@@ -343,7 +344,7 @@ impl Receiving {
         }
     }
 
-    /// Returns the leases, and waits up to [`LEAVE_NS`] for the answers. A lease whose return gets no answer expires by itself.
+    /// Returns the leases, and waits up to [`LEAVE_NS`] for the answers. If a server does not answer, its lease expires by itself.
     pub(super) fn leave(&mut self) {
         let mut now_ns = self.awake.at(self.clock.now_ns());
         let until_ns = now_ns + LEAVE_NS;

@@ -1,4 +1,4 @@
-//! Informs servers that some sender still sends an older session of the channel.
+//! Tells servers that a sender still sends an older session of the channel.
 
 use crate::proto::SECOND_NS;
 use crate::proto::control::{CONTROL_MAX_BYTES, ControlDatagram};
@@ -10,7 +10,7 @@ const EVERY_NS: u64 = SECOND_NS;
 /// The notices that were sent so far.
 #[derive(Debug, Default)]
 pub(super) struct Stale {
-    /// The number of packets of older sessions that the notices have covered.
+    /// The number of packets of older sessions that were already reported to servers.
     told: u64,
     told_ns: u64,
 }

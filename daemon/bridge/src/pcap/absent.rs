@@ -93,7 +93,7 @@ impl CaptureFile {
 pub struct PacketFile<W: Write>(Infallible, PhantomData<W>);
 
 impl<W: Write> PacketFile<W> {
-    /// Refuses to write.
+    /// Always refuses to write, because captures are not built in.
     ///
     /// # Errors
     /// An error that contains [`CaptureError`].

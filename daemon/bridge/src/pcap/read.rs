@@ -8,16 +8,16 @@ use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The first size of the read buffer, and the most bytes that one packet may take.
+/// The first size of the read buffer. It is also the greatest number of bytes that one packet may take.
 const BUFFER_BYTES: usize = 256 << 10;
 const MAX_BLOCK_BYTES: usize = 16 << 20;
-/// Bytes of an empty pcapng block: its type, and its length twice.
+/// The number of bytes of an empty pcapng block, which has its type, and its length twice.
 const MIN_BLOCK_BYTES: u32 = 12;
 /// The type of a section header. It is the same in both byte orders.
 const SECTION_HEADER: [u8; 4] = [0x0A, 0x0D, 0x0D, 0x0A];
 /// The type of the packet block that tools wrote until about 2010.
 const OLD_PACKET: u32 = 2;
-/// Bytes of the header of a pcap file. The first fields of a section header have the same size.
+/// The number of bytes of the header of a pcap file. The first fields of a section header have the same size.
 const HEADER_BYTES: usize = 24;
 /// The link type of an interface that was not described. No link type has this number.
 const NO_LINK_TYPE: i32 = -1;
@@ -83,7 +83,7 @@ pub struct Capture<'a> {
     protocols: Protocols,
 }
 
-/// The state that a [`Capture`] shares with the reader that its parser reads from.
+/// The state that a [`Capture`] shares with the reader from which its parser reads.
 #[derive(Debug)]
 struct Shared {
     /// The system's last error. The parser reports only that an error happened.
@@ -93,8 +93,8 @@ struct Shared {
 
 /// A reader that gives the parser the whole header of the file first, even if the header arrives in pieces.
 ///
-/// When the parser is created, it reads once more than it needs. This reader then returns nothing. Otherwise, a pipe would make the parser
-/// wait for the second packet before it returned the first.
+/// When the parser is created, it reads more often than it needs. The last time, this reader returns nothing. Otherwise the parser would
+/// wait on a pipe for the second packet before it returned the first.
 struct Noting<R> {
     from: R,
     head: Vec<u8>,
@@ -151,7 +151,7 @@ fn read_error(shared: &Shared, packets: u64) -> CaptureError {
     CaptureError::Read { packets, source: source.unwrap_or_else(|| io::ErrorKind::Other.into()) }
 }
 
-/// The result of a step. A frame was read into the buffer, or something other than a frame was read, or the file has ended.
+/// The result of a step: a frame was read into the buffer, something other than a frame was read, or the file has ended.
 enum Step {
     Frame { link_type: i32, sent: usize },
     Other,
@@ -290,7 +290,8 @@ impl<'a> Capture<'a> {
         }
     }
 
-    /// Whether the next pcapng block claims fewer bytes than its type and its two lengths need. The parser does not check that.
+    /// Whether the next pcapng block claims to be too short: it needs bytes for its type and its two lengths. The parser does not check
+    /// this.
     fn is_next_block_too_short(&self) -> bool {
         let (Some(is_big_endian), data) = (self.is_big_endian, self.reader.data()) else { return false };
         // A section header states its own byte order, and the parser checks its least length.
@@ -310,7 +311,7 @@ impl std::fmt::Debug for Capture<'_> {
     }
 }
 
-/// Returns the number at `at` in a section of this byte order. `bytes` must contain it.
+/// Returns the number at the offset `at` of `bytes`, in the byte order of this section. `bytes` must be long enough.
 fn u32_at(bytes: &[u8], at: usize, is_big_endian: bool) -> u32 {
     let number = bytes[at..at + 4].try_into().expect("four bytes");
     if is_big_endian { u32::from_be_bytes(number) } else { u32::from_le_bytes(number) }

@@ -24,7 +24,7 @@ pub struct CaptureCounters {
     pub packets: u64,
     /// UDP datagrams handed out.
     pub datagrams: u64,
-    /// Whether the file ends within a packet, as it does when its writer was killed.
+    /// Whether the file ends in the middle of a packet. This happens if its writer was killed.
     pub cut_off: bool,
     pub(super) skipped: [u64; Skipped::COUNT],
 }
@@ -138,6 +138,6 @@ impl Skipped {
 pub struct Captured {
     /// Packets in the file.
     pub packets: u64,
-    /// Packets that are not in the file, because the writer could not keep up, the file could not be written, or the packet was too large.
+    /// Packets that are not in the file. The writer could not keep up, the file could not be written, or the packet was too large.
     pub dropped: u64,
 }

@@ -24,9 +24,9 @@ use std::time::Duration;
 
 /// The most packets that may wait to be written: 2 ms at two million packets a second.
 const SLOTS: usize = 4_096;
-/// The time for which the writer sleeps when no packet waits. No thread wakes it, because that would need a system call.
+/// The time for which the writer sleeps when no packet waits. No other thread wakes it, because a wake-up would need a system call.
 const PAUSE: Duration = Duration::from_millis(2);
-/// The hop limit in the headers. The real one is not known here, so this is Linux's default.
+/// The hop limit in the packet headers. The real hop limit is not known here, so this is Linux's default.
 const HOPS: u8 = 64;
 /// The permissions of a new capture, which holds messages.
 const PRIVATE: u32 = 0o600;
@@ -110,7 +110,7 @@ impl Tap {
     }
 }
 
-/// A capture that a thread of its own writes. Dropping it closes the file. [`CaptureFile::finish`] returns the counts or the error.
+/// A capture that is written on a separate thread. Dropping it closes the file. [`CaptureFile::finish`] returns the counts or the error.
 #[derive(Debug)]
 pub struct CaptureFile {
     path: PathBuf,
@@ -157,8 +157,8 @@ impl CaptureFile {
     /// Writes the packets that still wait, and closes the file.
     ///
     /// # Errors
-    /// [`CaptureFileError::Write`] if the file could not be written to its end. Packets that the writer was too slow for are counted, and
-    /// are no error.
+    /// [`CaptureFileError::Write`] if the file could not be written to its end. If the writer was too slow for some packets, these are
+    /// counted, and are no error.
     pub fn finish(mut self) -> Result<Captured, CaptureFileError> {
         self.shared.stopping.store(true, Ordering::Release);
         let captured = self.tap();
@@ -224,7 +224,7 @@ fn file_header() -> [u8; 24] {
     header
 }
 
-/// A capture that the caller's own thread writes, for callers that may block.
+/// A capture that is written on the caller's own thread. It is for callers that may block.
 #[derive(Debug)]
 pub struct PacketFile<W: Write> {
     out: W,
@@ -287,7 +287,7 @@ fn write_packet(
     out.write_all(frame)
 }
 
-/// Converts both addresses to one family. An unspecified address takes the family of the other one.
+/// Converts both addresses to one family, IPv4 or IPv6. If one address is unspecified, it gets the family of the other one.
 fn addresses(from: IpAddr, to: IpAddr) -> (IpAddr, IpAddr) {
     match (from.to_canonical(), to.to_canonical()) {
         (from, IpAddr::V4(to)) if from.is_unspecified() => (Ipv4Addr::UNSPECIFIED.into(), to.into()),

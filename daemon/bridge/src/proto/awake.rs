@@ -1,14 +1,14 @@
-//! A clock that counts only the time in which a receiver ran. While a receiver is stopped or gets no CPU, packets wait in its sockets, and
+//! A clock that counts only the time in which a receiver ran. While a receiver is stopped or gets no CPU, packets wait in its sockets. So
 //! this time must not count as silence of the senders.
 
 use super::MILLISECOND_NS;
 use shmcast::hosting::fault;
 
 /// The most time that counts between two readings of the clock, in nanoseconds. A sleeping receiver wakes after 20 ms, so a longer time
-/// means that it stood still. The clock of a program that calls the receiver less often is slow, but it advances.
+/// means that it did not run. If a program calls the receiver less often, this clock is slow, but it advances.
 pub(crate) const COUNTED_NS: u64 = 40 * MILLISECOND_NS;
 
-/// A clock that leaves out the times in which its owner stood still.
+/// A clock that does not count the times in which its owner did not run.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Awake {
     read_ns: u64,
@@ -86,8 +86,8 @@ mod tests {
         assert_eq!(receiver.awake.left_out_ns(), 50 * (SECOND_NS - COUNTED_NS));
     }
 
-    /// The source sent only heartbeats. When the receiver runs again, its socket is full, and another host's packet comes before the
-    /// packets of the source.
+    /// A test: the source sent only heartbeats. When the receiver runs again, its socket is full, and a packet of another host comes before
+    /// the packets of the source.
     #[test]
     fn a_line_stays_its_sources_while_the_receiver_stands_still() {
         let (source, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
@@ -108,7 +108,7 @@ mod tests {
         }
     }
 
-    /// The answer of the server waits in the socket, or the server has not been asked yet.
+    /// A test: the answer of the server waits in the socket, or the server has not been asked yet.
     #[test]
     fn nothing_is_given_up_because_the_receiver_stood_still() {
         let policy = GapPolicy::Skip { give_up_ns: 2 * SECOND_NS };

@@ -65,8 +65,8 @@ pub(super) fn copy(to: &mut [u8], from: &[u8]) {
     to[last..].copy_from_slice(end);
 }
 
-/// Copies `SIZE` bytes from `at` on if the length, as a binary number, has the digit `SIZE`. `SIZE` must be a power of two. Returns how
-/// many bytes it copied.
+/// Copies `SIZE` bytes from `at` on if the binary number of the length has the bit `SIZE`. `SIZE` must be a power of two. Returns the
+/// number of copied bytes.
 #[inline(always)]
 fn piece<const SIZE: usize>(to: &mut [u8], from: &[u8], at: usize) -> usize {
     if from.len() & SIZE == 0 {

@@ -30,7 +30,7 @@ const BODY: usize = HEADER_BYTES;
 /// A bit in the role of a claim. It says that a bridge from another host publishes the egress's ring.
 const MIRROR: u8 = 0x80;
 
-/// A proof that a datagram was sent from its source address. The server makes it and checks it. A client only sends it back.
+/// A proof that a datagram was sent from its source address. The server makes the proof and checks it. A client only sends it back.
 pub type Cookie = [u8; COOKIE_BYTES];
 
 /// One control datagram. An answer has the nonce of its question.
@@ -41,7 +41,7 @@ pub enum ControlDatagram {
         /// Chosen by the client.
         nonce: u64,
     },
-    /// The server's answer to `Hello`, and to a cookie that is no longer valid. The server keeps no state for it.
+    /// The server's answer to `Hello`, and to a cookie that is no longer valid. The server stores nothing about the client.
     Cookie {
         /// The nonce of the question.
         nonce: u64,
@@ -54,9 +54,9 @@ pub enum ControlDatagram {
         nonce: u64,
         /// The newest cookie that the client was given.
         cookie: Cookie,
-        /// Whether the client wants live packets. Otherwise it wants repairs only.
+        /// Whether the client wants live packets. If not, it wants repairs only.
         live: bool,
-        /// The duration of the lease that the client would like, in milliseconds; 0 leaves it to the server.
+        /// The duration of the lease that the client would like, in milliseconds. With 0 the server chooses.
         lease_ms: u32,
     },
     /// The lease holds from now on.
@@ -80,7 +80,7 @@ pub enum ControlDatagram {
         /// The nonce of the question.
         nonce: u64,
     },
-    /// The server grants no lease, because it has as many as it may have.
+    /// The server grants no lease, because it already has the largest permitted number of leases.
     Full {
         /// The nonce of the question.
         nonce: u64,
@@ -104,8 +104,8 @@ pub enum ControlDatagram {
     /// A retransmission server says that it does not have the requested messages yet. It says so only to a source that has proved its
     /// address. Servers of other makes send no such answer.
     ///
-    /// A receiver of another make must not get this datagram. It may take any datagram's session for that of the feed, ask for that session
-    /// at once, and then wait for a second.
+    /// A receiver of another make must not get this datagram. It might mistake the session in the datagram for the session of the feed,
+    /// request that session at once, and then wait for a second.
     Held {
         /// The session asked for.
         session: Session,
@@ -116,16 +116,16 @@ pub enum ControlDatagram {
         /// The sequence after the newest one that the server holds.
         next: u64,
     },
-    /// Like `Subscribe`, but names the receiver. A receiver has one lease of each kind, even if its address changes. Servers that do not
-    /// know this kind drop it, and the client then sends `Subscribe`.
+    /// Like `Subscribe`, but also identifies the receiver. A receiver has one lease of each kind, even if its address changes. Servers that
+    /// do not know this kind of datagram drop it, and the client then sends `Subscribe`.
     Join {
         /// Chosen by the client.
         nonce: u64,
         /// The newest cookie that the client was given.
         cookie: Cookie,
-        /// The duration of the lease that the client would like, in milliseconds; 0 leaves it to the server.
+        /// The duration of the lease that the client would like, in milliseconds. With 0 the server chooses.
         lease_ms: u32,
-        /// Whether the client wants live packets. Otherwise it wants repairs only.
+        /// Whether the client wants live packets. If not, it wants repairs only.
         live: bool,
         /// The receiver's identity, 48 bits.
         receiver: u64,
@@ -138,15 +138,16 @@ pub enum ControlDatagram {
         cookie: Cookie,
         /// For how long the lease is valid, in milliseconds.
         lease_ms: u32,
-        /// The number of leases that the server has, limited to 16 bits.
+        /// The number of leases that the server has, or the largest number of 16 bits if it has more.
         group: u16,
         /// The number of this lease among them, from 0.
         place: u16,
     },
-    /// An egress announces its role to the other egresses of its stream. Only egresses send and receive this kind.
+    /// An egress (sending end) announces its role to the other egresses of its stream. Only egresses send and receive this kind of
+    /// datagram.
     Claim(Claim),
-    /// A receiver informs a server that the server sends an older session of the channel. The server takes this into account when it begins
-    /// its next session. Servers that do not know this kind drop it.
+    /// A receiver informs a server that the server sends an older session of the channel. The server uses this when it begins its next
+    /// session. Servers that do not know this kind of datagram drop it.
     Stale {
         /// The session that the receiver follows.
         session: Session,
@@ -154,7 +155,7 @@ pub enum ControlDatagram {
         next: u64,
     },
     /// A retransmission server informs all receivers that it has used up its rate. The receivers should ask again after `wait_us`.
-    /// Receivers that do not know this kind drop it.
+    /// Receivers that do not know this kind of datagram drop it.
     Pause {
         /// The session that the server serves.
         session: Session,
@@ -163,7 +164,7 @@ pub enum ControlDatagram {
     },
 }
 
-/// Whether a datagram is a control datagram. Otherwise it is MoldUDP64.
+/// Whether a datagram is a control datagram. If not, it is MoldUDP64.
 pub fn is_control(datagram: &[u8]) -> bool {
     datagram.starts_with(&MAGIC)
 }
@@ -244,7 +245,7 @@ impl ControlDatagram {
         body.at
     }
 
-    /// Returns the kind and the body of a control datagram. A native packet carries it in this form.
+    /// Returns the kind and the body of a control datagram. In a native packet, the datagram consists of these two.
     pub fn body_of(datagram: &[u8]) -> Option<(u8, &[u8])> {
         Some((*datagram.get(6).filter(|_| is_control(datagram))?, datagram.get(BODY..)?))
     }

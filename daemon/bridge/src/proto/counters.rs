@@ -23,7 +23,7 @@ counters! {
         trailing_bytes: counter "malformed_datagrams_total" { reason = "trailing-bytes" },
         /// Requests that are not 20 bytes long.
         request_length: counter "malformed_datagrams_total" { reason = "request-length" },
-        /// Requests for no message, or for more messages than a count allows.
+        /// Requests for no message, or for more messages than the field for the count allows.
         request_count: counter "malformed_datagrams_total" { reason = "request-count" },
         /// Damaged control datagrams, and requests sent to a receiver.
         control: counter "malformed_datagrams_total" { reason = "control" },
@@ -68,7 +68,7 @@ impl MalformedCounters {
     }
 }
 
-/// A histogram of durations with eight steps per octave. A reported value is too high by at most 12.5 % of the recorded one.
+/// A histogram of durations with eight steps per octave. A reported value may be up to 12.5 % higher than the recorded value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram {
     counts: Box<[u64; Histogram::SLOTS]>,
@@ -115,7 +115,8 @@ impl Histogram {
         self.max_ns
     }
 
-    /// Returns the quantile for `share` (0 to 1): at least this share of the values is not greater. Returns 0 if there are no values.
+    /// Returns the quantile for `share` (0 to 1), which is the value that at least this share of the values do not exceed. Returns 0 if
+    /// there are no values.
     pub(crate) fn quantile_ns(&self, share: f64) -> u64 {
         let wanted = ((self.count() as f64 * share).ceil() as u64).max(1);
         let mut seen = 0;
@@ -142,7 +143,8 @@ impl Histogram {
         histogram
     }
 
-    /// Returns the steps that have values, in ascending order. Each has its upper limit and its number of values.
+    /// Returns the steps of the histogram that have values, in ascending order. Each entry has the upper limit of the step and its number
+    /// of values.
     pub fn steps(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let filled = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
         filled.map(|(slot, &count)| (Histogram::slot_top(slot), count))
@@ -183,15 +185,16 @@ counters! {
         repair_bytes: counter "server_repair_bytes_total",
         /// Missing messages that the server sent.
         messages_recovered: counter "server_recovered_messages_total",
-        /// Answers of the server that it no longer holds the messages asked for.
+        /// Answers in which the server said that it no longer holds the messages asked for.
         gone: counter "server_gone_total",
-        /// Answers of the server that it holds the messages asked for, but has used up its rate.
+        /// Answers in which the server said two things: it holds the messages asked for, and it has used up its rate.
         later: counter "server_later_total",
-        /// Answers of the server that none of the messages asked for is published yet.
+        /// Answers in which the server said that none of the messages asked for is published yet.
         held: counter "server_held_total",
         /// Smoothed round trip in nanoseconds; 0 before the first one.
         rtt_ns,
-        /// 1 while the server is down: it has left requests unanswered and sent nothing else. The code that shows the counters sets it.
+        /// 1 while the server counts as down: it has left requests unanswered and sent nothing else. Otherwise 0. The code that shows the
+        /// counters sets this.
         down: gauge "server_down",
     }
 }
@@ -211,7 +214,7 @@ counters! {
         messages_refused: counter "store_full_messages_total",
         /// Heartbeats and end-of-session packets.
         heartbeats,
-        /// Packets of a line that arrived after a later packet, and had messages that were missing.
+        /// Packets that arrived on a line after a later packet, and contained missing messages.
         packets_reordered: counter "reordered_packets_total",
         /// Holes found.
         gaps: counter "gaps_total",
@@ -221,17 +224,17 @@ counters! {
         recovered_by_lines: counter "recovered_messages_total" { source = "line" },
         /// Messages that arrived on a line after they had been requested.
         requested_needlessly: counter "requested_needlessly_total",
-        /// Messages given up after they had been requested, and delivered as a gap.
+        /// Messages given up after they had been requested. Readers get a gap for them.
         messages_expired: counter "expired_messages_total",
         /// Requests sent, first and repeated.
         requests,
         /// Requests that were repeated.
         requests_repeated,
-        /// Losses that were not requested at once, because other receivers may have lost the same messages.
+        /// Losses that were not requested at once, because other receivers probably request the same messages.
         requests_delayed: counter "delayed_requests_total",
-        /// Losses that were repaired before this receiver requested them, because others had requested them.
+        /// Losses that were repaired before this receiver requested them. Other receivers had requested them.
         requests_saved: counter "saved_requests_total",
-        /// Repairs for all receivers that had no message that was missing here.
+        /// Repairs for all receivers that contained no message that was missing here.
         repairs_overheard: counter "overheard_repairs_total",
         /// Times that a server told all receivers to wait.
         pauses: counter "pauses_total",
@@ -241,13 +244,14 @@ counters! {
         packets_stale: counter "ignored_packets_total" { reason = "stale-session" },
         /// Packets of a session of another feed.
         packets_foreign: counter "ignored_packets_total" { reason = "foreign-session" },
-        /// Packets that claim to be implausibly far ahead. They are dropped until other packets confirm them.
+        /// Packets whose sequences are implausibly far ahead. They are dropped until other packets confirm them.
         packets_implausible: counter "ignored_packets_total" { reason = "implausible" },
-        /// Packets of a session that is not followed yet. If it is followed later, `packets` counts them too.
+        /// Packets of a session that is not followed yet. If the session is followed later, `packets` counts them too.
         packets_early: counter "ignored_packets_total" { reason = "early-session" },
-        /// Claims of messages that do not exist. They were dropped when they were contradicted. More than a few of them suggest a forger.
+        /// Announcements of messages that do not exist. They were dropped when other packets contradicted them. More than a few of them
+        /// suggest a forger.
         claims_contradicted: counter "contradicted_claims_total",
-        /// Packets of servers that were not requested, or are no longer needed.
+        /// Packets of servers that this receiver did not request, or does not need any more.
         repairs_unasked: counter "ignored_packets_total" { reason = "unasked-repair" },
         /// Fragments of messages larger than a packet.
         fragments: counter "fragments_total",
@@ -255,7 +259,7 @@ counters! {
         fragments_duplicate,
         /// Fragments of early messages dropped because there was no room. They are requested again.
         fragments_refused: counter "refused_fragments_total",
-        /// Native packets that were dropped unread: copies, or packets with messages older than all missing ones.
+        /// Native packets that were dropped without being opened: repeated packets, or packets with messages older than all missing ones.
         copies: counter "old_packets_total",
     }
 }
@@ -288,7 +292,7 @@ pub struct SenderCounters {
     pub heartbeats: u64,
     /// End-of-session packets.
     pub ends: u64,
-    /// Messages that the ring overwrote before the sender read them. Receivers see them as missing, and request them.
+    /// Messages that the ring overwrote before the sender read them. For receivers, these messages are missing, and receivers request them.
     pub messages_missed: u64,
 }
 
@@ -313,16 +317,16 @@ pub enum Refusal {
     /// None of the messages asked for has been published yet.
     #[error("the messages are not published yet")]
     NotYet,
-    /// The ring has overwritten the messages asked for, and no journal has them.
+    /// Requests whose messages the ring has overwritten and no journal has.
     #[error("the messages are no longer held")]
     Gone,
-    /// The source has not proved its address, and a reply with a message would be over three times as long as its request.
+    /// Requests from a source that has not proved its address, if a reply with a message would be over three times as long as the request.
     #[error("the source must first prove its address")]
     Unproved,
-    /// The journal has the messages, but the disk is busy, or the recorder has not written them yet.
+    /// Requests whose messages are in the journal, but the disk is busy, or the recorder has not written them yet.
     #[error("the journal is read as fast as the disk allows")]
     JournalBusy,
-    /// A repair of the same messages is on its way to all receivers.
+    /// Requests whose messages are already on their way to all receivers in a repair.
     #[error("a repair for all receivers is on its way")]
     OnItsWay,
 }
@@ -342,13 +346,13 @@ counters! {
         global_rate: counter "repair_refused_total" { reason = "global-rate" },
         /// None of the messages asked for is published yet.
         not_yet: counter "repair_refused_total" { reason = "not-yet" },
-        /// The ring has overwritten the messages asked for, and no journal has them.
+        /// Messages asked for that the ring has overwritten and no journal has.
         gone: counter "repair_refused_total" { reason = "gone" },
         /// The source has not proved its address.
         unproved: counter "repair_refused_total" { reason = "unproved" },
         /// The journal has the messages, but the disk was busy.
         journal_busy: counter "repair_refused_total" { reason = "journal-busy" },
-        /// A repair of the same messages was on its way to all receivers.
+        /// Messages asked for that were already on their way to all receivers in a repair.
         on_its_way: counter "repair_refused_total" { reason = "on-its-way" },
     }
 }
@@ -421,7 +425,7 @@ counters! {
         received,
         /// Control datagrams from sources outside the allow-list. They get no reply.
         not_allowed: counter "lease_events_total" { event = "not-allowed" },
-        /// Control datagrams above their source's rate. They get no reply.
+        /// Control datagrams that were beyond the rate of their source. They get no reply.
         over_rate: counter "lease_events_total" { event = "over-rate" },
         /// Damaged or unexpected control datagrams. They get no reply.
         malformed: counter "lease_events_total" { event = "malformed" },

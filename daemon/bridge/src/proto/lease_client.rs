@@ -1,7 +1,8 @@
 //! The client's side of a unicast lease. It gets the lease, renews it and returns it. The module `lease` shows the exchange.
 //!
-//! The client renews after a third of the lease. It repeats unanswered questions at growing intervals. It restarts the exchange if the
-//! server no longer knows the client. The caller owns the socket. Requests, unicast packets and lease messages must all use this socket.
+//! The client renews after a third of the lease. It repeats unanswered questions at growing intervals. It starts again from the beginning
+//! if the server no longer knows the client. The caller owns the socket. Requests, unicast packets and lease messages must all use this
+//! socket.
 
 use super::control::{CONTROL_MAX_BYTES, COOKIE_BYTES, ControlDatagram, Cookie};
 use super::{MILLISECOND_NS, SECOND_NS, splitmix};
@@ -12,11 +13,10 @@ pub(crate) const RETRY_FIRST_NS: u64 = 50 * MILLISECOND_NS;
 pub(crate) const RETRY_MAX_NS: u64 = 2 * SECOND_NS;
 /// The shortest time between two early renewals of a lease, in nanoseconds.
 pub(crate) const DOUBT_EVERY_NS: u64 = 2 * RETRY_FIRST_NS;
-/// The most times that a stopping client sends Unsubscribe. After that it lets the lease expire.
+/// How often a stopping client sends Unsubscribe. After that it lets the lease expire.
 pub(crate) const UNSUBSCRIBE_TRIES: u32 = 5;
 
-/// The number of times that the client sends Join to a server that may be too old to know it. Then it sends Subscribe the same number of
-/// times.
+/// How often the client sends Join to a server that may be too old to know Join. After that it sends Subscribe equally often.
 const JOIN_TRIES: u32 = 2;
 
 /// The state of a client.
@@ -46,8 +46,8 @@ pub(crate) struct LeaseClient {
     receiver: Option<u64>,
     /// Whether the server is too old to know Join.
     is_old: bool,
-    /// The nonce of the question. Only the first answer with this nonce counts. A repeated question has the same nonce, because an answer
-    /// may take longer than the time between two repeats. The caller seeds the nonce, so that others cannot guess it.
+    /// The nonce of the present question. Only the first answer with this nonce counts. A repeated question keeps its nonce, because an
+    /// answer may take longer than the time between two repeats. The caller seeds the nonce, so that others cannot guess it.
     nonce: u64,
     /// The number of times that the question was sent.
     sent: u32,
@@ -56,20 +56,20 @@ pub(crate) struct LeaseClient {
     send_at_ns: u64,
     wait_ns: u64,
     tries: u32,
-    /// After this time without any packet, the client renews its lease early, because the server may have restarted.
+    /// If the server sends no packet for this time, the client renews its lease early, because the server may have restarted.
     silence_ns: u64,
     heard_ns: u64,
     asked_ns: u64,
     rtt_ns: Option<u64>,
-    /// The place among the server's receivers, and how many there are.
+    /// The position of this receiver in the server's order of receivers, and the number of receivers.
     place: Option<(u16, u16)>,
     full: u64,
 }
 
 impl LeaseClient {
     /// Makes a client that starts to ask at `now_ns`. With `live`, the client asks for the feed's live packets. Without `live`, the lease
-    /// only proves our address to a retransmission server. `lease_ms` is the wished duration, and 0 leaves the duration to the server.
-    /// `seed` should be random.
+    /// only proves our address to a retransmission server. `lease_ms` is the wanted duration; with 0 the server chooses. `seed` should be
+    /// random.
     pub(crate) fn new(now_ns: u64, live: bool, lease_ms: u32, seed: u64) -> LeaseClient {
         LeaseClient {
             live,
@@ -92,7 +92,7 @@ impl LeaseClient {
         }
     }
 
-    /// Sets the receiver's identity: 48 bits that no other receiver has. The server then gives the receiver its former place again.
+    /// Sets the receiver's identity, 48 bits that no other receiver has. By this identity the server recognises a receiver that returns.
     pub(crate) fn with_receiver(self, receiver: u64) -> LeaseClient {
         LeaseClient { receiver: Some(receiver & 0xFFFF_FFFF_FFFF), ..self }
     }
@@ -223,8 +223,8 @@ impl LeaseClient {
         Some(question.encode(out))
     }
 
-    /// The time at which [`LeaseClient::poll_transmit`] next has something to send, or `None` once the lease is over. The call returns at
-    /// once.
+    /// Returns the time at which [`LeaseClient::poll_transmit`] next has something to send, or `None` once the lease is over. This call
+    /// never waits.
     pub(crate) fn next_deadline(&self) -> Option<u64> {
         match self.state {
             LeaseState::Gone => None,
@@ -246,8 +246,8 @@ impl LeaseClient {
         self.rtt_ns
     }
 
-    /// Returns the place among the receivers that request repairs from the server, and how many there are. Returns `None` if the server did
-    /// not report it, or if the lease is for live packets.
+    /// Returns this receiver's position among the receivers that request repairs from the server, and the number of these receivers.
+    /// Returns `None` if the server did not report it, or if the lease is for live packets.
     pub(crate) fn place(&self) -> Option<(u16, u16)> {
         self.place.filter(|_| !self.live)
     }

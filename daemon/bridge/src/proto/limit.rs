@@ -20,7 +20,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Returns this rate, or `per_second` if that is more. The burst grows with the rate, so that the bucket fills in the same time.
+    /// Returns this rate, or `per_second` if that is higher. The burst grows with the rate, so the bucket fills in the same time.
     pub(crate) fn at_least(self, per_second: u64) -> Rate {
         if per_second <= self.per_second {
             return self;
@@ -42,7 +42,8 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// Whether anything is left in the bucket. One charge may take more than is left. The bucket is then closed until the debt is paid.
+    /// Whether the bucket has something left. One charge may take more than the rest. After that the bucket is closed until it has filled
+    /// up the deficit.
     pub(crate) fn is_open(&self, now_ns: u64, rate: Rate) -> bool {
         self.opens_in_ns(now_ns, rate) == 0
     }
@@ -58,7 +59,7 @@ impl TokenBucket {
         self.full_at_ns = self.full_at_ns.max(now_ns).saturating_add(rate.cost_ns(amount));
     }
 
-    /// Takes `amount` if the bucket is open. Returns whether it was.
+    /// Takes `amount` if the bucket is open. Returns whether the bucket was open.
     pub(crate) fn take(&mut self, now_ns: u64, rate: Rate, amount: u64) -> bool {
         let is_open = self.is_open(now_ns, rate);
         if is_open {
@@ -193,7 +194,7 @@ impl fmt::Display for Network {
     }
 }
 
-/// The networks that may use a server. With an empty list, no address may.
+/// The networks whose addresses may use a server. If the list is empty, no address may.
 #[derive(Debug, Clone, Default)]
 pub struct AllowList(Vec<Network>);
 
@@ -214,7 +215,7 @@ impl AllowList {
     }
 }
 
-/// Returns an address as 16 bytes. An IPv4 address has the same bytes whether it is mapped into IPv6 or not.
+/// Returns an address as 16 bytes. The result for an IPv4 address is the same if the address is mapped into IPv6.
 pub(super) fn address_bytes(address: IpAddr) -> [u8; 16] {
     match address.to_canonical() {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),

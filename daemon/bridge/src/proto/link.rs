@@ -1,9 +1,8 @@
 //! Divides a link between live packets and repairs.
 //!
-//! A sender that fills its link makes its own packets wait in a queue of the network card or of a switch. A newer message cannot overtake
-//! older ones in such a queue. So live packets take at most 95 % of the link. Messages that are published faster wait in the ring, and
-//! messages that are published more slowly never wait. After a standstill, a sender sends at once all messages that were published
-//! meanwhile.
+//! If a sender fills its link, its own packets wait in a queue of the network card or of a switch. In such a queue, a newer message cannot
+//! overtake older ones. For this reason live packets take at most 95 % of the link. Messages that are published faster wait in the ring.
+//! After a time in which the sender did not run, it sends at once all messages that were published meanwhile.
 //!
 //! Live packets and repairs together also take at most 95 %, and only the repairs wait. Repairs always have at least 2 % of the link, so
 //! that a receiver that lags can catch up.
@@ -23,12 +22,13 @@ pub const FRAME_BYTES: u64 = 86;
 pub const BURST_BYTES: u64 = 64 << 10;
 /// The lowest link speed that is accepted, in bits per second.
 const LEAST_BITS: u64 = 1_000_000;
-/// The burst of repairs is what the link transfers in a second, divided by this: half a millisecond.
+/// The burst of repairs is the number of bytes that the link transfers in a second, divided by this number. The quotient is half a
+/// millisecond of the link.
 const REPAIR_BURST_SHARE: u64 = 2_000;
-/// The least burst of repairs in bytes, however slow the link is: two packets of an Ethernet.
+/// The least burst of repairs in bytes: two packets of an Ethernet. It applies to slow links.
 const LEAST_REPAIR_BURST: u64 = 3_000;
-/// The time over which live packets are counted, in nanoseconds. A thread that stood still for at most this time sends its packets without
-/// a wait.
+/// The time over which live packets are counted, in nanoseconds. If a thread was stopped for no longer than this time, it sends its packets
+/// afterwards without a wait.
 const WINDOW_NS: u64 = 10 * MILLISECOND_NS;
 /// The number of steps in a window. The window moves by one step at a time.
 const STEPS: usize = 10;
@@ -109,14 +109,14 @@ impl fmt::Display for Link {
     }
 }
 
-/// Delays live packets while they are published faster than their share of the link.
+/// Delays live packets if they are published faster than their share of the link allows.
 #[derive(Debug)]
 pub struct Pacer {
     rate: Rate,
     bucket: TokenBucket,
-    /// The last time at which no message waited to be sent. The packets that are sent next were published after it.
+    /// The last time at which no message waited to be sent. The packets that are sent next were published after this time.
     empty_ns: u64,
-    /// Whether the next packets may have to wait. If not, the sender does not read the clock before it sends them.
+    /// Whether the next packets may have to wait. If they need not, the sender sends them without reading the clock.
     is_tight: bool,
 }
 
@@ -161,23 +161,23 @@ pub struct Remainder {
     link: Link,
     /// The bucket of live packets and repairs together.
     whole: TokenBucket,
-    /// The bucket of the repairs that are sent while `whole` is closed.
+    /// The token bucket from which repairs are sent while the bucket `whole` is closed.
     least: TokenBucket,
-    /// The times of the last steps, and how many live bytes had been sent by then. The oldest step is at `oldest`.
+    /// The times of the last steps, and the number of live bytes that had been sent at each. The oldest step is at `oldest`.
     steps: [(u64, u64); STEPS],
     oldest: usize,
-    /// The time of the last call of `note_live`, and the live bytes by then.
+    /// The time of the last call of `note_live`, and the number of live bytes that had been sent by then.
     seen: (u64, u64),
 }
 
 impl Remainder {
-    /// Makes the remainder of a link on which nothing was sent yet.
+    /// Makes the state for a link on which nothing was sent yet.
     pub(crate) fn of(link: Link) -> Remainder {
         let (whole, least) = Default::default();
         Remainder { link, whole, least, steps: [(0, 0); STEPS], oldest: 0, seen: (0, 0) }
     }
 
-    /// Notes how many bytes of live packets have been sent so far. Call this before repairs are sent, and every few milliseconds.
+    /// Notes the number of bytes of live packets that have been sent so far. Call this before repairs are sent, and every few milliseconds.
     pub(crate) fn note_live(&mut self, now_ns: u64, live_bytes: u64) {
         let (seen_ns, seen) = std::mem::replace(&mut self.seen, (now_ns, live_bytes));
         // The link was free for these bytes since the last call.
@@ -189,7 +189,7 @@ impl Remainder {
         }
     }
 
-    /// Returns how long it takes until a repair may be sent, in nanoseconds; 0 if it may be sent now.
+    /// Returns the time until a repair may be sent, in nanoseconds; 0 if it may be sent now.
     pub(crate) fn opens_in_ns(&self, now_ns: u64) -> u64 {
         let whole_ns = self.whole.opens_in_ns(now_ns, self.link.whole_rate());
         whole_ns.min(self.least.opens_in_ns(now_ns, self.link.least_rate()))
@@ -208,7 +208,7 @@ impl Remainder {
         self.whole.charge(now_ns, self.link.whole_rate(), bytes);
     }
 
-    /// Returns how much of the 95 % live packets did not use in the last 10 ms, in bytes per second. Returns at least 2 % of the link.
+    /// Returns the part of the 95 % that live packets did not use in the last 10 ms, in bytes per second. Returns at least 2 % of the link.
     pub(crate) fn per_second(&self) -> u64 {
         let ((since_ns, before), (now_ns, live_bytes)) = (self.steps[self.oldest], self.seen);
         let took_ns = u128::from(now_ns.saturating_sub(since_ns).max(MILLISECOND_NS));
@@ -240,7 +240,8 @@ mod tests {
         );
     }
 
-    /// Sends packets of 1,000 B for a second, each as soon as the pacer permits it. Returns the most bytes that were sent in any 10 ms.
+    /// Sends packets of 1,000 B for a second, each as soon as the pacer permits it. Returns the greatest number of bytes that were sent in
+    /// any 10 ms.
     fn most_in_a_window(link: Link) -> u64 {
         let (mut pacer, mut now_ns, mut sent) = (Pacer::of(link, SECOND_NS), SECOND_NS, Vec::new());
         while now_ns < 2 * SECOND_NS {
@@ -263,8 +264,8 @@ mod tests {
         }
     }
 
-    /// Whether any packet must wait. Packets of 1,000 B are published at this percentage of the link, and the sending thread stands still
-    /// for 7 ms now and then.
+    /// Returns whether any packet must wait. Packets of 1,000 B are published at this percentage of the link, and the sending thread
+    /// sometimes does not run for 7 ms.
     fn any_waits(link: Link, percent: u64) -> bool {
         let (mut pacer, mut now_ns, mut published) = (Pacer::of(link, 0), 0, 0);
         let each_ns = 1_000 * SECOND_NS / link.percent(percent);
@@ -282,8 +283,8 @@ mod tests {
         false
     }
 
-    /// At 1 Gbit/s, more than a burst was published during a standstill of 1 ms. These packets then waited although the link was free, and
-    /// this wait was another standstill.
+    /// A test for an earlier mistake: at 1 Gbit/s, more than a burst was published while the sender did not run for 1 ms. These packets
+    /// then waited although the link was free, and this wait delayed the next packets in the same way.
     #[test]
     fn a_feed_below_its_share_never_waits_though_its_thread_stands_still() {
         for link in ["100Mbit", "1Gbit", "10Gbit"].map(|text| text.parse::<Link>().unwrap()) {
@@ -292,7 +293,7 @@ mod tests {
     }
 
     /// Sends repairs of 1,000 B for a second, each as soon as it may be sent. Meanwhile a feed uses this percentage of the link. Returns
-    /// the bytes of the repairs.
+    /// the number of bytes of the repairs.
     fn repaired(link: Link, live_percent: u64) -> u64 {
         let (mut remainder, mut repaired) = (Remainder::of(link), 0);
         for us in 0..1_000_000 {

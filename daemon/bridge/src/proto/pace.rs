@@ -6,13 +6,14 @@
 
 use super::MICROSECOND_NS;
 
-/// The time by which a thread begins to poll before a message is expected, in nanoseconds. The thread needs it because it wakes late.
+/// The time by which a thread begins to poll before a message is expected, in nanoseconds. This is necessary because a thread wakes late.
 const LEAD_NS: u64 = 30 * MICROSECOND_NS;
 /// The least tolerance of an expected time, in nanoseconds.
 const LEAST_SLACK_NS: u64 = 10 * MICROSECOND_NS;
-/// Bounds the share of polling. A thread polls for at most about two parts in `POLL_SHARE` of the time between two messages.
+/// Bounds the share of polling. A thread polls for at most about two of every `POLL_SHARE` parts of the time between two messages.
 const POLL_SHARE: u64 = 8;
-/// The longest time between messages with a prediction, in nanoseconds. In a slower feed, the thread sleeps until the next message.
+/// The longest time between messages for which there is a prediction, in nanoseconds. In a slower feed, the thread sleeps until the next
+/// message.
 const SLOWEST_NS: u64 = 20_000 * MICROSECOND_NS;
 
 /// The advice to a thread that has nothing to do.
@@ -22,13 +23,14 @@ pub(crate) enum Advice {
     Poll,
     /// The next message is expected in this many nanoseconds.
     Later(u64),
-    /// A message was expected, and the tolerance ended this many nanoseconds ago. The message is late, or the feed has changed.
+    /// A message was expected, but did not arrive within the tolerance, which ended this many nanoseconds ago. Either the message is late,
+    /// or the feed has changed.
     Overdue(u64),
     /// There is no prediction for the next message.
     Unknown,
 }
 
-/// The times of one feed's messages. It has no clock of its own.
+/// The times at which one feed's messages arrived. The caller passes in the time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Pace {
     last_ns: u64,
@@ -41,7 +43,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Makes the pace of a feed whose thread polls for this long after each message.
+    /// Makes the state for a feed whose thread polls for this long after each message.
     pub(crate) fn polling_for(polls_for_ns: u64) -> Pace {
         Pace { polls_for_ns, ..Pace::default() }
     }
@@ -60,7 +62,7 @@ impl Pace {
         self.last_ns
     }
 
-    /// Returns what a thread that has nothing to do at `now_ns` should do.
+    /// Returns what a thread should do that has nothing to do at `now_ns`: poll or sleep.
     #[inline]
     pub(crate) fn advice(&self, now_ns: u64) -> Advice {
         if now_ns.saturating_sub(self.last_ns) < self.polls_for_ns {
@@ -86,7 +88,7 @@ mod tests {
     use super::*;
     use crate::proto::MILLISECOND_NS;
 
-    /// Notes `count` messages. The message `n` arrives `n` milliseconds and `late_ns(n)` after the start.
+    /// Notes `count` messages. Message number `n` arrives `n` milliseconds and `late_ns(n)` after the start.
     fn paced(count: u64, late_ns: impl Fn(u64) -> u64) -> (Pace, u64) {
         let mut pace = Pace::default();
         let at = |n: u64| n * MILLISECOND_NS + late_ns(n);

@@ -1,5 +1,5 @@
-//! Tests with arbitrary bytes for every parser, and with arbitrary scripts of packets for a receiver. Nothing may panic or outgrow its
-//! bound, and deliveries must be in order, whatever was sent.
+//! Tests that pass arbitrary bytes to every parser, and arbitrary scripts of packets to a receiver. Whatever was sent, nothing may panic or
+//! use too much memory, and deliveries must be in order.
 
 use proptest::prelude::*;
 use shmcast_testkit::number;

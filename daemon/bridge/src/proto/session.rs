@@ -1,12 +1,12 @@
 //! The name of a session: ten bytes at the beginning of every packet. A session is one run of sequences.
 //!
-//! A session that shmcast makes has two parts: the first four characters stand for the channel, and the other six are the channel's epoch
-//! in base 36. From these parts a receiver learns whether a new session is another channel, or the same channel with a restarted publisher,
-//! which has a greater epoch. The sessions of other makes are ten opaque bytes.
+//! A session that shmcast makes has two parts. The first four characters stand for the channel, and the other six are the channel's epoch
+//! in base 36. If only the epoch of a new session is different, a receiver knows that it is the same channel with a restarted publisher.
+//! The sessions of other makes are ten opaque bytes.
 //!
-//! The first four characters are the tag. If no tag is configured, the tag is a hash of the channel's whole name. The beginning of the name
-//! would not do, because different channels may have names with the same beginning. The hash is SipHash-2-4 of the name's bytes with the
-//! key 0, modulo 62^4. It is written as four digits of `0-9A-Za-z` with the highest first.
+//! The first four characters are the tag. If no tag is configured, the tag is a hash of the channel's whole name. The first characters of
+//! the name would not be enough, because different channels may have names with the same beginning. The hash is SipHash-2-4 of the name's
+//! bytes with the key 0, modulo 62^4. It is written as four digits of `0-9A-Za-z` with the highest first.
 
 use siphasher::sip::SipHasher24;
 use std::fmt;

@@ -22,23 +22,23 @@ use super::sender::HEARTBEAT_EVERY_NS;
 use super::wire::Head;
 use shmcast::hosting::fault;
 
-/// The number of consecutive packets of one source that lock an open line to it.
+/// The number of consecutive packets of one source after which an open line is locked to that source.
 const LOCKING_PACKETS: u32 = 16;
-/// After this silence of its source, a line is open to any source, in nanoseconds. An idle source sends heartbeats. The line must not be
-/// open between two heartbeats, nor if one of them is late or lost.
+/// If the line's source is silent for this time, the line is open to any source. The unit is nanoseconds. An idle source sends heartbeats.
+/// The line must not be open between two heartbeats, nor if one of them is late or lost.
 const OPEN_NS: u64 = 3 * HEARTBEAT_EVERY_NS;
-/// After this silence, the line is open to a source that continues in order, in nanoseconds.
+/// If the line's source is silent for this time, the line is open to a source that continues in order. The unit is nanoseconds.
 const PASS_NS: u64 = 5 * MILLISECOND_NS;
-/// The number of packets in order that such a source must send.
+/// The number of packets in order that a source must send before the line is locked to it.
 const PASS_PACKETS: u32 = 3;
-/// The most packets of a copy that are stored. The oldest ones are dropped, and their messages are then missing.
+/// The limit for the stored packets of a copy of the feed. Beyond it, the oldest packets are dropped, and their messages are missing.
 const MAX_KEPT: usize = 512;
 
 /// The lock of one line.
 #[derive(Debug)]
 pub(crate) struct SourceLock {
     listed: AllowList,
-    /// The source to which the line is locked, or that sent the previous packets.
+    /// The source to which the line is locked, or the source of the previous packets if the line is open.
     source: Option<IpAddr>,
     packets: u32,
     heard_ns: u64,
@@ -47,7 +47,7 @@ pub(crate) struct SourceLock {
     passed: Option<Kept>,
 }
 
-/// The last packets of a copy, in the order in which they arrived.
+/// The last packets of a copy of the feed, in the order in which they arrived.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     /// The packets, each with the sequence after its last message.
@@ -78,7 +78,7 @@ impl Kept {
 #[derive(Debug)]
 struct Rival {
     source: IpAddr,
-    /// The number of packets in order that it has sent. The next one must begin at `next`.
+    /// The number of packets in order that the source has sent. Its next packet must begin at `next`.
     packets: u32,
     next: u64,
     kept: Kept,
@@ -90,8 +90,8 @@ impl SourceLock {
         SourceLock { listed, source: None, packets: 0, heard_ns: 0, rival: None, passed: None }
     }
 
-    /// Whether to accept a packet of the source `from`. `head` has its first fields if they are valid. `due` is the receiver's horizon. If
-    /// the packet is accepted, the packets of [`take_kept`](Self::take_kept) must be handled before it.
+    /// Whether to accept a packet of the source `from`. `head` has the packet's first fields if they are valid. `due` is the next sequence
+    /// that the receiver needs. If the packet is accepted, the packets of [`take_kept`](Self::take_kept) must be handled first.
     pub(crate) fn admits(
         &mut self,
         now_ns: u64,
@@ -122,8 +122,8 @@ impl SourceLock {
         false
     }
 
-    /// Returns the packets that the new source sent before the line accepted it. Call this after every accepted packet, and before the next
-    /// one. It returns `None` unless the line's source has just changed.
+    /// Returns the packets that the new source of the line sent before the line accepted it. Returns `None` unless the line's source has
+    /// just changed. Call this after every accepted packet, and before the next one.
     #[inline]
     pub(crate) fn take_kept(&mut self) -> Option<Kept> {
         self.passed.take()
@@ -211,7 +211,8 @@ mod tests {
         assert!(!lock.admits(PASS_NS, ip(1), (Some(&head(21)), b""), 21), "the lock has passed on");
     }
 
-    /// A copy begins before the end of the source's packets, and sends while the source is still alive. Then the source stops.
+    /// A copy of the feed begins before the end of the source's packets, and its sender sends while the source is still alive. Then the
+    /// source stops.
     #[test]
     fn nothing_that_a_copy_has_sent_is_lost_when_the_lock_passes_on() {
         let mut lock = locked();

@@ -1,7 +1,7 @@
 //! Stores packets that arrived early until the messages before them have arrived.
 //!
-//! The store has runs of messages, which are sorted by sequence and never overlap. Each run is in a buffer from a pool. Early packets
-//! arrive nearly sorted, so a deque with binary search is as good as a tree, and allocates no nodes.
+//! The store has runs of consecutive messages, which are sorted by sequence and never overlap. Each run is in a buffer from a pool. Early
+//! packets arrive nearly sorted. For this reason a deque with binary search is as good as a tree, and it allocates no nodes.
 //!
 //! Two limits bound the store: the number of packets, and the bytes of all buffers, in use or in the pool. The store refuses packets that
 //! do not fit, and the receiver requests them again.
@@ -26,7 +26,7 @@ impl Run {
         Messages::checked_before(self.first, self.end, &self.blocks, self.form)
     }
 
-    /// Whether the bytes of the run's message are in the assembler, and not in the run.
+    /// Whether the bytes of the run's message are in the assembler of fragments, and not in the run.
     pub(super) fn is_apart(&self) -> bool {
         self.form == Form::Apart
     }
@@ -92,7 +92,7 @@ impl Store {
         true
     }
 
-    /// Removes the first run and returns it, if it starts at or before `next`. Give it back with [`Store::recycle`].
+    /// If the first run starts at or before `next`, removes it and returns it. Give the run back with [`Store::recycle`].
     pub(crate) fn take_ready(&mut self, next: u64) -> Option<Run> {
         if self.runs.front()?.first > next {
             return None;

@@ -3,7 +3,7 @@
 //! A new term is needed only if sequences cannot continue. Receivers follow the highest term that is alive, so a new term must be above all
 //! terms that they may have followed.
 //!
-//! A new term is chosen from three kinds of known terms. Each kind is enough if the others are wrong:
+//! A new term is chosen from three kinds of known terms. Any one of the three is enough if the other two are wrong:
 //!
 //! - The terms in the state file and of this host's own sessions are certain.
 //! - The terms that were heard on lines, or that receivers reported, may be forged.
@@ -11,8 +11,8 @@
 
 use super::session::EPOCH_LIMIT;
 
-/// The most by which a heard or reported term may be ahead. A term further ahead is ignored. Otherwise one forged packet could use up all
-/// terms.
+/// The limit by which a term that other hosts named may be ahead. A term further ahead is ignored. Otherwise one forged packet could use up
+/// all terms.
 pub(crate) const MOST_AHEAD: u64 = 1 << 20;
 
 /// The known terms of one channel.
@@ -39,8 +39,8 @@ impl Terms {
         others.max().map_or(sure, |term| term + 1).min(EPOCH_LIMIT - 1)
     }
 
-    /// Returns the highest term that is believed if it is heard or reported. Consider only terms up to this one: a forged term above it
-    /// would hide the true ones.
+    /// Returns the highest term that is believed if another host names it. Ignore higher terms: a forged term above this limit would hide
+    /// the true ones.
     pub(crate) fn most(&self) -> u64 {
         self.sure().saturating_add(MOST_AHEAD)
     }

@@ -1,5 +1,5 @@
-//! The thread that reads the journal for retransmissions. No other thread waits for it: orders and answers pass through queues. After each
-//! answer it sends a byte on the bell, a socket on which the repair thread sleeps.
+//! The thread that reads the journal for retransmissions. No other thread waits for this thread: orders and answers pass through queues.
+//! After each answer it sends a byte through a socket (the bell), on which the repair thread sleeps.
 
 use shmcast::ChannelJournal;
 use shmcast::journal::format::ControlRecord;
@@ -14,7 +14,7 @@ use crate::proto::replay::{Block, Fetched};
 use crate::proto::wire::Meta;
 use crate::thread::spawn;
 
-/// The repair thread's handle to the disk thread. After the handle is dropped, the disk thread ends once it has finished its order.
+/// The repair thread's handle to the disk thread. When the handle is dropped, the disk thread finishes its present order and ends.
 #[derive(Debug)]
 pub(super) struct Disk {
     orders: Sender<u64>,
@@ -68,7 +68,7 @@ impl Disk {
         }
     }
 
-    /// Returns a descriptor that is readable when there is an answer.
+    /// Returns a descriptor for waiting. It is readable when the disk thread has answered.
     pub(super) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
@@ -98,7 +98,7 @@ impl Work {
     }
 }
 
-/// Whether the error means that there is no journal. Other errors mean that the journal cannot be read now.
+/// Whether the error means that there is no journal. All other errors mean that the journal cannot be read at the moment.
 fn is_absence(error: &JournalError) -> bool {
     match error {
         JournalError::Empty { .. } => true,
@@ -107,8 +107,8 @@ fn is_absence(error: &JournalError) -> bool {
     }
 }
 
-/// Reads the block that begins with `first`, at the reader's position. If the journal has only later messages, the block has no message,
-/// and says how many are missing.
+/// Reads the block that begins with `first`, at the reader's position. If the journal has only later messages, the block is empty, and says
+/// how many messages are missing.
 fn read(reader: &mut Reader, first: u64) -> Result<Fetched, JournalError> {
     let mut block = Block::new(first);
     if reader.due() > first {

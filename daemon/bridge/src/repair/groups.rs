@@ -1,4 +1,4 @@
-//! The groups to which repairs for all receivers are sent. Repairs of other servers are received there, too.
+//! The multicast groups to which a server sends repairs for all receivers. The server also receives the repairs of other servers there.
 
 use shmcast::sys::datagrams::Inbox;
 use std::net::{SocketAddr, UdpSocket};
@@ -25,8 +25,8 @@ fn native_line<'a>(spec: &'a BridgeSpec, repair: &RepairSpec) -> Option<&'a Line
     lines_of(spec, repair).find(|line| spec.profile_of(line) == Profile::Native)
 }
 
-/// The destinations of repairs for all receivers. All of these repairs are sent from the socket that receives requests, so that receivers
-/// know which server sent them.
+/// The destinations of repairs for all receivers. One socket receives requests and also sends all of these repairs. So receivers know which
+/// server sent a repair.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     /// The group of plain repairs.
@@ -62,8 +62,8 @@ impl Groups {
         Ok(Groups { plain, native, others })
     }
 
-    /// Returns the line over which repairs for all receivers are sent. This is the group of plain repairs on the interface of a line, or
-    /// otherwise the native line.
+    /// Returns the line over which repairs for all receivers are sent. It is the group of plain repairs on the interface of a line. If
+    /// there is no such group, it is the native line.
     pub(crate) fn line(spec: &BridgeSpec, repair: &RepairSpec) -> Option<LineSpec> {
         let native = native_line(spec, repair);
         let via = native.or_else(|| lines_of(spec, repair).next());
@@ -83,7 +83,7 @@ impl Groups {
         }
     }
 
-    /// Returns how repairs for all receivers are made: the plain ones, and the native ones.
+    /// Returns the configurations for repairs for all receivers: one for plain and one for native repairs.
     pub(super) fn merge(&self, repair: &RepairSpec) -> (Option<MergeConfig>, Option<MergeConfig>) {
         let ns = |us: Option<u64>| us.map(|us| us.saturating_mul(MICROSECOND_NS));
         let config = MergeConfig { merge_ns: ns(repair.merge_us), linger_ns: ns(repair.linger_us) };

@@ -1,11 +1,10 @@
 //! The egress's second thread: retransmissions from the ring, and unicast leases.
 //!
 //! The thread sleeps until a datagram arrives. It reads the ring by sequence, through its own subscriber. If the ring no longer holds a
-//! message, and the channel has a journal, the message comes from the journal. A third thread (`disk`) reads the journal, so that this
-//! thread never waits for a disk. If neither the ring nor the journal has the message, this thread tells the receiver that the message is
-//! gone.
+//! message, a third thread (`disk`) reads the message from the channel's journal, so that this thread never waits for a disk. If neither
+//! the ring nor the journal has the message, this thread tells the receiver that the message is gone.
 //!
-//! `proto::replay` and `proto::lease` decide which receivers may ask, and for how much.
+//! `proto::replay` and `proto::lease` decide which receivers get repairs, and how many.
 
 use shmcast::hosting::fault;
 use shmcast::sys::datagrams::{self, Datagram, Inbox};
@@ -45,11 +44,11 @@ pub(super) use groups::Groups;
 use native::NativeRepair;
 use store::{Request, Store};
 
-/// The longest sleep. A stop or the end of a lease is noticed after this time at the latest.
+/// The longest sleep. The thread notices a stop, or the end of a lease, after this time at the latest.
 const LOOK_UP: Duration = Duration::from_millis(20);
-/// Bytes of a receive slot. Requests and control datagrams fit. A longer datagram is neither of them.
+/// The number of bytes in a receive slot. Requests and control datagrams fit. A longer datagram is neither of them, and is not needed.
 const SLOT_BYTES: usize = 256;
-/// The burst of a token bucket is what its rate allows in a second, divided by this: 40 ms.
+/// The burst of a token bucket is the rate of a second divided by this number. The quotient is 40 ms of the rate.
 const BURST_SHARE: u64 = 25;
 /// The interval at which the feed's own rate is measured, in nanoseconds.
 const MEASURE_EVERY_NS: u64 = SECOND_NS / 4;
@@ -250,7 +249,8 @@ impl Repair {
         }
     }
 
-    /// Measures the feed's rate, because the limits of repairs grow with it. Also measures how much of the link the feed leaves to repairs.
+    /// Measures the feed's rate, because the limits of repairs grow with this rate. Also measures the part of the link that the feed leaves
+    /// to repairs.
     fn measure(&mut self) {
         let now_ns = self.clock.now_ns();
         let live_bytes = self.shared.live_bytes.load(Ordering::Relaxed);
@@ -393,7 +393,7 @@ fn answer(
     answered
 }
 
-/// Answers a request that has waited for the disk. If the disk must read once more, the receiver is told to ask again later.
+/// Answers a request that has waited for the disk. If the disk would have to read again, the receiver is told to ask again later.
 fn answer_again(
     now_ns: u64,
     source: (SocketAddr, bool),

@@ -107,8 +107,8 @@ impl NativeRepair {
         })
     }
 
-    /// Answers an entry that has waited for the disk. `from` sent it in a datagram of `bytes` bytes. If the disk must read once more, the
-    /// receiver is told to ask again later. Returns how many packets the kernel refused.
+    /// Answers an entry of a request that has waited for the disk. `from` sent the request in a datagram of `bytes` bytes. If the disk
+    /// would have to read again, the receiver is told to ask again later. Returns how many packets the kernel refused.
     pub(super) fn answer_again(
         &mut self,
         now_ns: u64,
@@ -131,7 +131,7 @@ impl NativeRepair {
     }
 }
 
-/// The source of a request: who sent it, for which session, and in how many bytes.
+/// The source of a request: the address that sent it, the session that it names, and the number of its bytes.
 #[derive(Clone, Copy)]
 struct Source {
     from: SocketAddr,

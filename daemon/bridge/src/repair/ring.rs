@@ -10,7 +10,7 @@ use crate::times::Moment;
 pub(super) enum Place {
     /// The ring has the message, or will have it.
     Here,
-    /// The message is in a gap of the channel that ends before this sequence, or the channel is gone.
+    /// The message is in a gap of the channel, and this is the sequence after the gap. Or the channel is gone.
     Lost(u64),
     /// The message was overwritten. The ring's oldest message has this sequence.
     TooOld(u64),
@@ -20,7 +20,7 @@ pub(super) enum Place {
 pub(super) struct Ring {
     /// `None` while the channel is gone.
     subscriber: Option<Subscriber>,
-    /// The number of the egress's attachment to the channel with which the subscriber was opened.
+    /// The number of the egress's attachment to the channel at the time when the subscriber was opened.
     pub(super) attached: u64,
     /// The last message that was too large for one answer: its sequence, size and marks. Its bytes are in `large`.
     kept: Option<(u64, usize, Meta)>,
@@ -42,8 +42,8 @@ impl Ring {
         self.subscriber.as_ref().map(Subscriber::clock)
     }
 
-    /// Copies the message `sequence` to `room`, from `offset` on, as far as it fits. A message that is larger than `room` is kept, because
-    /// its next part will be requested soon. `moment` converts its time.
+    /// Copies the message `sequence`, from `offset` on, to `room`, as far as it fits. Stores a message that is larger than `room`, because
+    /// its next part will be requested soon. `moment` converts the message's time.
     pub(super) fn read_part(
         &mut self,
         sequence: u64,
@@ -106,7 +106,7 @@ impl Ring {
         }
     }
 
-    /// Returns where a message can be read that was sent before `next`. O(1) for a message that the ring holds.
+    /// Returns where a message can be read that was sent before `next`. Takes constant time for a message that the ring holds.
     pub(super) fn place(&mut self, sequence: u64, next: u64) -> Place {
         let Some(subscriber) = &mut self.subscriber else { return Place::Lost(next) };
         match subscriber.seek(sequence) {

@@ -28,7 +28,7 @@ pub(super) struct Store {
     /// `None` if the channel has no journal.
     journal: Option<Journal>,
     earlier: PastCounters,
-    /// Whether the messages of the present request are read from the shelf first.
+    /// Whether the messages of the present request are searched first in the blocks that were read from the journal.
     from_shelf: bool,
 }
 
@@ -55,7 +55,7 @@ impl Store {
         self.ring.attach(subscriber, attached);
     }
 
-    /// Returns which messages are held from `first` on. `next` is the sequence after the last sent message.
+    /// Returns which messages from `first` on the server holds. `next` is the sequence after the last sent message.
     pub(super) fn held(&mut self, now_ns: u64, first: u64, next: u64, request: &Request) -> Held {
         self.from_shelf = false;
         let is_backed = self.journal.is_some();

@@ -4,7 +4,7 @@
 //! table changes. Before each batch, the sending thread loads the version, and copies the table if the version has changed.
 //!
 //! If the version changes during the copy, the sending thread discards the copy, and uses the previous addresses for one more batch. So no
-//! packet is sent to an address whose words come from two different addresses.
+//! packet is sent to an address whose words were mixed from two addresses.
 
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};

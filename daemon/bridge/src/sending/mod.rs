@@ -31,14 +31,14 @@ pub(super) struct Sending {
     pub(super) live: LiveTable,
     /// Lines that were opened again.
     pub(super) renewal: Renewal,
-    /// Receiving sockets of lines that were opened again. Only used if there are other egresses.
+    /// Receiving sockets of lines that were opened again. They are only used if there are other egresses of the stream.
     pub(super) ears: Renewal,
     /// The socket of the group of plain repairs that was opened again. The repair thread takes it.
     pub(super) groups: Renewal,
     /// The number of bytes that live packets have taken on the wire so far.
     pub(super) live_bytes: AtomicU64,
-    /// The session that is sent: eight bytes, then two. A reader may get bytes of two sessions. The name that it reads then belongs to no
-    /// session.
+    /// The name of the session that is sent, in two words of eight and two bytes. A reader may get the words of two different sessions. The
+    /// name that it then reads belongs to no session.
     pub(super) session: [AtomicU64; 2],
     /// The sequence after the last sent message. Repairs never go beyond it.
     pub(super) next: AtomicU64,
@@ -65,15 +65,17 @@ pub(super) struct Sending {
 #[derive(Debug, Clone, Copy)]
 pub struct Stopped {
     pub(super) progress: Progress,
-    /// The first sequence that it sent in the session, as far as it knows.
+    /// The first sequence that this bridge sent in the session, as far as it knows.
     pub(super) begin: u64,
 }
 
 /// The time between two writes of the progress to the state file.
 const NOTE_EVERY: Duration = Duration::from_millis(2);
-/// The time between two checks of the state file: that its name still exists, and that it has the last progress.
+/// The time between two checks of the state file. A check finds out whether the file's name still exists, and whether the file has the last
+/// progress.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The start of 2020, in nanoseconds since 1970. Terms that come from the clock count half seconds from there. Their six digits last until
+/// The start of 2020, in nanoseconds since 1970. Terms that come from the clock count half seconds from this time. Their six digits last
+/// until
 /// 2054.
 const TERM_ZERO_NS: u64 = 1_577_836_800_000_000_000;
 const TERM_STEP_NS: u64 = shmcast::hosting::STREAM_STEP_NS;
@@ -170,8 +172,8 @@ impl Sending {
         });
     }
 
-    /// Notes where a session begins. Call this before its first packet. A session that continues after its end began earlier, so its
-    /// beginning stays the same.
+    /// Notes where a session begins. Call this before the session's first packet. If a session continues after its end, it began earlier,
+    /// so its beginning stays the same.
     pub(super) fn note_begin(&self, ring: Option<[u64; 2]>, session: Session, next: u64) {
         self.set_ring(ring);
         if session == self.session() {
@@ -198,7 +200,7 @@ impl Sending {
         }
     }
 
-    /// Returns the egress's progress. Once its threads have ended, this is where it stopped.
+    /// Returns the egress's progress. After its threads have ended, this is the place where it stopped.
     pub(super) fn stopped(&self) -> Stopped {
         let ring = *self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         let next = self.next.load(Ordering::Acquire);

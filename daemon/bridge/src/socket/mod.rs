@@ -37,10 +37,10 @@ const BUSY_POLL_BUDGET: u16 = 64;
 const PATIENCE: Duration = Duration::from_millis(10);
 /// The port of the discard protocol. No packet is sent from it.
 const DISCARD_PORT: u16 = 9;
-/// The least size of a receiver's slots for datagrams, in bytes. So a receiver can receive from a sender whose payload is larger than its
-/// own.
+/// The least size of a receiver's slots for datagrams, in bytes. With this size, a receiver can also receive from a sender whose payload is
+/// larger than its own.
 pub(super) const RECEIVE_SLOT_BYTES: usize = 9_216;
-/// The most sockets that one thread waits for: those of the lines, the requests and the leases.
+/// The limit for the number of sockets for which one thread waits: the sockets of lines, requests and leases.
 pub const MAX_SOCKETS: usize = super::proto::MAX_LINES + 3;
 
 /// The error of a socket that the bridge needs and could not open.
@@ -69,7 +69,7 @@ pub enum SocketError {
         /// The system's error.
         source: io::Error,
     },
-    /// There is no such interface, or it has no address of the group's family.
+    /// There is no interface with this name or address, or it has no address of the group's family.
     #[error("line {group}: interface {name:?} {why}: give one of {}", found.join(", "))]
     Interface {
         /// The line's group.
@@ -142,7 +142,7 @@ pub(crate) fn mark(
 }
 
 /// Opens a socket that receives one line, and binds it to the line's own address. If this address is a multicast group, the socket joins
-/// the group. The socket does not receive groups that only other programs joined.
+/// the group. Packets of groups that only other programs have joined do not reach the socket.
 ///
 /// # Errors
 /// [`SocketError`]
@@ -185,8 +185,8 @@ pub(crate) fn open_merging_line(
     Ok(socket)
 }
 
-/// Checks whether the kernel can merge packets of equal length, by switching merging on and off. The first time takes the kernel longer
-/// than all later ones, so this is done at the start.
+/// Checks whether the kernel can merge packets of equal length, by switching merging on and off. The first switch takes the kernel longer
+/// than all later ones, so this check is made at the start.
 pub(crate) fn try_merge(socket: &UdpSocket, name: impl fmt::Display, refusals: &mut RefusedSettings) {
     let tried = datagrams::merge(socket, true).and_then(|()| datagrams::merge(socket, false));
     refusals.note(format_args!("{name}: packets put together (UDP_GRO)"), tried);
@@ -205,7 +205,7 @@ fn join(socket: &Socket, line: &LineSpec, interface: Interface) -> io::Result<()
     }
 }
 
-/// Leaves a line's group and joins it again, so that the network learns again that this host wants it.
+/// Leaves a line's multicast group and joins it again. By this, the network learns again that this host wants the group's packets.
 pub(super) fn rejoin(line: &LineSpec, socket: &UdpSocket) -> io::Result<()> {
     let socket = SockRef::from(socket);
     let interface = interface_of(line, &socket).map_err(io::Error::other)?;
@@ -277,8 +277,8 @@ pub(super) fn set_patience(socket: &impl AsFd) -> io::Result<()> {
     setsockopt(socket, sockopt::SendTimeout, &patience).map_err(io::Error::from)
 }
 
-/// Opens a second socket at the address of a server's socket, only for sending. So the datagrams of neither socket wait for room in the
-/// other. If the server is bound to any address of the host, both are the same socket.
+/// Opens a second socket at the address of a server's socket, only for sending. With two sockets, the datagrams of one never wait for room
+/// in the other. If the server is bound to any address of the host, both are the same socket.
 ///
 /// # Errors
 /// [`SocketError`]

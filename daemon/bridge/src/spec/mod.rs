@@ -41,13 +41,13 @@ const MAX_PRIORITY: u8 = 6;
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BridgeSpec {
-    /// The bridge's name in status and metrics. If it is empty, the channel's name is used.
+    /// The bridge's name in status and metrics. If it is empty, the bridge has the name of its channel.
     #[serde(default)]
     pub name: String,
     /// The local channel.
     pub channel: String,
-    /// The lines to which packets are sent, or from which they are received: 1 to [`MAX_LINES`] copies of one feed. The list may be empty
-    /// if the feed is sent over unicast leases.
+    /// The lines to which packets are sent, or from which they are received. There are 1 to [`MAX_LINES`] lines, each with a copy of one
+    /// feed. The list may be empty if the feed is sent over unicast leases.
     #[serde(default, rename = "line")]
     pub lines: Vec<LineSpec>,
     /// The transport of the messages: `lines` by default, or `nats`, a log on servers of NATS JetStream.
@@ -58,9 +58,11 @@ pub struct BridgeSpec {
     pub nats: Option<NatsSpec>,
     /// The session's name.
     ///
-    /// A sender takes 1 to 4 characters, which precede the epoch. If this is `None`, it takes a hash of the channel's whole name, or keeps
-    /// the session of a channel that a bridge received. A receiver takes 1 to 4 characters to follow the newest epoch of that sender, or 5
-    /// to 10 characters to follow that one session. If this is `None`, it follows the first sender that it hears.
+    /// A session's name is a tag of 1 to 4 characters, and then the epoch. For a sender, this setting is the tag. If it is `None`, the
+    /// sender uses a hash of the channel's whole name, or keeps the session of a channel that a bridge received.
+    ///
+    /// For a receiver, 1 to 4 characters are the tag of a sender, and the receiver follows the newest epoch of that tag. With 5 to 10
+    /// characters, it follows the session of this name only. If this is `None`, it follows the first sender whose packets arrive.
     #[serde(default)]
     pub session: Option<String>,
     /// The profile of unicast leases, and of lines without a profile of their own; `plain` by default.
@@ -70,8 +72,7 @@ pub struct BridgeSpec {
     /// owner of the file may be able to read it. If this is `None`, nothing is sealed.
     #[serde(default)]
     pub keys: Option<PathBuf>,
-    /// If there are keys: the choice to accept or reject native packets without a seal, and blocks without a seal. The default `required`
-    /// rejects both.
+    /// If there are keys: whether native packets and blocks without a seal are accepted. The default `required` rejects both.
     #[serde(default)]
     pub auth: Auth,
     /// The largest datagram that is sent, or in which repairs are received, in bytes: 64 to 65507; 1400 by default.
@@ -83,15 +84,16 @@ pub struct BridgeSpec {
     /// The CPU that the bridge's thread is pinned to; the thread is not pinned if `None`.
     #[serde(default)]
     pub cpu: Option<usize>,
-    /// The time for which the kernel polls the network card when the bridge would wait, in microseconds. The default 0 means not at all. If
-    /// the kernel refuses, the bridge reports that once and runs without it.
+    /// The time for which the kernel polls the network card in place of a wait of the bridge, in microseconds. The default 0 means not at
+    /// all. If the kernel refuses, the bridge reports that once and runs without it.
     #[serde(default)]
     pub busy_poll_us: u32,
-    /// The code point (DSCP) of all packets that the bridge sends, 0 to 63. Switches and routers choose a queue by it. `None` means 0.
+    /// The code point (DSCP) of all packets that the bridge sends, 0 to 63. By this number, switches and routers choose a queue. `None`
+    /// means 0.
     #[serde(default)]
     pub dscp: Option<u8>,
-    /// The priority within this host of all packets that the bridge sends, 0 to 6. The host's queueing discipline chooses a band by it. If
-    /// this is `None`, the kernel derives it from `dscp`.
+    /// The priority within this host of all packets that the bridge sends, 0 to 6. By this number, the host's queueing discipline chooses a
+    /// band. If this is `None`, the kernel derives it from `dscp`.
     #[serde(default)]
     pub priority: Option<u8>,
     /// The speed of the outgoing link. Live packets use at most 95 % of it, and repairs use the rest. The default `auto` takes the speed
@@ -114,8 +116,8 @@ fn default_payload_bytes() -> usize {
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LineSpec {
-    /// The multicast group and port. This may also be a unicast address. For a sender it is the address of any host, and for a receiver an
-    /// address of its own host.
+    /// The multicast group and port. This may also be a unicast address. For a sender, the unicast address is that of any host. For a
+    /// receiver, it is an address of the receiver's own host.
     pub group: SocketAddr,
     /// The interface, by its name or by one of its addresses. If this is `None`, the kernel chooses.
     #[serde(default)]
@@ -165,21 +167,21 @@ impl<'de> Deserialize<'de> for LinkSpeed {
     }
 }
 
-/// The way in which a bridge's thread waits while there is nothing to do.
+/// How a bridge's thread waits while there is nothing to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WaitMode {
     /// Polls without pause: lowest latency, one core at 100 %.
     Spin,
-    /// Polls, and yields the core after a poll that found something, and after several polls that found nothing. Readers may share the
-    /// core.
+    /// Polls, and yields the core from time to time: after a poll that found something, and after several polls that found nothing. Readers
+    /// may share the core.
     Yield,
     /// Sleeps, but polls for the short time in which the next message of a steady feed is expected. This uses a few hundredths of a core.
     /// At 1,000 messages a second, half of the messages arrive 10 to 40 us later than with `Spin`. If messages come irregularly, or after a
     /// silence, they are up to some hundred us later.
     Block,
-    /// Chooses at the start, and shows the choice in the status. One thread for each four CPUs that the process may use polls while
-    /// messages flow, and sleeps after 10 ms without any. The process's other threads use `Block`.
+    /// Chooses at the start, and shows the choice in the status. For each four CPUs that the process may use, one thread polls while
+    /// messages flow, and sleeps after 10 ms without messages. The process's other threads use `Block`.
     #[default]
     Auto,
 }
@@ -196,9 +198,9 @@ pub struct ReceiveSpec {
     /// Whether the bridge requests a lease from the servers, which proves its address to them; true by default. Servers of other makes have
     /// no leases.
     pub lease: bool,
-    /// The multicast group on which the servers send plain repairs for all receivers, as in their `repair.group`. If `None`, the bridge
-    /// joins no such group. The bridge joins the group on the interface of the first multicast line, and accepts only packets of `servers`.
-    /// Native repairs for all receivers arrive on the lines and need no group.
+    /// The multicast group on which the servers send plain repairs for all receivers, as in their `repair.group`. If this is `None`, the
+    /// bridge joins no such group. The bridge joins the group on the interface of the first multicast line, and accepts only packets of
+    /// `servers`. Native repairs for all receivers need no group, because they arrive on the lines.
     pub repair_group: Option<SocketAddr>,
     /// The policy for messages that no server has; `skip` by default.
     pub gap: GapMode,
@@ -206,16 +208,16 @@ pub struct ReceiveSpec {
     /// no server has answered anything for this time, or if the servers that answer have ignored the bridge's requests for this message. It
     /// does not give up while a server says that it holds the message.
     pub give_up_ms: u64,
-    /// The time for which a message that seems to be lost may still arrive, in microseconds; 50 by default. The bridge requests it only
-    /// after that.
+    /// The time for which a message that seems to be lost may still arrive, in microseconds; 50 by default. The bridge requests the message
+    /// only after this time.
     pub hold_us: u64,
-    /// The sequence to begin with if there is no session to resume. Messages from there on that were already sent are requested. If this is
-    /// `None`, the bridge begins with the first message that it receives.
+    /// The sequence to begin with if there is no session to resume. If messages from there on were already sent, the bridge requests them.
+    /// If this is `None`, the bridge begins with the first message that it receives.
     pub from: Option<u64>,
     /// The sources from which packets are accepted on the lines, such as `10.0.0.1` or `10.1.0.0/16`. If the list is empty, a line accepts
-    /// only the first source that sends on it, until that source falls silent.
+    /// only the packets of the first source that sends on it. If that source falls silent, the line accepts another one.
     pub sources: Vec<Network>,
-    /// Which times the messages of native lines get; `origin` by default.
+    /// The choice of the times that messages of native lines get; `origin` by default.
     pub time: TimeMode,
     /// With `origin`: the largest error that the clock of either host may have, in microseconds; 1000 by default. With 0, any clock is
     /// accepted.
@@ -435,7 +437,7 @@ fn is_one_family(addresses: &[SocketAddr]) -> bool {
     addresses.windows(2).all(|pair| pair[0].is_ipv6() == pair[1].is_ipv6())
 }
 
-/// Reports a repair group that is no multicast group, or that a line uses, too.
+/// Reports a repair group that is no multicast group, or that is also the group of a line.
 fn report_repair_group(
     field: &'static str,
     group: SocketAddr,

@@ -24,7 +24,7 @@ pub enum Auth {
     /// Only sealed packets.
     #[default]
     Required,
-    /// Also packets without a seal. Use this while a group introduces keys.
+    /// Accept also packets without a seal. Use this while a group introduces keys.
     Offered,
 }
 
@@ -32,7 +32,8 @@ pub enum Auth {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TimeMode {
-    /// The time at which they were published, if the clocks of both hosts are accurate enough; otherwise the time at which they arrive.
+    /// The time at which the message was published, if the clocks of both hosts are accurate enough. Otherwise the time at which the
+    /// message arrives.
     #[default]
     Origin,
     /// The time at which they arrive.
@@ -45,7 +46,8 @@ impl BridgeSpec {
         line.profile.unwrap_or(self.profile)
     }
 
-    /// Returns the profile of a receiver. All of its lines have the same. Without lines, it is the bridge's profile.
+    /// Returns the profile of a receiver. All lines of a receiver have the same profile. If there are no lines, returns the bridge's
+    /// profile.
     pub fn receive_profile(&self) -> Profile {
         self.lines.first().map_or(self.profile, |line| self.profile_of(line))
     }

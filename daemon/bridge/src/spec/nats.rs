@@ -34,8 +34,8 @@ pub enum Engine {
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NatsSpec {
-    /// The servers, such as `tls://n1:4222`. The bridge needs one that it can reach. With `tls://`, nothing is sent before the server has
-    /// shown its certificate. A single server may be given without a list.
+    /// The servers, such as `tls://n1:4222`. The bridge needs only one that it can reach. With `tls://`, nothing is sent before the server
+    /// has shown its certificate. A single server may be given without a list.
     #[serde(deserialize_with = "addresses")]
     pub servers: Vec<ServerAddress>,
     /// The file with the account, as `USER:PASSWORD` or a token. It must belong to root or to the bridge's user, and nobody else may be
@@ -54,26 +54,27 @@ pub struct NatsSpec {
     /// The subject of the messages in the stream. If this is `None`, the subject is `shmcast.` and the channel's name. The sender and all
     /// receivers must use the same subject.
     pub subject: Option<String>,
-    /// The JetStream domain of the stream; that of the servers if this is `None`.
+    /// The JetStream domain of the stream. If this is `None`, it is the domain of the servers.
     pub domain: Option<String>,
-    /// The most bytes of a block, which can have many messages. 1024 to 8388608, and at most the servers' `max_payload`; 65536 by default.
+    /// The limit for the bytes of a block, which can have many messages. 1024 to 8388608, and at most the servers' `max_payload`; 65536 by
+    /// default.
     pub block_bytes: usize,
-    /// The most blocks that may wait for an answer, 1 to 1024; 32 by default.
+    /// How many blocks may wait for an answer, 1 to 1024; 32 by default.
     pub in_flight: usize,
     /// The time after which an append without an answer has failed, in milliseconds, 100 to 60 000; 1000 by default.
     pub ack_ms: u64,
-    /// For a sender: the source of messages that the ring no longer has. The default `true` means the channel's journal, if it has one.
-    /// `false` means none. It may also be the directory of a journal.
+    /// For a sender: where it reads messages that the ring no longer has. The default `true` means the channel's journal, if there is one.
+    /// `false` means nowhere. A path means a journal in that directory.
     pub history: HistoryFrom,
     /// For a sender: whether it creates the stream if there is none; false by default.
     pub create: bool,
-    /// With `create`: the number of servers that keep a copy. If this is `None`, it is 3 if at least three servers are given, and otherwise
+    /// With `create`: the number of servers that keep a copy. If this is `None`, the number is 3 if at least three servers are given, and
+    /// otherwise
     /// 1.
     pub replicas: Option<u8>,
-    /// With `create`: the most bytes that the stream keeps. The oldest messages are dropped beyond that. There is no limit if this is
-    /// `None`.
+    /// With `create`: the limit for the bytes of the stream. Beyond it, the oldest messages are dropped. `None` means no limit.
     pub keep_bytes: Option<u64>,
-    /// With `create`: how long the stream keeps messages, in seconds. There is no limit if this is `None`.
+    /// With `create`: the time for which the stream keeps messages, in seconds. `None` means no limit.
     pub keep_s: Option<u64>,
 }
 
@@ -128,8 +129,8 @@ impl NatsSpec {
         account.map(Some).map_err(|why| format!("account {}: {why}", self.shown_account_file()))
     }
 
-    /// Returns the path of the account's file, as errors show it. A path without a directory is not shown, because somebody may have
-    /// written the account itself there.
+    /// Returns the path of the account's file, in the form for errors. A path without a directory is not shown, because the user may have
+    /// written the account itself in place of a path.
     pub fn shown_account_file(&self) -> String {
         let Some(file) = &self.account else { return String::new() };
         let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());

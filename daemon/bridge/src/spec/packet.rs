@@ -13,11 +13,12 @@ pub fn header_bytes(address: &SocketAddr) -> usize {
     if address.is_ipv6() { 48 } else { 28 }
 }
 
-/// The marks by which networks and hosts distinguish packets. If a mark is `None`, the system chooses it.
+/// The marks of packets (DSCP and priority), by which networks and hosts treat packets differently. If a mark is `None`, the system chooses
+/// it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Marks {
-    /// The code point of the IP header, 0 to 63. Switches and routers choose a queue by it.
+    /// The code point of the IP header, 0 to 63. By this number, switches and routers choose a queue.
     pub dscp: Option<u8>,
-    /// The priority within this host, 0 to 6. The host's queueing discipline chooses a band by it.
+    /// The priority within this host, 0 to 6. By this number, the host's queueing discipline chooses a band.
     pub priority: Option<u8>,
 }

@@ -32,9 +32,9 @@ pub struct SendSpec {
     pub loopback: bool,
     /// The first message that the bridge sends; `resume` by default.
     pub from: StartAt,
-    /// The file to which the bridge writes its session and the last sent sequence; no file if this is `None`. A bridge that is restarted
-    /// continues that session if the ring is still the same. If the channel was created again, its session gets a later epoch than all
-    /// earlier ones, even if the clock was set back.
+    /// The file to which the bridge writes its session and the last sent sequence; no file if this is `None`. If the ring is still the same
+    /// after a restart of the bridge, the bridge continues that session. If the channel was created again, the session gets an epoch above
+    /// all earlier ones, even if the clock was set back.
     pub state: Option<PathBuf>,
     /// The time for which a bridge listens on its multicast lines before it begins a new session, in milliseconds; 300 by default, at most
     /// 10 000. A session is new if the state file does not have it. The new session is later than every session of this channel that the
@@ -43,15 +43,15 @@ pub struct SendSpec {
     /// The time for which the bridge serves repairs after the channel is closed, or after the bridge was told to leave, in milliseconds; 10
     /// 000 by default. After the channel is closed, it also repeats the end of the session.
     pub linger_ms: u64,
-    /// Whether other egresses of the stream may take over; `only` by default.
+    /// Whether other egresses (sending ends) of the stream may take over; `only` by default.
     pub role: SendRole,
-    /// With `role = "auto"`: the place in the order in which the egresses take over, 0 to 15; 0 by default. The lowest rank is first. Each
-    /// rank waits 4 ms longer than the rank before it.
+    /// With `role = "auto"`: the place in the order in which the egresses take over, 0 to 15; 0 by default. Rank 0 takes over first. Each
+    /// rank waits 4 ms longer than the previous one.
     pub rank: u8,
     /// With `role = "auto"`: the address on which claims of the other egresses arrive, and from which ours are sent.
     ///
-    /// Use the IP address of a multicast line's interface, on every egress of the stream. A claim then stops an active egress only together
-    /// with packets from the same address. With another IP address, three claims are enough to stop it.
+    /// Use the IP address of a multicast line's interface, on every egress of the stream. With such addresses, claims stop an active egress
+    /// only if packets from the same address arrive as well. With another IP address, three claims are enough to stop it.
     pub claim_bind: Option<SocketAddr>,
     /// With `role = "auto"`: the `claim_bind` addresses of the other egresses; at most 8. Claims from other addresses are dropped.
     pub peers: Vec<SocketAddr>,
@@ -61,9 +61,9 @@ pub struct SendSpec {
     /// The gate of the channel that the bridge uses. With a gate, the publisher waits for the bridge, within the gate's limit. Without one,
     /// the publisher may overwrite messages that the bridge has not read.
     ///
-    /// A message has passed the gate when the bridge has copied it out of the ring. Over lines, the bridge copies at most 1025 messages,
-    /// and passes their packets to the sockets before it copies more. With an engine, it copies only while a block may be appended, so that
-    /// at most `in_flight` blocks and 1025 messages wait for the servers.
+    /// A message has passed the gate when the bridge has copied it out of the ring. A bridge with lines copies at most 1025 messages at a
+    /// time, and passes their packets to the sockets before it copies more. A bridge with an engine copies only while it may append a
+    /// block. So at most `in_flight` blocks and 1025 messages wait for the servers.
     pub gate: Option<String>,
     /// The retransmission server, which also grants unicast leases; none if `None`.
     pub repair: Option<RepairSpec>,
@@ -93,11 +93,12 @@ impl Default for SendSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StartAt {
-    /// The first message that is not in the state file as sent, if the ring is still the same. Otherwise the next message that is
-    /// published. Messages that the ring no longer holds are counted as missed.
+    /// Begin with the first message that the state file does not list as sent, if the ring is still the same. Otherwise begin with the next
+    /// message that is published. Messages that the ring no longer holds are counted as missed.
     #[default]
     Resume,
-    /// The next message that is published. Messages that were published while no bridge ran are then a gap, and receivers request them.
+    /// Begin with the next message that is published. Messages that were published while no bridge ran are then a gap, and receivers
+    /// request them.
     Latest,
     /// The oldest message that the ring holds.
     Oldest,
@@ -110,8 +111,8 @@ pub enum SendRole {
     /// The egress sends as long as it runs.
     #[default]
     Only,
-    /// The egress sends if no peer sends, and takes over when the peer that sends falls silent. With keys, claims are sealed, and all peers need the
-    /// same keys.
+    /// The egress sends if no peer sends. If the peer that sends falls silent, the egress takes over. With keys, claims are sealed, and all
+    /// peers need the same keys.
     Auto,
 }
 
@@ -121,7 +122,7 @@ pub enum SendRole {
 pub struct RepairSpec {
     /// The address on which requests arrive.
     pub bind: SocketAddr,
-    /// The networks whose addresses may ask, such as `10.1.0.0/16`. If the list is empty, no address may.
+    /// The networks whose addresses may send requests, such as `10.1.0.0/16`. If the list is empty, no address may.
     #[serde(default)]
     pub allow: Vec<Network>,
     /// Whether allowed sources get full answers before they have proved their address; false by default. Receivers of other makes need
@@ -129,7 +130,7 @@ pub struct RepairSpec {
     #[serde(default)]
     pub trust_allowed: bool,
     /// The rate of repairs for all receivers together, in bytes a second. `None` means 100 000 000, or twice the feed's own rate if that is
-    /// more. So a receiver that lags can catch up.
+    /// more. With twice the feed's rate, a receiver that lags can catch up.
     #[serde(default)]
     pub rate_bytes: Option<u64>,
     /// The rate of repairs for each receiver, in bytes a second. `None` means 25 000 000, or twice the feed's own rate if that is more.
@@ -138,17 +139,18 @@ pub struct RepairSpec {
     /// The most leases with live packets at a time; 64 by default.
     #[serde(default = "default_max_leases")]
     pub max_leases: usize,
-    /// The most leases of any kind at a time; 4096 by default. Leases of receivers that only request repairs count as well.
+    /// The limit for the number of leases of all kinds at a time; 4096 by default. Leases of receivers that only request repairs count as
+    /// well.
     #[serde(default = "default_max_proved")]
     pub max_proved: usize,
-    /// The most leases of any kind for one address, so that one host cannot take all leases; 16 by default.
+    /// The limit for the number of leases of one address; 16 by default. With this limit, one host cannot take all leases.
     #[serde(default = "default_leases_per_source")]
     pub leases_per_source: usize,
-    /// The time after which a lease that is not renewed expires, in seconds; 60 by default.
+    /// If a lease is not renewed for this time, it expires, in seconds; 60 by default.
     #[serde(default = "default_lease_s")]
     pub lease_s: u64,
     /// The code point (DSCP) of repairs, 0 to 63, if it is not that of the feed. If `bind` is any address of the host, one socket sends
-    /// repairs and leases, and this is the code point of both.
+    /// repairs and the packets of leases, and this is the code point of both.
     #[serde(default)]
     pub dscp: Option<u8>,
     /// The multicast group of plain repairs for all receivers, on the interface of the first multicast line. If this is `None`, each plain
@@ -156,16 +158,16 @@ pub struct RepairSpec {
     /// repairs for all receivers are sent to the first native multicast line.
     #[serde(default)]
     pub group: Option<SocketAddr>,
-    /// The time within which a second receiver's request for the same messages causes a repair for all, in microseconds. `None` means twice
-    /// the longest round trip of any receiver, 300 to 5 000.
+    /// If a second receiver requests the same messages within this time, the repair goes to all receivers. The unit is microseconds. `None`
+    /// means twice the longest round trip of any receiver, within 300 to 5 000.
     #[serde(default)]
     pub merge_us: Option<u64>,
-    /// The time after a repair for all in which further requests for the same messages are ignored, in microseconds. `None` means the
-    /// longest round trip of any receiver plus 100.
+    /// For this time after a repair for all receivers, further requests for the same messages are ignored. The unit is microseconds. `None`
+    /// means the longest round trip of any receiver plus 100.
     #[serde(default)]
     pub linger_us: Option<u64>,
-    /// Whether messages that the ring no longer has come from the channel's journal; true by default. It may also be the journal's
-    /// directory. A journal of another stream is not used.
+    /// Whether messages that the ring no longer has come from the channel's journal; true by default. Instead of true or false, this may be
+    /// the journal's directory. A journal of another stream is not used.
     #[serde(default)]
     pub history: HistoryFrom,
 }
@@ -174,7 +176,7 @@ pub struct RepairSpec {
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(untagged)]
 pub enum HistoryFrom {
-    /// The channel's own journal, if it has one; or none, if this is false.
+    /// With true, the channel's own journal, if there is one. With false, no journal.
     Channel(bool),
     /// The journal in this directory.
     Dir(PathBuf),
@@ -237,8 +239,8 @@ impl BridgeSpec {
         self.send.as_ref().and_then(|send| send.gate.as_deref())
     }
 
-    /// Returns the channel as the sending bridge reads it: through its gate, if it uses one. Only one of the subscribers of this builder
-    /// may be open at a time.
+    /// Returns the channel as the sending bridge reads it. If the bridge uses a gate, it reads the channel through this gate. Only one of
+    /// the subscribers of this builder may be open at a time.
     pub fn through_gate(&self, channel: &SubscriberBuilder) -> SubscriberBuilder {
         match self.gate() {
             Some(gate) => channel.clone().gate(gate),

@@ -33,7 +33,7 @@ impl fmt::Debug for Account {
     }
 }
 
-/// The error for a text that is no account. It does not contain the text.
+/// The error for a text that is no account. The error does not contain the text, which may be a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no account: write USER:PASSWORD, or a token, in one line")]
 pub struct NoAccount;
@@ -134,7 +134,7 @@ fn account_of(text: &str) -> Result<Account, NoAddress> {
     }
 }
 
-/// Replaces each `%` and its two hexadecimal digits by the byte with this number. Any other `%` stays as it is.
+/// Replaces each `%` and the two hexadecimal digits after it by the byte with this number. Any other `%` stays as it is.
 fn decoded(text: &str) -> Option<String> {
     let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
     while let [first, after @ ..] = rest {
@@ -213,8 +213,8 @@ pub(super) fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Ve
     deserializer.deserialize_any(Addresses)
 }
 
-/// Removes accounts from a text that another program may have made from an address with an account. In each line, it removes the text
-/// between the first quotation mark and the last `@`. An `@` at the beginning of a word does not end an account.
+/// Removes accounts from a text that another program may have made from an address with an account. In each line, removes the text between
+/// the first quotation mark and the last `@`. An `@` at the beginning of a word does not count as the end of an account.
 pub fn without_accounts(text: &str) -> String {
     let hidden = |line: &str| {
         let is_end = |at: usize| {

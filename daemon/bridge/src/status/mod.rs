@@ -82,11 +82,11 @@ impl SharedHistogram {
 pub enum Phase {
     /// The bridge sends or receives messages, or waits for some.
     Running,
-    /// The bridge was told to leave. It sends the messages that are waiting, and serves repairs for a while. The session is not over.
+    /// The bridge was told to leave. It sends the messages that are waiting, and serves repairs for a while. Its session continues.
     Leaving,
     /// The session is over. The bridge repeats its end and serves repairs.
     Ending,
-    /// The bridge has stopped because it was told to, or because the session is over.
+    /// The bridge has stopped. Either it was told to stop, or the session is over.
     Ended,
     /// The bridge has stopped because of an error.
     Failed,
@@ -150,7 +150,7 @@ impl Life {
         *self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes the session of another feed that begins to arrive, or `None` if it no longer arrives.
+    /// Notes the session of another feed that has begun to arrive. `None` means that no other feed arrives any more.
     pub(crate) fn note_stranger(&self, session: Option<Session>) {
         *self.stranger.lock().unwrap_or_else(PoisonError::into_inner) = session;
     }
@@ -170,7 +170,7 @@ impl Life {
         &self.waiting
     }
 
-    /// Returns the error because of which the bridge failed, if it has failed.
+    /// Returns the error if the bridge has failed.
     pub fn error(&self) -> Option<String> {
         self.error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -195,13 +195,13 @@ counters! {
         datagrams_sent: counter "sent_datagrams_total",
         /// Datagrams that were sent in one call with others of the same length.
         datagrams_segmented: counter "segmented_datagrams_total",
-        /// Times that the kernel refused segments for a line. Later packets of the line are sent one by one.
+        /// How often the kernel refused to send several packets in one call on a line. Later packets of the line are sent one by one.
         segments_refused: counter "segments_refused_total",
-        /// The number of the system's error when it last refused segments; 0 if it never did.
+        /// The number of the system's error when the kernel last refused to send several packets in one call; 0 if it never refused.
         segments_error,
         /// Datagrams that the kernel refused to send. Receivers request their messages.
         datagrams_refused: counter "refused_datagrams_total",
-        /// Times that the publisher overwrote messages before the sending bridge had read them.
+        /// How often the publisher overwrote messages before the sending bridge had read them.
         lapped: counter "lapped_total",
         /// Messages that were overwritten before the bridge had sent them, or were out of order in the ring. Every receiver has a gap
         /// there.
@@ -212,26 +212,26 @@ counters! {
         messages_too_long: counter "too_long_messages_total",
         /// Sessions begun.
         sessions,
-        /// Times that a line's buffer was full for so long that the bridge paused the line. The line's datagrams of that time count as
+        /// How often a line's buffer was full for so long that the bridge paused the line. The line's datagrams of that time count as
         /// refused.
         pauses: counter "line_pauses_total",
         /// The speed of the link that limits live packets and repairs, in bits a second; 0 if there is no limit.
         link_bits,
-        /// Times that live packets had used up their share of the link, and had to wait.
+        /// How often live packets had used up their share of the link, and had to wait.
         link_waits: counter "link_waits_total",
         /// The time for which live packets waited for the link, in nanoseconds.
         link_waited_ns,
         /// Times that the state file could not be written.
         state_errors: counter "state_errors_total",
-        /// Times that the state file was removed or moved while the bridge ran, and was made again.
+        /// How often the state file was removed or moved while the bridge ran, and was made again.
         state_renewed: counter "state_renewed_total",
-        /// Times that a line was opened again, because its interface was replaced or got another address.
+        /// How often a line was opened again, because its interface was replaced or got another address.
         lines_anew: counter "sending_lines_anew_total",
         /// The role among the egresses of the stream: 0 the only one, 1 listening, 2 standby, 3 sending.
         role,
-        /// The number of the active egress's claim, as far as this egress knows; 0 if the role is 0.
+        /// The number of the active egress's claim, if this egress has received it; 0 if the role is 0.
         claim,
-        /// Times that this egress began to send in place of a peer, or because no peer sent.
+        /// How often this egress began to send. It begins in place of a peer, or because no peer sends.
         takeovers: counter "takeovers_total",
         /// Times that this egress left the sending to a peer.
         yields: counter "yields_total",
@@ -274,17 +274,17 @@ counters! {
         longest_rtt_us,
         /// Replies that the kernel refused to send.
         replies_refused: counter "repair_replies_refused_total",
-        /// The bytes a second, on the wire, that live packets leave to repairs on the link; 0 if the link's speed is not known.
+        /// The part of the link that live packets leave to repairs, in bytes a second on the wire; 0 if the link's speed is not known.
         link_rate_bytes: gauge "repair_link_rate_bytes",
         /// Plain requests and control datagrams to a server that has only native lines.
         plain_refused: counter "repair_plain_refused_total",
         /// Native requests whose seal does not match. They are forged or damaged.
         forged: counter "repair_forged_total",
-        /// Native requests that were already accepted, or whose number is too old to know that.
+        /// Native requests that were already accepted. Also requests so old that it is no longer known whether they were accepted.
         replayed: counter "repair_replayed_total",
         /// Native requests without a seal or with an unknown key, where a seal is required.
         unopened: counter "repair_unopened_total",
-        /// Times that a receiver reported that it follows a later session of this channel.
+        /// How often a receiver reported that it follows a later session of this channel.
         told_stale: counter "told_stale_total",
     }
 }

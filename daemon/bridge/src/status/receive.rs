@@ -23,15 +23,15 @@ counters! {
         messages_missing: counter "missing_messages_total",
         /// Messages that are larger than the local channel allows. They are also counted as missing.
         messages_too_large: counter "too_large_messages_total",
-        /// Messages that the local channel already had from before a restart of the bridge.
+        /// Messages that the local channel already had, because they arrived before a restart of the bridge.
         messages_behind,
         /// Holes that are being repaired.
         gaps_open: gauge "gaps_open",
         /// Missing messages that servers sent.
         recovered_by_servers: counter "recovered_messages_total" { source = "server" },
-        /// The number of receivers of the server, as it reports it; 0 if it reports nothing.
+        /// The number of receivers that the server reports; 0 if it reports none.
         group: gauge "group_receivers",
-        /// This receiver's place among the server's receivers, from 0. The first 16 request lost messages at once.
+        /// This receiver's position among the server's receivers, from 0. The first 16 receivers request lost messages at once.
         place: gauge "place",
         /// Datagrams of lines that the kernel passed on together with others. The sender or the kernel had merged them.
         datagrams_merged: counter "merged_datagrams_total",
@@ -43,9 +43,9 @@ counters! {
         datagrams_locked_out: counter "ignored_packets_total" { reason = "other-source" },
         /// Errors of receiving, for example when a server's host replies that no program listens on the port.
         receive_errors: counter "receive_errors_total",
-        /// Times that a line was opened again, because its interface was replaced or got another address.
+        /// How often a line was opened again, because its interface was replaced or got another address.
         lines_anew: counter "receiving_lines_anew_total",
-        /// Times that a group was joined again, because its line was silent while the feed arrived elsewhere.
+        /// How often a group was joined again, because its line was silent while the feed arrived on another line.
         lines_rejoined: counter "lines_rejoined_total",
         /// Unicast leases that this receiver has.
         leases_held,
@@ -55,7 +55,8 @@ counters! {
         reassembly_bytes: gauge "reassembly_bytes",
         /// Native packets whose seal does not match. They are forged or damaged.
         forged: counter "forged_packets_total",
-        /// Sealed packets that were already accepted, or whose number is too old to know that. Copies on other lines are among them.
+        /// Sealed packets that were already accepted, among them copies on other lines. Also packets so old that it is no longer known
+        /// whether they were accepted.
         replayed: counter "replayed_packets_total",
         /// Native packets without a seal or with an unknown key, where a seal is required.
         unopened: counter "unopened_packets_total",
@@ -76,7 +77,7 @@ counters! {
         /// Datagrams that the kernel dropped because the socket's buffer was full. The bridge asks the kernel every 10 ms, or every 20 ms
         /// if its thread sleeps, and when a message is missing. Datagrams that the kernel had merged count as one.
         kernel_drops: counter "line_kernel_drops_total",
-        /// Datagrams that were cut off, because they were longer than any that were expected.
+        /// Datagrams that were cut off, because they were longer than the largest expected datagram.
         truncated: counter "line_truncated_total",
     }
 }

@@ -1,5 +1,5 @@
-//! A reader in another language, which is a testee of the conformance suite. The actor asks the testee to receive, and
-//! logs its answers.
+//! A reader in another language. It is a testee of the conformance suite. The actor asks the testee to receive, and logs the testee's
+//! answers.
 
 use super::Place;
 use super::recorder::Recorder;
@@ -19,7 +19,7 @@ pub(super) struct Foreign {
 }
 
 impl Foreign {
-    /// Starts the testee, and makes it attach at a sequence. An inner `Err` means that the channel refused it.
+    /// Starts the testee, and makes it attach at a sequence. An inner `Err` means that the library refused to open the channel.
     pub(super) fn open(
         command: &str,
         place: &Place,
@@ -38,8 +38,7 @@ impl Foreign {
         }
     }
 
-    /// Receives the available events. Returns their number, and the kind of the failure that followed them, if there
-    /// was one.
+    /// Receives the available events. Returns their number. If a failure followed them, also returns its kind.
     pub(super) fn call(
         &mut self,
         recorder: &mut Recorder,
@@ -71,8 +70,7 @@ impl Foreign {
         Ok(())
     }
 
-    /// Notes an event that the testee reported. Returns false if the text is not an event but the reason why receiving
-    /// failed.
+    /// Notes an event that the testee reported. Returns false if the text is not an event but the reason of a failure.
     fn note(&mut self, told: &str, recorder: &mut Recorder) -> Result<bool> {
         let mut words = told.split(' ');
         let name = words.next().unwrap_or_default();
@@ -106,7 +104,7 @@ impl Foreign {
         Ok(true)
     }
 
-    /// Notes `message S tag=T key=K time=N length=L crc=C bytes=H`.
+    /// Notes an event of the form `message S tag=T key=K time=N length=L crc=C bytes=H`.
     fn message(&mut self, sequence: u64, told: &str, recorder: &mut Recorder) -> Result<()> {
         let value = |name: &str| {
             let found = told.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));

@@ -104,7 +104,7 @@ pub enum Order {
     Block { events: u32 },
     /// Seek.
     Seek { by: i64 },
-    /// Receive until this message with this sequence has arrived, or until the time is over.
+    /// Receive until the message with this sequence has arrived, or until the time is over.
     Finish { last: Identity, sequence: u64, ms: u64 },
     /// Answer whether a daemon knows this actor.
     Registered {},
@@ -112,7 +112,7 @@ pub enum Order {
     Close {},
     /// Fork a child, which drops its copies of publisher and reader and then ends.
     Fork {},
-    /// Try to open a channel with a description that is too long, which must fail.
+    /// Try to open a channel with a description that is too long. This must fail.
     Misopen { dir: PathBuf, channel: String },
     /// Read the journal in this directory from its first message to its last.
     ReadJournal { dir: PathBuf },
@@ -276,7 +276,7 @@ impl Actor {
         }
     }
 
-    /// Forks a child. Returns whether there was one. There is none if the library runs a thread for the connection to a daemon.
+    /// Forks a child. Returns whether it did. It does not fork if the library runs a thread for the connection to a daemon.
     fn fork(&mut self) -> Result<Value> {
         let Self { publisher, reader, .. } = self;
         let child = fork(|| {

@@ -100,7 +100,7 @@ impl Publishing {
         Ok(json!({ "last": last, "next": next, "count": done }))
     }
 
-    /// Sends the next message, or the next `some` messages in one call. Returns the first sequence.
+    /// Sends the next message, or the next `some` messages in one call. Returns the sequence of the first one.
     fn send(&mut self, some: u32, sizes: Sizes, sending: Sending) -> Result<u64, PublishError> {
         let (who, largest) = (self.next, self.publisher.max_message());
         let length = who.length(sizes, largest);

@@ -17,12 +17,13 @@ use std::time::{Duration, Instant};
 
 /// Longest time that one call waits.
 const CALL: Duration = Duration::from_millis(20);
-/// If a call is late by more than this, it is logged. The oracle decides whether that is too late.
+/// If a call is late by more than this time, the call is logged. The oracle decides whether that is too late.
 const SLACK: Duration = Duration::from_millis(100);
 
 /// A subscription.
 pub(super) struct Reading {
-    /// The subscriber of this process. If the reader is in another language, this one only determines where that reader begins.
+    /// The subscriber of this process. If a testee in another language is the reader, this subscriber only determines where the testee
+    /// begins.
     subscriber: Subscriber,
     foreign: Option<Foreign>,
     recorder: Recorder,
@@ -30,7 +31,7 @@ pub(super) struct Reading {
     buffer: Vec<u8>,
     turns: u64,
     is_over: bool,
-    /// Whether the log has already noted that receiving failed because no descriptor was free.
+    /// Whether the log already has a note that receiving failed because no descriptor was free.
     is_unmapped: bool,
 }
 
@@ -109,7 +110,7 @@ impl Reading {
         Ok(is_well)
     }
 
-    /// Receives until `last` has arrived, or until the reader was lapped and continues after it.
+    /// Receives until `last` has arrived, or until the reader was lapped and continued after `last`.
     pub(super) fn finish(
         &mut self,
         log: &mut Log,

@@ -20,7 +20,7 @@ pub(super) struct Recorder {
     before: Option<Identity>,
     /// The last message since the reader's last seek.
     newest: Option<Identity>,
-    /// The sequence at which the reader continued after a lap, if no message has arrived since.
+    /// The sequence at which the reader continued after a lap; `None` if a message has arrived since then.
     resumed_at: u64,
     ready: Vec<Entry<Fact>>,
     written: Instant,
@@ -62,12 +62,12 @@ impl Recorder {
         }
     }
 
-    /// Returns the last message; `None` if the reader has sought since.
+    /// Returns the last message; `None` if the reader has called `seek` since then.
     pub(super) fn newest(&self) -> Option<Identity> {
         self.newest
     }
 
-    /// Returns the sequence at which the reader continued after a lap; 0 if a message has arrived since.
+    /// Returns the sequence at which the reader continued after a lap; 0 if a message has arrived since then.
     pub(super) fn resumed_at(&self) -> u64 {
         self.resumed_at
     }
@@ -128,7 +128,7 @@ impl Recorder {
         self.ready.push(Entry { at: now(), what: fact });
     }
 
-    /// Notes the error that the recorder does not progress, once for each sequence.
+    /// Notes that the recorder does not progress. Notes this error only once for each sequence.
     pub(super) fn stalled(&mut self, sequence: u64) {
         if std::mem::replace(&mut self.stalled_at, sequence) != sequence {
             self.fact(Fact::Stalled { sequence });

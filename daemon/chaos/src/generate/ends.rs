@@ -1,18 +1,18 @@
-//! The last scene of a story. It is drawn from a separate random stream, and no earlier step uses its actors. So the
-//! earlier steps do not depend on it.
+//! The last scene of a story. It is drawn from a separate random stream, and no earlier step uses its actors. So a change of this scene
+//! does not change the earlier steps.
 
 use super::{PUBLISHERS, READERS, Writer};
 use crate::story::{Plant, Profile, Squatter, Start, Step, Waiting, Whom};
 use fastrand::Rng;
 
-/// A constant that makes this random stream differ from the stream for the other steps.
+/// A constant that makes the random stream of the last scene differ from the stream of the other steps.
 const SALT: u64 = 0x6a09_e667_f3bc_c908;
 /// The publisher of such a scene.
 const PUBLISHER: u8 = PUBLISHERS;
 const READER: u8 = READERS;
 
 impl Writer {
-    /// Adds a last scene to half of the stories, if their profile has such scenes.
+    /// Adds a last scene to half of the stories. Some profiles have no last scenes.
     pub(super) fn end(&mut self, seed: u64) {
         if self.profile == Profile::Hosts {
             return self.end_between_hosts();
@@ -105,8 +105,8 @@ impl Writer {
         if self.random.u8(..4) > 0 { self.squat() } else { self.steps.push(Step::Outlive { brief: false }) }
     }
 
-    /// `shmcast record` is killed, ends or is stopped while it records. Single random steps rarely do this to a recorder
-    /// that runs.
+    /// `shmcast record` is killed, ends or is stopped while it records. Random steps rarely find a recorder that runs, so this scene first
+    /// starts one.
     fn end_with_a_recorder(&mut self) {
         let channel = self.channel();
         let (whom, holder) = (Whom::Recorder(channel), self.holder_of(channel, 0));

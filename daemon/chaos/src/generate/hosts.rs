@@ -1,5 +1,5 @@
-//! Stories of several hosts. At least one copy of each message survives in every story: rings are larger than everything that is
-//! published, and a message that one line loses is on another line or at a server.
+//! Stories of several hosts. At least one copy of each message survives in every story. Rings are larger than all published messages
+//! together, and a message that one line loses is on another line or at a server.
 
 use super::{READERS, Writer};
 use crate::story::{
@@ -189,8 +189,8 @@ impl Writer {
         self.do_between_hosts(NetStep::Play { line, forgery });
     }
 
-    /// Draws a host whose daemon may fail. Without a repair server, only the first host's daemon may fail. A receiver that is away would
-    /// lose the messages of that time.
+    /// Draws a host whose daemon may fail. Without a repair server, only the first host's daemon may fail, because a receiver that is away
+    /// would lose messages.
     fn failing_host(&mut self) -> Whom {
         let hosts = if self.net().has_server { self.net().hosts() as u8 } else { 1 };
         match self.random.u8(..hosts) {

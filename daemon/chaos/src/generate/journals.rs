@@ -131,7 +131,7 @@ impl Writer {
         }
     }
 
-    /// Publishes more than a small ring holds, in most cases slowly enough for a recorder.
+    /// Publishes more than a small ring holds, usually slowly enough for a recorder.
     pub(super) fn publish_much(&mut self, who: u8) {
         let sizes = [Sizes::Tiny, Sizes::Line, Sizes::Mixed, Sizes::Mixed, Sizes::Large];
         let sizes = sizes[self.random.usize(..sizes.len())];

@@ -1,6 +1,7 @@
-//! Makes a story from a seed. Each profile has weights for the steps, and there are rules that prefer steps that apply. After a change
-//! here, each seed makes another story. Then run `shmcast-chaos faults --find NAME...`, which searches new seeds for `faults.toml`. The
-//! end of a story is drawn from a separate random stream (`ends.rs`), so a change there does not change the earlier steps.
+//! Makes a story from a seed. Each profile has weights for the steps, and rules prefer steps that apply. After a change here, each seed
+//! makes another story. Then run `shmcast-chaos faults --find NAME...`, which searches new seeds for `faults.toml`.
+//!
+//! The end of a story is drawn from a separate random stream (`ends.rs`). So a change there does not change the earlier steps.
 
 mod ends;
 mod hosts;
@@ -57,7 +58,7 @@ fn setup(random: &mut Rng, profile: Profile) -> Setup {
     Setup { channels, keeps: false, lines: is_bridge.then(|| random.u8(1..3)), net: None }
 }
 
-/// A rough copy of the story's state. It suffices to prefer steps that apply.
+/// A rough copy of the story's state, with which the generator prefers steps that apply.
 #[derive(Debug, Default)]
 struct State {
     /// The channel that each publisher publishes on.
@@ -333,8 +334,8 @@ impl Writer {
         self.steps.push(Step::Wire { loss, copies, late });
     }
 
-    /// A forged packet claims a sequence that no channel can reach. Receivers of this version believe lower claims, as SECURITY.md says,
-    /// so a story with a lower claim would find nothing else.
+    /// A forged packet announces a sequence that no channel can reach. Receivers of this version believe lower sequences, as SECURITY.md
+    /// says, so a story with a lower one would find nothing new.
     fn forge(&mut self) {
         let ahead = [1 << 48, 1 << 60, 1 << 62][self.random.usize(..3)];
         let other = self.random.u8(..4) == 0;

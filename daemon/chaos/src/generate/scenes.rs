@@ -52,7 +52,7 @@ impl Writer {
         self.steps.push(Step::Read { who, how: How::Mixed, ms: 0, rest_us: 0 });
     }
 
-    /// Publishes some messages. The next step does not wait for the end of this.
+    /// Publishes some messages. The next step does not wait until they are published.
     fn burst(&mut self, who: u8, count: u32, sizes: Sizes) {
         self.steps.push(Step::Race {});
         self.steps.push(Step::Publish { who, count, sizes, sending: Sending::Single, pause_us: 0 });

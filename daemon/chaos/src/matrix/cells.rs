@@ -14,7 +14,7 @@ pub struct Cell {
     pub stories: BTreeSet<Profile>,
     /// Whether nothing shows it yet.
     pub is_open: bool,
-    /// If the feature and the event cannot meet: the index of the reason in the table.
+    /// The index of the reason in the table, if the feature and the event cannot meet.
     pub never: Option<usize>,
 }
 

@@ -1,7 +1,8 @@
-//! The matrix of features and events. Each cell names the test or the story that shows what happens when this event meets this
-//! feature. `matrix.toml` lists features, events, tests, the pairs that cannot meet, and the pairs that nothing shows yet. It
-//! does not list stories. Instead the program generates stories of each profile, and computes the pairs that they play
-//! ([`played`]). `MATRIX.md` is made from both. A test checks that no cell is empty and that `MATRIX.md` is up to date.
+//! The matrix of features and events. Each cell names the test or the story that shows what happens when this event meets this feature.
+//!
+//! `matrix.toml` lists features, events, tests, the pairs that cannot meet, and the pairs that nothing shows yet. It does not list stories.
+//! Instead the program generates stories of each profile, and computes the pairs that they play ([`played`]). `MATRIX.md` is made from
+//! both. A test checks that no cell is empty and that `MATRIX.md` is up to date.
 
 mod cells;
 mod page;
@@ -20,9 +21,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 
-/// The number of seeds of each profile that are drawn to find the pairs that its stories play.
+/// The number of seeds that are drawn for each profile, to find the pairs that its stories play.
 const DRAWN: u64 = 200;
-/// The smallest number of stories of a profile that must play a pair. Fewer count as chance.
+/// The smallest number of stories of a profile that must play a pair. A lower number could be chance.
 const LEAST: u64 = 3;
 
 /// The profiles whose stories play a pair.

@@ -93,7 +93,7 @@ impl<'a> Scan<'a> {
         features
     }
 
-    /// Returns the features of the bridge that sends a channel; empty if there is none.
+    /// Returns the features of the bridge that sends a channel. The list is empty if there is no bridge.
     fn of_bridge(&self, channel: u8) -> Own {
         let mut features = Own::new();
         if self.place(channel).0 != 0 {
@@ -122,7 +122,7 @@ impl<'a> Scan<'a> {
         self.pairs.extend(features.into_iter().map(|feature| (feature, event)));
     }
 
-    /// Notes that an event happens to a channel. The event meets the channel's features, its readers and its bridge.
+    /// Notes that an event happens to a channel. The event counts for the channel's features, its readers and its bridge.
     fn hit_channel(&mut self, event: &'static str, channel: u8) {
         let features = [self.of_channel(channel), self.readers_of(channel), self.of_bridge(channel)];
         self.hit(event, features.into_iter().flatten());
@@ -134,8 +134,8 @@ impl<'a> Scan<'a> {
         self.hit(event, features);
     }
 
-    /// Notes that an event happens to the second sender. It also meets the channel, because the sender reads the channel as
-    /// any program does.
+    /// Notes that an event happens to the second sender. The event also counts for the channel, because the sender reads the channel as any
+    /// program does.
     fn hit_second_sender(&mut self, event: &'static str) {
         let features = self.of_channel(0);
         self.hit(event, features);

@@ -59,8 +59,7 @@ pub struct Shown {
     pub at: Vec<String>,
 }
 
-/// The whole file. If several entries name a cell, a test or a story wins over `open`, and `open` over
-/// `never`.
+/// The whole file. If several entries name a cell, one of them wins: a test or a story wins over `open`, and `open` over `never`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Table {
@@ -74,7 +73,7 @@ pub struct Table {
     pub never: Vec<Never>,
     /// The cells that tests show.
     pub shown: Vec<Shown>,
-    /// For each feature, the events that it can meet but that no test or story shows yet.
+    /// For each feature, the events that may happen together with it, but that no test or story shows yet.
     pub open: BTreeMap<String, Vec<String>>,
 }
 
@@ -106,7 +105,7 @@ impl Table {
     /// Returns the cells of these features at these events. Both lists may contain names of groups.
     ///
     /// # Errors
-    /// The first name that is neither a feature or event nor a group.
+    /// The first name that is neither a feature, nor an event, nor a group.
     pub fn cells(&self, of: &[String], at: &[String]) -> Result<Vec<(&str, &str)>> {
         let (mut features, mut events) = (Vec::new(), Vec::new());
         for name in of {

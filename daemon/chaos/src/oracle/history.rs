@@ -1,4 +1,4 @@
-//! The logs in sorted form: publications with their messages, subscriptions with their events, and the runner's deeds.
+//! The logs in sorted form: publications with their messages, subscriptions with their events, and the actions of the runner.
 
 use crate::log::{Deed, Entry, Fact, Time, read};
 use crate::payload::{Identity, Sizes};
@@ -13,7 +13,7 @@ use std::path::Path;
 pub struct History {
     /// The profile of the story.
     pub profile: Option<Profile>,
-    /// The channels that were strict from the beginning, so that each publisher had its own segment.
+    /// The channels that were strict from the beginning. On these, each publisher had its own segment.
     pub strict: Vec<String>,
     /// The hosts, if there are several with networks of their own.
     pub net: Option<Net>,
@@ -75,7 +75,7 @@ pub struct Send {
     pub least: u64,
     /// The time when it began.
     pub began: Time,
-    /// The time at which the send was certainly done. `None` if the actor was killed before.
+    /// The time at which the message was certainly sent. `None` if the actor was killed before that.
     pub done: Option<Time>,
     /// The messages; `None` for a gap.
     pub messages: Option<(Identity, Sizes)>,
@@ -305,13 +305,13 @@ impl Publication {
         }
     }
 
-    /// Returns the sequence after the last one that was certainly used before `time`.
+    /// Returns the sequence after the last sequence that was certainly used before `time`.
     pub fn surely_before(&self, time: Time) -> u64 {
         let done = self.sends.iter().filter(|send| send.done.is_some_and(|done| done < time));
         done.map(|send| send.next + send.least).max().unwrap_or(self.next).max(self.next)
     }
 
-    /// Returns the sequence after the last one that may have been used.
+    /// Returns the sequence after the last sequence that may have been used.
     pub fn perhaps(&self) -> u64 {
         self.sends
             .iter()
@@ -321,7 +321,7 @@ impl Publication {
             .max(self.next)
     }
 
-    /// Returns the sequence of the message with this counter, if it may have been published.
+    /// Returns the sequence of the publisher's message with this number, if it may have been published.
     pub fn sequence_of(&self, counter: u32) -> Option<u64> {
         self.sends.iter().find_map(|send| {
             let (first, _) = send.messages?;
@@ -330,7 +330,7 @@ impl Publication {
         })
     }
 
-    /// Returns the message that may have this sequence, with its size class.
+    /// Returns the message that may have this sequence, and its size class.
     pub fn message_at(&self, sequence: u64) -> Option<(Identity, Sizes)> {
         self.sends.iter().find_map(|send| {
             let (first, sizes) = send.messages?;

@@ -37,7 +37,7 @@ fn has_sought(reader: &Subscription) -> bool {
     reader.seen.iter().any(|entry| matches!(entry.what, Fact::Sought { .. }))
 }
 
-/// Checks, when everything is at rest, that each receiver has all messages and gave up none.
+/// Checks that each receiver has all messages and gave up none. The check is made when everything is at rest.
 pub(super) fn check_bridges(history: &History, tool: &str, text: &str, findings: &mut Findings) {
     let Ok(status) = serde_json::from_str::<Value>(text) else {
         return findings.add(7, "tool_failed", tool, format!("no JSON: {text}"));
@@ -79,7 +79,7 @@ fn has_deed(history: &History, is_it: impl Fn(&Deed) -> bool) -> bool {
     history.deeds.iter().any(|entry| is_it(&entry.what))
 }
 
-/// Whether a publisher announced a gap. The far host counts the sequences of a gap as messages that were given up.
+/// Whether a publisher announced a gap. The far host counts the sequences in a gap as messages that were given up.
 fn has_gaps(history: &History) -> bool {
     history.publications.iter().flat_map(|publication| &publication.sends).any(|send| send.messages.is_none())
 }
@@ -88,8 +88,7 @@ fn is_forgery(deed: &Deed) -> bool {
     matches!(deed, Deed::Step { step: Step::Net(NetStep::Play { .. }), .. })
 }
 
-/// Returns how many of the `count` messages from `first` on must have an old time for their readers. Returns `None` if this is not
-/// known.
+/// Of the `count` messages from `first` on, returns how many must have an old time for their readers. Returns `None` if this is not known.
 pub(super) fn old_messages(
     history: &History,
     reader: &Subscription,

@@ -35,7 +35,7 @@ impl<'a> Kept<'a> {
         Self(runs)
     }
 
-    /// Returns the first of these sequences for which a journal has a message.
+    /// Returns the first of these sequences that has a message in a journal.
     pub(super) fn first_in(&self, channel: &str, life: usize, from: u64, to: u64) -> Option<u64> {
         let meets =
             |run: &&Run<'_>| run.channel == channel && run.life == life && run.from <= to && run.to >= from;
@@ -94,8 +94,8 @@ fn check_verdict(dir: &str, code: Option<i32>, said: &str, findings: &mut Findin
     }
 }
 
-/// Checks that messages which the recorder had written stay in the journal. This holds even if the recorder was killed, because the kernel
-/// keeps the pages.
+/// Checks that the journal still has all messages that the recorder had written. This is required even if the recorder was killed, because
+/// the kernel keeps the written pages.
 fn check_promise(history: &History, out: &str, findings: &mut Findings) {
     let Ok(status) = serde_json::from_str::<Value>(out) else { return };
     let Some(channel) = status["channel"].as_str() else { return };
@@ -110,7 +110,8 @@ fn check_promise(history: &History, out: &str, findings: &mut Findings) {
     }
 }
 
-/// Checks that the daemon's journal has the last message, and so has the journal of a `shmcast record` that ran until the end.
+/// Checks that the daemon's journal has the last message. A journal of `shmcast record` must have it, too, if the recorder ran until the
+/// end.
 fn check_end(history: &History, channel: &str, last: u64, findings: &mut Findings) {
     let ends_with_it = |is_wanted: &dyn Fn(&str) -> bool| {
         history

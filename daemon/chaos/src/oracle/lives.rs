@@ -8,7 +8,7 @@ use super::history::{History, Publication};
 use crate::log::{Deed, Time};
 use std::collections::BTreeMap;
 
-/// The sequence from which a publication's messages are void, and the publication that followed.
+/// The first sequence of a publication whose message is not valid any more, and the publication that followed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cut {
     pub(super) from: u64,
@@ -75,7 +75,7 @@ fn may_restart(history: &History, channel: &str, before: &Publication, after: &P
     })
 }
 
-/// Returns the time at which the channel was first taken from this publisher. Without a takeover, this is the time at which the next
+/// Returns the time at which the channel was first taken from this publisher. If there was no takeover, returns the time at which the next
 /// publisher opened the channel.
 fn taken_from(history: &History, channel: &str, since: Time, next: &Publication) -> Time {
     let takeovers = history.deeds.iter().filter(|entry| {

@@ -2,18 +2,17 @@
 //! publisher, the events of each reader, the runner's deeds, and the output of tools. It does not depend on rings, segments or the
 //! daemon's state. Each violation names the demand that it breaks:
 //!
-//! 1. Nothing is false: each message was published with this content, on that channel, with that sequence, by
-//!    a publisher that had not been replaced.
+//! 1. Nothing is false: each message was published with this content, on that channel and with that sequence. The publisher had not been
+//!    replaced before.
 //! 2. Order: sequences ascend.
-//! 3. Nothing is silent: every missing sequence is named by exactly one event, and other publishers are
-//!    announced.
+//! 3. Nothing is silent: every missing sequence is reported by exactly one event, and each new publisher is announced.
 //! 4. Nothing is lost without cause.
 //! 5. Life: calls end in time, no process hangs or dies by itself, and in the end every reader has the last
 //!    message.
-//! 6. Things that belong to others are not touched, and nothing is left over.
-//! 7. The tools tell the truth.
-//! 8. Journals keep what was recorded, whole, and name what they lack.
-//! 9. Between hosts, nothing that a server or another line has is lost, sessions never go back, and native lines keep times.
+//! 6. Files that belong to others are not touched, and nothing is left over.
+//! 7. The tools report what is true.
+//! 8. Journals keep what was recorded, and list what they lack.
+//! 9. Between hosts, no message is lost that a server or another line has, sessions never go back, and native lines keep times.
 
 mod history;
 mod hosts;

@@ -7,7 +7,7 @@ use crate::run::{DAEMONS, RECORDER, SENDER};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The figures that tools should show for a reader, by the reader's own log.
+/// The figures that tools should show for a reader, according to the reader's own log.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Counts {
     received: u64,
@@ -132,7 +132,7 @@ fn check_metrics(history: &History, tool: &str, text: &str, far: bool, findings:
     }
 }
 
-/// Whether a reader was attached when the tools ran. Such a reader looked for the last message just before that.
+/// Whether a reader was attached when the tools ran. Such a reader searched for the last message just before.
 fn is_there(history: &History, reader: &Subscription) -> bool {
     let was_killed = history
         .deeds

@@ -71,8 +71,8 @@ impl Actor {
         self.child.id()
     }
 
-    /// Whether the actor would soon carry out another order. It has no order, or one that ends when another order
-    /// arrives.
+    /// Whether the actor would soon carry out another order. This is so if the actor has no order, or if its present order ends when
+    /// another one arrives.
     pub(super) fn is_free(&mut self) -> bool {
         self.collect(Duration::ZERO);
         self.open.iter().all(|(_, order)| is_endless_read(order))
@@ -141,7 +141,7 @@ impl Actor {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Closes the actor's stdin, at which the actor ends by itself, and waits for its end.
+    /// Closes the actor's stdin and waits for the actor's end. An actor ends by itself when its stdin is closed.
     pub(super) fn end(mut self, patience: Duration) -> (Option<std::process::ExitStatus>, String) {
         self.orders = None;
         let until = Instant::now() + patience;
@@ -176,7 +176,7 @@ impl Drop for Actor {
     }
 }
 
-/// Whether the actor has a channel after this answer; `None` if the answer changes nothing.
+/// Whether the actor has a channel after this answer. `None` if the answer does not change that.
 fn holds_after(order: &Order, answer: &Value) -> Option<bool> {
     match order {
         Order::Open(_) => Some(answer.is_object()),

@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 /// The time after the start of a new daemon in which programs of the previous daemon may attach again.
 const RETURN: Duration = Duration::from_secs(5);
 
-/// The number of descriptors that a daemon may have open in addition to the first count. The first count may have been taken before the
+/// The allowed growth of the number of a daemon's open descriptors after the first count. The first count may have been taken before the
 /// daemon's pools were filled.
 const SPARE: usize = 2;
-/// The number of files that a channel's recorder may have open in addition to the first count. It opens files to seal or prepare them.
+/// The allowed growth of the number of a recorder's open files after the first count. A recorder opens files to seal or prepare them.
 const SPARE_FILES: usize = 4;
 
 /// A channel as the configuration describes it.
@@ -45,7 +45,7 @@ pub(super) struct Daemon {
     port: u16,
     /// Further tables of its configuration.
     tables: String,
-    /// The number of requests that a user may send per second, and the number at once.
+    /// How many requests a user may send per second, and how many at once.
     pub(super) limits: [u32; 2],
     /// The command and arguments through which the daemon's program is started; empty for a direct start.
     pub(super) through: Vec<String>,
@@ -55,14 +55,14 @@ pub(super) struct Daemon {
     since: Instant,
     /// The time for which it had run when it was stopped.
     ran: Duration,
-    /// The number of open descriptors just after the daemon's start, when nobody was attached, and the number that the manager kept for
-    /// it.
+    /// The number of open descriptors just after the daemon's start, when nobody was attached. The second number counts the descriptors
+    /// that the manager kept for the daemon.
     at_first: Option<(usize, usize)>,
 }
 
 impl Daemon {
-    /// Makes a daemon, but does not start it. `tables` is the part of its configuration that describes bridges, and channels that differ
-    /// from the story's.
+    /// Makes a daemon, but does not start it. `tables` is a part of its configuration. It describes bridges, and channels that differ from
+    /// the channels of the story.
     pub(super) fn new(
         name: &'static str,
         dir: &Path,
@@ -202,7 +202,7 @@ impl Daemon {
         }
     }
 
-    /// Whether programs of the previous daemon may still attach to this one.
+    /// Whether programs that were attached to the previous daemon may still attach to this daemon.
     pub(super) fn is_young(&self) -> bool {
         let ran = if self.is_stopped { self.ran } else { self.since.elapsed() };
         ran < RETURN
@@ -241,7 +241,8 @@ impl Daemon {
         self.at_first = self.descriptors();
     }
 
-    /// Waits until the daemon has no more descriptors open than after its start. Returns a description of the excess if it remains.
+    /// Waits until the daemon has no more open descriptors than after its start. If it still has too many, returns a description of the
+    /// excess.
     pub(super) fn left_descriptors(&self, patience: Duration) -> Option<String> {
         let (open, kept) = self.at_first?;
         let spare = SPARE + SPARE_FILES * self.channels.iter().filter(|c| c.records).count();

@@ -1,4 +1,4 @@
-//! Tests within a story that use their own actors, channels and files, and remove them afterwards.
+//! Separate tests within a story. They have their own actors, channels and files, and remove them afterwards.
 
 use super::daemon::Daemon;
 use super::{Actor, PATIENCE, World};
@@ -24,15 +24,16 @@ use std::time::{Duration, Instant};
 /// The first letter of the names of actors that open a channel with a wrong count.
 pub const TAMPERED: char = 't';
 
-/// The first letter of the names of readers of a channel at rest. Such a reader must get events until it has received all of them.
+/// The first letter of the names of readers of a channel at rest. In a channel at rest, a reader must get an event at each call until it
+/// has received all of them.
 pub const AT_REST: char = 'u';
 /// A channel that no other step uses.
 pub(super) const SPARE: &str = "spare";
 /// Size of its ring.
 const CAPACITY: u64 = 1 << 16;
-/// A time longer than that for which a new daemon waits for programs that have channels of a crashed daemon.
+/// A time longer than the wait of a new daemon. A new daemon waits for programs that have channels of a crashed daemon.
 const GRACE: Duration = Duration::from_millis(2200);
-/// Bytes of a ring for each entry of its index, which has 8 bytes. It is also the size of the smallest record.
+/// The number of bytes of a ring for each entry of its index. The entry itself has 8 bytes. It is also the size of the smallest record.
 const PER_ENTRY: u64 = 64;
 
 impl World<'_> {
@@ -63,7 +64,7 @@ impl World<'_> {
         }
     }
 
-    /// Tests that a failed attempt to make a channel keeps an empty folder that was there before.
+    /// Tests a failed attempt to make a channel. If an empty folder was there before, it must still be there after the attempt.
     pub(super) fn misopen(&mut self) -> Result<bool> {
         let (dir, channel) = (self.channels_dir(), SPARE.to_owned());
         let folder = dir.join(SPARE);
@@ -81,7 +82,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Tests that a publisher does not continue from a wrong count of messages. No other actor may have the channel during this test.
+    /// Tests that a publisher does not continue from a wrong count of messages. During this test, no other actor may have the channel.
     pub(super) fn tamper(&mut self, channel: u8, laps: u64) -> Result<bool> {
         let known = self.channel(channel);
         let (number, wanted) = (known.number(self.channels.len()), known.channel);
@@ -137,7 +138,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Tests that a reader allocates no memory for holes in a channel's file.
+    /// Tests that a reader allocates no memory for holes in the file of a channel.
     pub(super) fn hollow(&mut self) -> Result<bool> {
         if !self.daemons.is_empty() {
             return Ok(false);
@@ -162,7 +163,8 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Tests that each new daemon waits for channels that a stopped program still has. The story's own daemons are not used.
+    /// Tests a stopped program that has channels of a crashed daemon. Each new daemon must wait for them. The story's own daemons are not
+    /// used.
     pub(super) fn outlive(&mut self, brief: bool) -> Result<bool> {
         let name = if brief { "brief" } else { "second" };
         let Some(mut daemon) = self.second_daemon(name, false, false)? else { return Ok(false) };
@@ -205,7 +207,7 @@ impl World<'_> {
         Ok(next)
     }
 
-    /// Starts a publisher of a daemon's channel, or of a new channel in a directory.
+    /// Starts a publisher. Its channel is one of a daemon, or a new channel in a directory.
     pub(super) fn start_publisher(&mut self, place: &Place, channel: &str) -> Result<Actor> {
         let mut publisher = self.start_actor('v')?;
         let sizes = matches!(place, Place::Dir(_)).then_some([CAPACITY, 1400]);
@@ -221,8 +223,8 @@ impl World<'_> {
         self.dismiss(reader)
     }
 
-    /// Makes a separate daemon for a test, and does not start it. It has a channel of the same name. Returns `None` in a story without a
-    /// daemon. `keeps` says whether a service manager keeps its descriptors.
+    /// Makes a separate daemon for a test, without starting it. The daemon has a channel of the same name. Returns `None` in a story
+    /// without a daemon. `keeps` says whether a service manager keeps the daemon's descriptors.
     pub(super) fn second_daemon(
         &self,
         name: &'static str,
@@ -254,7 +256,7 @@ impl World<'_> {
         self.note(super::ended(daemon.name.to_owned(), status, status.is_none(), daemon.said()))
     }
 
-    /// Tests that `shmcast pub` publishes whole lines, and not a line that an interruption cut off.
+    /// Tests that `shmcast pub` publishes only whole lines. If it is interrupted within a line, it must not publish the first part.
     pub(super) fn pipe(&mut self, lines: u8) -> Result<bool> {
         if !self.daemons.is_empty() {
             return Ok(false);
@@ -283,7 +285,8 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Tests that a daemon keeps a file at the path where it should listen, unless it is the socket of an earlier daemon.
+    /// Tests a daemon that finds a file at the path of its socket. The daemon must leave the file alone, unless it is the socket of an
+    /// earlier daemon.
     pub(super) fn squat(&mut self, by: Squatter) -> Result<bool> {
         let place = self.dir.join(format!("squat{}", self.actors));
         self.actors += 1;

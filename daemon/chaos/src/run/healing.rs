@@ -16,11 +16,12 @@ use std::time::{Duration, Instant};
 const LAST: u32 = 100;
 /// For how long readers look for the last message.
 const SEARCH_MS: u64 = 10_000;
-/// The same time if a bridge sends the channel, or if channels have journals. If the end of a session was lost, a receiver accepts another
-/// session only after 10 s. And a lapped reader of a journal reads everything that other readers skip.
+/// For how long readers look for the last message if a bridge sends the channel, or if channels have journals. If the end of a session was
+/// lost, a receiver accepts another session only after 10 s. A lapped reader of a journal needs time, too, because it reads all messages
+/// that other readers skip.
 const SEARCH_FAR_MS: u64 = 25_000;
 
-/// The last message of each channel and its sequence, by the number of the channel.
+/// For each channel number: the last message of the channel, and its sequence.
 type LastMessages = BTreeMap<usize, (Identity, u64)>;
 
 fn all_at_once() -> Order {
@@ -104,7 +105,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Notes the actors that have not answered although nothing stops them.
+    /// Notes the actors that have not answered although nothing prevents them.
     fn note_silent(&mut self) -> Result<()> {
         let mut deeds = Vec::new();
         for actor in self.publishers.iter_mut().chain(&mut self.readers).flatten() {
@@ -146,9 +147,8 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Lets publishers that still have their channel publish once more. No earlier event may keep these messages from
-    /// the readers. Only some stories do this, because in the others there are readers that get their first message
-    /// from the last publisher.
+    /// Lets publishers that still have their channel publish once more. These messages must reach the readers, whatever happened before.
+    /// Only some stories do this. In the others, readers must get their first message from the last publisher.
     fn publish_farewell(&mut self) -> LastMessages {
         let mut last = LastMessages::new();
         // Messages that a wire lost arrive only after the far host has repaired the loss.
@@ -169,7 +169,7 @@ impl World<'_> {
         last
     }
 
-    /// Starts a last publisher for each channel. Returns these publishers and their last messages.
+    /// Starts a last publisher for each channel. Returns these publishers and the last message of each.
     fn publish_last(&mut self) -> Result<(Vec<Actor>, LastMessages)> {
         let (mut actors, mut last) = (Vec::new(), LastMessages::new());
         for at in 0..self.channels.len() {
@@ -213,7 +213,7 @@ impl World<'_> {
         Ok((actors, last))
     }
 
-    /// Makes all readers look for the last message of their channel.
+    /// Makes all readers search for the last message of their channel.
     fn finish_readers(&mut self, last: &LastMessages, is_last: bool) -> Result<()> {
         let (count, ms) = (self.channels.len(), self.search_ms());
         for actor in self.readers.iter_mut().flatten() {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 pub const RECORDER: &str = "recorder";
 /// Size of the files, which is the smallest possible.
 const FILE: &str = "1MiB";
-/// The time within which a daemon must begin to record. After a failure it tries again every few seconds.
+/// The time within which a daemon must begin to record. After a failure, the daemon tries again every few seconds.
 const BEGIN: Duration = Duration::from_secs(15);
 
 /// `shmcast record` of one channel, running or not.
@@ -50,7 +50,8 @@ pub(super) fn journals_dir(dir: &Path) -> PathBuf {
     dir.join("journals")
 }
 
-/// Returns the line of the daemon's configuration that makes it record a channel; empty if it should not.
+/// Returns the line of a daemon's configuration that makes the daemon record a channel. If the daemon should not record the channel, the
+/// line is empty.
 pub(super) fn line(dir: &Path, channel: &Channel) -> String {
     let Some(Recorded { sync, roll_ms, keeps }) = &channel.journal else { return String::new() };
     let dir = journals_dir(dir).join(&channel.name);

@@ -1,7 +1,7 @@
 //! The runner: plays a story with real processes in a directory of its own, and leaves the logs for the oracle.
 //!
-//! The runner carries out one step after the other. A step that gives an order to an actor waits for the answer. If the step before it was
-//! `race`, it does not wait: the next step begins at once, while the actor is still busy.
+//! The runner carries out one step after the other. If a step gives an order to an actor, it waits for the answer. After the step `race`, a
+//! step does not wait: the next step begins at once, while the actor is still busy.
 
 mod actors;
 mod carry;
@@ -47,7 +47,7 @@ use wire::Wire;
 
 /// The time within which an actor must carry out an order that ends by itself.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The time for which a step waits for the answer of an actor that may have to wait itself.
+/// For actors that may have to wait themselves: the time for which a step waits for the answer.
 const COURTESY: Duration = Duration::from_millis(1500);
 
 /// Plays `story`. The logs are in the returned directory, which is below `under`.
@@ -75,7 +75,7 @@ struct World<'a> {
     // Fields are dropped in this order: actors end before their daemons.
     publishers: Vec<Option<Actor>>,
     readers: Vec<Option<Actor>>,
-    /// The daemons: none, that of the story's host, or that and the far host's.
+    /// The daemons of the story: none, the daemon of the story's host, or this one and the daemon of the far host.
     daemons: Vec<Daemon>,
     /// Recorders by hand, by the number of their channel.
     recorders: BTreeMap<u8, Recorder>,
@@ -171,8 +171,8 @@ impl<'a> World<'a> {
         self.dir.join("channels")
     }
 
-    /// Returns a channel by its number. The first numbers are the channels of the first daemon, the next numbers those of the next daemon, and
-    /// so on in a circle.
+    /// Returns a channel by its number. The first numbers are the channels of the first daemon, the next numbers those of the next daemon,
+    /// and so on. After the last channel, the numbers begin again with the first one.
     fn channel(&self, number: u8) -> Known {
         let count = self.channels.len();
         let (host, at) =
@@ -212,7 +212,7 @@ impl<'a> World<'a> {
         self.slot(whom)?.as_mut()
     }
 
-    /// Returns the actor for this process, and starts it if necessary.
+    /// Returns the actor for this process. If the actor does not run yet, starts it.
     fn actor(&mut self, whom: Whom) -> Result<&mut Actor> {
         if self.there(whom).is_none() {
             let kind = if matches!(whom, Whom::Publisher(_)) { 'p' } else { 'r' };

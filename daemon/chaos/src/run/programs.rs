@@ -15,7 +15,7 @@ pub struct Programs {
     pub shmcast: PathBuf,
     /// Commands of testees in other languages. Some readers are such testees.
     pub testees: Vec<String>,
-    /// The corrected mistake to plant again, in programs that were built with `--cfg shmcast_faults`.
+    /// The corrected mistake that is planted again. The programs were built with `--cfg shmcast_faults`.
     pub fault: Option<String>,
 }
 
@@ -50,8 +50,7 @@ impl Programs {
         Self::in_dir(this.parent().context("this program lies in no directory")?)
     }
 
-    /// Makes a command without those environment variables of this process that would lead it to other
-    /// channels.
+    /// Makes a command. Removes those environment variables of this process that would lead the command to other channels.
     pub(super) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         self.cleanse(&mut command);

@@ -1,5 +1,5 @@
-//! Tests of readers in extreme situations: with a publisher at full speed, at the publisher's death, with the only copy of a
-//! channel's memory, and without a free descriptor.
+//! Tests of readers in extreme situations: a publisher at full speed, the publisher's death, a reader with the only copy of a channel's
+//! memory, and a reader without a free descriptor.
 
 use super::daemon::Daemon;
 use super::errands::{publish, subscribing, wanted};
@@ -21,7 +21,7 @@ pub const BEREAVED: char = 'w';
 const NOTICE: Duration = Duration::from_millis(100);
 /// How often a program has run by then that looks each 10 ms.
 const RUNS: u64 = 5;
-/// The largest number of takeovers that are tried until one leaves a void message.
+/// The largest number of takeovers that are tried. The attempts end when a takeover leaves a message that is not valid.
 const ROUNDS: u8 = 40;
 
 /// Messages of a publisher that is stopped before it is done.
@@ -33,7 +33,7 @@ fn read_on(how: How) -> Order {
     Order::Read { how, ms: 0, rest_us: 0 }
 }
 
-/// Waits until a program has had [`NOTICE`], not counting the time for which it waited for a CPU.
+/// Waits until a program could run for the time [`NOTICE`]. The time for which the program waited for a CPU does not count.
 fn give_time(pid: u32) {
     let (started, before) = (Instant::now(), scheduled(pid));
     while started.elapsed() < PATIENCE {
@@ -46,7 +46,7 @@ fn give_time(pid: u32) {
     }
 }
 
-/// Returns the time for which the threads of a process have waited for a CPU, and how often they have run.
+/// Returns the total time for which the threads of a process have waited for a CPU, and how often they have run.
 fn scheduled(pid: u32) -> (Duration, u64) {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     threads.fold((Duration::ZERO, 0), |(queued, runs), thread| {
@@ -66,7 +66,7 @@ impl World<'_> {
         self.note(deed)
     }
 
-    /// Tests that a reader finds a place to start at, however fast the publisher is.
+    /// Tests that a reader finds a place in the ring at which it can start, however fast the publisher is.
     pub(super) fn join_a_rush(&mut self, readers: u16) -> Result<bool> {
         const NAME: &str = "rushed";
         if !self.daemons.is_empty() {
@@ -83,8 +83,8 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Tests that a reader gets the event of each publisher's death, after all messages of that publisher. A reader of a
-    /// daemon's channel has no free descriptor at that time.
+    /// Tests that a reader gets the event of each publisher's death, after all messages of that publisher. If the channel belongs to a
+    /// daemon, the reader has no free descriptor at that time.
     pub(super) fn bereave(&mut self, wait: Waiting) -> Result<bool> {
         const NAME: &str = "bereaved";
         let mut daemon = self.second_daemon(NAME, false, false)?;
@@ -127,8 +127,8 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Tests a crash of a daemon after which only one reader has a channel's memory. The next daemon must wait until this
-    /// reader has brought the memory. It must wait even if nobody has published in this memory yet.
+    /// Tests a crash of a daemon after which only one reader has a channel's memory. The next daemon must wait until this reader has passed
+    /// it the memory. It must wait even if nobody has published in this memory yet.
     pub(super) fn leave_it_to_a_reader(&mut self, is_brief: bool) -> Result<bool> {
         const NAME: &str = "inherited";
         let Some(mut daemon) = self.second_daemon(NAME, false, true)? else { return Ok(false) };
@@ -152,8 +152,8 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Tests that a receiving call returns in time if it finds a void message and the reader cannot change to the next
-    /// segment.
+    /// Tests a receiving call in this situation: it finds a message whose publisher was cut off, and the reader cannot change to the next
+    /// segment. The call must return in time.
     pub(super) fn withhold(&mut self) -> Result<bool> {
         const NAME: &str = "withheld";
         let Some(mut daemon) = self.second_daemon(NAME, false, true)? else { return Ok(false) };

@@ -23,7 +23,7 @@ const RETURN: Duration = Duration::from_secs(8);
 /// The channel of a publisher that is interrupted.
 const INTERRUPTED: &str = "interrupted";
 
-/// A script that starts a daemon. $1 is the number of descriptors that are put before the inherited ones.
+/// A script that starts a daemon. $1 is the number of descriptors that it puts before the inherited ones.
 const FILLED: &str = r#"
 others=$1; shift
 kept=${LISTEN_FDS:-0}
@@ -64,8 +64,8 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Tests that a publisher does not fail if signals interrupt the allocation of its memory. Newer kernels
-    /// continue the allocation by themselves. So a tracer gives the publisher the results of an older kernel.
+    /// Tests that a publisher does not fail if signals interrupt the allocation of its memory. Newer kernels continue the allocation by
+    /// themselves. So in this test, a tracer gives the publisher the results of an older kernel.
     pub(super) fn interrupt(&mut self) -> Result<bool> {
         if !self.daemons.is_empty() || !there_is("strace") {
             return Ok(false);
@@ -93,8 +93,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Tests that a channel's memory outlives its daemon, however many other descriptors a service manager
-    /// keeps.
+    /// Tests that a channel's memory outlives its daemon, even if a service manager keeps many other descriptors.
     pub(super) fn fill_the_store(&mut self, others: u16) -> Result<bool> {
         let Some(mut daemon) = self.second_daemon("stored", true, false)?.filter(|_| there_is("bash")) else {
             return Ok(false);
@@ -114,7 +113,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Tests that readers which attach again after a crash do not count as a user with too many requests.
+    /// Tests that many readers may attach again after a crash. Their user must not count as a user with too many requests.
     pub(super) fn bring_back_a_crowd(&mut self, readers: u16) -> Result<bool> {
         let Some(mut daemon) = self.second_daemon("crowded", false, false)? else { return Ok(false) };
         self.begin(&mut daemon)?;

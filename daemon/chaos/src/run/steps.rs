@@ -1,4 +1,4 @@
-//! Carries out each step. A method returns true if its step applied.
+//! Carries out each step of a story. A method returns true if its step applied.
 
 use super::errands::wanted;
 use super::{Actor, COURTESY, Daemon, Known, PATIENCE, World, ended, tools};
@@ -122,8 +122,8 @@ impl World<'_> {
         self.order_to_attach(Whom::Publisher(who), order, number)
     }
 
-    /// Orders an actor to attach to the channel with this number. The actor leaves its present channel first, even if it is the same
-    /// one.
+    /// Orders an actor to attach to the channel with this number. Before that, the actor leaves its present channel. It does so even if
+    /// both are the same channel.
     fn order_to_attach(&mut self, whom: Whom, order: Order, number: usize) -> Result<bool> {
         let before = self.there(whom).and_then(|actor| actor.channel.take());
         self.note_lost_rings("its last holder left it for another, or to attach again")?;
@@ -241,7 +241,7 @@ impl World<'_> {
         self.start_daemon(whom)
     }
 
-    /// Notes which rings may be lost from now on. A daemon's ring may be lost if only attached programs keep it, and none of these
+    /// Notes which rings may be lost from now on. A daemon's ring may be lost if only attached programs have its memory, and none of these
     /// programs runs.
     fn note_lost_rings(&mut self, why: &str) -> Result<()> {
         let count = self.channels.len();
@@ -320,7 +320,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Waits for a short time until the daemon has read its configuration and has exactly its channels.
+    /// Waits for a short time until the daemon has read its configuration, and has exactly the channels of the configuration.
     fn wait_for_reload(&mut self, host: usize) {
         let Some(daemon) = self.daemons.get(host).filter(|d| !d.is_stopped && d.pid().is_some()) else {
             return;
@@ -389,7 +389,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Gives a path to tools instead of a channel's name. The path leads to a channel in another directory, which must stay unchanged.
+    /// Passes tools a path instead of a channel's name. The path leads to a channel in another directory, which must stay unchanged.
     pub(super) fn stray(&mut self) -> Result<bool> {
         if !self.daemons.is_empty() {
             return Ok(false);
@@ -443,7 +443,7 @@ impl World<'_> {
     }
 }
 
-/// Limits a process to this many descriptors more than it has now. `None` lifts the limit. Returns whether the process exists.
+/// Limits a process to this many descriptors more than it has now. `None` removes the limit. Returns whether the process exists.
 pub(super) fn set_descriptor_limit(pid: u32, spare: Option<u8>) -> bool {
     let Ok(open) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
     let open: HashSet<u64> =

@@ -23,7 +23,7 @@ const STRANGER: u32 = 65534;
 const SECRET: &str = "secret";
 /// The name of a channel that is for everybody.
 const OPEN: &str = "open";
-/// The time within which a daemon must answer users whose names it does not need.
+/// The time within which a daemon must answer users whose names it need not look up.
 const PROMPT: Duration = Duration::from_secs(4);
 
 /// The time for which the daemon is looked at.
@@ -94,7 +94,7 @@ impl World<'_> {
         Ok(daemon)
     }
 
-    /// Tests that a daemon's answers do not show a channel to a user whom no list of this channel names.
+    /// Tests a user whom no list of a channel names. A daemon's answers must not show the channel to this user.
     pub(super) fn show_an_outsider(&mut self) -> Result<bool> {
         if as_stranger(&self.programs.shmcast).is_none() {
             return Ok(false);
@@ -165,7 +165,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Tests that a user database which does not answer delays only users whose names the daemon needs.
+    /// Tests a user database that does not answer. It may delay only users whose names the daemon must look up.
     pub(super) fn let_names_hang(&mut self) -> Result<bool> {
         let Some(mut stranger) = as_stranger(&self.programs.shmcast).filter(|_| can_mount()) else {
             return Ok(false);

@@ -1,7 +1,8 @@
-//! The wire between two hosts of a story. Datagrams pass through this program, which drops, duplicates, delays or forges
-//! some of them. Both hosts are this machine. A line leads from the sender's address to the receiver's address. Requests
-//! to the repair server pass through this program too. It has a separate socket for each client, so that it can pass
-//! answers back to the right client.
+//! The wire between two hosts of a story. Datagrams pass through this program, which drops, duplicates, delays or forges some of them. Both
+//! hosts are this machine.
+//!
+//! A line leads from the sender's address to the receiver's address. Requests to the repair server pass through this program too. It has a
+//! separate socket for each client, so that it can pass answers back to the right client.
 
 use anyhow::{Context, Result};
 use fastrand::Rng;
@@ -50,15 +51,14 @@ pub(super) struct Wire {
     pub(super) serves_at: u16,
 }
 
-/// The first port that this program uses. The system assigns ports from here on only to programs that ask for them by
-/// number.
+/// The first port that this program uses. The system assigns the ports from here on only to programs that ask for a certain number.
 const FIRST_PORT: u16 = 10_000;
-/// The number of ports of one process of this program, and the largest number of such processes.
+/// The number of ports of one process of this program. Also the largest number of such processes.
 const PORTS: u16 = 2000;
 const PROCESSES: u16 = 10;
 
-/// Returns the first of the ports that belong to this process. Another process of this program gets other ports, because
-/// this process keeps a socket whose name contains the range.
+/// Returns the first of the ports that belong to this process. This process has a socket whose name contains the range of ports. So other
+/// processes of this program get other ports.
 fn own_ports() -> Result<u16> {
     static OWN: OnceLock<Option<(u16, UnixDatagram)>> = OnceLock::new();
     let claim = |at: u16| {
@@ -147,7 +147,7 @@ impl Wire {
         self.quality.spares_requests.store(false, Ordering::Relaxed);
     }
 
-    /// Does the same as `set`, but does not disturb requests to the server and its answers.
+    /// Does the same as `set`, but applies only to the feed, not to requests to the server and its answers.
     pub(super) fn set_lines(&self, loss: u8, copies: u8, late: u8) {
         self.set(loss, copies, late);
         self.quality.spares_requests.store(true, Ordering::Relaxed);
@@ -163,8 +163,8 @@ impl Wire {
         self.quality.carried.load(Ordering::Relaxed)
     }
 
-    /// Sends the receiver a heartbeat that claims a sequence far ahead, of the feed's session or of another one. Returns
-    /// false if no session is known.
+    /// Sends the receiver a heartbeat that announces a sequence far ahead. Its session is that of the feed, or another one. Returns false
+    /// if no session is known.
     pub(super) fn forge(&self, ahead: u64, is_other_session: bool) -> Result<bool> {
         let Some(mut header) = self.header() else { return Ok(false) };
         let sequence = u64::from_be_bytes(header[10..18].try_into().context("eight bytes")?);

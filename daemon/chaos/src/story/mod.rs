@@ -67,7 +67,7 @@ pub struct Setup {
     /// Whether a service manager keeps the daemon's descriptors.
     #[serde(default)]
     pub keeps: bool,
-    /// The number of lines over which the first channel is sent to a far host. `None` if there is no far host.
+    /// The number of lines by which the first channel is sent to a far host. `None` if there is no far host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lines: Option<u8>,
     /// The hosts, if there are several with networks of their own.
@@ -181,7 +181,7 @@ pub enum Whom {
     Daemon,
     /// The far host's daemon.
     Far,
-    /// The daemon of the host with this number, for hosts that have no variant of their own.
+    /// The daemon of the host with this number. Only some hosts need this, because others have a variant of their own.
     Host(u8),
     /// `shmcast record` of the channel with this number. Each recorder has its own directory.
     Recorder(u8),
@@ -231,7 +231,7 @@ pub enum Tool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Trouble {
-    /// A stranger sends the receiver sequences that no channel has, before the feed begins.
+    /// Before the feed begins, a stranger sends the receiver packets with sequences that no channel has.
     Prelude,
     /// A stranger sends the receiver well-formed false packets of each kind, one at a time.
     Strangers,
@@ -239,7 +239,7 @@ pub enum Trouble {
     Impostor,
     /// The channel is opened anew several times, each time with messages at once.
     Anew,
-    /// The sender of a newer session dies, and an older copy of the channel takes over.
+    /// The sender of a newer session dies, and a sender of an older copy of the channel takes over.
     Older,
     /// The first of two repair servers is dead, and the line loses packets.
     DeadServer,
@@ -282,9 +282,9 @@ pub enum Step {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         live_only: bool,
     },
-    /// The reader receives for a while, and pauses after each message. 0 ms means until the next order.
+    /// The reader receives for a while, and pauses after each message. With 0 ms it receives until the next order.
     Read { who: u8, how: How, ms: u32, rest_us: u32 },
-    /// The reader receives this many events by `recv`, however long it takes.
+    /// The reader receives this many events by calls of `recv`, even if that takes long.
     Block { who: u8, events: u32 },
     /// The reader seeks this many messages back, or ahead.
     Seek { who: u8, by: i64 },
@@ -298,7 +298,7 @@ pub enum Step {
     Continue { whom: Whom },
     /// A process is limited to this many descriptors more than it has. `None` lifts the limit.
     Limit { whom: Whom, spare: Option<u8> },
-    /// The daemon or recorder starts, if it does not run. This and the next two steps apply to both.
+    /// The daemon or recorder starts, if it does not run. This step and the next two apply to daemons and to recorders.
     Start { whom: Whom },
     /// The daemon ends in order, and another starts.
     Restart { whom: Whom },
@@ -314,7 +314,7 @@ pub enum Step {
     Look { tool: Tool, channel: u8 },
     /// A stranger puts something in the place where channels are.
     Plant { plant: Plant, channel: u8 },
-    /// Tools get a path instead of a channel's name. It leads to a channel in another directory.
+    /// Tools get a path instead of a channel's name. The path leads to a channel in another directory.
     Stray {},
     /// A publisher fails to make a channel, because its description is too long. A stranger's empty folder already has
     /// the channel's name.
@@ -324,7 +324,7 @@ pub enum Step {
     Tamper { channel: u8, laps: u64 },
     /// A reader that does not wait reaches a record of a kind that no version has. Messages follow after the record.
     Unknown {},
-    /// A reader that prepares its memory attaches to a channel whose file consists of one hole.
+    /// A reader that prepares its memory attaches to a channel. The channel's file is one large hole, without any allocated page.
     Hollow {},
     /// A publisher is stopped while its daemon crashes and the next daemon ends. It then attaches to a third daemon.
     /// The second daemon waits for the publisher in vain, or is `brief` and ends at once.
@@ -336,9 +336,9 @@ pub enum Step {
     Interrupted {},
     /// `shmcast pub` gets this many lines and a part of another line, and is then interrupted.
     Pipe { lines: u8 },
-    /// A daemon must listen at a path where somebody else's file or socket is.
+    /// A daemon must listen at a path where another user's file or socket is.
     Squat { by: Squatter },
-    /// A client requests things that do not exist from the daemon, this many times.
+    /// A client requests from the daemon, this many times, things that do not exist.
     Flood { requests: u32 },
     /// A user whom no list of a channel names sends all requests to a daemon.
     Outsider {},
@@ -357,10 +357,10 @@ pub enum Step {
     Rush { readers: u16 },
     /// A publisher publishes and is killed while its reader is stopped. The reader watches its publisher.
     Bereave { wait: Waiting },
-    /// A daemon crashes, and only a stopped reader has the memory of a channel. The next daemon waits for the reader
-    /// in vain, or is `brief` and ends at once.
+    /// A daemon crashes, and only a stopped reader has the memory of a channel. The next daemon waits in vain for this reader. With `brief`
+    /// the daemon ends at once.
     Inherit { brief: bool },
-    /// A reader without a free descriptor reaches a message that is void.
+    /// A reader without a free descriptor reaches a message that is not valid, because its publisher was cut off.
     Withhold {},
     /// `shmcast bridge` sends a channel to another directory, while something fails (`trouble`).
     Carry { trouble: Trouble, has_server: bool },
@@ -368,7 +368,7 @@ pub enum Step {
     Race {},
     /// The percentages of datagrams between the hosts that are dropped, duplicated and delayed.
     Wire { loss: u8, copies: u8, late: u8 },
-    /// A stranger sends the far host a heartbeat that claims a sequence this far ahead, of this session or another.
+    /// A stranger sends the far host a heartbeat that announces a sequence this far ahead, in this session or another one.
     Forge { ahead: u64, other: bool },
     /// Something happens between hosts that have their own networks.
     Net(NetStep),

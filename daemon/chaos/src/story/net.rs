@@ -1,4 +1,4 @@
-//! Stories of several hosts: the way of the channel between hosts, and the faults of senders and lines.
+//! Stories of several hosts: the route of the channel between hosts, and the faults of senders and lines.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,8 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct Net {
     /// The way that the channel takes.
     pub way: Way,
-    /// Whether packets are native. Then tags, key flags and times arrive, and a message may be larger than a
-    /// packet.
+    /// Whether packets are native. If so, tags, key flags and times arrive, and a message may be larger than a packet.
     pub native: bool,
     /// Whether native packets are sealed.
     pub sealed: bool,
@@ -33,7 +32,7 @@ pub enum Way {
     Single,
     /// To a second host, which sends it to a third.
     Chain,
-    /// To two mirrors. One mirror sends the channel to the fourth host, and the other is on standby.
+    /// The channel is sent to two mirrors. One mirror sends the channel to the fourth host, and the other is on standby.
     Mirrors,
 }
 
@@ -48,7 +47,7 @@ impl Net {
     }
 }
 
-/// Something that happens to the sender that is a separate process.
+/// Something that happens to the second sender, which is a separate process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Does {

@@ -12,7 +12,7 @@ pub enum Plant {
     ReadersFile,
     /// A folder with a stranger's files has the channel's name.
     Folder,
-    /// Like `Folder`, but the files have the names of a channel's files.
+    /// Like `Folder`. In addition, the files in the folder have the names of a channel's files.
     FolderAlike,
     /// Nobody may write to the channel's folder of reader pages.
     ReadersClosed,

@@ -1,4 +1,5 @@
-//! The state of the log as the server has it that decides for the stream, and what to do while none does.
+//! The state of the log as the leader of the stream reports it, and the steps while the stream has no leader. The leader is the server that
+//! decides for the stream.
 
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::stream::{InfoError, State};
@@ -13,7 +14,7 @@ fn is_absent(error: &InfoError) -> bool {
 }
 
 impl Log {
-    /// The state of the log as its leader has it; `None` if that cannot be said now.
+    /// Returns the state of the log as its leader reports it; `None` if this is not possible now.
     pub(super) async fn state(&self) -> Option<State> {
         match self.stream.get_info().await {
             Ok(info) if is_decided(&info) => {
@@ -27,7 +28,7 @@ impl Log {
         }
     }
 
-    /// Notes that nobody decides for the stream, which is told if it lasts.
+    /// Notes that the stream has no leader. If this lasts, it is reported.
     fn wait_for_leader(&self, why: &str) -> Option<State> {
         // A connection that is broken has its own words.
         if self.link.is_connected() {
@@ -36,7 +37,7 @@ impl Log {
         None
     }
 
-    /// Makes the stream again that somebody has removed, if this end makes streams.
+    /// If the stream was removed, creates it again, provided that this end may create streams.
     async fn make_again(&self) -> Option<State> {
         let made = match &self.creates {
             Some(nats) => self.create(nats, None).await.map(|info| info.state),

@@ -51,15 +51,16 @@ const ELECTION: Duration = Duration::from_secs(10);
 const NAME: &str = "Nats-Msg-Id";
 /// How long the servers remember the names of blocks.
 const NAMES: Duration = Duration::from_secs(1);
-/// Most pulses, and most requests, that a sender's client queues. It drops further ones, which their senders repeat.
+/// The largest number of pulses, and of requests, that wait in a sender's client. The client drops any further one, and the process that
+/// sent it sends it again.
 const MOST_WORDS: usize = 256;
-/// Bytes of an append besides its block: the subject, the reply subject, and the headers.
+/// The number of bytes of an append without its block: the subject, the reply subject, and the headers.
 const OVERHEAD_BYTES: usize = 512;
 /// Bytes that are fetched ahead of the reader.
 const AHEAD_BYTES: usize = 8 << 20;
 /// Interval of the servers' heartbeats to a reader that has read all entries.
 const HEARTBEAT: Duration = Duration::from_secs(1);
-/// The servers remove a consumer whose reader has been away for this long.
+/// The time after which the servers remove a consumer whose reader is away.
 const FORGET: Duration = Duration::from_secs(30);
 /// Most damaged entries at the log's end that are skipped.
 const MOST_DAMAGED: u64 = 256;
@@ -79,20 +80,20 @@ pub(crate) struct Log {
     pub(crate) takes_open: bool,
     /// The settings for a stream that does not exist yet; `None` if this end creates no stream.
     creates: Option<NatsSpec>,
-    /// Whether a single server keeps the stream. Only then does an append name the previous entry ([`append_if`](Log::append_if)).
+    /// Whether a single server keeps the stream. Only in this case does an append name the previous entry ([`append_if`](Log::append_if)).
     is_alone: Arc<AtomicBool>,
-    /// The entry number after which the single server would have stored the last refused append; 0 if there was none.
+    /// The entry number after which the single server would have stored the append that was last refused; 0 if none was refused.
     stores_after: Arc<AtomicU64>,
 }
 
-/// Returns the entry number after which a server would have stored an append that it refused.
+/// Returns the number of the entry after which a server would have stored the refused append.
 fn stores_after(error: &PublishError) -> Option<u64> {
     let text = std::error::Error::source(error)?.to_string();
     let (_, number) = text.split_once("wrong last sequence: ")?;
     number.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// Whether a stream's description comes from its leader. A stream without a leader is described by any replica, and a replica that lags may
+/// Whether a stream's description comes from its leader. If a stream has no leader, any replica describes it, and a replica that lags may
 /// describe an empty stream.
 fn is_decided(info: &Info) -> bool {
     info.cluster.as_ref().is_none_or(|cluster| cluster.leader.as_ref().is_some_and(|name| !name.is_empty()))
@@ -108,7 +109,7 @@ fn refused(name: &str, why: impl ToString) -> EngineError {
     EngineError::Refused { stream: name.to_owned(), why: why.to_string() }
 }
 
-/// Connects to one of the spec's servers. While the client exists, it reconnects without help.
+/// Connects to one of the servers in the spec. If the connection breaks later, the client reconnects by itself.
 async fn connect(spec: &BridgeSpec, nats: &NatsSpec, link: &Arc<Link>) -> Result<Client, EngineError> {
     let failed = |why: String| EngineError::Connect { servers: shown(&nats.servers), why };
     let told = link.clone();
@@ -174,7 +175,7 @@ pub(crate) fn shown(servers: &[ServerAddress]) -> String {
     servers.iter().map(ServerAddress::host).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns an error's text with its causes. Only the causes say what is wrong with a certificate or an account.
+/// Returns an error's text together with its causes. For a certificate or an account, only the causes say what is wrong.
 fn sentence(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -244,7 +245,7 @@ impl Log {
         Opener::new(self.keys.ring(), self.takes_open)
     }
 
-    /// Creates the stream. With `mirror_of`, the stream is a mirror of the stream of the same name in that domain.
+    /// Creates the stream. With `mirror_of`, the stream is a mirror of the stream with the same name in that domain.
     pub(crate) async fn create(&self, nats: &NatsSpec, mirror_of: Option<&str>) -> Result<Info, EngineError> {
         let source = |domain: &str| Source {
             name: self.name.clone(),
@@ -330,17 +331,17 @@ impl Log {
         }
     }
 
-    /// Appends a block if the log's last entry has the number `after` and, if a name is given, the name `behind`. The returned future
-    /// yields the answer.
+    /// Appends a block. The servers store it only if the log's last entry has the number `after` and, if a name is given, the name
+    /// `behind`. The returned future yields the answer.
     ///
     /// If several servers keep the stream, `behind` is not sent. A server compares names with its own memory, and a server that has just
     /// caught up does not know the last name. It would skip entries that the other servers store.
     ///
-    /// Without names, the numbers must be unique. They are unique, because such a stream loses no stored entry, and a new stream begins
-    /// with a higher number.
+    /// Without names, the entry numbers must be unique. They are: such a stream loses no stored entry, and a new stream begins with a
+    /// higher number.
     ///
-    /// If several blocks are in flight, the servers may refuse the first one, and store the second one after a rival's block. Readers
-    /// detect this block by its sequences.
+    /// If several blocks wait for their answers, the servers may refuse the first one, and store the second one after a rival's block.
+    /// Readers detect such a block by its sequences.
     pub(crate) async fn append_if(
         &self,
         after: u64,
@@ -412,8 +413,8 @@ impl Log {
         Some((first, state.last_sequence))
     }
 
-    /// Returns the first entry with at least the number `from`. `Some(None)` means that the log has no such entry, and `None` that no
-    /// server answered. Any replica may return an entry, but only the leader's state proves that there is none.
+    /// Returns the first entry with the number `from` or a higher one. `Some(None)` means that the log has no such entry, and `None` that
+    /// no server answered. Any replica may return an entry, but only the leader's state proves that there is none.
     pub(crate) async fn get(&self, from: u64) -> Option<Option<(u64, Bytes)>> {
         let request = self.stream.direct_get_builder().sequence(from);
         match request.next_by_subject(self.subject.clone()).send().await {
@@ -444,13 +445,14 @@ impl Log {
         entries.heartbeat(HEARTBEAT).messages().await.map_err(|e| sentence(&e))
     }
 
-    /// Publishes a word beside the stream. While the connection takes nothing, the word is dropped after some time: each comes again.
+    /// Publishes a short message that the stream does not keep. If the connection does not accept it for some time, it is dropped, because
+    /// such messages are sent again and again.
     pub(crate) async fn say(&self, subject: impl Into<Subject>, word: Bytes) {
         // An error says that the client has ended, which the next append says as well.
         let _ = tokio::time::timeout(REQUEST, self.client.publish(subject.into(), word)).await;
     }
 
-    /// Asks the writers for messages that the log lacks; `None` if no writer answers.
+    /// Asks the writers for messages that the log lacks. Returns `None` if no writer answers.
     pub(crate) async fn want(&self, want: Want) -> Option<Bytes> {
         let subject = format!("{}.want", self.subject);
         let asked = self.client.request(subject, Bytes::copy_from_slice(&want.encode()));

@@ -8,8 +8,8 @@ use crate::proto::writer::Last;
 const MOST_SESSIONS: usize = 1_000;
 
 impl Log {
-    /// Returns the end of the log for a writer of `stream`. If the last block is of another stream, `had_ours` says whether the log had
-    /// `stream` before.
+    /// Returns the end of the log for a writer of `stream`. If the last block belongs to another stream, `had_ours` says whether the log
+    /// had `stream` before.
     pub(crate) async fn last_for(&self, stream: Stream) -> Option<Last> {
         let mut last = self.last().await?;
         if last.head.is_some_and(|head| head.stream != stream) {
@@ -18,11 +18,11 @@ impl Log {
         Some(last)
     }
 
-    /// Whether one of the entries `first..=last` is a block of `stream`. Returns true if that is uncertain, and `None` if the servers do
-    /// not answer.
+    /// Whether one of the entries `first..=last` is a block of `stream`. If that is uncertain, returns true. If the servers do not answer,
+    /// returns `None`.
     ///
-    /// Each session is contiguous in the log. So the search reads one block per session, and some 20 entries to find where that session
-    /// begins.
+    /// All entries of a session are next to each other in the log. So the search reads one block per session, and some 20 entries to find
+    /// where that session begins.
     async fn had_stream(&self, stream: Stream, (first, last): (u64, u64)) -> Option<bool> {
         let mut end = last + 1;
         for _ in 0..MOST_SESSIONS {
@@ -51,8 +51,8 @@ impl Log {
         Some(None)
     }
 
-    /// Returns the first entry of the run that ends at `known` and whose blocks all have the session of `head`. A damaged entry ends the
-    /// run.
+    /// Returns the first entry of a run of blocks that all have the session of `head`. The run ends at `known`. Going backwards from there,
+    /// a damaged entry ends the run.
     async fn begin_of(&self, head: &Head, mut low: u64, known: u64) -> Option<u64> {
         let mut high = known;
         while low < high {

@@ -17,7 +17,7 @@ pub(super) enum News {
     End,
     Restarted,
     Session(Session),
-    /// The publisher has overtaken the bridge, which continues with this sequence.
+    /// The publisher has overtaken the bridge, and the bridge continues at this sequence.
     Lapped(u64),
     Error(RecvError),
 }
@@ -29,7 +29,7 @@ pub(super) enum End {
     None,
     /// The last event was the end of a publisher, which may be an earlier publisher.
     Read,
-    /// The last event was the channel's end, and the log records this end.
+    /// The last event was the channel's end, and the log has recorded this end.
     Said,
 }
 
@@ -158,7 +158,8 @@ impl Cutter {
         }
     }
 
-    /// Adds a message to the current block. Returns false, and changes nothing, if the message is not due or does not fit, which is rare.
+    /// Adds a message to the current block. Returns false, and changes nothing, if the message is not the next one or does not fit. Both
+    /// are rare.
     #[inline(always)]
     fn add(&mut self, message: &Message<'_>) -> bool {
         if message.sequence != self.due || message.payload.len() > self.max_whole {
@@ -234,15 +235,15 @@ impl Cutter {
         self.cuts.push_back(Cut::end(self.due));
     }
 
-    /// Returns how many of the sequences `due..next` are not counted as lost yet. After a failed append the cutter meets the same gap
-    /// again.
+    /// Returns how many of the sequences `due..next` are not counted as lost yet. This is necessary because the same gap is found again
+    /// after a failed append.
     fn not_counted(&mut self, next: u64) -> u64 {
         let from = self.due.max(self.counted_to);
         self.counted_to = self.counted_to.max(next);
         next.saturating_sub(from)
     }
 
-    /// Resets the count of lost sequences, because another ring numbers its messages anew.
+    /// Resets the count of lost sequences. Called when the channel continues in another ring, which has its own sequences.
     pub(super) fn begin(&mut self) {
         self.counted_to = 0;
     }

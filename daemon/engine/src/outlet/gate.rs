@@ -1,8 +1,8 @@
 //! The gate of the thread that reads the ring. The publisher waits for this gate.
 //!
-//! A bridge that waits for another writer stores nothing in the log. So it releases the gate, because its own publisher must not wait for
-//! it. When the bridge continues to write, it takes the gate again. If another reader has taken the gate meanwhile, the bridge ends, and
-//! its owner restarts it.
+//! A bridge that waits for another writer stores nothing in the log. Its own publisher must not wait for it during this time, so the bridge
+//! releases the gate. When the bridge continues to write, it takes the gate again. If another reader has taken the gate by then, the bridge
+//! ends, and its owner restarts it.
 
 use shmcast::{ChannelError, Start};
 use shmcast_bridge::egress::attach;
@@ -30,8 +30,8 @@ impl Outlet {
         }
     }
 
-    /// Continues to read at the sequence `first`. A bridge keeps its gate if the ring has this sequence. Otherwise it attaches again, and
-    /// its publisher waits for it only after it has caught up.
+    /// Continues to read at the sequence `first`. A bridge keeps its gate if the ring has this sequence. Otherwise the bridge attaches
+    /// again. The publisher then waits for the bridge only after the bridge has caught up.
     pub(super) fn read_from(&mut self, first: u64) -> Result<(), ChannelError> {
         let is_gated = self.spec.gate().is_some() && !self.lacks_gate();
         if let Some(subscriber) = self.subscriber.as_mut().filter(|_| is_gated) {

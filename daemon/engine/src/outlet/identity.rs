@@ -46,10 +46,11 @@ pub(super) fn first_of(mut ring: Subscriber, session: Session) -> u64 {
 }
 
 impl Outlet {
-    /// Goes back to the oldest message that is due and that the ring has, after the publisher has overtaken this thread. Returns its sequence.
+    /// Called after the publisher has overtaken this thread. Goes back to the oldest message in the ring that was not read yet, and returns
+    /// its sequence.
     ///
-    /// The subscriber leaves the more room the faster the publisher is: up to half of the ring. If the burst is over, that is far too much, and
-    /// what stays in the ring would be named lost.
+    /// The subscriber itself skips more messages, up to half of the ring, if the publisher is fast. After a burst, these messages are still
+    /// in the ring, and they would be reported as lost for no reason.
     pub(super) fn go_back(&mut self, next: u64) -> u64 {
         let oldest = self.channel.clone().page(false).history(History::Never).start(Start::Oldest).open();
         let oldest = oldest.map_or(next, |ring| ring.next_sequence()).max(self.cutter.due());

@@ -1,4 +1,4 @@
-//! The thread that answers requests for missing messages, from the ring or from the channel's journal.
+//! The thread that answers requests for missing messages. It reads the messages from the ring or from the channel's journal.
 //!
 //! The thread has a short queue and uses at most half of a CPU, so a flood of requests does not delay the feed. If the queue is full, the
 //! thread drops a request, and the reader that sent it repeats it.
@@ -27,7 +27,7 @@ use crate::state::SendState;
 pub(crate) const MOST_WAITING: usize = 64;
 /// How long the disk may take for one answer.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// Longest time for which the thread does not check whether the sender has ended.
+/// The longest time for which the thread does not check whether the sender has ended.
 const LOOK_UP: Duration = Duration::from_millis(20);
 
 /// The state of the thread.
@@ -122,7 +122,8 @@ fn cut_for(channel: &SubscriberBuilder, want: &Want, block_bytes: usize) -> Opti
     packing.cut()
 }
 
-/// Whether an event means that later sequences belong to another stream. After [`Event::End`] the next publisher continues the same stream.
+/// Whether an event means that later sequences belong to another stream. [`Event::End`] does not, because the next publisher continues the
+/// same stream.
 fn is_end(event: &Event<'_>) -> bool {
     matches!(event, Event::Restarted | Event::NewSession { .. })
 }

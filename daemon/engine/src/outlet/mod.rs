@@ -33,7 +33,7 @@ use cutter::{Cutter, End, News};
 pub(crate) use identity::random;
 use identity::{clock_error, first_of, identity_of};
 
-/// Most events that one turn takes from the ring before the thread checks anything else.
+/// The limit for the events that one turn takes from the ring. After that, the thread checks everything else.
 const EVENTS_PER_TURN: usize = 1_024;
 /// Longest time for which a sleeping thread does not check the stop flag.
 const LOOK_UP: Duration = Duration::from_millis(20);
@@ -45,7 +45,7 @@ const LOOK_EVERY_NS: u64 = 5 * MILLISECOND_NS;
 const RETRY_NS: u64 = 20 * MILLISECOND_NS;
 /// How often the error of the clock is asked for.
 const CLOCK_EVERY_NS: u64 = SECOND_NS;
-/// Silence after which a waiting writer takes over: the length of four pulse intervals.
+/// If the active writer is silent for this time, a waiting writer takes over. This is the length of four pulse intervals.
 pub(crate) const SILENCE_NS: u64 = 4 * LOOK_NS;
 /// How long storing the rest of the ring may take at the end.
 const END_NS: u64 = 5 * SECOND_NS;
@@ -63,7 +63,7 @@ pub(crate) struct Outlet {
     writer: Writer,
     id: u64,
     cutter: Cutter,
-    /// The ring's next session and its first sequence, until all messages of the current session are stored.
+    /// The ring's next session and its first sequence. They are stored here until all messages of the current session are in the log.
     next_session: Option<(Session, u64)>,
     end: End,
     queues: Queues,
@@ -79,12 +79,12 @@ pub(crate) struct Outlet {
     shown_ns: u64,
     pulse_ns: u64,
     error_ns: u64,
-    /// Whether the next pulse also checks how many servers keep the log. The flag is set whenever the clocks are read.
+    /// Whether the next pulse of this writer also checks how many servers keep the log. The flag is set whenever the clocks are read.
     looks: bool,
     end_ns: Option<u64>,
 }
 
-/// Chooses how the thread of each end waits. An answer of a server takes longer than any of its sleeps.
+/// Chooses how the thread of each end waits. All of its sleeps are shorter than the time that a server needs for an answer.
 pub(crate) fn choice_of(wait: WaitMode) -> Choice {
     Choice::or_block(wait, "the way through servers takes longer than a sleep")
 }
@@ -164,8 +164,8 @@ impl Outlet {
         self.shared.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// Describes the messages that `leave` left unsent. Returns `None` if all are stored, if the thread did not end by `leave`, or if
-    /// another bridge writes.
+    /// Describes the messages that were not stored when the thread ended. Returns `None` in three cases: all messages are stored, the
+    /// thread did not end by `leave`, or another bridge writes.
     fn unsent(&self) -> Option<String> {
         if !self.shared.leave.load(Ordering::Relaxed) || matches!(self.writer.state(), State::Fenced(_)) {
             return None;
@@ -260,7 +260,7 @@ impl Outlet {
         Ok(())
     }
 
-    /// Requests the log's end when [`Writer::poll`] asks for it, and continues to read where the writer resumes.
+    /// If [`Writer::poll`] asks for the log's end, requests it. Then continues to read the ring where the writer resumes.
     fn decide(&mut self, now_ns: u64) -> Result<(), String> {
         if let Some(round) = self.writer.poll(now_ns) {
             self.order(Order::Last(round, self.writer.stream()));
@@ -304,7 +304,7 @@ impl Outlet {
         Ok(())
     }
 
-    /// Returns the first sequence to send of a stream that the log does not have.
+    /// Returns the first sequence to send if the log does not have this stream yet.
     fn beginning(&mut self) -> Result<u64, shmcast::ChannelError> {
         if let Some((_, next)) = self.next_session.take() {
             return Ok(next);
@@ -333,7 +333,7 @@ impl Outlet {
         }
     }
 
-    /// Cuts the ring's new messages into blocks, and appends them. Returns whether there were any.
+    /// Packs the ring's new messages into blocks, and appends them. Returns whether there were any.
     fn carry(&mut self) -> Result<bool, String> {
         let mut found = 0;
         while found < EVENTS_PER_TURN {
@@ -387,7 +387,7 @@ impl Outlet {
         Ok(())
     }
 
-    /// Queues a block of the kind `End`, once it is certain that no publisher follows.
+    /// Queues a block of the kind `End`. Called when it is certain that no further publisher follows.
     fn end_with_channel(&mut self) {
         if self.end == End::Read && self.subscriber.as_ref().is_some_and(Subscriber::is_at_end) {
             self.cutter.end();

@@ -8,11 +8,11 @@
 pub(crate) enum Mutant {
     /// Blocks are appended whatever the last one is.
     NoExpectation,
-    /// After an error the writer continues where it was, and not at the end of the log.
+    /// After an error, the writer continues where it was. It should continue at the end of the log.
     GoesOn,
     /// The writer does not notice that the log lost acknowledged blocks. It also answers no request for messages.
     LossUnseen,
-    /// An append states only the number of the previous entry, and not its name.
+    /// An append names only the number of the previous entry. It should also give the entry's name.
     NumbersAlone,
     /// A writer that takes over does not announce it.
     SaysNothing,
@@ -24,15 +24,15 @@ pub(crate) enum Mutant {
     TakesTwice,
     /// The reader reports missing messages as lost, without asking a writer.
     AsksNobody,
-    /// The reader gives up a whole hole when nobody has its beginning.
+    /// The reader gives up all missing messages of a hole if nobody has the first of them.
     GivesUpAll,
-    /// The reader does not look into the log again before it gives up what nobody has sent.
+    /// The reader gives up messages that nobody has sent. It should search the log again before.
     TrustsTheCopy,
     /// The reader does not notice that the log's end has moved back.
     TrustsTheEnd,
     /// The reader does not check whether entries were lost between the log and itself.
     TrustsTheWay,
-    /// The reader does not search the log again when a block does not fit.
+    /// The reader does not search the log again when a block's sequences do not follow the previous ones.
     NeverLooksAgain,
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn is(mutant: Mutant) -> bool {
     }
 }
 
-/// The mistake that this process makes. An unknown name panics, so that a misspelt name fails its test.
+/// The mistake that this process makes on purpose. An unknown name panics, so a misspelt name makes its test fail.
 #[cfg(all(not(test), debug_assertions))]
 static PLANTED: std::sync::LazyLock<Option<Mutant>> = std::sync::LazyLock::new(|| {
     let name = std::env::var_os("SHMCAST_ENGINE_MISTAKE")?;

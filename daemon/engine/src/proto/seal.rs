@@ -50,7 +50,7 @@ impl Sealer {
 }
 
 impl Cut {
-    /// Returns the block and its CRC. The cut and the sealer set kind, sequences and key; `head` has all other fields.
+    /// Returns the block and its CRC. `head` has all fields except the kind, the sequences and the key, which this function sets.
     pub fn finish(mut self, head: Head, sealer: &Sealer) -> (Vec<u8>, u32) {
         let head = Head { kind: self.kind, first: self.first, count: self.count, ..head };
         let crc = finish(head, sealer, &mut self.bytes);

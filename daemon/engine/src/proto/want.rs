@@ -25,7 +25,8 @@ const VERSION: u8 = 1;
 /// The part of the channel that a reader wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
-    /// The message with the first sequence. If it is sent in fragments, the answer begins with the byte at this offset.
+    /// The message with the first sequence. If the message is sent in fragments, the answer begins with the byte at this offset of the
+    /// message.
     Exact(u32),
     /// The first message that the writer has among this many sequences.
     Any(u32),
@@ -43,7 +44,7 @@ pub struct Want {
 }
 
 impl Want {
-    /// Makes a request for any of the sequences `first..=last`, or for as many of them as a request can name.
+    /// Makes a request for any of the sequences `first..=last`. If a request cannot cover so many sequences, it covers the first ones.
     pub fn any(session: Session, first: u64, last: u64) -> Want {
         let count = u32::try_from(last.saturating_sub(first) + 1).unwrap_or(u32::MAX);
         Want { session, first, wanted: Wanted::Any(count) }
@@ -89,8 +90,8 @@ impl Want {
     }
 }
 
-/// Makes the blocks that answer requests. They are not stored in the log. An answerer has its own writer number and numbers its blocks, so
-/// no nonce is used twice.
+/// Makes the blocks that answer requests. These blocks are not stored in the log. An answerer has its own writer number and numbers its
+/// blocks, so no nonce is used twice.
 #[derive(Debug)]
 pub struct Answerer {
     writer: u64,

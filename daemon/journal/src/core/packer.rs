@@ -43,15 +43,15 @@ pub struct Packing {
     pub reserve: u64,
     /// Interval of clock records while messages are recorded.
     pub clock_every: Duration,
-    /// Number of bytes after which the next frame has a clock record. A reader that begins inside the journal need not search further for
-    /// one.
+    /// The number of bytes after which the next frame has a clock record. With this limit, a reader that begins inside the journal soon
+    /// finds a clock record.
     pub clock_bytes: usize,
 }
 
 /// Difference between two clocks, in nanoseconds, above which a clock record is written at once.
 const STEP_NS: u64 = 1_000_000;
 
-/// Bytes of a clock record. A full frame may exceed its target by this size.
+/// The number of bytes of a clock record. A full frame may be larger than intended by this size.
 pub const CLOCK_RECORD: usize = 40;
 
 impl Default for Packing {
@@ -68,7 +68,7 @@ impl Default for Packing {
 /// The place at which a recording begins.
 #[derive(Debug, Clone)]
 pub struct Begin<'a> {
-    /// The header of the first file, with the next sequence, the publisher's epoch, and the ring.
+    /// The header of the first file. It also has the next sequence, the publisher's epoch, and the ring.
     pub header: Arc<FileHeader>,
     /// The missing sequences, from the next sequence on.
     pub loss: Option<Loss>,
@@ -95,9 +95,9 @@ pub struct Packer {
     last_clock: Option<(Duration, u64)>,
     /// The wall clock and the ticks of the last clock record.
     noted: Option<(u64, u64)>,
-    /// The ring's time of the last message after the last clock record; 0 if there is none.
+    /// The ring's time for the last message after the last clock record; 0 if there is none.
     last_time: u64,
-    /// The latest wall clock of a record before the last clock record.
+    /// The latest wall clock of all records before the last clock record.
     latest_ns: u64,
     /// Number of bytes of frames since the last clock record.
     since_clock: usize,
@@ -107,7 +107,7 @@ pub struct Packer {
     header: Arc<FileHeader>,
 }
 
-/// Copies a packer without an open frame, for the model. The copy names every field, so that a new field does not compile before it is
+/// Copies a packer that has no open frame, for the model. The function names every field, so a new field does not compile before it is
 /// copied here.
 #[cfg(test)]
 impl Clone for Packer {
@@ -181,7 +181,8 @@ impl Packer {
         (self.now, self.ticks) = (now, ticks);
     }
 
-    /// Packs a message. Returns false, and packs nothing, if its sequence is not the next one: the caller then missed an event.
+    /// Packs a message. Returns false, and packs nothing, if its sequence is not the next one. In this case, the caller has missed an
+    /// event.
     #[inline]
     pub fn message(&mut self, sequence: u64, payload: &[u8], tag: u16, key: bool, time: u64) -> bool {
         if sequence != self.due {
@@ -290,8 +291,8 @@ impl Packer {
         &mut self.open.as_mut().expect("opened above").0
     }
 
-    /// Returns the latest wall clock of the records so far, as a reader computes it from the last clock record. It never goes back, even if
-    /// the clock was set back. So a frame's index time is an upper bound for all earlier records.
+    /// Returns the latest wall clock of the records so far. A reader computes the same value from the last clock record. It never goes
+    /// back, even if the clock was set back. So a frame's index time is an upper bound for all earlier records.
     fn latest_ns(&self) -> u64 {
         let last = self.noted.and_then(|noted| wall_ns(noted, self.header.ring.clock_hz, self.last_time));
         last.map_or(self.latest_ns, |last| last.max(self.latest_ns))
@@ -304,8 +305,9 @@ impl Packer {
         wall.map_or(self.now.wall_ns, |wall| wall.min(self.now.wall_ns))
     }
 
-    /// Adds a clock record to a new frame, if the last one is too old or too many bytes away, or if the wall clock was set meanwhile. It
-    /// also does so if the frame's index time `is_later` than its first record, because a reader that begins there needs the record.
+    /// Adds a clock record to a new frame if one of these is true: the last one is too old, it is too many bytes away, or the wall clock
+    /// was set since then. Also adds one if `is_later` says that the frame's index time is later than its first record, because a reader
+    /// that begins there needs the record.
     fn note_clock(&mut self, is_later: bool) {
         let offset = self.now.wall_ns.wrapping_sub(self.now.mono.as_nanos() as u64);
         let step = self.last_clock.map_or(0, |(_, last)| offset.wrapping_sub(last) as i64);
@@ -373,7 +375,7 @@ mod tests {
         frame.bytes.windows(8).any(|bytes| bytes == number.to_le_bytes())
     }
 
-    /// The first frame with a new reserve has the reserve's record, even if the frame before it was almost full.
+    /// If there is a new reserve, the next frame has a record of it, even if the frame before was almost full.
     #[test]
     fn a_frame_claims_no_reserve_that_a_later_one_names() {
         for filled in 1_500..2_048 {

@@ -1,4 +1,4 @@
-//! Converts writes at any offset and of any size to writes of whole pages, in memory that direct I/O accepts.
+//! Converts writes to whole pages. The writes may have any offset and size. The pages are in memory that direct I/O accepts.
 
 use super::Piece;
 use shmcast::journal::format::PAGE;
@@ -26,12 +26,12 @@ impl Memory {
 }
 
 /// Converts the writes of a file to whole pages. If a write ends within a page, the rest of the page is zeros. The next write then writes
-/// this page again, with the bytes of both.
+/// this page again, with the bytes of both writes.
 #[derive(Debug, Clone)]
 pub struct Pages {
-    /// The last page, if the last write filled only a part of it. The part is at its start.
+    /// The last page, if the last write filled only a part of it. The filled part is at the start of the page.
     last: Box<[u8; PAGE]>,
-    /// The number of the file that was written last, and the offset after its last byte.
+    /// The number of the file with the last write, and the offset after the last written byte.
     end: (u64, u64),
 }
 
@@ -55,7 +55,7 @@ impl Pages {
     /// the last write ended.
     ///
     /// # Errors
-    /// The error of `run`. After an error, write this file no more.
+    /// The error of `run`. After an error, write no more to this file.
     pub fn write(
         &mut self,
         number: u64,
@@ -93,7 +93,7 @@ impl Stretch<'_> {
         self.size
     }
 
-    /// Fills `memory` with the bytes from offset `from` on. Memory after the end becomes zeros.
+    /// Fills `memory` with the bytes from the offset `from` on. The part of `memory` after the last byte becomes zeros.
     pub fn copy(&self, from: usize, memory: &mut [u8]) {
         let parts = std::iter::once(self.before).chain(self.pieces.iter().map(Piece::bytes));
         let (mut skip, mut filled) = (from, 0);

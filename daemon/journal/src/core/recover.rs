@@ -9,7 +9,7 @@ use shmcast::journal::format::{
 use std::io;
 use thiserror::Error;
 
-/// Most bytes after the last whole frame of a repaired file that are kept for inspection.
+/// The limit for the bytes after the last whole frame of a repaired file that are kept for inspection.
 const TORN_KEPT: u64 = 1 << 20;
 /// The ending of the names of files with these bytes.
 const TORN: &str = ".torn";
@@ -104,8 +104,8 @@ pub struct Recovered {
 }
 
 impl Recovered {
-    /// Returns how a channel continues whose ring is gone: its next sequence, and the sequences that are lost before it. Returns `None` for
-    /// an empty journal.
+    /// Returns the next sequence of a channel whose ring is gone, and the sequences that are lost before it. Returns `None` for an empty
+    /// journal.
     #[cfg(test)]
     pub(crate) fn after_power_cut(&self) -> Option<(u64, Option<Loss>)> {
         self.last.as_ref()?;
@@ -125,7 +125,8 @@ struct Known {
 }
 
 impl Known {
-    /// Whether the file has no frame, and lacks no sequence before `limit`, the first sequence of the later files.
+    /// Whether the file has no frame, and no sequences are missing before the later files. `limit` is the first sequence of the later
+    /// files.
     fn is_empty(&self, limit: Option<u64>) -> bool {
         let (frames, due) = match (&self.sealed, &self.scan) {
             (Some(trailer), _) => (u64::from(trailer.frames) - 1, trailer.next),
@@ -196,10 +197,10 @@ fn os<T>(name: &str, result: io::Result<T>) -> Result<T, RecoverError> {
     result.map_err(|source| RecoverError::Os { name: name.to_owned(), source })
 }
 
-/// Returns the files with a whole header, in order. `free` becomes a number that no file has in its header or name.
+/// Returns the files with a whole header, in order. Sets `free` to a number that no file has in its header or name.
 ///
-/// A file that may not be durable is synced before it is read. So a later power cut cannot take back what recovery has read. A sealed file
-/// is durable once the file after the next one has begun.
+/// If a file may not be durable, syncs it before reading it. So a later power cut cannot remove bytes that recovery has read. A sealed
+/// (finished) file is durable once the file after the next one has begun.
 fn gather(volume: &mut impl Volume, free: &mut u64) -> Result<Vec<Known>, RecoverError> {
     let names = os("the directory", volume.list())?;
     let mut files: Vec<Known> = Vec::new();
@@ -250,8 +251,8 @@ fn gather(volume: &mut impl Volume, free: &mut u64) -> Result<Vec<Known>, Recove
     Ok(files)
 }
 
-/// Creates a file in place of the first missing one between two files, if a sealed file precedes the missing one. The new file will record
-/// the missing sequences. If an unsealed file precedes it, that file records the missing sequences. Returns whether a file was created.
+/// Handles a missing file between two others. If the file before it is sealed (finished), creates a file in its place, which will record
+/// the missing sequences. If the file before it is not sealed, that file records them. Returns whether a file was created.
 fn stands_in(volume: &mut impl Volume, files: &[Known]) -> Result<bool, RecoverError> {
     for (at, file) in files.iter().enumerate() {
         let Some(trailer) = &file.sealed else { continue };
@@ -326,8 +327,8 @@ fn look(volume: &mut impl Volume, name: String, ends: Ends) -> Result<Look, Reco
     Ok(Look::File(Box::new(Known { name, header, sealed, scan: None })))
 }
 
-/// Renames a file without a whole header, so that it no longer belongs to the journal. Such a file was never durable, or its header was
-/// damaged. The renamed file is kept for inspection. An empty file, or the spare, is removed instead.
+/// Renames a file without a whole header, so that it no longer belongs to the journal. Either such a file was never durable, or its header
+/// was damaged. The renamed file stays for inspection. An empty file or the spare file is removed instead.
 fn set_aside(volume: &mut impl Volume, name: &str, size: u64) -> io::Result<Look> {
     let used = used(volume, name, size)?;
     if used == 0 || name == SPARE {
@@ -340,8 +341,8 @@ fn set_aside(volume: &mut impl Volume, name: &str, size: u64) -> io::Result<Look
     Ok(Look::Torn)
 }
 
-/// Adds the contents of an unsealed file to the result, and seals the file. The next file begins with sequence `limit`, so sequences
-/// missing before it are recorded here. According to later files, everything up to `durable` was durable.
+/// Adds the contents of an unfinished file to the result, and seals the file. The next file begins with the sequence `limit`, so the
+/// sequences that are missing before it are recorded here. According to later files, everything up to `durable` was durable.
 fn take_in(
     volume: &mut impl Volume,
     file: &Known,
@@ -376,8 +377,8 @@ impl Recovered {
     }
 }
 
-/// Returns the reserve, the epoch and the clean end that a sealed file records. It reads the frames that the footer lists. If the footer is
-/// damaged, it searches all frames.
+/// Returns the reserve, the epoch and the clean end that a finished file records. It reads the frames that the footer lists. If the footer
+/// is damaged, it searches all frames.
 fn last_words(volume: &mut impl Volume, file: &Known, trailer: &Trailer) -> io::Result<Heard> {
     let size = volume.size(&file.name)?;
     let mut scanner = Scanner::new(volume, &file.name, size, file.header.salt);
@@ -401,8 +402,8 @@ fn last_words(volume: &mut impl Volume, file: &Known, trailer: &Trailer) -> io::
     Ok(heard)
 }
 
-/// Seals a file after its last whole frame. Bytes after this frame are copied to a separate file. If the recorder's footer can be rebuilt,
-/// this writes the same footer again, because the next file chains to it. Everything up to `durable` was durable.
+/// Seals a file after its last whole frame. If bytes follow, copies them to a separate file. If the recorder's footer can be rebuilt,
+/// writes exactly the same footer again, because the next file refers to its checksum. Everything up to `durable` was durable.
 fn mend(volume: &mut impl Volume, name: &str, mut scan: Scan, durable: u64) -> io::Result<(u64, u32)> {
     let end = scan.composer.offset();
     let size = volume.size(name)?;

@@ -13,7 +13,7 @@ const CHUNK: usize = 64 << 10;
 /// The contents of a file's frames.
 #[derive(Debug)]
 pub struct Scan {
-    /// The state of the file after its last whole frame, with which the file can be sealed.
+    /// The state of the file after its last whole frame. With this state, the file can be sealed.
     pub composer: Composer,
     /// Whole frames.
     pub frames: u64,
@@ -21,7 +21,7 @@ pub struct Scan {
     pub durable: u64,
     /// Bytes in use after the last whole frame.
     pub behind: u64,
-    /// The header of the footer after the last whole frame, if there is one. The next file's header refers to it.
+    /// The header of the footer after the last whole frame, if there is one. The header of the next file refers to this header.
     pub footer: Option<FrameHeader>,
     /// The state that the records of this file state.
     pub heard: Heard,
@@ -32,7 +32,7 @@ pub struct Scan {
 pub struct Heard {
     /// The greatest reserve; 0 for none.
     pub reserve: u64,
-    /// The next sequence according to a clean record, if no record follows it.
+    /// The next sequence, if the last record is a clean record, which says that the stream ended.
     pub clean: Option<u64>,
     /// The greatest epoch; 0 for none.
     pub epoch: u64,
@@ -205,7 +205,7 @@ impl<'a, V: Volume> Scanner<'a, V> {
         Ok(())
     }
 
-    /// Returns the frame at `place` if it is whole, unless a whole header follows whose chain does not match the frame.
+    /// Returns the frame at `place` if it is whole. Returns nothing if a whole header follows whose chain does not match the frame.
     fn accept(&mut self, place: u64) -> io::Result<Option<(u64, FrameHeader, Box<Said>)>> {
         if is(Mutant::TruncateAtFirstBad) {
             return Ok(None);
@@ -240,7 +240,7 @@ fn decode(bytes: &[u8], salt: u64) -> Option<FrameHeader> {
     FrameHeader::decode(bytes, salt).ok()
 }
 
-/// Reads the records of a frame; `None` if they contradict its header.
+/// Reads the records of a frame. Returns `None` if they contradict the frame's header.
 fn say(head: &FrameHeader, body: &[u8]) -> Option<Said> {
     let draft = FrameDraft {
         kind: head.kind,

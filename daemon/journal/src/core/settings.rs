@@ -8,8 +8,8 @@ use std::time::Duration;
 pub enum Io {
     /// By `O_DIRECT`, in whole pages of the recorder's memory.
     ///
-    /// It costs a fraction of the CPU time of `Buffered` and does not fill the page cache. An error is reported by the write that failed.
-    /// If the file system does not support it, or is in memory, the recorder uses `Buffered`.
+    /// Direct writes cost a fraction of the CPU time of `Buffered` and do not fill the page cache. The write that failed reports its error
+    /// itself. If the file system does not support direct writes, or is in memory, the recorder uses `Buffered`.
     #[default]
     Direct,
     /// Through the page cache.
@@ -33,15 +33,16 @@ pub struct Settings {
     pub sync: SyncPolicy,
     /// How bytes are written to the disk. Only the threads use this setting.
     pub io: Io,
-    /// A file is sealed when the next frame would exceed this many bytes.
+    /// The size limit of a file in bytes. If the next frame would exceed it, the recorder finishes (seals) the file.
     pub file_bytes: u64,
     /// A file is sealed when it is this old.
     pub roll_after: Option<Duration>,
-    /// If this many bytes of frames are in memory, a sync begins before its interval is over. Frames stay in memory until they are durable.
+    /// If the frames in memory have this many bytes, a sync begins before its interval is over. Frames stay in memory until they are
+    /// durable.
     pub sync_bytes: usize,
     /// Greatest number of bytes in one write.
     pub group_bytes: usize,
-    /// While at least this many bytes of frames are in memory, the recorder takes no more.
+    /// If the frames in memory have at least this many bytes, the recorder accepts no more.
     pub buffer: usize,
     /// How long to wait before a failed disk is tried again.
     pub retry_every: Duration,
@@ -67,7 +68,8 @@ impl Default for Settings {
 pub enum State {
     /// Frames are written as they arrive.
     Recording,
-    /// The disk refused a write, and is tried again. If memory is full meanwhile, messages are lost and recorded as lost.
+    /// The disk refused a write, and the recorder tries again. If memory is full by then, messages are lost, and the journal lists them as
+    /// lost.
     Failed,
     /// Everything is written, safe and sealed.
     Closed,

@@ -30,7 +30,7 @@ impl Writer {
         self.written - 1
     }
 
-    /// The highest durable sequence. Every sequence up to it is durable, or durably recorded as lost.
+    /// The highest durable sequence. Every sequence up to it is safe on the disk, or listed there as lost.
     pub(crate) const fn durable(&self) -> u64 {
         self.durable - 1
     }
@@ -45,7 +45,7 @@ impl Writer {
         self.bytes_written
     }
 
-    /// The number of the newest file. Before the first file, the number that the first file will have.
+    /// The number of the newest file. If there is no file yet, the number that the first one will have.
     pub(crate) const fn active(&self) -> u64 {
         self.header.file
     }

@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Most frames in one write. Each frame is two parts of a vectored write, and the kernel accepts 1024 parts.
+/// The limit for the frames in one write. Each frame is two parts of a vectored write, and the kernel accepts 1024 parts.
 const GROUP_FRAMES: usize = 400;
 /// Bytes of zeros that are written ahead of the frames. Without them, a small durable write costs many times more, because the file system
 /// must also record new blocks.
@@ -24,7 +24,7 @@ pub(super) struct Open {
     composer: Composer,
     is_named: bool,
     begun: Duration,
-    /// Number of written frames. It counts no messages, because a frame may have none.
+    /// The number of written frames. Messages are not counted, because a frame may have none.
     written: u32,
     /// Number of frames whose contents in the file are safe.
     synced: u32,
@@ -42,7 +42,7 @@ pub(super) struct Pending {
     next: u64,
     reserve: u64,
     size: usize,
-    /// The frame itself, for another write if the file fails. `None` with [`SyncPolicy::None`].
+    /// The frame itself, for a second write if the file fails. `None` with [`SyncPolicy::None`].
     frame: Option<Arc<Frame>>,
 }
 
@@ -74,9 +74,9 @@ pub struct Writer {
     pub(super) salts: u64,
     pub(super) waiting: VecDeque<Arc<Frame>>,
     pub(super) pending: VecDeque<Pending>,
-    /// How many of the oldest pending frames are no longer counted in `buffered`.
+    /// The number of pending frames, from the oldest on, that are no longer counted in `buffered`.
     pub(super) freed: usize,
-    /// The unfinished files, oldest first. Frames are written to the last one, unless it is sealed.
+    /// The unfinished files, oldest first. Frames are written to the last one, unless it is already sealed.
     pub(super) files: VecDeque<Open>,
     pub(super) spare: Spare,
     pub(super) next_number: u64,
@@ -242,7 +242,7 @@ impl Writer {
         Some(page)
     }
 
-    /// Queues a loss record for the frames of an abandoned file that are not in memory any more. Only [`SyncPolicy::None`] drops frames
+    /// Queues a loss record for those frames of an abandoned file that are no longer in memory. Only [`SyncPolicy::None`] drops frames
     /// before they are durable.
     fn name_what_was_given_up(&mut self, now: Now) {
         let Some(first) = self.waiting.front() else { return };
@@ -474,7 +474,7 @@ impl Writer {
         self.written = self.durable;
     }
 
-    /// Advances `durable` over synced frames in named files, up to the first other frame.
+    /// Moves `durable` forward over synced frames in files with their final name, up to the first other frame.
     fn advance(&mut self) {
         while let Some(first) = self.pending.front() {
             let file = self.files.iter().find(|open| open.number == first.file);

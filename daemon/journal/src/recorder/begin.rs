@@ -19,10 +19,10 @@ pub(super) struct Begun {
     pub(super) subscriber: Subscriber,
     pub(super) packer: Packer,
     pub(super) writer: Writer,
-    /// Control records that follow the journal's last message. The journal has them already, and the ring delivers them again.
+    /// Control records that follow the journal's last message. The journal has them already, but the ring delivers them again.
     pub(super) known: Vec<ControlRecord>,
-    /// A sequence and an epoch. The epoch is recorded after this sequence at the latest, if the ring has not delivered the beginning of the
-    /// epoch before.
+    /// A sequence and an epoch. If the ring has not delivered the beginning of this epoch by then, the recorder records the epoch after
+    /// this sequence.
     pub(super) epoch_by: Option<(u64, u64)>,
     pub(super) first: u64,
     pub(super) missing: u64,
@@ -83,7 +83,7 @@ pub(super) fn begin(
     Ok(Begun { directory, subscriber, packer, writer, known, epoch_by, first: due, missing })
 }
 
-/// Moves the subscriber to the end of the journal. Returns the messages that the ring no longer has.
+/// Moves the subscriber to the end of the journal. Returns the sequences that the ring no longer has.
 fn place(
     subscriber: &mut Subscriber,
     recovered: &Recovered,
@@ -120,8 +120,8 @@ fn place(
     Ok(Some(Loss { from: due, to: first - 1, cause }))
 }
 
-/// Moves the subscriber past the message `sequence`, so that it next reads the control records after it. A seek to the following message
-/// would skip them. Returns false if the ring no longer has the message.
+/// Moves the subscriber to just after the message `sequence`, so that it next reads the control records there. A seek to the following
+/// message would skip these records. Returns false if the ring no longer has the message.
 fn go_behind(subscriber: &mut Subscriber, sequence: u64) -> bool {
     if sequence == 0 || subscriber.seek(sequence).is_err() {
         return false;
@@ -172,7 +172,8 @@ impl Last {
     }
 }
 
-/// Moves the subscriber to the oldest message in the ring, which a publisher may overwrite meanwhile. Returns its sequence.
+/// Moves the subscriber to the oldest message in the ring, and returns the message's sequence. A publisher may overwrite messages at the
+/// same time.
 fn oldest(subscriber: &mut Subscriber) -> Result<u64, RecordError> {
     let mut wanted = 1;
     loop {

@@ -13,13 +13,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Most events that are packed before the clock and the disk are checked again.
+/// The largest number of events that are packed before the clock and the disk are checked again.
 const BATCH: usize = 4096;
-/// Number of closed frames at which they are passed to the writer.
+/// If this many closed frames wait, they are passed to the writer.
 const CLOSED: usize = 4;
 /// A frame that is not full is closed after this time.
 const LINGER: Duration = Duration::from_millis(4);
-/// Shortest sleep. It is also the longest sleep for a small ring, and with [`SyncPolicy::Each`].
+/// The shortest sleep. For a small ring, and with [`SyncPolicy::Each`], all sleeps have this length.
 const NAP: Duration = Duration::from_micros(200);
 /// Longest sleep.
 const LONG_NAP: Duration = Duration::from_millis(1);
@@ -53,7 +53,7 @@ impl Naps {
         Self { shortest: nap, longest: nap, silence: Duration::ZERO, little: (capacity / 256) as usize }
     }
 
-    /// Whether so few bytes were published that the recorder may sleep as if there had been none.
+    /// Whether very few bytes were published. If so, the recorder may sleep as if there had been none.
     const fn is_little(&self, bytes: usize) -> bool {
         bytes < self.little
     }
@@ -74,9 +74,10 @@ pub(super) struct Drain {
     pub(super) ring: [u64; 2],
     /// The sequence due in the ring.
     pub(super) next: u64,
-    /// Control records that the journal already has at the recording's first sequence. The ring delivers them again.
+    /// Control records at the recording's first sequence that the journal already has. The ring delivers them again.
     pub(super) known: Vec<ControlRecord>,
-    /// A sequence and an epoch. The epoch is recorded after this sequence, if the ring has not delivered its beginning before.
+    /// A sequence and an epoch. If the ring has not delivered the beginning of this epoch by then, the recorder records the epoch after
+    /// this sequence.
     pub(super) epoch_by: Option<(u64, u64)>,
     pub(super) naps: Naps,
     /// Bytes of messages in the last batch.
@@ -88,8 +89,8 @@ pub(super) struct Drain {
 }
 
 impl Drain {
-    /// Records until the channel cannot be read, or until the recorder must stop and has taken everything published before. Returns how
-    /// many messages are left in the ring because the disk accepted no more.
+    /// Records until the channel cannot be read any more. If the recorder must stop, records until it has taken everything that was
+    /// published before. Returns how many messages are left in the ring because the disk accepted no more.
     pub(super) fn run(mut self) -> Result<u64, RecordError> {
         if self.is_each {
             // Without this call the kernel lets each sleep last 50 us longer. If the call fails, messages become durable a little later.
@@ -216,8 +217,8 @@ impl Drain {
         }
     }
 
-    /// Passes closed frames to the writer. It first closes the open frame if the frame is old enough, if the recording is over, or, with
-    /// [`SyncPolicy::Each`], if the disk is idle.
+    /// Passes closed frames to the writer. Before that, closes the open frame in three cases: the frame is old enough, the recording is
+    /// over, or the disk is idle and the policy is [`SyncPolicy::Each`].
     fn hand_over(&mut self, is_over: bool) {
         let now = self.shared.now();
         let mut writer = self.shared.writer();
@@ -234,7 +235,7 @@ impl Drain {
     }
 }
 
-/// Returns the next sequence after an event that skips sequences; `None` for other events.
+/// Returns the sequence after an event that skips sequences; `None` for other events.
 fn behind(event: &Event<'_>) -> Option<u64> {
     match *event {
         Event::Lapped(lapped) => Some(lapped.resumed_at),
@@ -257,7 +258,7 @@ fn is_known(known: &mut Vec<ControlRecord>, event: &Event<'_>) -> bool {
     at.map(|at| known.remove(at)).is_some()
 }
 
-/// Packs an event that is not a message. Returns how many messages were lost by a lap.
+/// Packs an event that is not a message. If the event is a lap, returns the number of lost messages.
 fn note(packer: &mut Packer, event: &Event<'_>) -> u64 {
     match *event {
         Event::Lapped(lapped) => return packer.loss(lapped.resumed_at - 1, Cause::Overrun),

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const NAP: Duration = Duration::from_micros(200);
 /// Longest time between the readings of the two clocks. It is a tenth of the step that a clock record notes.
 const CLOCKS_APART: Duration = Duration::from_micros(100);
-/// How long a recorder that must stop waits for a disk that refuses writes.
+/// The time for which a recorder that must stop waits for a disk that refuses writes.
 const PATIENCE: Duration = Duration::from_secs(12);
 
 /// The progress of a recorder.
@@ -34,35 +34,36 @@ pub struct Progress {
     pub drained: u64,
     /// Last sequence in a file.
     pub written: u64,
-    /// Every sequence up to this one is durable, or durably recorded as lost.
+    /// Every sequence up to this one is safe on the disk, or listed there as lost.
     pub durable: u64,
     /// Messages recorded.
     pub messages: u64,
     /// Sequences that were lost to laps since the start.
     pub overrun: u64,
-    /// Number of sequences that were missing at the start, between the journal and the ring.
+    /// The number of sequences that were missing between the journal and the ring when the recording began.
     pub missing: u64,
     /// Bytes written to files.
     pub bytes: u64,
     /// Bytes of frames in memory.
     pub buffered: u64,
-    /// The greatest durable reserve; 0 if there is none. A publisher may use sequences up to it before the journal records a higher one.
+    /// The greatest durable reserve; 0 if there is none. A publisher may use sequences up to the reserve. After that, the journal must have
+    /// a higher one.
     pub reserve: u64,
-    /// Number of the newest file. Before the first file, the number that the first file will have.
+    /// The number of the newest file. If there is no file yet, the number that the first one will have.
     pub file: u64,
     /// How the recorder writes: as set, or [`Io::Buffered`] after the file system refused direct writes.
     pub io: Io,
-    /// Whether the disk refuses writes. Messages that do not fit into memory are lost, and recorded as lost.
+    /// Whether the disk refuses writes at the moment. Messages that do not fit into memory are lost, and the journal lists them as lost.
     pub is_failed: bool,
-    /// Whether the publisher closed the channel, and all earlier messages are taken from the ring.
+    /// Whether the publisher closed the channel, and the recorder has taken all earlier messages from the ring.
     pub has_ended: bool,
 }
 
-/// Greatest error of a subscriber's lag: it may be this many messages too low.
+/// The greatest error of a subscriber's lag. The true lag may be higher by this many messages.
 const LAG_ERROR: u64 = 64;
 
-/// Reads the wall clock and the monotonic clock, which counts from `start`. After a long pause between the two readings, it reads both
-/// clocks again, up to ten times. Without a further reading, the pause would look like a step of the wall clock.
+/// Reads the wall clock and the monotonic clock, which counts from `start`. If there was a long pause between the two readings, reads both
+/// clocks again, up to ten times. Otherwise the pause would look like a step of the wall clock.
 fn now(start: Instant) -> Now {
     let mut tries = 0..10;
     loop {
@@ -180,8 +181,8 @@ impl Recorder {
     /// If the directory has a journal of this stream, the recording continues at its end. Messages that the ring no longer has are recorded
     /// as lost. If there is no journal of this stream, the recording begins at the subscriber's position.
     ///
-    /// Open the subscriber with [`History::Never`](shmcast::History::Never). A subscriber that reads a journal might read the one that this
-    /// recorder writes. Then messages would be recorded twice, or the recorder would wait for itself after a lap.
+    /// Open the subscriber with [`History::Never`](shmcast::History::Never), so that it never reads a journal. Otherwise it might read the
+    /// journal that this recorder writes. Messages would then be recorded twice, or the recorder would wait for itself after a lap.
     ///
     /// # Errors
     /// [`RecordError`]. After an error nothing is recorded.
@@ -247,15 +248,15 @@ impl Recorder {
         self.shared.progress()
     }
 
-    /// Takes the disk errors since the last call: the failed operation and the error. If files are synced, an error alone loses no message.
-    /// With [`SyncPolicy::None`](crate::core::SyncPolicy::None) the journal records the messages of an abandoned file as lost.
+    /// Takes the disk errors since the last call. Each has the failed operation and the error. If files are synced, an error alone loses no
+    /// message. With [`SyncPolicy::None`](crate::core::SyncPolicy::None), the journal lists the messages of an abandoned file as lost.
     pub fn errors(&self) -> Vec<(&'static str, std::io::Error)> {
         let mut writer = self.shared.writer();
         std::iter::from_fn(|| writer.take_error()).collect()
     }
 
-    /// Requests a reserve of at least `sequence`, so that the channel may skip up to it. The request is done once [`Progress::reserve`] is
-    /// as high.
+    /// Requests a reserve of at least `sequence`, so that the channel may skip sequences up to it. The request is done when
+    /// [`Progress::reserve`] is at least `sequence`.
     pub fn reserve(&self, sequence: u64) {
         self.shared.wanted.fetch_max(sequence, Ordering::Relaxed);
     }
@@ -265,11 +266,11 @@ impl Recorder {
         !self.drain.is_finished()
     }
 
-    /// Like [`stop`](Self::stop), for a channel on which nobody publishes any more. `next` is the channel's next sequence. The caller must
-    /// hold the channel's writer lock until this call returns.
+    /// Does the same as [`stop`](Self::stop), for a channel on which nobody publishes any more. `next` is the channel's next sequence. The
+    /// caller must hold the channel's writer lock until this call returns.
     ///
-    /// If the recorder has every message before `next`, it ends the journal with a clean record. Then a later ring of the channel skips no
-    /// sequence.
+    /// If the recorder has every message before `next`, it ends the journal with a clean record. In that case, a later ring of the channel
+    /// skips no sequence.
     ///
     /// # Errors
     /// As [`stop`](Self::stop).

@@ -172,7 +172,7 @@ fn look_at_keys(path: &Path, findings: &mut Findings<'_>) {
     }
 }
 
-/// Checks whether the clock is accurate enough for the times that native lines and an engine's blocks carry.
+/// Checks whether the clock is accurate enough for the times of messages on native lines and in an engine's blocks.
 fn look_at_clock(findings: &mut Findings<'_>) {
     let limit_us = match &findings.spec.receive {
         Some(receive) if receive.time == TimeMode::Arrival => return,
@@ -182,7 +182,7 @@ fn look_at_clock(findings: &mut Findings<'_>) {
     findings.note("clock", status, says);
 }
 
-/// Compares the clock's error, as the kernel reports it, with the receiver's limit. A sender has no limit.
+/// Compares the clock's error, which the kernel reports, with the limit that the receiver sets. A sender has no limit.
 fn judge_clock(error_ns: io::Result<Option<u64>>, limit_us: Option<u32>) -> (Status, String) {
     let known = match error_ns {
         _ if limit_us == Some(0) => return (Status::Ok, "clock_limit_us = 0 believes any clock".to_owned()),

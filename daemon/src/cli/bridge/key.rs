@@ -35,7 +35,7 @@ enum Verb {
     New {
         /// The keys file
         file: PathBuf,
-        /// Seal with the key from this moment on: a time in UTC, as in 2026-11-24T07:00:00Z [default: at once]
+        /// Seal with the key from this time on: a time in UTC, such as 2026-11-24T07:00:00Z [default: at once]
         #[arg(long, value_name = "TIME")]
         from: Option<String>,
         /// Print what was done as JSON

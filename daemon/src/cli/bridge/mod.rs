@@ -53,7 +53,7 @@ enum Verb {
     Status(status::Args),
     /// Make a standby bridge of the daemon send in place of its peer
     Takeover(takeover::Args),
-    /// Make a received channel a channel of this host, because its publisher's host is gone
+    /// Make a received channel a channel of this host, after its publisher's host was lost
     Promote(promote::Args),
     /// Make and show the keys of native lines and of blocks
     Key(key::Args),
@@ -83,13 +83,13 @@ struct Common {
     nats: Vec<String>,
     #[command(flatten)]
     options: Options,
-    /// Interface of the lines, by name or address: one for all, or one for each in their order
+    /// Interface of the lines, by name or address. Give one for all lines, or one for each line in their order
     #[arg(long, value_name = "NAME")]
     interface: Vec<String>,
     /// Copy every packet to this file, for Wireshark
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
-    /// End after the session has ended, and do not wait for the next one
+    /// End when the session has ended, and do not wait for the next one
     #[arg(long)]
     until_end: bool,
     /// Print the counters as JSON on stdout at the end
@@ -98,7 +98,7 @@ struct Common {
 }
 
 impl Common {
-    /// Returns the error of a bridge with `--until-end` that a signal stopped before the session's end.
+    /// Returns the error of a bridge with `--until-end`. The error says that a signal stopped the bridge before the end of the session.
     fn interrupted(&self, channel: &str, stop: &Stop) -> Option<Interrupted> {
         let is_early = self.until_end && stop.is_set();
         is_early.then(|| stop.interrupted(format!("{channel}: INTERRUPTED before the session's end")))
@@ -118,7 +118,7 @@ impl Common {
     }
 }
 
-/// Returns one value for each line. An option is absent, or is given once for all lines, or is given once for each line.
+/// Returns one value for each line. The user may leave the option out, give it once for all lines, or give it once for each line.
 fn for_each_line<T: Clone>(option: &str, lines: usize, values: &[T]) -> Result<Vec<Option<T>>> {
     match values {
         [] => Ok(vec![None; lines]),
@@ -144,8 +144,8 @@ fn finish(capture: Option<CaptureFile>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the command's result: an error if the bridge failed or a signal came too early, and otherwise the exit code, which says whether
-/// messages were missed.
+/// Returns the command's result. It is an error if the bridge failed or a signal came too early. Otherwise it is the exit code, which says
+/// whether messages were missed.
 fn outcome(channel: &str, life: &Life, missed: u64, interrupted: Option<Interrupted>) -> Result<ExitCode> {
     match (life.error(), interrupted) {
         (Some(error), _) => bail!("{channel}: {error}"),

@@ -19,11 +19,11 @@ pub(crate) const ACCOUNT_VARIABLE: &str = "SHMCAST_NATS_ACCOUNT";
 /// Options of every verb that needs a bridge or its servers.
 #[derive(Debug, clap::Args)]
 pub(super) struct Options {
-    /// Take the channel's bridge from this configuration of a daemon
+    /// Take the settings of the channel's bridge from this configuration file of a daemon
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Set a field of the bridge's table, such as profile=native, keys=FILE, payload_bytes=8900 or send.linger_ms=2000;
-    /// `man shmcast.toml` has all of them, with their ranges and defaults
+    /// Set a field of the bridge's table, such as profile=native, keys=FILE, payload_bytes=8900 or send.linger_ms=2000; `man shmcast.toml`
+    /// lists all fields, with their ranges and defaults
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<Setting>,
 }
@@ -62,7 +62,8 @@ impl Options {
         Ok(draft)
     }
 
-    /// The spec of the bridge: the draft with the servers of NATS, if there are any, and the options on top.
+    /// The spec of the bridge. It has three parts: the draft, the servers of NATS if there are any, and the options, which override the
+    /// other two.
     pub(super) fn finish(&self, mut draft: Draft, side: Side, nats: &[String]) -> Result<BridgeSpec> {
         self.refuse_accounts(nats)?;
         if !nats.is_empty() {
@@ -153,7 +154,8 @@ impl Draft {
         }
     }
 
-    /// Gives the bridge these lines, if there are any, each with its source. Interfaces are given once for all lines, or once for each.
+    /// Gives the bridge these lines, if there are any, each with its source. The user gives the interfaces once for all lines, or once for
+    /// each line.
     pub(super) fn put_lines(
         &mut self,
         groups: &[(SocketAddr, Option<IpAddr>)],
@@ -174,7 +176,7 @@ impl Draft {
     }
 }
 
-/// Whether a setting is one of the channel, and not of the bridge. No name is both.
+/// Whether a setting belongs to the channel, and not to the bridge. No name belongs to both.
 fn is_of_channel(setting: &Setting) -> bool {
     ["capacity", "max_message", "permissions", "board"].contains(&setting.table())
 }

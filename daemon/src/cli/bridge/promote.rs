@@ -29,7 +29,7 @@ pub(super) struct Args {
     channel: String,
     #[command(flatten)]
     host: HostArg,
-    /// Promote the channel even if its publisher's host was heard within the last 3 s, or if its journal does not record
+    /// Promote the channel although a packet of its publisher's host arrived within the last 3 s, or although nothing writes to its journal
     #[arg(long)]
     force: bool,
     /// Print what was done as JSON on stdout
@@ -54,7 +54,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Promotes a channel that is a directory of files. This process becomes its publisher, so no bridge can publish on it at the same time.
+/// Promotes a channel that is a directory of files. This process becomes its publisher, so no bridge can publish on the channel at the same
+/// time.
 fn promote_here(host: &Host, channel: &str) -> Result<Promotion> {
     let came = |session: Option<[u8; 10]>| session.map(Session::from_bytes).ok_or(PromoteError::NoMirror);
     // The session is checked first, because opening a channel as its publisher begins an epoch.

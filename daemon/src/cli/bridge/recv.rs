@@ -47,8 +47,8 @@ pub(super) struct Args {
     channel: String,
     #[command(flatten)]
     host: HostArg,
-    /// Multicast group, or an address of this host, and port; several are copies of one feed. As SOURCE@GROUP:PORT, the
-    /// group is taken from this sender only
+    /// Multicast group, or an address of this host, and port; several lines carry copies of one feed. With SOURCE@GROUP:PORT, only packets
+    /// from the address SOURCE are accepted
     #[arg(long, value_name = "GROUP:PORT", value_parser = parse_line, required_unless_present_any = ["nats", "config", "set"])]
     from: Vec<(SocketAddr, Option<IpAddr>)>,
     /// Servers to ask for what is missing, in turn
@@ -69,8 +69,7 @@ impl Args {
         self.common.options.finish(draft, Side::Receive, &self.common.nats)
     }
 
-    /// The options for opening the channel. A new channel is for messages that fit a packet, so that it can
-    /// be sent on.
+    /// The options for opening the channel. The messages of a new channel must fit a packet, so that a bridge can send the channel on.
     fn publisher(&self, host: &Host, spec: &BridgeSpec) -> Result<PublisherBuilder> {
         let settings = Settings::read(self.capacity, self.common.options.of_channel())?;
         // The bridge starts once and runs for a long time, so it may take its time at the start.
@@ -88,7 +87,7 @@ impl Args {
     }
 }
 
-/// Reads the address of a line, behind its source if it has one.
+/// Parses the address of a line. The address of its source may come before it.
 fn parse_line(text: &str) -> Result<(SocketAddr, Option<IpAddr>), String> {
     let Some((source, group)) = text.split_once('@') else { return Ok((parse_address(text)?, None)) };
     // An account may stand here by mistake. So the text is not quoted, and nothing up to an @ of an error is shown.
@@ -168,7 +167,7 @@ fn so_far(counters: &ReceiveCounters) -> String {
     )
 }
 
-/// Returns the text of an alarm about `more` messages that were given up since the last alarm.
+/// Returns the text of an alarm. It says that `more` messages were given up since the last alarm.
 fn missed(channel: &str, counters: &ReceiveCounters, more: u64) -> String {
     let hint = match counters.host.messages_too_large {
         0 => String::new(),

@@ -51,7 +51,7 @@ pub(super) struct Args {
     channel: String,
     #[command(flatten)]
     host: HostArg,
-    /// Multicast group, or a host's address, and port; several are copies of one feed
+    /// Multicast group, or a host's address, and port; several lines carry copies of one feed
     #[arg(long, value_name = "GROUP:PORT", value_parser = parse_address, required_unless_present_any = ["repair", "nats", "config", "set"])]
     to: Vec<SocketAddr>,
     /// Serve repairs and unicast leases at this address
@@ -116,7 +116,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     outcome(channel, egress.life(), egress.counters().messages_missed, interrupted)
 }
 
-/// Shows the bridge's progress until the bridge has ended. Returns the interruption, if a signal came.
+/// Shows the bridge's progress until the bridge has ended. If a signal came, returns the interruption.
 fn watch(args: &Args, egress: &Egress, stop: &Stop) -> Option<Interrupted> {
     let channel = &args.channel;
     let progress = progress();
@@ -208,7 +208,7 @@ fn start(
     }
 }
 
-/// Returns where the spec takes overwritten messages from; `None` if the spec does not say.
+/// Returns the source of overwritten messages that the spec names; `None` if the spec names none.
 fn history(spec: &BridgeSpec) -> Option<&HistoryFrom> {
     let repair = spec.send.as_ref().and_then(|send| send.repair.as_ref());
     spec.nats().map(|nats| &nats.history).or(repair.map(|repair| &repair.history))

@@ -106,7 +106,7 @@ fn segments(bridge: &BridgeStatus) -> Option<String> {
     }
 }
 
-/// Describes how the bridge waits and how its rate is limited, if it chose these settings itself.
+/// Describes how the bridge waits and how its rate is limited, if the bridge chose these settings itself.
 fn settings(bridge: &BridgeStatus) -> Option<String> {
     let text = |path: &str| bridge.figures.pointer(path).and_then(Value::as_str);
     let (mode, why) = (text("/wait/mode")?, text("/wait/why")?);
@@ -118,7 +118,7 @@ fn settings(bridge: &BridgeStatus) -> Option<String> {
     Some(format!("wait = {mode} ({why}){link}"))
 }
 
-/// Counters that are 0 for most bridges, with the sentences for other values.
+/// Counters that are usually 0. Each has the sentence that is shown for other values.
 const COUNTS: [(&str, &str); 15] = [
     ("/send/takeovers", "times it began to send in place of a peer"),
     ("/send/yields", "times it left the sending to a peer"),
@@ -137,7 +137,8 @@ const COUNTS: [(&str, &str); 15] = [
     ("/receive/leases_full", "times a server had no place for a lease"),
 ];
 
-/// Returns sentences about the counters of [`COUNTS`], about the claim, and about this receiver's number in its group.
+/// Returns sentences about the counters of [`COUNTS`], about the claim (which sender is active), and about this receiver's number in its
+/// group.
 fn counts(figures: &Value) -> Vec<String> {
     let figure = |path: &str| figures.pointer(path).and_then(Value::as_u64).unwrap_or(0);
     let mut said = Vec::new();

@@ -70,7 +70,7 @@ fn copy(args: &Args, to: &Path, stop: &Stop) -> Result<Sums> {
     Ok(sums)
 }
 
-/// Returns a wall clock and the ring's ticks at the same moment. Later times in the entry's file are converted with this pair.
+/// Returns a wall clock and the ring's ticks at the same moment. With this pair, later times in the same journal file are converted.
 pub(super) fn clock_at(entry: &Entry<'_>, wall_ns: Option<u64>, header: &FileHeader) -> (u64, u64) {
     match (entry, wall_ns) {
         (Entry::Control { control: JournalControl::Clock { wall_ns, ticks, .. }, .. }, _) => {
@@ -86,8 +86,8 @@ pub(super) const fn is_of_the_channel(control: &JournalControl) -> bool {
     matches!(control, JournalControl::Ring(_) | JournalControl::Source { .. } | JournalControl::Clock { .. })
 }
 
-/// Returns the header for a new file that begins with `first`. Its epoch and ring are those that are valid at `first`. Also returns a wall
-/// clock and the ring's ticks at the same moment, with which the following times are converted.
+/// Returns the header for a new file that begins with `first`. Epoch and ring are those at `first`. Also returns a wall clock and the
+/// ring's ticks at the same moment, with which the later times are converted.
 pub(super) fn beginning(
     journal: Journal,
     first: u64,

@@ -1,4 +1,4 @@
-//! `shmcast journal export`: a journal as packets of a feed, which `shmcast replay --unwrap` and network tools read.
+//! `shmcast journal export`: writes a journal as packets of a feed. `shmcast replay --unwrap` and network tools can read these packets.
 
 use super::span::{Item, Span};
 use super::{Source, above, not_written};
@@ -42,8 +42,8 @@ const PACKET_BYTES: usize = 1_400;
 const TOGETHER_NS: u64 = 100_000;
 /// Largest message that a packet can carry.
 const MAX_MESSAGE: usize = MAX_DATAGRAM_BYTES - HEADER_BYTES - LENGTH_BYTES;
-/// Number of heartbeats before a packet that skips many sequences. A receiver ignores one packet that is more than [`FAR_MESSAGES`] ahead,
-/// until other packets confirm it.
+/// The number of heartbeats before a packet that skips many sequences. A receiver ignores a single packet that is more than
+/// [`FAR_MESSAGES`] ahead, until other packets confirm it.
 const HEARTBEATS: usize = 8;
 
 #[derive(Debug, clap::Args)]
@@ -175,7 +175,7 @@ impl<W: Write> Feed<W> {
         Ok(())
     }
 
-    /// Begins a packet with `sequence`. If it skips many sequences, heartbeats before it confirm the new sequence.
+    /// Begins a packet with the sequence `sequence`. If that skips many sequences, writes heartbeats first, which confirm the new sequence.
     fn go_to(&mut self, sequence: u64) -> Result<()> {
         if self.sums.packets > 0 && self.has_leapt(sequence) {
             for _ in 0..HEARTBEATS {

@@ -71,9 +71,9 @@ fn sources(args: &Args) -> Result<Vec<Source<'_>>> {
 
 /// The state of the parts at a sequence.
 enum Found {
-    /// This part has the next message, or the channel's own gap there.
+    /// This part has the next message. Or the channel itself had a gap at the next sequence, and this part has the gap.
     Part(usize),
-    /// All parts that reach this sequence record it as lost. This is the shortest of their losses.
+    /// All parts that reach this sequence record it as lost. Of their losses, this is the shortest one.
     Lost(Loss),
     /// None reaches it.
     Nothing,
@@ -145,7 +145,7 @@ fn join(args: &Args, sources: &mut [Source<'_>], to: &Path, stop: &Stop) -> Resu
 }
 
 impl Joining<'_> {
-    /// Copies a part from `due` on, until it ends or records a loss. Returns the next sequence.
+    /// Copies a part from the sequence `due` on, until the part ends or records a loss. Returns the next sequence.
     fn copy(&mut self, part: &mut Part, due: u64) -> Result<u64> {
         part.seek(due)?;
         loop {

@@ -69,7 +69,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 /// A journal that a verb reads.
 #[derive(Debug, clap::Args)]
 pub(super) struct Source {
-    /// Directory of the journal, of which the newest stream is taken, or the folder of one stream in it
+    /// Directory of the journal, or the folder of one stream in it. With the directory, the newest stream is used
     #[arg(id = "journal", value_name = "JOURNAL")]
     pub(super) dir: PathBuf,
 }

@@ -36,7 +36,7 @@ pub(super) struct Sums {
 }
 
 impl New {
-    /// Lets `copy` write a journal into a temporary directory, gives the directory its final name, and prints a summary.
+    /// Lets `copy` write a journal into a temporary directory. Then gives the directory its final name, and prints a summary.
     pub(super) fn write(&self, copy: impl FnOnce(&Path) -> Result<Sums>) -> Result<ExitCode> {
         if !((1 << 20)..=shmcast::journal::format::MAX_FILE).contains(&self.file) {
             bail!("--file {}: give 1MiB to 64GiB", self.file);

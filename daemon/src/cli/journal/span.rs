@@ -26,7 +26,8 @@ pub(in crate::cli) struct Item<'a> {
     pub(in crate::cli) entry: Entry<'a>,
     /// The wall clock of a message in nanoseconds since 1970; `None` if the message has no time.
     pub(in crate::cli) wall_ns: Option<u64>,
-    /// The same for any message: one without a time counts as of the last clock record before it.
+    /// The wall clock of any message in nanoseconds since 1970. If the message has no time, this is the time of the last clock record
+    /// before it.
     pub(in crate::cli) about_ns: Option<u64>,
     /// The header of the file that it comes from.
     pub(in crate::cli) header: &'a FileHeader,
@@ -37,7 +38,7 @@ pub(in crate::cli) struct Part {
     reader: Reader,
     /// The sequence behind the last one, as far as it is known.
     end: u64,
-    /// The time at which the part ends, in nanoseconds since 1970, until a later message is met.
+    /// The time at which the part ends, in nanoseconds since 1970. It has a value until a later message is found.
     until_ns: Option<u64>,
     /// Number of requested sequences that are older than all sequences in the journal.
     pub(in crate::cli) too_old: u64,
@@ -69,8 +70,8 @@ impl Span {
         Ok(part)
     }
 
-    /// The schema at the first entry of a part; `None` if there is nothing in the part. Records about clocks and rings that stand before the
-    /// first message do not count if the part ends by a time, because they may be later than the part.
+    /// The schema at the first entry of a part; `None` if the part is empty. If the part ends by a time, records about clocks and rings
+    /// before the first message do not count, because they may be later than the part.
     fn first_schema(&self, part: &mut Part) -> Result<Option<SchemaId>> {
         let ends_by_time = matches!(self.to, Some(Place::Time(_)));
         while let Some(item) = part.next()? {
@@ -112,7 +113,7 @@ pub(in crate::cli) fn schema_of(header: &FileHeader) -> SchemaId {
     SchemaId { id: header.schema_id, name: header.schema.clone() }
 }
 
-/// Returns the sequence that `place` means. A time means the first message at or after it.
+/// Returns the sequence that `place` names. If `place` is a time, the result is the first message at or after this time.
 pub(super) fn sequence_at(journal: Journal, place: Place) -> Result<u64> {
     match place {
         Place::Sequence(sequence) => Ok(sequence),
@@ -141,13 +142,13 @@ impl Part {
         Ok(self.reader.seek(sequence)?)
     }
 
-    /// The sequence of the next entry. After the last entry it is the sequence at which the part ends.
+    /// The sequence of the next entry. After the last entry, the sequence at which the part ends.
     pub(in crate::cli) fn due(&self) -> u64 {
         self.reader.due().min(self.end)
     }
 
-    /// Finds the end of a part that ends by a time, where the message `sequence`, which was returned last, is the first later one. If the clock
-    /// was set back, messages of the time or earlier may follow, so the rest of the journal is read.
+    /// Finds the end of a part that ends at a time. `sequence` is the first message after this time, and was returned last. If the clock
+    /// was set back, messages of an earlier time may follow. So this function reads the rest of the journal.
     fn find_end(&mut self, sequence: u64, until_ns: u64) -> Result<()> {
         let (mut end, mut is_within) = (sequence, false);
         while let Some(entry) = self.reader.next()? {

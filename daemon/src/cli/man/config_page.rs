@@ -37,7 +37,7 @@ pub(super) fn page() -> String {
     page.render()
 }
 
-/// Comments, and the sections and fields right below them. Optional fields keep their `#`, because the comments mention it.
+/// Comments, and the sections and fields directly below them. Optional fields keep their `#`, because the comments mention the `#`.
 #[derive(Debug, Default)]
 struct Group<'a> {
     comment: Vec<&'a str>,

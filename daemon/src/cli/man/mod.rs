@@ -1,5 +1,5 @@
 //! `shmcast man` and `shmcast completions`: write the manual pages and completion scripts that a package installs. Both are generated from
-//! the programs' own command lines, so they are never out of date.
+//! the programs' own command lines, so they always match.
 //!
 //! The completion script of `shmcast` runs the program at each completion, because only the program knows the present channels.
 
@@ -105,14 +105,14 @@ fn with_channels(command: clap::Command) -> clap::Command {
     command.mut_subcommands(with_channels)
 }
 
-/// Returns the channels that a verb without `--dir` would find. Returns none if they cannot be listed.
+/// Returns the channels that a verb without `--dir` would find. If they cannot be listed, returns none.
 fn channels() -> Vec<CompletionCandidate> {
     let host = HostArg::default().host();
     let channels = host.ok().and_then(|host| host.channels().ok()).unwrap_or_default();
     channels.into_iter().map(|channel| CompletionCandidate::new(channel.channel)).collect()
 }
 
-/// Disables the completion of values that are neither words nor paths. A shell would offer files for them, which misleads the user.
+/// Disables the completion of values that are neither words nor paths. Without this, a shell would suggest files for them.
 fn without_files(command: clap::Command) -> clap::Command {
     let command = command.mut_args(|argument| {
         let is_free = argument.get_action().takes_values() && argument.get_value_hint() == ValueHint::Unknown;

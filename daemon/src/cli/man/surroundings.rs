@@ -77,7 +77,7 @@ const DAEMON_FILES: [Entry; 5] = [
     ),
 ];
 
-/// Returns the sections that follow those of clap, for the page of a program or of a verb.
+/// Returns the sections that come after clap's own sections, for the page of a program or of a verb.
 pub(super) fn sections(page: &Command, section: &str, is_program: bool) -> String {
     let mut text = Roff::new();
     if section == "8" {

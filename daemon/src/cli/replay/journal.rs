@@ -64,8 +64,8 @@ pub(super) fn run(args: &Args, stop: &Stop) -> Result<ExitCode> {
     Ok(if missing + part.too_old > 0 { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
 }
 
-/// Checks that a channel can take a stream from `first` on. `next` is the channel's next sequence. The channel must be new, or continue at
-/// `first`.
+/// Checks that a channel can receive a stream that begins with `first`. `next` is the channel's next sequence. The channel must be new, or
+/// its next sequence must be `first`.
 fn check_fits(host: &Host, channel: &str, journal: &Path, next: u64, first: u64) -> Result<()> {
     if next == 1 || next == first {
         return Ok(());

@@ -1,4 +1,4 @@
-//! `shmcast replay`: publishes again what was recorded: a journal, or a capture of a network.
+//! `shmcast replay`: publishes a recording again. The recording is a journal, or a capture of a network.
 
 mod capture;
 mod journal;
@@ -34,8 +34,8 @@ or 143 (SIGTERM) if it came before the end: the last line says how far it came."
 #[derive(Debug, clap::Args)]
 #[command(after_help = keys_and(EXAMPLE))]
 pub(super) struct Args {
-    /// Directory of a journal, or the folder of one stream in it; or a capture, as tcpdump and Wireshark write it, or - for
-    /// one on stdin: each UDP payload a message
+    /// Directory of a journal, or the folder of one stream in it; or a capture of tcpdump or Wireshark, or - for a capture on stdin. Each
+    /// UDP payload of a capture is published as a message
     recording: PathBuf,
     /// Name of the channel to publish on
     #[arg(long, value_name = "CHANNEL")]
@@ -44,16 +44,16 @@ pub(super) struct Args {
     host: HostArg,
     #[command(flatten)]
     span: Span,
-    /// How fast: 1 as it was recorded, 10 ten times as fast, 0.5 half as fast, or max
+    /// Speed: 1 as in the recording, 10 ten times as fast, 0.5 half as fast, or max
     #[arg(long, value_name = "SPEED", default_value = "1", value_parser = words(&["max"], Speed::from_str),
           hide_possible_values = true)]
     speed: Speed,
-    /// Shorten each silence of the recording to this time, as in 1s, before --speed counts [default: 2s for a capture, as
-    /// clocks of captures leap]
+    /// Shorten each silence of the recording to this time, such as 1s. --speed applies to the shortened time [default: 2s for a capture,
+    /// because clocks of captures may leap]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     max_pause: Option<Duration>,
-    /// Of a capture: publish the single MoldUDP64 messages, in order, each once, with gaps where some are missing; of this
-    /// session alone, or of the first one and those that follow its end
+    /// For a capture: publish the single MoldUDP64 messages, in order and each once, with gaps where messages are missing. With SESSION,
+    /// publish only this session; without it, the first session and those that follow its end
     #[arg(long, value_name = "SESSION", num_args = 0..=1, require_equals = true, value_parser = Session::named)]
     unwrap: Option<Option<Session>>,
     /// Of a capture: take datagrams to these ports only

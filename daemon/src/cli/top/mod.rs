@@ -42,7 +42,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Shortest interval. Reading the channels more often costs more than it shows.
+/// The shortest interval. If the channels were read more often, this would cost more than it shows.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 /// Time to wait for a key before the loop checks for other work.
 const NAP: Duration = Duration::from_millis(50);
@@ -105,7 +105,7 @@ fn show(terminal: &mut DefaultTerminal, host: &Host, interval: Duration, stop: &
     Ok(())
 }
 
-/// Reads the channels at this interval on a separate thread, so that keys work while a daemon answers slowly.
+/// Reads the channels at this interval on a separate thread, so that keys work even if a daemon answers slowly.
 fn look_every(host: Host, interval: Duration) -> Receiver<Look> {
     let (tell, looks) = channel();
     std::thread::spawn(move || {

@@ -68,7 +68,7 @@ pub(super) struct ChannelRow {
     pub(super) lapped: u64,
     /// Messages its readers missed, summed over the readers.
     pub(super) missed: u64,
-    /// Whether a reader was lapped or missed messages since the figures before.
+    /// Whether a reader was lapped or missed messages since the previous figures.
     pub(super) is_losing: bool,
     /// In the order of `status.readers`.
     #[serde(skip)]
@@ -95,7 +95,7 @@ pub(super) struct Top {
     pub(super) is_help_shown: bool,
     pub(super) channel_order: Order,
     pub(super) reader_order: Order,
-    /// The name of the channel that the user chose. A row number would not do, because rows move.
+    /// The name of the channel that the user chose. A row number would not be enough, because rows move.
     chosen: Option<String>,
     /// The channel whose readers are shown.
     open: Option<String>,
@@ -193,7 +193,7 @@ impl Top {
         rows
     }
 
-    /// The index in [`rows`](Self::rows) of the channel that the user chose; 0 if that channel does not exist any more.
+    /// The index of the channel that the user chose, in [`rows`](Self::rows); 0 if that channel does not exist any more.
     pub(super) fn chosen_row(&self) -> usize {
         let is_chosen = |row: &&ChannelRow| Some(&row.status.channel) == self.chosen.as_ref();
         self.rows().iter().position(is_chosen).unwrap_or(0)
@@ -221,7 +221,7 @@ impl Top {
         rows
     }
 
-    /// The index in [`reader_rows`](Self::reader_rows) of the reader that the user chose.
+    /// The index of the reader that the user chose, in [`reader_rows`](Self::reader_rows).
     pub(super) fn chosen_reader(&self) -> usize {
         let count = self.opened().map_or(0, |row| row.readers.len());
         self.chosen_reader.min(count.saturating_sub(1))
@@ -241,7 +241,8 @@ fn descending(a: Option<f64>, b: Option<f64>) -> std::cmp::Ordering {
     b.unwrap_or(-1.0).total_cmp(&a.unwrap_or(-1.0))
 }
 
-/// Returns the increase of a count per second, over `between` seconds. Returns `None` if the count fell: it then counts something else.
+/// Returns the increase of a count per second, over `between` seconds. Returns `None` if the count fell, because the count then belongs to
+/// something else.
 fn rate(earlier: u64, later: u64, between: f64) -> Option<f64> {
     let more = later.checked_sub(earlier)?;
     (between > 0.0).then(|| more as f64 / between)

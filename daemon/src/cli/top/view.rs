@@ -44,8 +44,8 @@ struct Column<T> {
     heading: &'static str,
     width: u16,
     is_number: bool,
-    /// The narrowest terminal that has room for this column and all columns with a smaller `from`. In a narrower one, the table would cut
-    /// off the first digits of numbers.
+    /// The narrowest terminal with room for this column and all columns that need a narrower terminal. On an even narrower terminal, the
+    /// table would cut off digits of numbers.
     from: u16,
     cell: fn(&T) -> String,
     /// Whether it is a number that should be 0.
@@ -225,7 +225,7 @@ fn board_line(board: &BoardStatus) -> String {
     )
 }
 
-/// Cuts a line that is too long between two words, so that no number loses digits.
+/// Cuts a line that is too long. Cuts it between two words, so that no number loses digits.
 fn cut(text: String, width: u16) -> String {
     let width = usize::from(width);
     if text.chars().count() <= width {

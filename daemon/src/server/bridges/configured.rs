@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// Shortest time between two reports of the same kind about a bridge.
 const NEWS_EVERY: Duration = Duration::from_secs(60);
 
-/// A kind of report about a bridge: its event, the least increase to report, its counter, and its description.
+/// A kind of report about a bridge: its event, its counter, the least increase of the counter that is reported, and its description.
 type News<C> = (&'static str, u64, fn(&C) -> u64, &'static str);
 const SEND_NEWS: [News<RepairCounters>; 3] = [
     (
@@ -147,7 +147,7 @@ const NEWS: [News<ReceiveCounters>; 7] = [
 #[derive(Debug)]
 pub(super) struct ConfiguredBridge {
     pub(super) spec: BridgeSpec,
-    /// The endpoint. After its end it is kept for its counters, until another endpoint replaces it.
+    /// The endpoint. An endpoint that has ended stays here until another one replaces it, because its counters are still shown.
     pub(super) endpoint: Option<Endpoint>,
     pub(super) state: State,
     /// The state of the stopped bridge that this one replaces.
@@ -221,7 +221,7 @@ pub struct BridgeFigures {
     pub why: Option<String>,
     /// Settings that the kernel refused, and the reasons. The bridge runs without them.
     pub refusals: Vec<String>,
-    /// How its thread waits, and the reason; `None` before the bridge has run.
+    /// How the thread of the bridge waits, and the reason; `None` before the bridge has run.
     pub waiting: Option<Waiting>,
     /// The counters; `None` before it has run for the first time.
     pub counted: Option<Counted>,
@@ -241,7 +241,7 @@ pub enum Counted {
         /// Times from the kernel's time stamp of a packet to the ring.
         to_ring: Histogram,
     },
-    /// A bridge that sends through an engine, and the times from an append to its answer.
+    /// A bridge that sends through an engine. It also has the times from an append until its answer.
     EngineSend(Box<EngineSendCounters>, Histogram),
     /// A bridge that receives through an engine.
     EngineReceive(Box<EngineReceiveCounters>),
@@ -315,7 +315,7 @@ impl Endpoint {
         }
     }
 
-    /// Stops the endpoint. Returns the state from which another endpoint can continue, if that is needed.
+    /// Stops the endpoint. If another endpoint must continue, returns the state from which it can.
     pub(super) fn into_stopped(self) -> Option<Stopped> {
         match self {
             Self::Send(egress) => Some(egress.into_stopped()),
@@ -324,8 +324,8 @@ impl Endpoint {
         }
     }
 
-    /// Tells the endpoint to end in order: it sends the remaining messages, serves repairs for a while, and stops. The session does not
-    /// end.
+    /// Tells the endpoint to end in an orderly way: it sends the remaining messages, serves repairs for a while, and stops. Its session
+    /// continues.
     pub(super) fn leave(&self) {
         match self {
             Self::Send(egress) => egress.leave(),

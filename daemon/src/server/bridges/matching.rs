@@ -1,5 +1,4 @@
-//! Decides what happens to each bridge when the configuration is read again. A bridge is the same as before if nothing but its name has
-//! changed.
+//! Decides what happens to each bridge when the configuration is read again. A bridge counts as unchanged if at most its name has changed.
 
 use shmcast_bridge::spec::{BridgeSpec, Direction};
 use std::net::SocketAddr;
@@ -8,9 +7,10 @@ use std::path::Path;
 /// What happens to a bridge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// The bridge continues without interruption. The value is the index of the wanted bridge that matches it, which may have another name.
+    /// The bridge continues without interruption. The value is the index of the matching bridge in the new configuration, which may have
+    /// another name.
     Stays(usize),
-    /// The bridge stops first, because a wanted bridge needs its channel, sockets or files.
+    /// The bridge stops first, because a bridge of the new configuration needs its channel, sockets or files.
     Yields,
     /// No wanted bridge replaces it.
     Leaves,
@@ -39,7 +39,7 @@ pub(super) fn fates(old: &[BridgeSpec], wanted: &[BridgeSpec]) -> Vec<Fate> {
     fates
 }
 
-/// Whether the new bridge cannot start while the old one runs, or whether both would send the same messages.
+/// Whether the new bridge must not run beside the old one. Either the new one could not start, or both would send the same messages.
 pub(super) fn is_in_the_way(old: &BridgeSpec, new: &BridgeSpec) -> bool {
     let theirs = sockets(new);
     if sockets(old).iter().any(|socket| theirs.iter().any(|other| meet(socket, other))) {

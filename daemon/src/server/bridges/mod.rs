@@ -1,7 +1,7 @@
 //! Starts and ends the daemon's bridges as configured, restarts failed ones, and reports them.
 //!
-//! This code has a thread of its own. A bridge that starts requests its channel from this daemon, as any program does. So the daemon's
-//! event loop must be free to answer, and cannot itself start the bridge. The bridges' own threads send and receive the messages.
+//! This code has a thread of its own. When a bridge starts, it requests its channel from this daemon, as any program does. The daemon's
+//! event loop must answer this request, so it cannot itself start the bridge. The bridges' own threads send and receive the messages.
 
 mod configured;
 mod matching;
@@ -71,14 +71,14 @@ impl Bridges {
         }
     }
 
-    /// Promotes a received channel to a channel of this host. Blocks for up to some seconds.
+    /// Promotes a received channel: it becomes a channel of this host, on which local programs may publish. Blocks for up to some seconds.
     ///
-    /// A promotion skips many sequences. If the channel has a journal, the journal first durably records the highest of them. Otherwise a
-    /// host that loses its power right after the promotion would use these sequences again.
+    /// A promotion skips many sequences. If the channel has a journal, the journal first records the highest of them durably. Without this
+    /// record, a host that loses power right after the promotion would use these sequences again.
     ///
     /// # Errors
-    /// A sentence, if no bridge receives the channel, if that bridge does not run, if the publisher's host is still heard, or if the
-    /// journal does not record.
+    /// A sentence, if no bridge receives the channel, if that bridge does not run, if packets of the publisher's host still arrive, or if
+    /// the journal does not record.
     pub fn promote(&self, channel: &str, force: bool) -> Result<Promotion, String> {
         let refused = |why: PromoteError| format!("channel {channel:?}: {why}");
         let mut below = u64::MAX;
@@ -144,7 +144,7 @@ impl Bridges {
         self.configured().get(name).map(|bridge| bridge.spec.channel.clone())
     }
 
-    /// Returns the state and counters of all bridges in order of their names, and then those of leaving bridges.
+    /// Returns the state and counters of all bridges in order of their names. The leaving bridges come last.
     pub fn figures(&self) -> Vec<BridgeFigures> {
         let mut figures: Vec<_> = self.configured().values().map(ConfiguredBridge::figures).collect();
         figures.extend(self.leaving().iter().map(ConfiguredBridge::figures));
@@ -191,7 +191,7 @@ impl Supervisor {
         let _ = self.orders.send(Order::Carry(bridges));
     }
 
-    /// Stops all bridges without ending their sessions, which the next daemon continues. Blocks for up to a second. If a bridge is just
+    /// Stops all bridges. Their sessions do not end, because the next daemon continues them. Blocks for up to a second. If a bridge is just
     /// being started, blocks until the bridge has listened for other senders.
     pub fn stop(self) {
         let _ = self.orders.send(Order::Stop);
@@ -262,7 +262,7 @@ impl Work {
         }
     }
 
-    /// Keeps the bridges that stay, under their present names. Returns the others, each with its fate.
+    /// Keeps the bridges that stay, with their present names. Returns the others, with the decision about each.
     fn keep_what_stays(&self, wanted: &[BridgeSpec]) -> Vec<(ConfiguredBridge, Fate)> {
         let mut configured = self.bridges.configured();
         let old: Vec<BridgeSpec> = configured.values().map(|bridge| bridge.spec.clone()).collect();
@@ -285,8 +285,8 @@ impl Work {
         gone
     }
 
-    /// Stops the leaving bridges that one of the `fresh` bridges cannot run beside. Returns the states from which the fresh bridges
-    /// continue. A leaving bridge that still runs gets another name if its name is used again.
+    /// Stops each leaving bridge that cannot run beside one of the `fresh` bridges. Returns the states from which the fresh bridges
+    /// continue. If a leaving bridge still runs and its name is used again, it gets another name.
     fn make_way(&self, fresh: &[BridgeSpec]) -> Vec<(BridgeSpec, Stopped)> {
         let is_in_the_way =
             |old: &ConfiguredBridge| fresh.iter().any(|new| matching::is_in_the_way(&old.spec, new));
@@ -450,8 +450,8 @@ impl Work {
     }
 }
 
-/// Returns the journal that has the messages which the ring lost. The daemon reads the journal itself, even if it does not lend the files
-/// to programs.
+/// Returns the journal with the messages that the ring no longer has. The daemon reads the journal itself, even if it does not pass the
+/// files to programs.
 fn history(from: Option<&HistoryFrom>) -> History {
     match from {
         Some(HistoryFrom::Dir(dir)) => History::Dir(dir.clone()),

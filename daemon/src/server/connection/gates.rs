@@ -13,7 +13,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Sends the publisher a packet for each gate, and then the page in which it counts its waits.
+    /// Sends the publisher a packet for each gate, and then the page in which the publisher counts its waits.
     async fn lend_gates(&mut self) -> Result<(), End> {
         let lent = self.shared.registry().lend_gates(self.id);
         let lent = match lent {

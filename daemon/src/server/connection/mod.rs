@@ -4,7 +4,7 @@
 //! never read. Each wait for a client has a limit, and each answer fits a packet.
 //!
 //! Users take turns. The daemon serves only one program of a user at a time. After each packet to this program, it serves programs of other
-//! users. So between two packets to one user, every other user gets at most one packet, however many requests the other users make.
+//! users. So between two packets to one user, each other user gets at most one packet, however many requests the other users make.
 
 mod gates;
 mod reports;
@@ -34,7 +34,8 @@ use tokio::time::timeout;
 
 /// How long a client may take to greet, and to read an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a greeting waits for its answer while the daemon starts. Then the answer is `Starting`, and the client greets again.
+/// The time for which a greeting waits for its answer while the daemon starts. After this time, the answer is `Starting`, and the client
+/// greets again.
 const STARTING: Duration = Duration::from_secs(2);
 /// Interval at which a waiting reader checks whether a program has brought back the channel's memory.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -67,10 +68,11 @@ struct Connection<'a> {
     socket: UnixDatagram,
     /// The semaphore by which the programs of this user take turns.
     turn: Arc<Semaphore>,
-    /// The permit of `turn`, held while this program is served. It is released during a wait, so that the wait delays no other program of
-    /// the user.
+    /// The permit of `turn`. It is held while this program is served. During a wait it is released, so that the wait delays no other
+    /// program of the user.
     served: Option<OwnedSemaphorePermit>,
-    /// Number of packets that may still come free of charge: the greeting, and the request after it if the program attaches again.
+    /// The number of further packets that do not count for the limits: the greeting, and the request after it if the program attaches
+    /// again.
     prepaid: u32,
     has_greeted: bool,
     is_attached: bool,
@@ -320,7 +322,7 @@ impl Connection<'_> {
         self.send(&Response::Welcome { version: VERSION, instance }, &[]).await
     }
 
-    /// Waits until programs that were attached to a crashed daemon have had time to attach again, but at most `at_most`. Returns false if
+    /// Waits until programs that were attached to a crashed daemon have had time to attach again. Waits at most `at_most`. Returns false if
     /// this daemon ends earlier.
     async fn wait_for_those_who_come_back(&mut self, at_most: Duration) -> bool {
         self.served = None;

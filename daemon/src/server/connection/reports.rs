@@ -46,7 +46,7 @@ impl Connection<'_> {
         Ok(())
     }
 
-    /// Promotes a received channel to a channel of this host. Another thread waits for the bridge.
+    /// Promotes a received channel, so that it becomes a channel of this host. Another thread waits for the bridge.
     pub(super) async fn promote(&mut self, channel: &str, force: bool) -> Result<Promotion, Refused> {
         self.shared.registry().check_publisher(&self.who, channel)?;
         let (bridges, name) = (self.shared.bridges.clone(), channel.to_owned());
@@ -78,7 +78,7 @@ impl Connection<'_> {
         self.send(&Response::Done {}, &[]).await
     }
 
-    /// Lends a file of a channel's journal to a program that may read the channel. Another thread reads the disk.
+    /// Passes a file of a channel's journal to a program that may read the channel. Another thread reads the disk.
     pub(super) async fn lend_history(
         &mut self,
         channel: &str,
@@ -134,7 +134,7 @@ impl Connection<'_> {
         found.ok_or_else(none)
     }
 
-    /// Sends one channel, or all channels that the program may read, with their readers.
+    /// Sends the state of one channel, or of all channels that the program may read, with their readers.
     pub(super) async fn report(&mut self, only: Option<&str>) -> Result<(), End> {
         let report = self.shared.registry().report(&self.who, only);
         let channels = match report {

@@ -1,8 +1,8 @@
-//! The daemon's recorders, and the files that they lend to readers.
+//! The daemon's recorders, and the files that they pass to readers.
 //!
-//! Each channel with a journal has a thread here. The thread opens the channel as any program does, so the event loop must be free to
-//! answer. The thread starts a recorder, and checks it ten times a second. A recorder has threads of its own. A recorder that ends is
-//! restarted.
+//! Each channel with a journal has a thread here. The thread opens the channel as any program does. The daemon's event loop must answer
+//! this request, so this work cannot be on the event loop. The thread starts a recorder, and checks it ten times a second. A recorder has
+//! threads of its own. A recorder that ends is restarted.
 
 mod lending;
 mod reserve;
@@ -33,9 +33,9 @@ use troubles::Troubles;
 const LOOK: Duration = Duration::from_millis(100);
 /// Interval at which the files are counted and the oldest are removed.
 const TRIM_EVERY: Duration = Duration::from_secs(5);
-/// Shortest time between two events about messages that were lost because the disk was too slow.
+/// The shortest time between two events about lost messages. They are lost when the disk is too slow.
 const LOST_EVERY: Duration = Duration::from_secs(10);
-/// How long a daemon that stops waits for its recorders. The ring still has the messages that they have not written.
+/// The time for which a daemon that stops waits for its recorders. The ring still has the messages that they have not written.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// The journals, by the names of their channels. Clones share the same journals.
@@ -88,7 +88,8 @@ pub struct Recorders {
     events: Events,
     socket: PathBuf,
     threads: BTreeMap<String, JoinHandle<()>>,
-    /// Threads of journals that are no longer configured, by channel. A new journal of the channel waits for the thread's end.
+    /// Threads of journals that are no longer configured, by channel. If the channel gets another journal, that journal waits until the
+    /// thread has ended.
     leaving: BTreeMap<String, JoinHandle<()>>,
     /// Journals whose thread the system refused to start, by channel.
     refused: BTreeMap<String, Refused>,
@@ -102,7 +103,7 @@ struct Refused {
 }
 
 impl Recorders {
-    /// Makes an owner without recorders. The recorders will report to `events`, and reach this daemon at `socket`.
+    /// Makes the owner of the recorders, without recorders yet. The recorders will report to `events`, and reach this daemon at `socket`.
     pub fn new(journals: Journals, events: Events, socket: PathBuf) -> Self {
         let (threads, leaving, refused) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Self { journals, events, socket, threads, leaving, refused }
@@ -135,13 +136,13 @@ impl Recorders {
         self.leaving.retain(|_, thread| !thread.is_finished());
     }
 
-    /// Tries again to start the threads that the system refused to start. Each thread has a pause, and is tried when its pause is over. Call
-    /// this about once a second. The call does not wait.
+    /// Starts again the threads that the system refused to start. Each of these threads has a pause, and is tried again when the pause is
+    /// over. Call this about once a second. The call does not wait.
     pub fn tend(&mut self) {
         self.tend_at(Some(Instant::now()));
     }
 
-    /// Tries again to start the refused threads whose pause is over at `now`. If `now` is `None`, it tries all refused threads.
+    /// Starts again those refused threads whose pause is over at `now`. If `now` is `None`, tries all refused threads.
     fn tend_at(&mut self, now: Option<Instant>) {
         let (due, later): (BTreeMap<_, _>, _) = std::mem::take(&mut self.refused)
             .into_iter()
@@ -154,7 +155,7 @@ impl Recorders {
         }
     }
 
-    /// Starts the thread of a journal. If the system refuses, that is told and shown, and [`tend`](Self::tend) tries again.
+    /// Starts the thread of a journal. If the system refuses, this is reported and shown, and [`tend`](Self::tend) tries again.
     fn start(&mut self, recording: Arc<Recording>, mut pauses: Pauses) {
         let channel = recording.channel.clone();
         // The thread before may still write its last frames. If this thread is not started, the next one waits for it.
@@ -179,8 +180,8 @@ impl Recorders {
         }
     }
 
-    /// Stops all recorders, and waits a limited time until they have sealed their files. `hold` keeps publishers away from a closed channel
-    /// until this process ends, so that the channel's journal can record a clean end.
+    /// Stops all recorders, and waits a limited time until they have finished their files. Until this process ends, `hold` keeps publishers
+    /// away from a closed channel. So the channel's journal can record a clean end.
     pub fn stop(self, hold: impl Fn(&str) -> Option<Hold>) -> Vec<Hold> {
         let mut holds = Vec::new();
         // The event loop reads the journals meanwhile, so their lock is not held.
@@ -213,15 +214,14 @@ struct Recording {
     channel: String,
     config: JournalConfig,
     stop: AtomicBool,
-    /// The channel's next sequence, if nobody can publish any more when the recorder stops; otherwise 0.
+    /// The channel's next sequence, if nobody can publish any more when the recorder stops. Otherwise 0.
     over_at: AtomicU64,
     /// The sequence that the reserve must reach.
     wanted: AtomicU64,
     state: Mutex<State>,
     /// The lists of the files, from which readers are served.
     files: Mutex<Option<Streams>>,
-    /// The semaphore of the lists of files. It lets only one reader at a time use a thread, so that a disk that hangs blocks only one
-    /// thread.
+    /// The semaphore for the lists of files. Only one reader at a time may use a thread. So if a disk hangs, it blocks only one thread.
     turn: Arc<Semaphore>,
 }
 
@@ -306,7 +306,7 @@ impl Recording {
         }
     }
 
-    /// Records that there is no recorder. Reports the reason, unless it is the same as in the last report.
+    /// Notes that a journal has no recorder at present. Reports the reason, unless it is the same as in the last report.
     fn fail(&self, events: &Events, why: &str) {
         let mut state = self.state();
         state.is_running = false;
@@ -414,8 +414,8 @@ impl Work {
         }
     }
 
-    /// Watches a recorder until it ends or must stop. Returns the number of messages that were already reported as lost because the disk
-    /// was too slow.
+    /// Watches a recorder until it ends or must stop. If the disk is too slow, messages are lost and reported. Returns the number of lost
+    /// messages that were reported so far.
     fn watch(&self, recorder: &Recorder, begun: Progress) -> u64 {
         let (mut is_refused, mut told_overrun) = (begun.is_failed, begun.overrun);
         let (mut told_lost, mut trimmed): (Option<Instant>, Option<Instant>) = (None, None);

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How long a promotion waits for a recorder. The program that requested the promotion waits some seconds longer, so that it receives the
-/// error.
+/// The time for which a promotion waits for a recorder. The program that requested the promotion waits some seconds longer, so that it
+/// receives the error.
 const NOTED_WITHIN: Duration = Duration::from_secs(2);
 
 impl Journals {
@@ -15,8 +15,8 @@ impl Journals {
         self.recordings().contains_key(channel)
     }
 
-    /// Prepares a channel to skip sequences. Returns once the channel's journal has a durable reserve of at least `sequence`. Returns at
-    /// once if the channel has no journal.
+    /// Prepares a channel to skip sequences. Returns when the channel's journal has a durable reserve of at least `sequence`. If the
+    /// channel has no journal, returns at once.
     ///
     /// # Errors
     /// A sentence, if the journal does not record, or does not write the reserve within two seconds.

@@ -1,4 +1,4 @@
-//! Removes old files as configured, and reports if that does not free enough space.
+//! Removes old files as configured. If that does not free enough space, reports it.
 
 use super::{Recording, Work};
 use anyhow::{Context, Result};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Most programs that an event names.
 const NAMED: usize = 3;
-/// How long a wall clock that was set must run on before files are removed by it.
+/// If the wall clock was set, it must run for this time before files are removed because of its time.
 const BELIEVED_AFTER: Duration = Duration::from_secs(3600);
 /// Largest step of the wall clock that is accepted at once.
 const UNNOTICED: Duration = Duration::from_secs(1);
@@ -22,8 +22,8 @@ const UNNOTICED: Duration = Duration::from_secs(1);
 pub(super) enum Room {
     #[default]
     Enough,
-    /// The last check found too little free space, and it is not reported yet. The space of a removed file becomes free only when the last
-    /// reader closes the file, which may be a moment later. So the next check may find enough.
+    /// The last check found too little free space, and this is not reported yet. A removed file still takes space until the last reader has
+    /// closed it, so the next check may find enough free space.
     Little,
     /// There is too little room, and this was reported.
     Told,
@@ -86,14 +86,14 @@ fn believed_ns() -> u64 {
 /// A wall clock that accepts a large step only after an hour. So a clock that is wrong for a short time causes no removal of files.
 #[derive(Debug, Default)]
 struct SettledClock {
-    /// The accepted wall clock minus the time since the start, when a wall clock was last accepted.
+    /// The accepted wall clock minus the time since the start. It was computed when a wall clock was last accepted.
     believed: Option<Duration>,
     /// Since when it shows another time than is believed.
     set_at: Option<Duration>,
 }
 
 impl SettledClock {
-    /// Returns the accepted wall clock at `mono` after the start. `wall` is the system's wall clock.
+    /// Returns the accepted wall clock at the time `mono` after the start. `wall` is the system's wall clock.
     fn now(&mut self, mono: Duration, wall: Duration) -> Duration {
         let ahead = wall.saturating_sub(mono);
         let believed = *self.believed.get_or_insert(ahead);
@@ -156,7 +156,7 @@ fn holders(dir: &Path) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    //! Files were once removed because a wall clock was years ahead for a minute.
+    //! A test for an earlier mistake: files were removed because the wall clock was years ahead for a minute.
 
     use super::*;
 

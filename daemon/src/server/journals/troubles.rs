@@ -8,12 +8,12 @@ const EVERY: Duration = Duration::from_secs(60);
 /// The problem that was reported last.
 #[derive(Default)]
 pub(super) struct Troubles {
-    /// The problem's text, the time of the report, and how often the problem has occurred since.
+    /// The problem's text, the time of the report, and how often the problem has occurred since the report.
     last: Option<(String, Instant, u64)>,
 }
 
 impl Troubles {
-    /// Returns the text to report now, if a report is due. A new problem is due at once, a lasting one once a minute.
+    /// Returns the text to report now, if a report is due. A new problem is reported at once, and a lasting one once a minute.
     pub(super) fn news(&mut self, trouble: String) -> Option<String> {
         let more = match &mut self.last {
             Some((last, told, more)) if *last == trouble && told.elapsed() < EVERY => {

@@ -17,7 +17,7 @@ use shmcast_engine::status as engine;
 /// Returns a distribution of a bridge, if the bridge has it.
 type Times = fn(&Counted) -> Option<&Histogram>;
 
-/// Families of histograms: the name, the help text, and the function that returns a bridge's histogram.
+/// Families of histograms. Each has a name, a help text, and a function that returns a bridge's histogram.
 const TIMES: [(&str, &str, Times); 3] = [
     (
         "recovery_seconds",
@@ -180,7 +180,7 @@ fn received(bridge: &BridgeFigures) -> Option<&ReceiveCounters> {
 mod tests {
     use super::*;
 
-    /// Prometheus refuses an answer that has the same family twice.
+    /// A test of the families: Prometheus refuses an answer that has the same family twice.
     #[test]
     fn each_family_stands_once_and_is_named_for_its_kind() {
         let mut text = Text::default();

@@ -1,9 +1,9 @@
-//! Latency histograms for Prometheus. Their few coarse buckets are sums of the fine buckets of the reader pages.
+//! Latency histograms for Prometheus. They have few and large buckets, which are sums of the many small buckets in reader pages.
 
 use shmcast::hosting::{BUCKETS, bucket_limit_ns};
 
-/// The upper ends of the buckets in nanoseconds, as exponents of two: from 64 ns to 1 ms in factors of two, then to 1 s in factors of four.
-/// Each bucket is a union of fine buckets, so the coarse counts are exact.
+/// The upper ends of the buckets in nanoseconds, as exponents of two. The ends go from 64 ns to 1 ms in factors of two, and then to 1 s in
+/// factors of four. Each bucket consists of whole buckets of the reader pages, so the counts are exact.
 const EXPONENTS: [u32; 20] = [6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 22, 24, 26, 28, 30];
 
 /// A histogram of latencies.

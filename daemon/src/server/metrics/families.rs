@@ -1,4 +1,4 @@
-//! Families of bridge metrics. A table of counters names the families, and each bridge with such a table has a sample in each family.
+//! Families of bridge metrics. A table of counters defines the families, and each bridge with such a table has a sample in each family.
 
 use super::exposition::Text;
 use crate::server::bridges::BridgeFigures;
@@ -30,7 +30,7 @@ struct Family<'a> {
 }
 
 impl<'a> Families<'a> {
-    /// Adds the families of a table without samples, so that they are listed even if no bridge has this table.
+    /// Adds the families of a table without samples, so that metrics list them even if no bridge has this table.
     pub(super) fn declare<T: Table>(mut self) -> Self {
         for Field { help, metric, .. } in T::FIELDS {
             if let Some(metric) = metric {
@@ -70,7 +70,7 @@ impl<'a> Families<'a> {
     }
 }
 
-/// Writes a family that is not in a table, with a sample for each bridge that has a value.
+/// Writes a family that is not in a table. It has a sample for each bridge that has a value.
 pub(super) fn each<V: std::fmt::Display>(
     text: &mut Text,
     bridges: &[BridgeFigures],

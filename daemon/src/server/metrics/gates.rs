@@ -1,4 +1,4 @@
-//! Metrics of gates: which readers delay publishers, how often, and for how long.
+//! Metrics of gates. They show which readers delay publishers, how often, and for how long.
 
 use super::exposition::Text;
 use super::snapshot::ChannelFigures;

@@ -1,4 +1,5 @@
-//! Measures how late the timers of the daemon's event loop are. This shows cheaply whether the host gives the daemon the CPU.
+//! Measures how late the timers of the daemon's event loop are. This is a cheap way to see whether the host gives the daemon enough CPU
+//! time.
 //!
 //! The delay is measured ten times a second, on any CPU on which the event loop runs. For the stalls that readers see, use `shmcast
 //! hiccups`.

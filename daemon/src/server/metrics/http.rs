@@ -26,7 +26,7 @@ const MAX_CONNECTIONS: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Largest head of a request in bytes.
 const MAX_HEAD: usize = 16 << 10;
-/// An answer younger than this is sent again, in place of a new one.
+/// If an answer is younger than this, it is sent again, and no new one is made.
 const FRESH: Duration = Duration::from_millis(100);
 
 struct Server {
@@ -114,7 +114,7 @@ fn respond(status: StatusCode, content_type: &'static str, body: Bytes) -> Respo
     response
 }
 
-/// Returns the kept answer if it is younger than [`FRESH`], and otherwise a new one.
+/// Returns the stored answer if it is younger than [`FRESH`], and otherwise a new one.
 fn fresh(kept: &Mutex<Option<(Instant, Bytes)>>, make: impl FnOnce() -> String) -> Bytes {
     let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
     match &*kept {

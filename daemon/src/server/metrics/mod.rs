@@ -1,7 +1,7 @@
 //! The daemon's HTTP server for Prometheus and other programs: `/metrics`, `/healthz` and `/channels.json`.
 //!
 //! All metrics are read from the registry and the reader pages when a request arrives. So no value is counted twice, and measured programs
-//! do no additional work. The server runs on the daemon's event loop. It blocks the loop only as long as one reading of all channels takes.
+//! do no additional work. The server runs on the daemon's event loop. It blocks the loop only while it reads all channels once.
 
 use crate::server::state::ServerState;
 use anyhow::{Context, Result};

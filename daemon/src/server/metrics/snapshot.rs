@@ -11,8 +11,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// Most readers of a channel that are shown separately: those that have been attached longest. All others are summed under [`OTHERS`]. So a
-/// channel has at most `MAX_READERS` + 1 times the series of a reader.
+/// The limit for the readers of a channel that have their own series in the metrics. These are the readers that have been attached longest.
+/// All others are summed under [`OTHERS`]. So a channel has at most `MAX_READERS` + 1 times the series of one reader.
 pub const MAX_READERS: usize = 128;
 /// The name of the sum of the readers beyond [`MAX_READERS`].
 pub const OTHERS: &str = "other";
@@ -47,12 +47,12 @@ pub struct ChannelFigures {
     pub readers: Vec<ReaderFigures>,
 }
 
-/// The metrics of a reader, or of several readers together. The process and its name come from the kernel. All else comes from the reader's
-/// page, and may be false.
+/// The metrics of a reader, or of several readers together. The process and its name come from the kernel. Everything else comes from the
+/// reader's page, and the reader may have written anything there.
 #[derive(Debug)]
 pub struct ReaderFigures {
-    /// The process id. A second attachment of a process to the channel has the suffix `/2`, a third `/3`, and so on. [`OTHERS`] for several
-    /// readers.
+    /// The process id. If a process is attached to the channel several times, its second attachment has the suffix `/2`, the third `/3`,
+    /// and so on. [`OTHERS`] for several readers.
     pub reader: String,
     /// The command; empty if it is not known.
     pub command: String,
@@ -116,7 +116,7 @@ impl ChannelFigures {
     }
 }
 
-/// Returns a name that no other reader of the channel has. If two series were equal, Prometheus would refuse all metrics.
+/// Returns a name that no other reader of the channel has. If two series had equal names, Prometheus would refuse all metrics.
 fn name(process: &Process, seen: &mut HashMap<u32, u32>) -> String {
     // 0 stands for a process in a PID namespace that we cannot see.
     let pid = process.pid.unwrap_or(0);

@@ -116,13 +116,14 @@ fn boards(text: &mut Text, channels: &[ChannelFigures]) {
     each("shmcast_board_no_key_messages_total", "counter", help, |b| b.no_key);
 }
 
-/// Whether `key` matches `[a-zA-Z_][a-zA-Z0-9_]*` and does not begin with two underscores, which Prometheus reserves.
+/// Whether `key` is a valid label name. It must match `[a-zA-Z_][a-zA-Z0-9_]*`, and must not begin with two underscores, which Prometheus
+/// reserves.
 fn is_label(key: &str) -> bool {
     let is_word = key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     is_word && !key.starts_with("__") && key.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
 }
 
-/// Returns the labels of a reader. The command is included so that an alert names the program in a form that people know.
+/// Returns the labels of a reader. They include the command, so that an alert names the program in a form that people know.
 fn labels_of<'a>(channel: &'a str, reader: &'a ReaderFigures) -> [(&'static str, &'a str); 4] {
     let ReaderFigures { reader: number, command, role, .. } = reader;
     [("channel", channel), ("reader", number), ("command", command), ("role", role)]

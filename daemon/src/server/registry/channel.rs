@@ -21,7 +21,7 @@ use tokio::sync::mpsc::UnboundedSender;
 pub(super) struct Channel {
     pub(super) config: ChannelConfig,
     pub(super) charter: HostedCharter,
-    /// The segment that the charter names. `None` if it was lost with the earlier daemon, and no program has brought it back yet.
+    /// The segment that the charter names. `None` if this segment was lost with the earlier daemon, and no program has brought it back yet.
     current: Option<HostedSegment>,
     /// Memory that was made for the next generation. A channel without current memory always has a spare.
     spare: Option<Memory>,
@@ -31,7 +31,8 @@ pub(super) struct Channel {
     pub(super) readers: BTreeMap<ConnectionId, Reader>,
     /// Generation and epoch of the last publisher whose death was reported to readers.
     mourned: Option<(u64, u64)>,
-    /// The generation in which a full board was last reported, and the generation in which a message that is too large for the board was.
+    /// The generation in which the board was last reported as full, and the generation in which a message was last reported as too large
+    /// for the board.
     told_of_board: [u64; 2],
 }
 
@@ -47,7 +48,7 @@ pub(super) struct Attached {
 pub(super) struct Reader {
     pub(super) who: Identity,
     pub(super) page: HostedPage,
-    /// Whether tools do not show this reader, because it reads on behalf of others.
+    /// Whether tools do not show this reader. Such a reader reads on behalf of others.
     pub(super) is_hidden: bool,
     /// Whether the reader is to be told when the publisher dies.
     pub(super) watches: bool,
@@ -109,7 +110,7 @@ impl Channel {
         hosted.expect("a channel without current memory has a spare")
     }
 
-    /// Whether the segment that the charter names was lost with the earlier daemon, and no program has brought it back.
+    /// Whether the segment that the charter names is lost: it was lost with the earlier daemon, and no program has brought it back.
     pub(super) fn is_lost(&self) -> bool {
         self.current.is_none()
     }
@@ -135,8 +136,8 @@ impl Channel {
         lists.into_iter().any(|list| who.is_named_by(list, daemon_uid))
     }
 
-    /// Whether the segment that an attached program shows is the channel's current one. If the channel's memory was lost with the earlier
-    /// daemon, this segment becomes its memory again.
+    /// Whether the segment of an attached program is the channel's current one. If the channel's memory was lost with the earlier daemon,
+    /// this segment becomes the channel's memory again.
     ///
     /// # Errors
     /// [`RefusalCode::BadRequest`] for memory that no daemon of this user made. [`RefusalCode::Failed`] if it cannot be examined.
@@ -172,8 +173,8 @@ impl Channel {
         self.fits(self.hosted(), self.entry().is_strict)
     }
 
-    /// Returns the cut for lost memory that programs may still read. On a strict channel its messages become invalid, because its publisher
-    /// may still write there.
+    /// Returns how a generation is cut off if its memory is lost but programs may still read it. On a strict channel its messages become
+    /// invalid, because its publisher may still write there.
     pub(super) fn cut_of_lost(&self) -> Cut {
         if self.entry().is_strict { Cut::Void } else { Cut::Lost }
     }
@@ -217,13 +218,14 @@ impl Channel {
             && (spec.is_strict == is_strict || fault!("kept_memory_forgets_its_mode"))
     }
 
-    /// The journal after which the channel's sequences continue if its memory is lost.
+    /// A journal. If the channel's memory is lost, the channel's sequences continue after this journal.
     pub(super) fn after(&self) -> Option<After> {
         let journal = self.config.journal.as_ref()?;
         Some(After { dir: journal.dir.clone(), clean: self.clean })
     }
 
-    /// Like [`go_on_after`](Self::go_on_after). The channel continues after its journal, if it has one and its memory is lost.
+    /// Does the same as [`go_on_after`](Self::go_on_after). If the channel has a journal and its memory is lost, the channel continues
+    /// after the journal.
     pub(super) fn go_on(&mut self, cut: Cut, told: &mut Told<'_>) -> Result<Option<MemoryRequest>, Refused> {
         let after = match cut {
             Cut::Lost | Cut::Void => self.after(),
@@ -232,8 +234,8 @@ impl Channel {
         self.go_on_after(cut, after, told)
     }
 
-    /// Whether the channel still needs the requested memory. Memory that continues a journal is made only once, because the journal then
-    /// names it.
+    /// Whether the channel still needs the requested memory. If the memory continues a journal, it must be made only once, because the
+    /// journal then refers to it.
     pub(super) fn needs(&self, request: &MemoryRequest) -> bool {
         let fits = |spare: &Memory| {
             spare.is_after_journal && self.fits(&spare.hosted, self.config.mode == Mode::Strict)
@@ -241,7 +243,8 @@ impl Channel {
         request.after.is_none() || (self.is_lost() && !self.spare.as_ref().is_some_and(fits))
     }
 
-    /// Continues the channel in new memory, and after a journal if `after` has one. Returns a request if no suitable memory is made yet.
+    /// Continues the channel in new memory. If `after` has a journal, continues after the journal. Returns a request if no suitable memory
+    /// is made yet.
     pub(super) fn go_on_after(
         &mut self,
         cut: Cut,
@@ -272,8 +275,8 @@ impl Channel {
         Ok(None)
     }
 
-    /// Moves the channel to the spare. All steps that can fail come first. Then one store to the charter makes the move, and notices go to
-    /// the readers.
+    /// Moves the channel to the spare segment. All steps that can fail come first. Then one store to the charter makes the move, and
+    /// readers are notified.
     fn move_to_spare(&mut self, cut: Cut, told: &mut Told<'_>) -> Result<(), Refused> {
         let Self { config, charter, current, spare, readers, .. } = self;
         let Some(Memory { hosted: next, trouble, .. }) = spare else { return Ok(()) };
@@ -310,7 +313,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Tells the publisher, if there is one, that it is cut off. A stopped publisher finds the notice when it continues.
+    /// Notifies the publisher, if there is one, that it is cut off. If the publisher is stopped, it finds the notice when it continues.
     pub(super) fn cut_off(&mut self) -> Option<Attached> {
         let from = self.publisher.take()?;
         // A publisher that has hung up needs no notice.
@@ -318,7 +321,7 @@ impl Channel {
         Some(from)
     }
 
-    /// Tells the readers that watch the publisher that it died, once for each death. Costs a system call if there are such readers.
+    /// Notifies the readers that watch the publisher that it has died, once for each death. Costs a system call if there are such readers.
     pub(super) fn tell_death(&mut self) {
         if !self.readers.values().any(|reader| reader.watches) {
             return;
@@ -346,15 +349,15 @@ impl Channel {
         }
     }
 
-    /// Returns the generation and epoch of a publisher that died without closing the channel, if no other publisher has followed.
+    /// Returns the generation and epoch of the last publisher, if it died without closing the channel.
     pub(super) fn dead_publisher(&self) -> Option<(u64, u64)> {
         let entry = self.entry();
         let epoch = self.current.as_ref()?.dead_publisher(entry.epoch)?;
         Some((entry.generation, epoch))
     }
 
-    /// Keeps publishers away while the result lives, if the channel is closed and its memory is not lost. An attached publisher could take
-    /// the lock at any time, so there must be none.
+    /// Keeps publishers away while the result lives. This requires that the channel is closed, that its memory is not lost, and that no
+    /// publisher is attached. An attached publisher could take the lock at any time.
     pub(super) fn hold(&self) -> std::io::Result<Option<Hold>> {
         match &self.current {
             Some(current) if self.publisher.is_none() => current.hold(self.entry().epoch),
@@ -362,7 +365,7 @@ impl Channel {
         }
     }
 
-    /// Whether the publisher has released its lock while its connection still exists.
+    /// Whether the publisher has released its lock, but its connection still exists.
     pub(super) fn is_left(&self) -> bool {
         self.publisher.is_some()
             && self.current.as_ref().is_some_and(|it| it.has_publisher().is_ok_and(|has| !has))
@@ -401,7 +404,7 @@ impl Channel {
     }
 }
 
-/// Locks memory into RAM that a program brought back. Gigabytes take seconds, so this has a thread of its own.
+/// Locks memory into RAM that a program brought back. For gigabytes this takes seconds, so it has a thread of its own.
 fn lock_again(name: &str, hosted: &HostedSegment) {
     let (channel, lock) = (name.to_owned(), hosted.lock_again());
     let thread = std::thread::Builder::new().name("lock-memory".into());

@@ -1,4 +1,4 @@
-//! The gates of channels: their pages, which programs map, and the reports of their publishers and readers.
+//! The gates of channels. This module has their pages, which programs map, and reports what their publishers and readers do.
 
 use super::channel::Channel;
 use super::{Refused, Registry, failed};
@@ -11,10 +11,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Least time between two events about a publisher that waited for the same gate.
+/// The shortest time between two events about a publisher that waited for the same gate.
 const HELD_AGAIN: Duration = Duration::from_secs(10);
 
-/// The directory of the gates' pages, and the last report about each gate.
+/// The directory with the pages of gates, and the last report about each gate.
 #[derive(Debug)]
 pub(super) struct Gates {
     dir: PathBuf,
@@ -45,7 +45,7 @@ impl Gates {
 }
 
 impl Channel {
-    /// Returns the gates as their publisher and their readers report them now.
+    /// Returns the present state of the gates, as their publisher and their readers report it.
     pub(super) fn gates(&self, dir: &Path) -> Vec<GateReport> {
         let name = &self.config.name;
         let found = HostedGates::find(dir, name)
@@ -69,7 +69,7 @@ impl Channel {
 }
 
 impl Registry {
-    /// Lends the pages of all gates of a channel to the publisher on this connection.
+    /// Passes the pages of all gates of a channel to the publisher on this connection.
     ///
     /// # Errors
     /// [`Refused`] if the connection has no publisher, or with the system's error.
@@ -88,7 +88,7 @@ impl Registry {
         lent.map_err(|e| Refused::new(RefusalCode::Failed, e.to_string()))
     }
 
-    /// Lends the page of a gate to the reader on this connection.
+    /// Passes the page of a gate to the reader on this connection.
     ///
     /// # Errors
     /// [`Refused`] if the connection has no reader, if the channel has no such gate, or if the gate's list does not name the user.

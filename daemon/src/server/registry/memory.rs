@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub struct MemoryRequest {
     /// The spec of the segment.
     pub spec: HostedSpec,
-    /// The stream that continues in the memory. `None` means the journal's stream, or a new one without a journal.
+    /// The stream that continues in the memory. `None` means the stream of the journal, or a new stream if there is no journal.
     pub stream: Option<StreamId>,
     /// The time at which the stream of the memory began, in nanoseconds since 1970.
     pub created_ns: u64,
@@ -28,7 +28,8 @@ pub struct MemoryRequest {
 pub struct After {
     /// The directory.
     pub dir: PathBuf,
-    /// The journal's next sequence, if the journal had a clean end when this daemon started. No publisher was let in since.
+    /// The journal's next sequence. It has a value if the journal had a clean end when this daemon started, and no publisher was let in
+    /// since then.
     pub clean: Option<u64>,
 }
 
@@ -44,18 +45,18 @@ pub struct Memory {
 }
 
 impl MemoryRequest {
-    /// Requests memory in which a channel's sequences begin again, or continue after a journal. `before` is the channel's previous
+    /// Requests memory in which a channel's sequences begin at 1 again, or continue after a journal. `before` is the channel's previous
     /// generation.
     ///
-    /// Bridges identify a stream by the time at which its sequences began. So the new stream's time is at least a step later, whatever the
-    /// clock says.
+    /// Bridges identify a stream by the time at which its sequences began. So the new stream's time must be later by at least one unit,
+    /// whatever the clock says.
     pub(super) fn of_next_stream(spec: HostedSpec, before: Option<&Entry>, after: Option<After>) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let created_ns = next_stream_ns(before).max(now.as_nanos() as u64);
         Self { spec, stream: None, created_ns, after }
     }
 
-    /// Makes the memory. The time is proportional to the capacity, and the journal is read, so do not call this on the event loop. If the
+    /// Makes the memory. This takes time in proportion to the capacity, and reads the journal, so do not call it on the event loop. If the
     /// journal cannot be read, the sequences begin at 1.
     ///
     /// # Errors
@@ -97,14 +98,14 @@ impl After {
     }
 }
 
-/// Returns the least `created_ns` of the stream that follows the generation `before`.
+/// Returns the least time `created_ns` that the stream after the generation `before` may have. Bridges distinguish streams by this time.
 pub(super) fn next_stream_ns(before: Option<&Entry>) -> u64 {
     let step = if fault!("streams_share_a_step") { 1 } else { STREAM_STEP_NS };
     before.map_or(0, |entry| entry.created_ns.saturating_add(step))
 }
 
-/// Records in a channel's journal that the channel continues, if the journal has a clean end. Call this before anybody publishes, if the
-/// channel's memory may still exist. Returns the next sequence, or `None` if the journal has no clean end.
+/// If a channel's journal has a clean end, records there that the channel continues. Call this before anybody publishes, if the channel's
+/// memory may still exist. Returns the next sequence, or `None` if the journal has no clean end.
 pub(super) fn reopen(dir: &Path, channel: &str, stream: StreamId) -> Option<u64> {
     // A journal that was not sealed does not end clean. This saves reading its last file.
     Journal::open_stream(dir, stream).ok()?.files().last()?.trailer?;

@@ -1,7 +1,7 @@
-//! The channels, the programs that are attached to them, and the decision which programs may attach.
+//! The channels and the programs that are attached to them. The registry decides which programs may attach.
 //!
-//! This module has plain state, without sockets or time. Connections call this module, and execute what it grants. The kernel's lock of a
-//! segment says whether a publisher lives. The registry's entry about a publisher is only for people who look at the status.
+//! This module has plain state, without sockets or time. Connections call this module, and execute what it grants. Whether a publisher
+//! lives is decided by the kernel's lock on a segment. The registry's entry about a publisher is only shown to people.
 
 mod channel;
 mod gates;
@@ -64,7 +64,7 @@ pub struct Guest<'a> {
     pub who: &'a Identity,
     /// The channel that it asks for.
     pub channel: &'a str,
-    /// The descriptors that it brings from an earlier daemon: the segment, the lock and, for a reader, its page.
+    /// The descriptors that the program has from an earlier daemon: the segment and the lock. A reader also has its page.
     pub shown: &'a [File],
     /// The queue of its connection's notices.
     pub notices: &'a UnboundedSender<Notice>,
@@ -91,8 +91,8 @@ pub enum Grant {
         /// The descriptors to send with it.
         descriptors: Vec<File>,
     },
-    /// The caller must make this memory, pass it to [`stock`](Registry::stock), and ask again. Making it on the event loop would take too
-    /// long.
+    /// The caller must make this memory, pass it to [`stock`](Registry::stock), and ask again. On the event loop, making the memory would
+    /// take too long.
     NeedsMemory(Box<MemoryRequest>),
     /// The caller must ask again after programs of a crashed daemon have had time to attach again.
     NotYet,
@@ -108,7 +108,7 @@ pub struct Registry {
     events: Events,
     store: Store,
     waker: Waker,
-    /// The user that this daemon runs as. This user may use all channels.
+    /// The user as which this daemon runs. This user may use all channels.
     uid: u32,
     /// Channels that a bridge receives, with the bridge's name. Other programs may publish on them only after a promotion.
     received: BTreeMap<String, String>,
@@ -139,8 +139,8 @@ impl Registry {
         Self { channels, retired, charters, events, store, waker, uid, received, promoted, gates }
     }
 
-    /// Grants a publisher the segment, the lock and the charter. If two programs are granted them at once, the lock decides between them.
-    /// With `anew`, the channel's sequences begin at 1 again.
+    /// Grants a publisher the segment, the lock and the charter. Two programs may be granted them at once. The lock then decides which of
+    /// them publishes. With `anew`, the channel's sequences begin at 1 again.
     ///
     /// # Errors
     /// [`Refused`] with the reason.
@@ -182,7 +182,7 @@ impl Registry {
 
     /// Grants a reader the segment, the lock, a page and the charter.
     ///
-    /// - With a `bell`, which is taken, the reader is woken when there is something to read.
+    /// - If `bell` is given, this call takes the bell. The reader is then woken when there is something to read.
     /// - A hidden reader is not shown by tools.
     /// - A reader that watches learns when the publisher dies, or at once if the publisher is already dead.
     ///
@@ -242,7 +242,7 @@ impl Registry {
         self.channels.get(name).is_some_and(|channel| channel.needs(request))
     }
 
-    /// Takes memory that was made for [`Grant::NeedsMemory`]. The next grant uses it.
+    /// Takes the memory that [`Grant::NeedsMemory`] requested. The next grant uses it.
     pub fn stock(&mut self, name: &str, memory: Memory) {
         if let Some(channel) = self.channels.get_mut(name) {
             channel.stock(memory);
@@ -287,8 +287,8 @@ impl Registry {
         }
     }
 
-    /// Takes a strict channel away from its publisher, dead or alive. This needs new memory. If the memory is not made yet, nothing changes
-    /// and a request for it is returned.
+    /// Takes a strict channel away from its publisher, whether the publisher lives or not. This needs new memory. If the memory is not made
+    /// yet, nothing changes, and a request for the memory is returned.
     ///
     /// # Errors
     /// [`Refused`] if the channel is not strict, or if `who` may not publish on it. Then nothing has changed.
@@ -318,15 +318,16 @@ impl Registry {
         Ok(None)
     }
 
-    /// Reports boards that have no room for a key or a message, once per generation. Call this regularly.
+    /// Reports boards that have no room for a key or that a message does not fit. Each is reported once per generation. Call this
+    /// regularly.
     pub fn tell_of_boards(&mut self) {
         for (name, channel) in &mut self.channels {
             channel.tell_of_board(name, &self.events);
         }
     }
 
-    /// Tells readers that watch a publisher about its death, once for each death. Call this regularly: a publisher's connection may end
-    /// before its lock is released, and a publisher without a connection is known only by its lock.
+    /// Notifies readers that watch a publisher of its death, once for each death. Call this regularly: a publisher's connection may end
+    /// before its lock is released. If a publisher has no connection, only its lock shows its death.
     pub fn tell_deaths(&mut self) {
         self.channels.values_mut().chain(self.retired.values_mut()).for_each(Channel::tell_death);
     }
@@ -351,7 +352,7 @@ impl Registry {
         is_publisher
     }
 
-    /// Reports the channels that `who` may read, or only the channel that `only` names.
+    /// Reports the channels that `who` may read. If `only` names a channel, reports only this one.
     ///
     /// # Errors
     /// [`Refused`] if the channel does not exist or `who` may not read it.
@@ -395,13 +396,14 @@ impl Registry {
         channel.hold().inspect_err(|e| tracing::error!(channel = name, "cannot take its lock: {e}")).ok()?
     }
 
-    /// Whether a channel's publisher has ended while its connection still exists.
+    /// Whether a channel's publisher has ended, but its connection still exists.
     pub fn is_left(&self, name: &str) -> bool {
         self.channels.get(name).is_some_and(Channel::is_left)
     }
 
-    /// Whether a program may attach again to the next daemon: it is attached now, or it holds lost memory that it has not brought back.
-    /// Lost memory matters if its sequences are in use: a publisher was let in, or the sequences continue from earlier memory.
+    /// Whether a program may attach again to the next daemon. Either the program is attached now, or it has lost memory that it has not
+    /// brought back. Lost memory matters only if its sequences may be in use. This is so if a publisher was let in, or if the sequences
+    /// continue from earlier memory.
     pub fn is_needed(&self) -> bool {
         let goes_on = |entry: Entry| entry.first > 1 && !fault!("memory_without_a_publisher_is_forgotten");
         let is_in_use = |entry: Entry| entry.is_granted || goes_on(entry);

@@ -19,7 +19,7 @@ pub struct Changes {
     pub added: Vec<String>,
     /// Channels that were removed.
     pub removed: Vec<String>,
-    /// Channels whose memory or gates differ from the configuration. They change with the next publisher.
+    /// Channels whose memory or gates differ from the configuration. Their next publisher gets the new configuration.
     pub kept: Vec<String>,
 }
 
@@ -145,15 +145,15 @@ impl Registry {
         Ok(changes)
     }
 
-    /// Applies settings that belong to no single channel: those of the waker, and the list of received channels.
+    /// Applies settings that do not belong to a single channel: those of the waker, and the list of received channels.
     fn note(&mut self, config: &Config) {
         self.waker.reload(config.waker.clone());
         let received = config.bridges.iter().filter(|bridge| bridge.receive.is_some());
         self.received = received.map(|bridge| (bridge.channel.clone(), bridge.title().to_owned())).collect();
     }
 
-    /// Makes a channel in new memory. A new channel, or one that is `forced`, begins in the memory at once. For a channel of an earlier
-    /// daemon, the memory stays a spare, because a program may bring the earlier memory back.
+    /// Makes a channel in new memory. If the channel is new or `forced`, it begins in this memory at once. If the channel is from an
+    /// earlier daemon, the memory stays a spare, because a program may bring the earlier memory back.
     fn begin(
         &mut self,
         wanted: &ChannelConfig,
@@ -171,7 +171,7 @@ impl Registry {
         Ok(channel)
     }
 
-    /// Brings back a removed channel that still has attached programs. Its publisher is cut off. Its sequences begin again, or continue
+    /// Adds a removed channel again that still has attached programs. Its publisher is cut off. Its sequences begin at 1 again, or continue
     /// after its journal.
     fn revive(
         &mut self,
@@ -217,7 +217,7 @@ impl Registry {
     }
 }
 
-/// The journal after which the sequences of a new channel begin.
+/// The journal that the sequences of a new channel follow.
 fn after(wanted: &ChannelConfig) -> Option<After> {
     wanted.journal.as_ref().map(|journal| After { dir: journal.dir.clone(), clean: None })
 }

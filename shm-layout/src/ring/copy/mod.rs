@@ -1,7 +1,7 @@
 //! Copies payload between private bytes and shared words.
 //!
-//! Payload words are relaxed atomics. The writer may overwrite them while a reader reads them. The reader's window check afterwards finds
-//! out whether the writer did.
+//! Payload words are relaxed atomics. The writer may overwrite them while a reader reads them. After the copy, the reader checks the
+//! frontier, and so finds out whether the writer did.
 //!
 //! # Two ways to copy
 //! - *Word by word*: the writer's bytes that share a cache line with their header. The caller has often just stored them in small pieces,
@@ -48,8 +48,9 @@ fn load_piece(piece: &[u8]) -> u64 {
     u64::from_ne_bytes(word)
 }
 
-/// Copies longer byte ranges, in registers as wide as the processor has. Each writer and each reader keeps a copier, because asking the
-/// processor each time would touch one more line and page. In a process that shares its CPU with many others, these are cold.
+/// Copies longer byte ranges, in registers as wide as the processor has. Each writer and each reader has a copier of its own. The
+/// alternative, asking for the processor's abilities each time, would touch one more line and page. If many processes share a CPU, these
+/// are not in the cache.
 #[derive(Debug, Clone, Copy)]
 pub struct Copier {
     #[cfg_attr(not(all(target_arch = "x86_64", not(loom), not(miri))), expect(dead_code))]
@@ -108,9 +109,9 @@ impl Copier {
         load_by_words(words, bytes);
     }
 
-    /// Loads the payload words of a whole record, from after its header to the end of its last cache line. They may include words after the
-    /// message, so the copy has no branch on the length except the loop over lines. It is fastest if `bytes` begins 16 bytes after the
-    /// start of a cache line, as the words do: then no copied piece crosses a line on either side.
+    /// Loads the payload words of a whole record, from after its header to the end of its last cache line. The result may include words
+    /// after the message. For this reason, the copy needs no branch on the length except the loop over lines. It is fastest if `bytes`
+    /// begins 16 bytes after the start of a cache line, as the words do. Then no copied piece crosses a line on either side.
     ///
     /// # Panics
     /// Unless the words are [`INLINE_WORDS`] and a number of whole lines, and there are exactly as many bytes.
@@ -198,8 +199,8 @@ pub fn store_inline<const WORDS: usize>(words: &[AtomicU64; WORDS], bytes: &[u8]
     }
 }
 
-/// Loads word by word: on x86-64 only payloads of less than 16 bytes, elsewhere all payloads. It is not inlined, so that its callers stay
-/// small.
+/// Loads word by word. On x86-64, only payloads of less than 16 bytes are loaded in this way. On other processors, all payloads are. It is
+/// not inlined, so that its callers stay small.
 #[inline(never)]
 fn load_by_words(words: &[AtomicU64], bytes: &mut [u8]) {
     load_words(&words[..bytes.len().div_ceil(8)], bytes);

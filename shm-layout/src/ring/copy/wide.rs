@@ -3,7 +3,8 @@
 use super::{AtomicU64, Copier};
 use std::arch::asm;
 
-/// Loads two words one by one and stores both at once. This halves the number of stores, because a processor can do few stores at a time.
+/// Loads two words one by one and stores both at once. This halves the number of stores, because a processor can do only few stores at a
+/// time.
 #[inline(always)]
 pub(super) fn store_pair(words: &[AtomicU64; 2], pieces: &[[u8; 8]; 2]) {
     // SAFETY: both are 16 bytes; the destination is shared words behind `UnsafeCell`, mapped writable by the promise of
@@ -146,7 +147,7 @@ impl Copier {
     }
 
     /// Copies `length` bytes except the first `skip`. `length` is at least 32. If the processor has AVX, `copy_wide` copies as much as it
-    /// can. `copy_rest` copies the other bytes.
+    /// can. `copy_rest` copies the rest.
     ///
     /// # Safety
     /// `length` bytes can be read at `from` and written at `to`, by this thread or as shared words. The two ranges do not overlap.
@@ -247,8 +248,8 @@ unsafe fn clear_upper_halves() {
     }
 }
 
-/// Copies `length` bytes except the first `skip`, in pieces of 16. `length` is at least 32. It always copies the last 32 bytes together, so
-/// it may copy some of them twice, or copy bytes that belong to the first `skip`.
+/// Copies `length` bytes except the first `skip`, in pieces of 16. `length` is at least 32. The last 32 bytes are always copied together.
+/// So some bytes may be copied twice, and some of the first `skip` bytes may be copied, too.
 ///
 /// # Safety
 /// The same as for [`Copier::copy`].

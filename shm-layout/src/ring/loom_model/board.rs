@@ -1,4 +1,4 @@
-//! The board beside the ring: a writer publishes and posts while a reader joins.
+//! A model of the board beside the ring. A writer publishes messages and stores them on the board, while a reader joins.
 //!
 //! A test compares the result of a reader's join with the expected messages: for each key, the newest message below the place from which
 //! the reader continues in the ring.
@@ -27,7 +27,7 @@ struct Post {
     value: Option<u64>,
 }
 
-/// Messages that are published before the others, for several models.
+/// Messages that are published first. Several models use them.
 const ONE: &[Post] = &[post(7, 1)];
 const TWO: &[Post] = &[post(7, 1), post(8, 2)];
 const GONE: &[Post] = &[post(7, 1), remove(7)];
@@ -143,8 +143,8 @@ impl Publisher {
     }
 }
 
-/// The messages that a reader must hand out if it continues with sequence `due`: for each key that found room, the newest message and the
-/// number of the key's messages.
+/// The messages that a reader must return if it continues with the sequence `due`. For each key with room on the board, this is the newest
+/// message, with the number of the key's messages.
 fn truth(all: &[Post], keys: u64, due: u64) -> BTreeMap<u64, (Vec<u8>, u64)> {
     let mut newest: BTreeMap<u64, (u64, Post, u64)> = BTreeMap::new();
     for (sequence, message) in (1..due).zip(all) {
@@ -172,7 +172,7 @@ fn check(joined: Option<Joined>, keys: u64, all: &[Post]) {
     assert!(messages == expected, "{BROKEN}joined at {due}: {messages:?} instead of {expected:?}");
 }
 
-/// A reader joins while the messages of `beside` are published after those of `before`.
+/// A reader joins after the messages `before` were published, and while the messages `beside` are published.
 fn joined_beside(
     name: &str,
     preemptions: usize,
@@ -219,7 +219,7 @@ fn joined_while_a_key_goes() {
 }
 
 /// For each store of the publisher's last message, the publisher dies right before the store. A reader then joins. Another reader joins
-/// when the next publisher has taken over and published one more message. If `is_beside`, the first reader joins during the takeover.
+/// after the next publisher has taken over and published one more message. If `is_beside`, the first reader joins during the takeover.
 fn every_death(name: &'static str, is_beside: bool, before: &'static [Post], last: Post, next: Post) {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};

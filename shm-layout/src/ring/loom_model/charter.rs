@@ -19,7 +19,7 @@ fn charter() -> HostCharter {
     charter
 }
 
-/// Cuts the generation above every record of the ring. If the tail of the ring is unknown, the generation stays open.
+/// Ends the generation so that every record of the ring is still valid. If the tail of the ring is unknown, the generation stays open.
 fn cut(mut charter: HostCharter, locator: &Locator) -> Option<u64> {
     let too_early = mutant!("tail_before_closing").then(|| locator.tail_bound());
     charter.close();
@@ -36,7 +36,7 @@ fn cut(mut charter: HostCharter, locator: &Locator) -> Option<u64> {
     }
 }
 
-/// Reads as a subscriber of a strict channel does: it reads a message again later if the charter withholds the message.
+/// Reads as a subscriber of a strict channel does. If the charter withholds a message, the reader tries again later.
 fn hear(reader: &mut Reader, charter: &Charter, polls: usize, heard: &mut Vec<u64>) {
     let mut out = [0; GRANULE as usize];
     for _ in 0..polls {
@@ -55,7 +55,7 @@ fn hear(reader: &mut Reader, charter: &Charter, polls: usize, heard: &mut Vec<u6
     }
 }
 
-/// Checks that no reader has a message that the cut makes void, and that each reader has all messages below the cut.
+/// Checks that no reader has a message at or above the cut, and that each reader has all messages below the cut.
 fn check(heard: &[u64], below: Option<u64>, published: u64) {
     let expected: Vec<u64> = (1..below.unwrap_or(published + 1).min(published + 1)).collect();
     assert!(heard == expected, "the ring is broken: heard {heard:?}, valid are {expected:?}");

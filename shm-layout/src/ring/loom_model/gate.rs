@@ -8,11 +8,11 @@ use crate::ring::cells::Cells;
 use crate::ring::locate::Place;
 
 const SEGMENT: [u64; 2] = [7, 8];
-/// The lag of the gate is the whole ring: the largest lag with which the gate's reader is never lapped.
+/// The largest lag of the gate is the whole ring. This is the greatest value with which the gate's reader is never lapped.
 const LAG: u64 = 4 * GRANULE;
 
-/// The writer never stores beyond the position of the gate's reader plus the lag. It gives up a message, and the messages after it, if the
-/// reader is not far enough. In another execution the reader is farther.
+/// The writer never stores beyond the position of the gate's reader plus the lag. If the reader is not far enough, the writer gives up the
+/// message and all later ones. In other executions the reader is further.
 fn gated(name: &'static str, before: &'static [Do], acts: &'static [Do], polls: usize) {
     explore(name, 2, move || {
         let mut story = Story::begin();
@@ -43,7 +43,7 @@ fn gated_at_the_end_of_the_ring() {
     gated("gated_at_the_end_of_the_ring", &[Do::Tick], &[Do::Tick, Do::Tick, Do::Publish(LONG, 3)], 3);
 }
 
-/// The page's two words change one after the other. A writer that reads between the two stores finds no position.
+/// The writer of the page changes two words one after the other. Whoever reads between the two stores finds no position.
 #[test]
 fn gated_from_the_middle_of_a_lap() {
     gated(

@@ -1,7 +1,7 @@
 //! Models of the protocol for loom, which tries every order of steps and every stale value that the memory model allows.
 //!
-//! Each model is a [`Story`] of one writer and its readers that must hold in all executions. `tests/loom.rs` runs the models. It runs them
-//! again for each mutant of the protocol, and each mutant must break at least one model.
+//! Each model is a [`Story`] of one writer and its readers. What the story demands must hold in all executions. `tests/loom.rs` runs the
+//! models. It runs them again for each mutant of the protocol, and each mutant must break at least one model.
 
 mod board;
 mod charter;
@@ -46,7 +46,7 @@ fn two_readers() {
     });
 }
 
-/// At the position where a reader awaits the next record, the ring still has payload of the lap before.
+/// When a reader waits for the next record, the ring still has payload of the previous lap at its position.
 #[test]
 fn old_payload_at_the_tail() {
     explore("old_payload_at_the_tail", 2, || {
@@ -69,7 +69,7 @@ fn lapped_while_copying() {
     });
 }
 
-/// A reader knows of two records only from the lazy line, and copies both together.
+/// A reader knows of two records only from the lazy line, and copies both of them together.
 #[test]
 fn taken_together() {
     explore("taken_together", 2, || {
@@ -80,7 +80,7 @@ fn taken_together() {
     });
 }
 
-/// The writer overwrites the second record last. Only the window check detects this.
+/// The writer overwrites the second record last. Only the check of the frontier detects this.
 #[test]
 fn lapped_while_taking_together() {
     explore("lapped_while_taking_together", 2, || {
@@ -201,7 +201,7 @@ fn sought_around_a_gap() {
     }
 }
 
-/// A walk reads a gap record while the writer overwrites its words with those of another record.
+/// A walk reads a gap record, while the writer overwrites the gap's words with those of another record.
 #[test]
 fn lapped_while_walking() {
     explore("lapped_while_walking", 1, || {
@@ -217,8 +217,8 @@ fn lapped_while_walking() {
     });
 }
 
-/// While a reader reads the words of a gap, the writer overwrites them with those of another gap. The first sequence of that gap looks the
-/// same in a commit word, because only the low 32 bits are there, and no record has this sequence.
+/// While a reader reads the words of a gap, the writer overwrites them with those of another gap. The commit words of both gaps are equal,
+/// because they have only the low 32 bits of a sequence. No record has this sequence.
 #[test]
 fn lapped_while_seeking() {
     const HIGH: u64 = 1 << 32;
@@ -242,7 +242,8 @@ fn the_end_comes_last() {
     });
 }
 
-/// The zero at a lapped reader's position belongs to a later lap. It is not the end, although the state is *closed*.
+/// The zero at the position of a lapped reader belongs to a later lap. So the reader has not reached the end, although the state is
+/// *closed*.
 #[test]
 fn lapped_at_the_end() {
     explore("lapped_at_the_end", 1, || {
@@ -267,7 +268,7 @@ fn closed_and_opened_again() {
 }
 
 /// For each store of `life`, the writer dies right before the store. A successor then takes over and publishes one more message. The reader
-/// attaches before the death.
+/// attaches before the writer's death.
 fn every_death(
     name: &'static str,
     before: &'static [Do],
@@ -349,7 +350,7 @@ fn takeover_from_a_gap() {
     every_death("takeover_from_a_gap", &[Do::Tick], life, at_the_tail);
 }
 
-/// The gap wraps the index, so that the tail and the next sequence of the lazy line have the same entry.
+/// The gap is so long that the index wraps. The tail and the next sequence of the lazy line then have the same entry.
 #[test]
 #[ignore = "takes a minute: a step of CI: proof"]
 fn takeover_from_a_gap_while_joining() {

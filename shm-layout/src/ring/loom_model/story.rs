@@ -1,5 +1,5 @@
-//! A [`Story`] of the ring, for the models beside this file: a writer, readers that note every record they see, and the comparison of both
-//! at the end. The models decide what happens in a story.
+//! A [`Story`] of the ring, for the models beside this file. It has a writer and readers, which note every record that they see. At the
+//! end, it compares both. The models decide what happens in a story.
 //!
 //! The ring has four granules. Payloads contain forged commit words at positions where a later reader looks for a commit word. The writer
 //! reads nothing that a reader wrote. So a reader that starts late, and may see any stale value, covers every interleaving.
@@ -19,7 +19,7 @@ use crate::sync::stopping::kill_after;
 use loom::thread::{self, JoinHandle};
 
 const GRANULES: u64 = 4;
-/// Length of a payload that reaches one word into the second granule, where a later record has its commit word.
+/// The length of a payload that reaches one word into the second granule. A later record has its commit word there.
 pub(super) const LONG: usize = 56;
 
 /// Explores a model, and prints the number of executions.
@@ -78,7 +78,7 @@ pub(super) enum Seen {
         after: Place,
         missed: u64,
     },
-    /// A search gave up, or found the message gone. This is allowed, and ends the reader.
+    /// A search gave up, or the message was gone. Both are allowed, and end the reader.
     Lost,
     Broken(Corrupt),
     Refused(Poll),
@@ -94,7 +94,8 @@ fn new_ring() -> (RingCells, Geometry) {
     (cells, geometry)
 }
 
-/// The payload of message `sequence`: words that identify it, and a commit word for sequence `forged` at the start of the second granule.
+/// The payload of message `sequence`. It has words that identify the message. At the start of the second granule, it has a forged commit
+/// word for the sequence `forged`.
 fn payload(sequence: u64, length: usize, forged: u64) -> Vec<u8> {
     let words = (0..length.div_ceil(8)).map(|i| match i {
         6 => Commit::new(forged, Flags::VALID, 0).word(),
@@ -105,7 +106,7 @@ fn payload(sequence: u64, length: usize, forged: u64) -> Vec<u8> {
     bytes
 }
 
-/// Whether a dead writer had committed the record that it was writing.
+/// Whether a dead writer had already committed its last record.
 fn is_committed(before: Place, tail: Place, what: &What) -> bool {
     match what {
         What::Message(_) | What::Control(ControlRecord::Gap { .. }) => tail.sequence != before.sequence,
@@ -116,7 +117,7 @@ fn is_committed(before: Place, tail: Place, what: &What) -> bool {
 /// One thing for a writer to do.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Do {
-    /// A message of this length, with a forged commit word for this sequence in its second granule.
+    /// A message of this length. In its second granule, it has a forged commit word for this sequence.
     Publish(usize, u64),
     /// An empty message.
     Tick,
@@ -137,7 +138,7 @@ pub(super) struct Story {
     geometry: Geometry,
     writer: Option<Writer>,
     records: Vec<Record>,
-    /// The record that the last writer was writing when it died, and the place at which it began.
+    /// The last record of a writer that died while it wrote the record, and the place at which the record begins.
     dying: Option<(Place, What)>,
 }
 
@@ -155,8 +156,8 @@ impl Story {
         }
     }
 
-    /// The record that a task will leave, and the writer's call that writes it. The call returns false if the record would need a frontier
-    /// beyond the bound.
+    /// Returns the record that a task will leave in the ring, and the call that writes it. The call returns false if the record would need
+    /// a frontier beyond the bound.
     fn plan(&self, task: Do) -> (What, impl FnOnce(&mut Writer) -> bool + use<>) {
         let from = self.place().sequence;
         let what = match task {
@@ -252,7 +253,7 @@ impl Story {
         died
     }
 
-    /// Another writer takes over the ring of a writer that died or closed it. The ring must then have every committed record.
+    /// Another writer takes over the ring of a writer that died or has closed the ring. The ring must then have every committed record.
     pub(super) fn take_over(&mut self) {
         let before = self.place();
         self.writer = None;
@@ -296,7 +297,7 @@ impl Story {
         })
     }
 
-    /// The ring itself, for a thread that reads it beside the writer.
+    /// Returns the ring itself, for a thread that reads it at the same time as the writer.
     pub(super) fn ring(&self) -> (RingCells, Geometry) {
         (self.cells.clone(), self.geometry)
     }
@@ -310,7 +311,7 @@ impl Story {
         thread::spawn(self.reading(place, polls, resume))
     }
 
-    /// Starts a reader at `place`, which stores its position in its gate page after each record. The reader must never be lapped.
+    /// Starts a reader at `place`. After each record, the reader stores its position in its gate page. It must never be lapped.
     pub(super) fn read_gated(&self, place: Place, polls: usize, page: GatePage) -> JoinHandle<Vec<Seen>> {
         let (cells, geometry) = (self.cells.clone(), self.geometry);
         thread::spawn(move || {
@@ -348,8 +349,8 @@ impl Story {
         thread::spawn(self.joining(polls, find))
     }
 
-    /// Runs a writer until it dies, on a thread of its own, while a reader watches. A successor shares only the memory and the kernel's
-    /// lock with the dead writer. The caller continues as the successor, and the reader may see all of its stores or any older part.
+    /// Runs a writer on a separate thread until it dies, while a reader watches. A successor has nothing from the dead writer but the
+    /// memory and the kernel's lock. The caller continues as the successor. The reader may see all stores of the dead writer, or only some.
     pub(super) fn lives(
         self,
         watch: Watch,
@@ -409,7 +410,7 @@ impl Story {
         }
     }
 
-    /// Whether a reader at a place finds out that it was lapped, and whether the place has a sequence of this ring.
+    /// Whether a reader at a place finds out that it was lapped. Also whether the place has a sequence of this ring.
     fn is_overwritten(&self, place: Place) -> bool {
         let frontier = self.cells.header[FRONTIER].load(Ordering::Relaxed);
         let is_sequence =
@@ -424,7 +425,7 @@ impl Story {
     }
 }
 
-/// Whether a reader that was at `before` reads `record` next, at once or after a pad.
+/// Whether `record` is the next record for a reader that was at `before`. A pad may come first.
 fn leads_to(before: &Place, record: &Record) -> bool {
     let capacity = GRANULES * GRANULE;
     let padded =
@@ -432,7 +433,7 @@ fn leads_to(before: &Place, record: &Record) -> bool {
     before.sequence == record.at.sequence && (before.position == record.at.position || padded)
 }
 
-/// Polls until the ring seems empty. If this reader does not see a record yet, it sees the record in another execution.
+/// Polls until the ring seems empty. If this reader does not see a record yet, it sees it in another execution of the model.
 fn read(mut reader: Reader, polls: usize, resume: Option<Resume>) -> Vec<Seen> {
     let mut seen = Vec::new();
     for _ in 0..polls {
@@ -449,7 +450,7 @@ fn read(mut reader: Reader, polls: usize, resume: Option<Resume>) -> Vec<Seen> {
     seen
 }
 
-/// Polls once. Returns nothing for a pad, at the tail, and after a lap if `resume` returns nothing.
+/// Polls once. Returns nothing for a pad or at the tail. Also returns nothing after a lap if `resume` returns nothing.
 fn read_one(
     reader: &mut Reader,
     resume: impl FnOnce(&mut Reader) -> Option<Result<u64, LocateError>>,
@@ -475,7 +476,7 @@ fn read_one(
     })
 }
 
-/// Takes all records of the ring: first the records that are copied together, then the others one by one.
+/// Takes all records of the ring. Some are copied together, and the others are then taken one by one.
 fn take(mut reader: Reader) -> Vec<Seen> {
     let mut seen = Vec::new();
     let mut out = [0; 2 * GRANULE as usize];

@@ -1,4 +1,4 @@
-//! The reading end of a ring. A ring has any number of readers. Each has a read-only map, and the writer knows none of the readers.
+//! The reading end of a ring. A ring has any number of readers. Each reader has a read-only map, and the writer knows of no reader.
 
 mod batch;
 mod records;
@@ -18,7 +18,7 @@ use std::mem::offset_of;
 pub use batch::{Flow, RUN};
 pub use records::{Taken, put_header};
 
-/// Number of empty polls from one load of the frontier and the state to the next.
+/// The number of empty polls after which the reader loads the frontier and the state again.
 #[cfg(not(loom))]
 const LOOK_EVERY: u8 = 64;
 #[cfg(loom)]
@@ -55,7 +55,7 @@ pub enum Glance {
     Nothing,
     /// A message; its payload is in the buffer.
     Message(Copied),
-    /// There is something other than a message, or [`Reader::poll`] must check the frontier and the state. Nothing was consumed. Call
+    /// There is something other than a message, or the reader must check the frontier and the state. Nothing was consumed. Call
     /// [`Reader::poll`] to get the result.
     Other,
 }
@@ -79,13 +79,13 @@ pub struct Copied {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Resume {
-    /// At the oldest message that will not be overwritten at once. The reader loses the fewest messages, and is lapped again soonest.
+    /// At the oldest message that will not be overwritten at once. The reader loses as few messages as possible, but is soon lapped again.
     #[default]
     Oldest,
-    /// At the next message to come. The reader loses the most messages, and can then fall behind by the whole ring before it is lapped
-    /// again.
+    /// At the next message to come. The reader loses as many messages as possible, but can then fall behind by the whole ring before it is
+    /// lapped again.
     Latest,
-    /// At the last key message. If that message is overwritten, or if there was none, as [`Oldest`](Self::Oldest).
+    /// At the last key message. If that message is overwritten, or if there was none, the same as [`Oldest`](Self::Oldest).
     Key,
 }
 
@@ -106,11 +106,11 @@ pub struct Reader {
     /// The place of the next record.
     place: Place,
     // The third.
-    /// A copy of the geometry's field, so that taking a message does not touch the geometry's line.
+    /// A copy of the geometry's field. With this copy, taking a message does not touch the geometry's cache line.
     max_message: u32,
     copier: Copier,
     empties: u8,
-    /// Whether the reader has handed out the end of the current epoch's stream.
+    /// Whether the reader has already returned the end of the stream of the current epoch.
     ended: bool,
     /// The lazy line's count of messages when this reader last loaded the line. It only grows.
     published: u64,
@@ -141,8 +141,8 @@ impl Reader {
 
     /// Polls for the next record, and copies a message's payload to the start of `out`. Wait-free; no allocation, lock or system call.
     ///
-    /// Cost when caught up: one cache line for an empty poll or a message of up to 48 bytes, `ceil((16 + length) / 64)`
-    /// lines for a longer one; the frontier's line once a chunk.
+    /// Cost for a reader that has caught up: an empty poll, or a message of up to 48 bytes, takes one cache line. A longer message takes
+    /// `ceil((16 + length) / 64)` lines. Once a chunk, the line of the frontier is added.
     #[inline(always)]
     pub fn poll(&mut self, out: &mut [u8]) -> Poll {
         match look_at::<false>(&self.data, &self.header, self.max_message, self.copier, self.place, out) {
@@ -158,8 +158,8 @@ impl Reader {
     /// Does the same as [`poll`](Self::poll), but copies whole records, and returns only the two common results in full.
     ///
     /// The payload begins 16 bytes after the start of `out`, as it does in its record. The copy may also change other bytes of `out`, up to
-    /// the end of the record's last line. So it needs no branch on the length. If `out` is 64-byte aligned, no copied piece crosses a cache
-    /// line. The result is [`Glance::Other`] if the record does not fit in `out`.
+    /// the end of the record's last line. For this reason it needs no branch on the length. If `out` is 64-byte aligned, no copied piece
+    /// crosses a cache line. If the record does not fit in `out`, the result is [`Glance::Other`].
     #[inline(always)]
     pub fn glance(&mut self, out: &mut [u8]) -> Glance {
         self.glance_at::<true>(out)
@@ -188,7 +188,7 @@ impl Reader {
         }
     }
 
-    /// Examines a commit word if it is no message, or one that could not be taken.
+    /// Handles a commit word in two cases: the word is not that of a message, or its message could not be taken.
     #[cold]
     fn poll_other(&mut self, commit: Commit, out: &mut [u8]) -> Poll {
         let Geometry { capacity, max_message, .. } = self.geometry;
@@ -210,8 +210,8 @@ impl Reader {
         }
     }
 
-    /// Calls `rest` again and again until a record is committed at this reader's place, or until `rest` returns true. Returns whether there
-    /// is a record. [`poll`](Self::poll) then returns it.
+    /// Calls `rest` repeatedly until a record is committed at this reader's place, or until `rest` returns true. Returns whether there is a
+    /// record, which [`poll`](Self::poll) then returns.
     ///
     /// Touches only one word of the ring. If a hundred processes share a CPU, a process finds none of its own lines in the cache when it
     /// runs again.
@@ -241,14 +241,14 @@ impl Reader {
         if is_look_due { self.look() } else { Some(Poll::Empty) }
     }
 
-    /// Whether the next empty poll is one that calls [`look`](Self::look).
+    /// Whether the next empty poll must call [`look`](Self::look), which checks the frontier and the state.
     #[inline(always)]
     fn is_look_due(&self) -> bool {
         self.empties.wrapping_add(1).is_multiple_of(LOOK_EVERY)
     }
 
-    /// Checks whether the writer has overtaken this reader, or has closed or superseded the segment. An empty poll does not see this.
-    /// Returns `None` if a record has been committed at this reader's place. [`poll`](Self::poll) then returns it.
+    /// Checks whether the writer has overtaken this reader, or has closed or replaced the segment. An empty poll does not detect this.
+    /// Returns `None` if a record has been committed at this reader's place, which [`poll`](Self::poll) then returns.
     ///
     /// Each 64th empty poll calls this. Call it before a long sleep.
     #[cold]
@@ -309,7 +309,7 @@ impl Reader {
         }
     }
 
-    /// Polls again, after a pad, or because a record was committed during a poll that found nothing.
+    /// Polls once more. This is necessary after a pad, or if a record was committed during a poll that found nothing.
     #[cold]
     fn poll_again(&mut self, out: &mut [u8]) -> Poll {
         self.poll(out)
@@ -320,8 +320,8 @@ impl Reader {
         if self.in_window(0) { self.corrupt(commit) } else { self.outside(commit) }
     }
 
-    /// Returns the reason why a record is outside of the window. Below the window, this reader was lapped. Beyond the frontier, no correct
-    /// writer can have committed a record.
+    /// Returns the reason why a record is not in the valid part of the ring. If it is older, this reader was lapped. If it is beyond the
+    /// frontier, no correct writer can have committed it.
     #[cold]
     fn outside(&self, commit: Commit) -> Poll {
         let frontier = window::frontier(&self.header);
@@ -377,7 +377,7 @@ impl Reader {
         self.place
     }
 
-    /// Messages that are published and not yet read. The figure may be up to 64 too low.
+    /// The number of messages that are published and not yet read. It may be up to 64 too low.
     pub fn lag(&self) -> u64 {
         let published = lazy::peek(&self.header);
         published.saturating_add(1).saturating_sub(self.place.sequence)
@@ -423,7 +423,7 @@ enum Found {
 }
 
 /// Copies the message at `place` to the start of `out`, if there is one. With `WHOLE`, copies the whole record except its header, to the
-/// same offset in `out`. The function takes the place and not the reader, so that a loop over messages keeps the place in registers.
+/// same offset in `out`. The function takes the place as an argument, so that a loop over messages keeps the place in registers.
 #[inline(always)]
 fn look_at<const WHOLE: bool>(
     data: &Cells,
@@ -457,7 +457,7 @@ fn look_at<const WHOLE: bool>(
     Found::Message(copied, after)
 }
 
-/// Whether this is the message with `sequence`, and is no longer than this ring allows.
+/// Whether this commit word is that of the message `sequence`, and its length is within this ring's limit.
 #[inline(always)]
 fn is_due(commit: Commit, sequence: u64, max_message: u32) -> bool {
     commit.is_message(sequence) && commit.length() <= u64::from(max_message)
@@ -472,8 +472,8 @@ fn message(commit: Commit, meta: u64, place: Place) -> (Copied, Place) {
     (Copied { length, sequence, tag: meta.tag(), key, time: meta.time() }, after)
 }
 
-/// Whether the record ends below the frontier, and the writer cannot have overwritten any byte that was loaded since the commit word. It
-/// compares `bytes <= frontier - position <= capacity` in one comparison.
+/// Whether the record ends below the frontier, and the writer cannot have overwritten any byte since the commit word was loaded. Computes
+/// `bytes <= frontier - position <= capacity` with one comparison.
 #[inline(always)]
 fn is_in_window(data: &Cells, header: &Page, position: u64, bytes: u64) -> bool {
     if mutant!("no_window_check") {

@@ -12,7 +12,7 @@ use crate::ring::sync_points::{commit, lazy};
 pub struct Taken {
     /// The number of records. Each record is a message.
     pub messages: usize,
-    /// The size of all records in bytes, a multiple of 64. There are no bytes between two records.
+    /// The size of all records in bytes, a multiple of 64. One record follows directly after the other.
     pub bytes: usize,
 }
 

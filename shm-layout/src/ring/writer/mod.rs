@@ -24,10 +24,10 @@ pub use takeover::TakeOverError;
 const LINE_WORDS: usize = (GRANULE / WORD) as usize;
 /// The largest epoch that fits in the state word.
 const MAX_EPOCH: u64 = u64::MAX >> 8;
-/// Size in bytes of the largest record after which the writer cleans ahead. After a larger record, cleaning ahead would cost more than it
-/// hides: the writer would fetch each line of the next record twice, once for the zero and once for the payload.
+/// The size in bytes of the largest record after which the writer zeroes commit words ahead of the tail. After a larger record, this would
+/// cost more than it saves: the writer would fetch each line of the next record twice, once for the zero and once for the payload.
 const SMALL: u64 = 8 * GRANULE;
-/// The writer cleans ahead when at least this many bytes must be cleaned.
+/// The least number of bytes that the writer cleans ahead at a time.
 const AT_ONCE: u64 = AHEAD / 4 / GRANULE * GRANULE;
 // A small record needs clean granules for itself and the granule after it. They are always clean.
 const _: () = assert!(cfg!(loom) || SMALL + GRANULE <= AHEAD - AT_ONCE);
@@ -46,11 +46,11 @@ pub struct Writer {
     tail: u64,
     /// The sequence of the next message.
     next: u64,
-    /// The position up to which commit words after the tail are zero. It is never beyond the frontier.
+    /// The position up to which the commit words after the tail are zero. This position is never beyond the frontier.
     clean: u64,
     /// The value of FRONTIER.
     frontier: u64,
-    /// The largest payload plus 1: each payload is shorter. It is 0 when no sequence is left.
+    /// The largest payload plus 1, so each payload is shorter than this. 0 when no sequence is left.
     limit: u32,
     copier: Copier,
     // The second line.
@@ -61,8 +61,7 @@ pub struct Writer {
     // Cold fields.
     geometry: Geometry,
     epoch: u64,
-    /// The frontier does not go beyond this position; `u64::MAX` without gates. Only the code that moves the frontier checks it, once a
-    /// chunk.
+    /// The bound of the frontier; `u64::MAX` if there are no gates. Only the code that moves the frontier checks the bound, once a chunk.
     bound: u64,
 }
 
@@ -75,8 +74,8 @@ impl Writer {
     /// records, and the stores for one chunk.
     ///
     /// # Errors
-    /// [`TakeOverError::Superseded`]; or [`TakeOverError::Locate`] when the walk finds bytes that no correct writer leaves. Then the ring
-    /// is unchanged.
+    /// [`TakeOverError::Superseded`]; or [`TakeOverError::Locate`] if the walk finds bytes that no correct writer leaves. The ring is then
+    /// unchanged.
     pub(crate) fn take_over(
         cells: RingCells,
         geometry: Geometry,
@@ -155,9 +154,9 @@ impl Writer {
         self.record(payload, tag, key, || time)
     }
 
-    /// Does the same as [`publish`](Self::publish), but reads the clock itself. For a small message it does so last, while the record's
-    /// lines come from the readers' cores. So reading the clock adds no latency. For a larger message it does so first, so that the age of
-    /// the message includes all of its copying.
+    /// Does the same as [`publish`](Self::publish), but reads the clock itself. For a small message, it reads the clock last, while it
+    /// waits for the record's lines from the readers' cores. So reading the clock adds no latency. For a larger message, it reads the clock
+    /// first, so that the age of the message includes all of its copying.
     ///
     /// # Errors
     /// [`WriteError`]; nothing is published then.
@@ -249,7 +248,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Publishes a session record: the remote publisher began a new session, whose identity is ten bytes long.
+    /// Publishes a session record, which says that the publisher on another host began a new session. The identity of a session is ten
+    /// bytes long.
     pub fn session(&mut self, identity: [u8; 10], time: u64) {
         let [high, low] = session_words(identity);
         // The header gets the session after the stream has it. If this writer dies in between, its successor
@@ -272,7 +272,7 @@ impl Writer {
         self.next
     }
 
-    /// The position up to which this writer may already be writing. So the bytes one capacity below it may be overwritten.
+    /// The position up to which this writer may already be writing. Bytes that are one capacity below this position may be overwritten.
     pub fn frontier(&self) -> u64 {
         self.frontier
     }
@@ -280,13 +280,13 @@ impl Writer {
     /// Sets a bound for the frontier. Until the next call, the frontier does not go beyond this bound. The default, `u64::MAX`, is no
     /// bound. A bound below the frontier keeps the frontier unchanged.
     ///
-    /// The writer refuses a message that needs more than the bound, with [`WriteError::BeyondBound`]. It never refuses a control record,
-    /// and raises a bound that is too low for one.
+    /// If a message needs a frontier beyond the bound, the writer refuses the message with [`WriteError::BeyondBound`]. It never refuses a
+    /// control record. If the bound is too low for a control record, the writer raises the bound.
     pub fn set_bound(&mut self, bound: u64) {
         self.bound = bound;
     }
 
-    /// The frontier that the next control record needs, if this frontier is beyond the bound.
+    /// Returns the frontier that the next control record needs, if it is beyond the bound.
     pub fn control_beyond_bound(&self) -> Option<BeyondBound> {
         let frontier = self.frontier_for(GRANULE);
         self.is_beyond_bound(frontier).then_some(BeyondBound { frontier })
@@ -307,7 +307,7 @@ impl Writer {
         &self.geometry
     }
 
-    /// Writes a control record. It is never refused, because this function raises a bound that is too low.
+    /// Writes a control record. It is never refused: if the bound is too low, this function raises the bound.
     #[cold]
     fn control(&mut self, control: ControlRecord, time: u64) {
         self.bound = self.bound.max(self.frontier_for(GRANULE));
@@ -338,8 +338,8 @@ impl Writer {
         self.update_lazy(time);
     }
 
-    /// Prepares `bytes` contiguous bytes at the tail. Most small records need no call. If the record needs a frontier beyond the bound, the
-    /// function refuses it before anything is stored.
+    /// Prepares `bytes` contiguous bytes at the tail. Most small records do not need this call. If the record needs a frontier beyond the
+    /// bound, refuses it before anything is stored.
     #[inline(never)]
     fn make_room(&mut self, bytes: u64) -> Result<(), BeyondBound> {
         let frontier = self.frontier_for(bytes);
@@ -353,13 +353,13 @@ impl Writer {
         Ok(())
     }
 
-    /// The frontier that a record of this many bytes needs at the tail, with the pad before it.
+    /// Returns the frontier that a record of this many bytes needs at the tail. If there must be a pad before it, the pad is included.
     fn frontier_for(&self, bytes: u64) -> u64 {
         let pad = if self.data.run_at(self.tail, bytes).is_some() { 0 } else { self.to_end() };
         self.frontier_above(self.tail + pad + bytes + GRANULE)
     }
 
-    /// The frontier that the writer must announce before it stores below `need`.
+    /// Returns the frontier that the writer must announce before it stores anything below `need`.
     #[inline]
     fn frontier_above(&self, need: u64) -> u64 {
         if need > self.frontier { need.next_multiple_of(self.geometry.chunk) } else { self.frontier }
@@ -377,7 +377,7 @@ impl Writer {
         capacity - (self.tail & (capacity - 1))
     }
 
-    /// Fills the rest of the ring with a pad, because records never cross its end.
+    /// Fills the rest of the ring with a pad, because no record crosses the end of the ring.
     #[cold]
     fn pad(&mut self) {
         let to_end = self.to_end();
@@ -388,8 +388,8 @@ impl Writer {
         self.committed();
     }
 
-    /// Announces everything up to `end`, where the next record will end, and makes the commit word there zero. It stores this zero before
-    /// the payload, so that the cache misses of both overlap.
+    /// Announces a frontier up to `end`, where the next record will end, and zeroes the commit word there. This zero is stored before the
+    /// payload, so that the cache misses of both overlap.
     fn prepare(&mut self, end: u64) {
         let need = end + GRANULE;
         // The granules inside the record get payload: no reader looks for a commit word there.
@@ -401,10 +401,10 @@ impl Writer {
     }
 
     /// Zeroes commit words that the next records will need. Several granules are cleaned at a time, so that most messages execute less
-    /// code. At the bound, this call cleans nothing, and `prepare` cleans for the next record.
+    /// code. If the bound does not allow it, this call cleans nothing, and `prepare` cleans for the next record.
     ///
-    /// Call this after the commit. On x86-64, stores become visible in program order. If this call came before the commit, readers would
-    /// wait for the cache misses of its stores.
+    /// Call this after the commit. On x86-64, stores become visible in program order. So if this call came before the commit, readers would
+    /// wait until the cache misses of its stores are over.
     #[inline(always)]
     fn clean_ahead(&mut self) {
         if self.clean < self.tail + AHEAD - AT_ONCE {
@@ -412,7 +412,7 @@ impl Writer {
         }
     }
 
-    /// Announces everything up to `need`, and zeroes the commit words below `need` that are not clean yet. Does nothing if this needs a
+    /// Announces a frontier up to `need`, and zeroes the commit words below `need` that are not zero yet. Does nothing if this needs a
     /// frontier beyond the bound.
     #[inline]
     fn clean_until(&mut self, need: u64) {
@@ -445,7 +445,7 @@ impl Writer {
         }
     }
 
-    /// Updates the index after a commit: the tail is the position of the next sequence.
+    /// Updates the index after a commit. The entry of the next sequence then has the position of the tail.
     #[inline]
     fn committed(&self) {
         if mutant!("frontier_after_data") {
@@ -459,7 +459,7 @@ impl Writer {
         index::publish(&self.index, place.sequence, place.position);
     }
 
-    /// Updates the lazy line, from which joiners learn how far the stream has come. It is not inlined, because most messages do not call
+    /// Updates the lazy line, from which joiners learn how many messages there are. It is not inlined, because most messages do not call
     /// it.
     #[cold]
     #[inline(never)]
@@ -481,7 +481,8 @@ impl Writer {
         lazy::publish(header, self.next - 1);
     }
 
-    /// Stores the position of the gap record in the index entries of the sequences `gap.sequence + 1..=next`, as far as the index reaches.
+    /// Stores the position of the gap record in the index entries of the sequences `gap.sequence + 1..=next`. If the gap is longer than the
+    /// index, each entry is stored once.
     fn index_gap(&self, gap: Place, next: u64) {
         let reachable = next.saturating_sub(self.geometry.index_entries - 1);
         for sequence in reachable.max(gap.sequence + 1)..=next {

@@ -13,7 +13,7 @@ use thiserror::Error;
 /// The reason why a writer could not take over a ring. The ring is unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum TakeOverError {
-    /// Another segment has replaced this one. The segment's state tells its readers.
+    /// Another segment has replaced this one. Readers see this in the segment's state.
     #[error("the segment was given up for another: open the channel again")]
     Superseded,
     /// The place to continue from could not be found.
@@ -47,8 +47,8 @@ pub(super) struct Tail {
     pub(super) bytes: u64,
 }
 
-/// Finds the tail of a ring to which no process writes. The walk begins at the lazy line's place, which a
-/// record must confirm. Otherwise a forged lazy line could make the sequences jump.
+/// Finds the tail of a ring to which no process writes. The walk begins at the place in the lazy line. A record must confirm this place,
+/// because a forged lazy line could make the sequences jump.
 pub(super) fn walk(cells: &RingCells, geometry: Geometry) -> Result<Tail, TakeOverError> {
     let cold = |word: usize| cells.header[word].load(Ordering::Relaxed);
     let locator = Locator::new(cells.clone(), geometry);

@@ -1,7 +1,7 @@
 //! UDP datagrams in batches: one system call for many datagrams, with buffers that are allocated once.
 //!
 //! For IPv4 and IPv6, this module wraps `recvmmsg` with the kernel's time stamps, `sendmmsg`, the count of drops, and the busy-poll
-//! options. No library wraps these safely and without allocation. The module does not interpret the bytes of datagrams.
+//! options. No library wraps these calls safely and without allocation. The module does not interpret the bytes of datagrams.
 
 use nix::errno::Errno;
 use nix::libc;
@@ -23,15 +23,16 @@ pub use sending::{Segments, Sent, send, send_segmented};
 /// Greatest number of datagrams that one system call carries.
 pub const BATCH: usize = 32;
 
-/// Of the datagrams that arrive alone, one in this many gets a time stamp.
+/// If a datagram arrives alone, it usually gets no time stamp. One in this many gets one.
 const ALONE_PER_STAMP: u32 = 16;
 
-/// Size in words of a buffer for the control messages with a time stamp and a segment length. The buffer is aligned as they must be.
+/// The size in words of a buffer for control messages, which have a time stamp and a segment length. The buffer has the alignment that such
+/// messages need.
 const CONTROL_WORDS: usize = 16;
 type ControlWords = [u64; CONTROL_WORDS];
 
-/// Size in bytes of a slot for datagrams that the kernel merges: the largest datagram, and nine cache lines more. Without these lines, the
-/// beginnings of all slots would compete for the same sets of a cache.
+/// The size in bytes of a slot for datagrams that the kernel merges: the largest datagram, and nine cache lines more. Without these
+/// additional lines, the beginnings of all slots would be in the same sets of a cache.
 const MERGED_SLOT_BYTES: usize = (1 << 16) + 9 * 64;
 
 /// The buffers of a batch of datagrams.
@@ -39,7 +40,7 @@ const MERGED_SLOT_BYTES: usize = (1 << 16) + 9 * 64;
 pub struct Inbox {
     slab: Vec<u8>,
     slot_bytes: usize,
-    /// Computes the length of each merged datagram from their bytes. `None` if the kernel never merges datagrams.
+    /// The function that computes the length of each merged datagram from the bytes. `None` if the kernel never merges datagrams.
     segment_of: Option<SegmentOf>,
     arrivals: [Arrival; BATCH],
     received: usize,
@@ -83,8 +84,8 @@ pub struct Datagram<'a> {
     pub from: SocketAddr,
     /// Whether the datagram was longer than the slot. If so, `bytes` is only its beginning.
     pub is_truncated: bool,
-    /// The time at which the kernel received it, in nanoseconds since 1970. `None` if the socket does not stamp (`SO_TIMESTAMPNS`), or if
-    /// the call did not request the stamp.
+    /// The time at which the kernel received the datagram, in nanoseconds since 1970. `None` if the socket has no time stamps
+    /// (`SO_TIMESTAMPNS`), or if the call did not request one.
     pub time_ns: Option<u64>,
     /// Whether the kernel had merged it with other datagrams.
     pub is_merged: bool,
@@ -112,7 +113,7 @@ impl Inbox {
 
     /// Makes an inbox for a socket at which the kernel merges datagrams ([`merge`]) of any length. In two cases the kernel does not report
     /// the length of the datagrams: a datagram arrived alone, or datagrams still waited when merging was switched off. Then `segment_of`
-    /// computes the length from the bytes. The memory of a slot is touched only as far as datagrams reach.
+    /// computes the length from the bytes. Only the used part of a slot's memory is touched.
     pub fn merging(segment_of: SegmentOf) -> Self {
         Self { segment_of: Some(segment_of), ..Self::new(MERGED_SLOT_BYTES) }
     }
@@ -121,8 +122,8 @@ impl Inbox {
     /// in which merged datagrams count as one. Never waits. Cost: one system call, no allocation.
     ///
     /// - The first call requests one datagram. If a call gets as many as it requested, the next call requests twice as many, and otherwise
-    ///   half. The kernel checks the queue once more before it returns fewer datagrams than requested. A datagram that arrives alone need
-    ///   not wait for this check.
+    ///   half. If the kernel has fewer datagrams than requested, it checks the queue once more. So by requesting one, a datagram that
+    ///   arrives alone need not wait for this check.
     /// - From the third datagram in a row that arrived alone, only one in 16 has a time stamp, because control messages take the kernel a
     ///   third of a microsecond. While datagrams arrive faster than they are taken, each one has a time stamp.
     ///
@@ -248,7 +249,7 @@ impl Inbox {
         self.alone = self.alone.wrapping_add(1);
     }
 
-    /// Whether the last [`receive`](Self::receive) requested more than one datagram and got as many as it requested. Then more datagrams
+    /// Whether the last [`receive`](Self::receive) requested more than one datagram and got as many as it requested. If so, more datagrams
     /// may wait.
     pub fn expects_more(&self) -> bool {
         self.expects_more
@@ -344,7 +345,7 @@ pub fn merge(socket: impl AsFd, is_wanted: bool) -> io::Result<()> {
     set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, libc::c_int::from(is_wanted))
 }
 
-/// The kernel's figures about a socket's memory, as `SO_MEMINFO` returns them. `DROPS_AT` is the index of the drops.
+/// The kernel's figures about a socket's memory, in the form of `SO_MEMINFO`. `DROPS_AT` is the index of the number of drops.
 type MemoryInfo = [u32; 9];
 const DROPS_AT: usize = 8;
 

@@ -9,7 +9,8 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr;
 
-/// Most bytes of datagrams that are sent as one segmented packet: a little less than a datagram of IPv4 can have.
+/// The limit for the bytes of datagrams that are sent as one segmented packet. It is a little less than the size of the largest IPv4
+/// datagram.
 const MOST_SEGMENTED_BYTES: usize = 65_000;
 
 /// The result of sending a batch.
@@ -17,7 +18,7 @@ const MOST_SEGMENTED_BYTES: usize = 65_000;
 pub struct Sent {
     /// Number of datagrams that the kernel accepted.
     pub sent: u64,
-    /// Number of accepted datagrams that were sent together with others, as one segmented packet.
+    /// The number of datagrams that the kernel accepted and that were sent together with others, as one segmented packet.
     pub segmented: u64,
     /// Number of datagrams that the kernel refused. They are skipped.
     pub refused: u64,
@@ -33,14 +34,14 @@ pub enum Segments {
     Off,
     /// Equally long datagrams in a row are sent as one packet.
     On,
-    /// Datagrams were sent as one packet until the kernel refused this for the given reason.
+    /// At first, several datagrams were sent as one packet. Then the kernel refused this, for the given reason.
     Refused(Errno),
 }
 
 /// Sends datagrams in their order to the address `to`, or, if `to` is `None`, to the address of the connected socket.
 ///
 /// - A datagram that the kernel refuses is skipped and counted.
-/// - On a connected socket, a send may fail because a host refused an earlier datagram. Then the present datagram is sent again.
+/// - On a connected socket, a send may fail because a host refused an earlier datagram. In that case, the present datagram is sent again.
 /// - On a blocking socket the call waits while the send buffer is full, at most for the socket's timeout (`SO_SNDTIMEO`). A datagram that
 ///   finds no room in that time is refused, and so are all datagrams after it.
 ///
@@ -53,8 +54,8 @@ pub fn send<'a>(
     send_segmented(socket, to, datagrams, &mut Segments::Off)
 }
 
-/// Does the same as [`send`]. With [`Segments::On`], equally long datagrams in a row are sent as one packet; the last of them may be
-/// shorter. A single datagram is sent as usual.
+/// Does the same as [`send`]. With [`Segments::On`], equally long datagrams in a row are sent as one packet, of which the last datagram may
+/// be shorter. A single datagram is sent as usual.
 ///
 /// If the kernel refuses segmentation, `segments` becomes [`Segments::Refused`] with the reason, and each datagram is sent by itself. None
 /// is lost. The kernel refuses if a datagram is longer than the interface's MTU (`EINVAL` or `EMSGSIZE`), if the interface computes no
@@ -97,7 +98,7 @@ fn send_one(socket: BorrowedFd<'_>, to: Option<SocketAddr>, datagram: &[u8]) -> 
     sent.map(drop).map_err(|e| Errno::from_raw(e.raw_os_error()))
 }
 
-/// Sends two datagrams or more. Does nothing without datagrams.
+/// Sends two datagrams or more. If there are none, does nothing.
 #[inline(never)]
 fn send_many<'a>(
     socket: BorrowedFd<'_>,
@@ -157,7 +158,7 @@ fn send_many<'a>(
     total
 }
 
-/// Whether the kernel may have refused the segmentation, and not the datagrams.
+/// Whether the kernel may have refused to split the packet, and not the datagrams themselves.
 fn refuses_segments(error: Errno) -> bool {
     matches!(error, Errno::EINVAL | Errno::EIO | Errno::EMSGSIZE | Errno::ENOPROTOOPT | Errno::EOPNOTSUPP)
 }
@@ -242,7 +243,8 @@ impl SegmentControl {
     }
 }
 
-/// Number of datagrams at the start of `vectors` that can be sent as one packet. All are as long as the first, but the last may be shorter.
+/// The number of datagrams at the start of `vectors` that can be sent as one packet. All of these are as long as the first one, except that
+/// the last may be shorter.
 fn equal_ones(vectors: &[libc::iovec]) -> usize {
     let size = vectors[0].iov_len;
     let (mut count, mut bytes) = (0, 0);

@@ -3,7 +3,7 @@
 use super::words::failure;
 use shmcast::{BoardEntry, Event, Lapped, Message, RecvError};
 
-/// The faults that can be planted, each with the level whose vectors find it.
+/// The faults that can be planted. Each has the level of the suite whose vectors find the fault.
 pub(super) const FAULTS: [(&str, u8); 35] = [
     ("gaps-are-not-told", 2),
     ("a-lap-counts-one-less", 2),

@@ -21,9 +21,9 @@ pub struct UnwrapCounters {
     pub sealed: u64,
     /// Packets of sessions that were not followed.
     pub other_sessions: u64,
-    /// Packets with new messages of an earlier session, which is no longer followed. LOST.
+    /// Packets with new messages of an earlier session, which the receiver no longer follows. LOST.
     pub stale: u64,
-    /// Packets that were far ahead and that no other packet confirmed. LOST.
+    /// Packets far ahead of all others that no other packet confirmed. LOST.
     pub implausible: u64,
     /// Packets whose messages had already been given up. LOST.
     pub late: u64,
@@ -35,7 +35,7 @@ pub struct UnwrapCounters {
     pub messages: u64,
     /// Messages that had been received before.
     pub duplicates: u64,
-    /// Messages that arrived after they had been given up, or that precede the first message.
+    /// Messages that arrived too late, or that come before the first message. A message is too late if it has been given up.
     pub late_messages: u64,
     /// Messages that were given up.
     pub missing: u64,
@@ -46,7 +46,7 @@ pub struct UnwrapCounters {
 }
 
 impl UnwrapCounters {
-    /// Returns how many datagrams are in one of the counters. Once the capture has ended, all of them are.
+    /// Returns the number of datagrams that are in one of the counters. At the end of the capture, this is the number of all datagrams.
     #[cfg(test)]
     pub(crate) fn accounted(&self) -> u64 {
         let of_feed = self.packets + self.copies + self.heartbeats + self.late + self.implausible;

@@ -37,14 +37,16 @@ use std::ops::Range;
 /// The number of packets of the feed after which a missing message is given up. In a feed of 100,000 packets a second, they take ten
 /// milliseconds.
 pub const HELD_PACKETS: usize = 1_024;
-/// The number of packets of the next session for which the receiver waits. Late packets of the last session may arrive meanwhile.
+/// The number of packets of the next session after which the receiver follows that session. Until then, late packets of the last session
+/// may arrive.
 pub const LATE_PACKETS: usize = 64;
-/// A packet that is further ahead than this number of messages is accepted only if two others confirm it.
+/// A limit in messages. A packet that is further ahead is accepted only if two others confirm it.
 pub const FAR_MESSAGES: u64 = 1 << 16;
 
 /// The number of packets that must agree before the receiver jumps far ahead.
 const WITNESSES: usize = 3;
-/// Bytes for packets that arrive before missing ones: more than [`HELD_PACKETS`] of the largest packets.
+/// The number of bytes for packets that arrive before missing ones. There is room for more than [`HELD_PACKETS`] packets of the largest
+/// size.
 const EARLY_BYTES: usize = 128 << 20;
 
 /// The feed that is followed.
@@ -58,7 +60,7 @@ struct Feed {
     has_said_end: bool,
     /// Whether everything up to the end was delivered.
     is_over: bool,
-    /// The sequences that were given up, and those before the first message. The ranges ascend and do not touch.
+    /// The sequences that were given up, and those before the first message. The ranges are in ascending order and do not touch.
     given_up: Vec<Range<u64>>,
     /// Packets that no other packet confirms yet, each with the sequence after its last message.
     far: Vec<(u64, Vec<u8>)>,
@@ -71,7 +73,8 @@ pub struct Unwrap {
     feed: Option<Feed>,
     /// Packets of sessions that are not followed, in the order of the capture.
     kept: VecDeque<Kept>,
-    /// The number of packets that were kept since the followed session last sent new messages. Copies and ends are not new messages.
+    /// The number of packets that were kept since the followed session last sent new messages. Repeated messages and end packets are not
+    /// new messages.
     kept_since: usize,
     past: Vec<Past>,
     left: Left,
@@ -84,8 +87,8 @@ impl Unwrap {
         Unwrap { only, ..Unwrap::default() }
     }
 
-    /// Takes the next datagram, and delivers the messages that become available. `ahead` has the datagrams after it, as far as they are
-    /// known; at most [`HELD_PACKETS`] of them are used. They show which message is the first one of a session.
+    /// Takes the next datagram, and delivers the messages that become available. `ahead` has the following datagrams, as far as they are
+    /// known. At most [`HELD_PACKETS`] of them are used. They show which message is the first one of a session.
     pub fn take<'a>(
         &mut self,
         datagram: &[u8],
@@ -98,8 +101,8 @@ impl Unwrap {
         }
     }
 
-    /// Ends the capture. Missing messages become gaps, and the messages after them are delivered. If a next session began after the
-    /// followed one had ended, it is delivered as well.
+    /// Ends the capture. Missing messages become gaps, and the messages after them are delivered. If the followed session has ended and
+    /// another session began after it, that session is delivered as well.
     pub fn finish(&mut self, sink: &mut dyn FnMut(Delivery<'_>)) {
         loop {
             let has_ended = self.feed.as_ref().is_none_or(|feed| feed.has_said_end);
@@ -116,7 +119,7 @@ impl Unwrap {
         }
     }
 
-    /// The counters so far. Each datagram is in one of them after [`Unwrap::finish`].
+    /// Returns the counters so far. After [`Unwrap::finish`], each datagram is in one of them.
     pub fn counters(&self) -> &UnwrapCounters {
         &self.counters
     }

@@ -11,7 +11,7 @@ use crate::proto::wire::{Body, Downstream, Malformed, Request};
 pub(super) struct Head {
     pub(super) session: Session,
     pub(super) is_native: bool,
-    /// The first message, and the sequence after the last one. Both are the next expected sequence if the packet has no message.
+    /// The first message, and the sequence after the last one. If the packet has no message, both fields are the next expected sequence.
     pub(super) first: u64,
     pub(super) end: u64,
     pub(super) is_end: bool,
@@ -31,8 +31,8 @@ pub(super) enum Parsed {
 }
 
 impl Parsed {
-    /// Classifies a datagram. `is_native` says whether a session's packets are native, if that is known. Without it, a native packet could
-    /// be taken for a plain one, because it is valid as both.
+    /// Classifies a datagram. `is_native` says whether the session's packets are native, if that is known. A native packet is valid as a
+    /// plain packet, too, so it could otherwise be taken for a plain one.
     pub(super) fn of(datagram: &[u8], is_native: impl Fn(Session) -> Option<bool>) -> Parsed {
         if is_control(datagram) {
             return Parsed::Control;

@@ -7,9 +7,10 @@ use crate::proto::session::Session;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// The most earlier sessions that are remembered, and the most sessions that the report names.
+/// The limit for the earlier sessions that are remembered, and for the sessions that the report names.
 const REMEMBERED: usize = 256;
-/// The first packet's sequence may be far off. It is compared with those of this many packets of the session.
+/// The first packet of a session may have a wrong sequence that is far off. Its sequence is compared with those of this many packets of the
+/// session.
 const ASKED: usize = 64;
 
 /// A packet of a session that is not followed.
@@ -92,7 +93,8 @@ impl Unwrap {
         self.past.push(Past { session, is_native, next: receiver.next(), given_up });
     }
 
-    /// Takes a packet of another session. If that session is followed from now on, returns the kept packets, which must be taken next.
+    /// Takes a packet of another session. If this session becomes the followed one, returns the stored packets, which the caller must then
+    /// take.
     pub(super) fn take_of_other(
         &mut self,
         head: &Head,

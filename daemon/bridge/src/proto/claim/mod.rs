@@ -28,14 +28,15 @@ mod model;
 #[cfg(test)]
 mod tests;
 
-/// By how many packets one line may be ahead of another: a batch of 32 packets, and as many again between lines of different profiles.
+/// The number of packets by which one line may be ahead of another: a batch of 32 packets, and as many again between lines of different
+/// profiles.
 const APART: usize = 64;
-/// The time by which each rank waits longer than the rank below it, in nanoseconds.
+/// The additional wait of each rank, in nanoseconds. A rank waits longer than the next lower one by this time.
 const RANK_NS: u64 = 4 * MILLISECOND_NS;
-/// The silence after which an egress that sends no claims counts as dead, in nanoseconds. An egress without claims sends a heartbeat each
-/// second.
+/// An egress that sends no claims counts as dead after a silence of this length. The unit is nanoseconds. Such an egress sends a heartbeat
+/// each second.
 const SILENT_NS: u64 = 3 * SECOND_NS;
-/// The number of an egress's claims after which we yield to it, if we cannot receive its packets.
+/// If we cannot receive an egress's packets, we yield to it after this many of its claims.
 const CLAIMS: u32 = 3;
 
 /// The role of an egress.
@@ -49,12 +50,12 @@ pub enum Role {
     Active,
 }
 
-/// The announcement of one egress to the others, as the wire has it.
+/// A claim in the form of the wire. An egress sends its claims to the other egresses of its stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
     /// The session that the egress sends or would send.
     pub session: Session,
-    /// The number of the claim. The egress with the highest one sends.
+    /// The number of the claim. The egress with the highest number sends.
     pub claim: u64,
     /// Everything before this sequence has been sent on all lines.
     pub next: u64,
@@ -84,14 +85,14 @@ pub(crate) struct ElectionConfig {
 /// The step that an egress must take next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Send this session from this sequence on. `None` means that no packet of the session was heard: send from where this egress began to
-    /// read.
+    /// Send this session from this sequence on. `None` means that no packet of the session has arrived. Then send from the place where this
+    /// egress began to read.
     Take(Session, Option<u64>),
-    /// Stop sending once everything before this sequence has been sent. The other egress sends this session from this sequence on.
+    /// Stop when everything before this sequence has been sent. Another egress sends this session from this sequence on.
     Yield(Session, u64),
 }
 
-/// The egress that sends, as far as its claims and packets show.
+/// The egress that sends, according to the claims and packets that arrived.
 #[derive(Debug, Clone, Copy)]
 struct Sending {
     claim: u64,
@@ -100,7 +101,7 @@ struct Sending {
     from: IpAddr,
     session: Session,
     is_mirror: bool,
-    /// The field `next` of its last two claims, the older one first.
+    /// The field `next` of the last two claims of the sending egress, the older one first.
     next: [u64; 2],
     claims: u32,
     heard_ns: u64,
@@ -119,9 +120,9 @@ pub(crate) struct Election {
     claim: u64,
     highest: u64,
     other: Option<Sending>,
-    /// Whether a listener or standby was heard that takes precedence over us.
+    /// Whether this egress has heard a listener or standby that takes precedence over it.
     better: bool,
-    /// When a packet of the session was last heard on a line, and the first sequences of the last [`APART`] packets.
+    /// The time of the last packet of the session on a line, and the first sequences of the last [`APART`] packets.
     line_ns: Option<u64>,
     firsts: [u64; APART],
     packets: usize,
@@ -129,7 +130,8 @@ pub(crate) struct Election {
     started_ns: u64,
     turned_ns: u64,
     claim_due_ns: u64,
-    /// Until when an order waits for the claim of the egress that sends. Without that claim it is not known what was sent on all lines.
+    /// The time until which an operator's order waits for the claim of the sending egress. Without that claim, this egress does not know
+    /// what was sent on all lines.
     ordered_until_ns: Option<u64>,
     step: Option<Step>,
     takeovers: u64,
@@ -169,8 +171,8 @@ impl Election {
         }
     }
 
-    /// Notes the beginning of a turn of the sending loop. Returns whether the loop stood still for so long that another egress may have
-    /// taken over. If so, all waiting packets must be read before anything is sent.
+    /// Notes the beginning of a turn of the sending loop. Returns whether the loop did not run for so long that another egress may have
+    /// taken over. If so, the caller must read all waiting packets before it sends anything.
     pub(crate) fn note_turn(&mut self, now_ns: u64) -> bool {
         let stood_ns = now_ns.saturating_sub(self.turned_ns);
         self.turned_ns = now_ns;
@@ -291,8 +293,8 @@ impl Election {
 
     /// Makes this egress active, as an operator asked. Does nothing if the egress is active already.
     ///
-    /// If this egress knows the sequence that the active sender has sent, it becomes active at once. Otherwise it waits for the active
-    /// sender's claim. If no claim arrives in three times `takeover_ms`, no sender is active, and this egress becomes active.
+    /// If this egress knows the sequence up to which the active sender has sent, it becomes active at once. Otherwise it waits for the
+    /// active sender's claim. If no claim arrives in three times `takeover_ms`, there is no active sender, and this egress becomes active.
     pub(crate) fn order(&mut self, now_ns: u64) {
         if self.role != Role::Active && self.ordered_until_ns.is_none() {
             self.ordered_until_ns = Some(now_ns + 3 * self.config.takeover_ns);
@@ -331,7 +333,7 @@ impl Election {
         }
     }
 
-    /// Takes over if that is due. Returns the step that the egress must take.
+    /// If a takeover is due, takes over. Returns the step that the egress must take.
     pub(crate) fn poll(&mut self, now_ns: u64) -> Option<Step> {
         let is_known = self.other.is_some() || self.packets >= APART;
         let is_ordered = self.ordered_until_ns.is_some();
@@ -382,7 +384,7 @@ impl Election {
         })
     }
 
-    /// Returns the time at which [`poll`](Self::poll) or [`poll_claim`](Self::poll_claim) has something to do.
+    /// Returns the time at which [`poll`](Self::poll) or [`poll_claim`](Self::poll_claim) must be called next.
     pub(crate) fn next_deadline(&self) -> u64 {
         self.take_due_ns().min(self.claim_due_ns)
     }
@@ -402,18 +404,19 @@ impl Election {
         self.config.rank
     }
 
-    /// The claim of the active egress: our own, or the highest one that was heard.
+    /// The claim of the active egress. It is our own, or the highest one that arrived.
     pub(crate) fn claim(&self) -> u64 {
         if self.role == Role::Active { self.claim } else { self.highest }
     }
 
-    /// Returns how often this egress has begun to send, and how often it has yielded.
+    /// Returns two counts: how often this egress has begun to send, and how often it has yielded to another one.
     pub(crate) fn changes(&self) -> (u64, u64) {
         (self.takeovers, self.yields)
     }
 }
 
-/// Whether `other` takes precedence over an egress with this claim, mirror flag, rank and random number.
+/// Whether `other` takes precedence over an egress with this claim, mirror flag, rank and random number. The mirror flag says that the ring
+/// comes from another host.
 fn beats(other: &Sending, (claim, is_mirror, rank, sender): (u64, bool, u8, u64)) -> bool {
     other.claim > claim
         || (other.claim == claim && (other.is_mirror, other.rank, other.sender) < (is_mirror, rank, sender))

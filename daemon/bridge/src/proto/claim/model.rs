@@ -1,8 +1,8 @@
 //! A model of two egresses of one stream on two lines. At any step, an egress is killed, stopped or restarted, even between the two lines
 //! of a batch. Claims and packets are lost or arrive late.
 //!
-//! The model uses the product's elections. A packet has one message, and a batch has two packets. A batch is sent to the first line, and
-//! then to the second one.
+//! The model uses the real elections. A packet has one message, and a batch has two packets. A batch is sent to the first line, and then to
+//! the second one.
 
 use super::*;
 use shmcast_testkit::model::{Model, check};
@@ -17,7 +17,7 @@ const PROLOGUE: u64 = 14;
 const TICKS: u64 = 5;
 /// The number of faults in one story. In addition, a single packet is lost.
 const FAULTS: u64 = 2;
-/// The number of ticks without a fault after which one egress sends and each line has all messages.
+/// After this number of ticks without a fault, exactly one egress sends, and each line has all messages.
 const CALM: u64 = 24;
 
 const NO_GAP: &str = "no packet goes to a line that lacks an earlier message";
@@ -27,15 +27,15 @@ const NOT_FORGED: &str = "a forged claim stops nobody who sends";
 /// A planted fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
-    /// The egress that takes over begins with the next message that is published.
+    /// A planted fault: the egress that takes over begins with the next message that is published.
     FromTheLiveEnd,
-    /// The egress that takes over begins with the first packet that it heard, and ignores the claim.
+    /// A planted fault: the egress that takes over ignores the claim, and begins with the first packet that it received.
     OnlyWhatItHeard,
     /// A claim counts even if no packets of its egress were heard.
     BelievesClaims,
     /// The egress does not receive packets of the other one.
     Deaf,
-    /// An order does not wait for the claim of the egress that sends.
+    /// A planted fault: an operator's order does not wait for the claim of the egress that sends.
     ObeysAtOnce,
 }
 
@@ -56,11 +56,11 @@ struct Egress {
     /// The next sequence to send.
     next: u64,
     start_at: u64,
-    /// The tick of its last turn, and whether it stood still in the last tick.
+    /// The tick of the last turn of this egress, and whether the egress did not run in the last tick.
     turned: u64,
     is_stopped: bool,
     claims: Vec<(usize, Claim)>,
-    /// The packets in its sockets: the sender, the first sequence and the end of each.
+    /// The packets in the sockets of this egress. Each entry has the sender, the first sequence and the end.
     packets: Vec<(usize, u64, u64)>,
 }
 
@@ -69,7 +69,7 @@ struct World {
     tick: u64,
     published: u64,
     egresses: [Egress; 2],
-    /// For each line, up to which sequence it has had all messages.
+    /// For each line, the sequence up to which the line has received all messages.
     lines: [u64; 2],
     kills: u64,
     stops: u64,
@@ -88,14 +88,14 @@ struct World {
 enum Action {
     /// The egress runs `Live::elect`, and sends a batch if it is active.
     Turn(usize),
-    /// The egress runs a turn, and its process is killed between the two lines of the batch.
+    /// The egress runs a turn. Its process is killed after it has sent the batch to the first line, and before it sends it to the second.
     DieInBatch(usize),
     Kill(usize),
     Start(usize),
     /// The claims, or the packets, in the sockets of this egress are lost.
     LoseClaims(usize),
     LosePackets(usize),
-    /// The first packet in the sockets of this egress is lost, or arrived before the egress listened.
+    /// The first packet in the sockets of this egress is lost, or it came before this egress listened.
     LosePacket(usize),
     /// An operator's order to a standby: `Election::order`.
     Order(usize),
@@ -110,7 +110,7 @@ struct Senders {
 }
 
 impl Egress {
-    /// Whether the egress stands still in this tick, and did not in the tick before.
+    /// Whether the egress does not run in this tick, but ran in the tick before.
     fn begins_to_stop(&self, tick: u64) -> bool {
         self.election.is_some() && self.turned != tick && !self.is_stopped
     }
@@ -230,7 +230,8 @@ impl Senders {
         world.tick += 1;
     }
 
-    /// Returns what is wrong after some ticks without a fault. In the first half of them, messages are published.
+    /// Returns the mistake that is found after some ticks without a fault, if there is one. In the first half of these ticks, messages are
+    /// published.
     fn rest(&self, world: &World) -> Option<&'static str> {
         let mut world = world.clone();
         for at in 0..2 {

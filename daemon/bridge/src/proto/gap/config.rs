@@ -7,13 +7,13 @@ use super::super::{DEFAULT_PAYLOAD_BYTES, MICROSECOND_NS, MILLISECOND_NS};
 pub enum GapPolicy {
     /// No later message is delivered until they arrive.
     Block,
-    /// The messages are given up when one of these holds:
+    /// The messages of a hole are given up when one of these holds:
     ///
     /// - Every server says that it no longer holds them.
     /// - No server has answered anything for `give_up_ns`.
     /// - Servers have answered other requests for `give_up_ns`, but not the requests for these messages.
     ///
-    /// If `give_up_ns` is `u64::MAX`, only the first one can hold.
+    /// If `give_up_ns` is `u64::MAX`, only the first condition can hold.
     Skip {
         /// The time after which a message is given up, in nanoseconds.
         give_up_ns: u64,
@@ -23,27 +23,29 @@ pub enum GapPolicy {
 /// The parameters for the repair of holes.
 #[derive(Debug, Clone, Copy)]
 pub struct GapConfig {
-    /// The time for which a hole counts as reordered packets, in nanoseconds. If packets often arrive late, this grows up to `hold_max_ns`.
+    /// The time for which a hole may be caused by reordered packets, in nanoseconds. If packets often arrive late, this time grows up to
+    /// `hold_max_ns`.
     pub hold_ns: u64,
-    /// The longest time for which a hole counts as reordered packets, in nanoseconds.
+    /// The longest time for which a hole may be caused by reordered packets, in nanoseconds.
     pub hold_max_ns: u64,
     /// The shortest wait for an answer, in nanoseconds.
     pub timeout_min_ns: u64,
-    /// The wait for an answer while no round trip has been measured, in nanoseconds.
+    /// The wait for an answer before a round trip has been measured, in nanoseconds.
     pub timeout_first_ns: u64,
-    /// The longest wait after doublings, in nanoseconds. It does not limit a wait that follows from a longer measured round trip.
+    /// The longest wait for an answer when the wait was doubled after failures, in nanoseconds. A wait that follows from a measured round
+    /// trip may be longer.
     pub timeout_max_ns: u64,
     /// The number of servers to ask, at most [`MAX_SERVERS`](super::super::MAX_SERVERS).
     pub servers: usize,
-    /// The most unanswered requests to a server that answers. A receiver catches up by this many answers per round trip.
+    /// The largest number of unanswered requests to a server that answers. A receiver gets at most this many answers in each round trip.
     pub max_requests: usize,
     /// The most holes in the list. Early packets that would make another hole are refused.
     pub max_holes: usize,
     /// The size of a server's largest datagram, in bytes.
     pub payload_bytes: usize,
     /// Whether a server may be of another make. The receiver assumes this until the server sends a control datagram of shmcast. A server of
-    /// another make may label every packet of a long answer with the sequence of the first packet. So a request to such a server asks for
-    /// no more messages than surely fit one packet.
+    /// another make may label every packet of a long answer with the sequence of the first packet. Therefore each request to such a server
+    /// asks only for messages that surely fit one packet.
     pub may_be_plain: bool,
     /// The policy for missing messages that no server sends.
     pub policy: GapPolicy,

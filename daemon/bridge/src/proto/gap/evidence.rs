@@ -4,7 +4,8 @@ use super::super::counters::ReceiverCounters;
 use super::{GapPolicy, Gaps, Hole, State};
 use shmcast::hosting::fault;
 
-/// If a claim was requested in vain more often than this, its attempts restart at 0 when its messages are shown to exist.
+/// If the messages of a claim were requested in vain more often than this, and are shown to exist after that, the count of attempts
+/// restarts at 0.
 const STALE_DOUBLINGS: u32 = 2;
 
 impl Gaps {
@@ -13,12 +14,12 @@ impl Gaps {
         self.shown
     }
 
-    /// Begins another feed. Messages from `next` on are not known to exist.
+    /// Begins another feed. No messages from `next` on are known to exist.
     pub(crate) fn begin(&mut self, next: u64) {
         (self.shown, self.probe) = (next, None);
     }
 
-    /// Notes that all messages before `sequence` have been shown to exist. Missing ones among them may be given up from now on.
+    /// Notes that all messages before `sequence` have been shown to exist. From now on, missing messages among them may be given up.
     pub(crate) fn show(&mut self, now_ns: u64, sequence: u64) {
         if sequence <= self.shown {
             return;
@@ -61,8 +62,8 @@ impl Gaps {
         self.due_ns = self.due_ns.min(due_ns);
     }
 
-    /// Joins the hole at `at` with the hole before it, if no server was asked for either. So a feed that is too fast for the store makes
-    /// one growing hole, and not one for each packet. Returns whether it joined them.
+    /// Joins the hole at `at` with the hole before it, if no server was asked for either. Returns whether it joined them. So a feed that is
+    /// too fast for the store makes one growing hole, instead of one for each packet.
     fn join_with_last(&mut self, at: usize) -> bool {
         let (Some(&last), hole) = (at.checked_sub(1).and_then(|at| self.holes.get(at)), self.holes[at])
         else {
@@ -76,7 +77,7 @@ impl Gaps {
         joins
     }
 
-    /// Removes the holes from `sequence` on. They were only claims.
+    /// Removes the holes from `sequence` on. No packet has shown that their messages exist.
     pub(crate) fn retract(&mut self, sequence: u64) {
         while let Some(last) = self.holes.back_mut().filter(|last| last.end > sequence) {
             if last.first < sequence {
@@ -95,13 +96,14 @@ impl Gaps {
         self.is_any_missing(sequence..sequence + 1)
     }
 
-    /// Whether a hole is only a claim. A claim is not given up, however long it lasts.
+    /// Whether a hole is only a claim: one packet announced its messages, and nothing has confirmed that they exist. A claim is not given
+    /// up, however long it lasts.
     pub(super) fn is_claim(&self, hole: &Hole) -> bool {
         hole.end > self.shown && !fault!("claims_are_given_up")
     }
 
-    /// Handles a server's answer to the request that started at `first`: no message from `first` on is published yet. Returns how often the
-    /// hole has been denied so far, or `None` if there is no such request.
+    /// Handles a server's answer that no message from `first` on is published yet. The request started at `first`. Returns how often
+    /// servers have said this about the hole so far, or `None` if there is no such request.
     pub(crate) fn handle_held(
         &mut self,
         now_ns: u64,
@@ -124,14 +126,14 @@ impl Gaps {
         Some(self.holes[at].denied)
     }
 
-    /// Returns how often a claim must be denied before it is removed: once for each server that is up, and at least twice. One server may
-    /// lag, and a single answer may be forged.
+    /// Returns how often servers must deny a claim (unconfirmed messages) before it is removed: once for each server that is up, and at
+    /// least twice. One server may lag, and a single answer may be forged.
     pub(crate) fn denials_needed(&self) -> u32 {
         self.up_servers().count_ones().max(2)
     }
 
-    /// Handles a server's answer to the request that started at `first`: the server holds no message from `first` up to `oldest`. It may
-    /// hold earlier messages, because its journal may have losses. Returns false, and does nothing, if there is no such request.
+    /// Handles a server's answer that it holds no message from `first` up to `oldest`. The request started at `first`. The server may still
+    /// hold earlier messages, because its journal may have losses. Does nothing and returns false if there is no such request.
     pub(crate) fn handle_gone(
         &mut self,
         now_ns: u64,
@@ -165,8 +167,8 @@ impl Gaps {
         true
     }
 
-    /// Handles the hole at `at` if no server holds its messages. With the policy `Skip` the hole is given up. With `Block` it is requested
-    /// again after a pause, because a server that holds more may return.
+    /// Handles the hole at `at` after all servers have said that they do not hold its messages. With the policy `Skip` the hole is given
+    /// up. With `Block` its messages are requested again after a pause, because a server that holds more may return.
     fn leave_what_is_gone(&mut self, now_ns: u64, at: usize) {
         let is_gone = self.is_gone(&self.holes[at]);
         let hole = &mut self.holes[at];

@@ -41,8 +41,8 @@ use turn::Turn;
 use super::MAX_SERVERS;
 use super::counters::ReceiverCounters;
 
-/// The most unanswered requests to a server that has not shown yet that it can answer more. It applies again when the server stops
-/// answering.
+/// The limit of unanswered requests to a server that has not answered yet, or does not answer any more. A server that answers gets a higher
+/// limit.
 const FIRST_WINDOW: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,25 +65,26 @@ struct Hole {
     end: u64,
     state: State,
     found_ns: u64,
-    /// When the hole was shown, or found if it is a claim. The time until the hole is given up starts here.
+    /// The time at which the hole was shown to exist. For a claim, which is not confirmed, it is the time at which the hole was found. The
+    /// time until the hole is given up starts here.
     shown_ns: u64,
-    /// When the hole was first requested. It has no meaning while `attempts` is 0.
+    /// The time of the first request for the hole. It has no meaning while `attempts` is 0.
     asked_ns: u64,
     attempts: u32,
     /// The number of times that the wait for an answer was doubled.
     doublings: u32,
-    /// The number of requests for this hole that were ignored by servers that answered others meanwhile.
+    /// Servers ignored this number of requests for the hole, although they answered other requests meanwhile.
     ignored: u32,
     last_server: usize,
-    /// One bit per server. It is set when the server first says that it no longer holds the messages. The bit in `gone` is set when the
-    /// server says so again, because a single answer may be forged.
+    /// One bit per server. A bit is set when the server first says that it no longer holds the messages. When the server says so again, its
+    /// bit in `gone` is set. Two answers are needed because a single answer may be forged.
     gone_once: u8,
     gone: u8,
-    /// The number of answers that no message of the hole is published yet.
+    /// How many answers said that no message of the hole is published yet.
     denied: u32,
-    /// Whether our own socket dropped the messages. If so, no other receiver requests them.
+    /// Whether our own socket dropped the messages. If so, no other receiver lacks them, and this receiver must request them itself.
     is_own: bool,
-    /// Whether the hole has waited once, so that other receivers could request it.
+    /// Whether the hole has waited once, so that other receivers could request its messages first.
     has_waited: bool,
 }
 
@@ -107,7 +108,7 @@ pub struct Gaps {
     servers: [Server; MAX_SERVERS],
     /// The sequence before which all messages have been shown to exist.
     shown: u64,
-    /// A copy of a request that goes to a server that is down or doubted. The request itself went to another server.
+    /// A copy of a request. It tests a server that is down or doubted, while the request itself went to another server.
     probe: Option<Ask>,
     /// Time changes no hole before this moment.
     due_ns: u64,
@@ -116,10 +117,10 @@ pub struct Gaps {
     heard_ns: u64,
     /// The most unanswered requests that are allowed now.
     window: usize,
-    /// The recent delay of messages that looked lost and then arrived on a line, in nanoseconds.
+    /// The recent delay of messages that seemed lost and then arrived on a line, in nanoseconds.
     lateness_ns: u64,
-    /// The messages that arrived recently, and their bytes on the wire. The two fields are sums. Each call of `note_sizes` subtracts a
-    /// sixteenth from each sum before it adds to the sum.
+    /// Sums over the recent messages: their number, and their bytes on the wire. Each call of `note_sizes` first subtracts a sixteenth from
+    /// each sum, so that old messages count less.
     recent_messages: u64,
     recent_bytes: u64,
     /// The size of the longest message so far, in bytes. It is only known while a server may be of another make.
@@ -161,7 +162,7 @@ impl Gaps {
         self.holes.len()
     }
 
-    /// Whether the early messages `first..end` may be stored. If the list of holes is full, only messages that make no further hole may be
+    /// Whether the early messages `first..end` may be stored. If the list of holes is full, only messages that make no new hole may be
     /// stored.
     pub(crate) fn has_room(&self, first: u64, end: u64) -> bool {
         if self.holes.len() < self.config.max_holes {
@@ -174,13 +175,14 @@ impl Gaps {
         hole.is_some_and(|hole| hole.first == first || (hole.first < first && hole.end == end && !is_last))
     }
 
-    /// Returns when [`Gaps::handle_timeout`] has something to do. Returns `None` while nothing is missing, or while time changes nothing.
+    /// Returns the time at which [`Gaps::handle_timeout`] must be called. Returns `None` if nothing is missing, or if time alone changes
+    /// nothing.
     pub(crate) fn next_deadline(&self) -> Option<u64> {
         (self.due_ns != u64::MAX).then_some(self.due_ns)
     }
 
-    /// Notes the sizes of messages, so that a request can be cut to one answer. `sizes` has the size of each message. It is read only while
-    /// a server may be of another make.
+    /// Notes the sizes of messages, so that a request asks only for what fits in one answer. `sizes` has the size of each message. It is
+    /// read only while a server may be of another make.
     pub(crate) fn note_sizes(&mut self, messages: u64, bytes: usize, sizes: impl Iterator<Item = usize>) {
         if self.config.may_be_plain && self.servers.iter().any(|server| !server.is_ours) {
             self.longest_bytes = sizes.max().map_or(0, |size| size as u64).max(self.longest_bytes);
@@ -192,7 +194,8 @@ impl Gaps {
         fade(&mut self.recent_bytes, bytes as u64);
     }
 
-    /// Notes that a server has sent a control datagram of shmcast. So each packet of its answers names its own first message.
+    /// Notes that a server has sent a control datagram of shmcast. So the server is of our make, and each packet of its answers has the
+    /// sequence of its own first message.
     pub(crate) fn note_ours(&mut self, server: usize) {
         if let Some(server) = self.servers.get_mut(server) {
             server.is_ours = true;
@@ -250,7 +253,7 @@ impl Gaps {
         stretched.clamp(self.config.hold_ns, self.config.hold_max_ns.max(self.config.hold_ns))
     }
 
-    /// Notes that every line has sent something after `sequence`. Messages missing before it are lost, and not late.
+    /// Notes that every line has sent something after `sequence`. So messages missing before it are lost, and not only late.
     pub(crate) fn handle_passed(&mut self, now_ns: u64, sequence: u64, counters: &mut ReceiverCounters) {
         if self.config.servers == 0 {
             return;
@@ -268,8 +271,8 @@ impl Gaps {
         }
     }
 
-    /// Notes that the messages `arrived` were received from a server, or from a line if `server` is `None`. Returns how many of them were
-    /// missing.
+    /// Notes that the messages `arrived` were received. They came from a server, or from a line if `server` is `None`. Returns how many of
+    /// them were missing.
     pub(crate) fn fill(
         &mut self,
         now_ns: u64,
@@ -379,14 +382,14 @@ impl Gaps {
         }
     }
 
-    /// Notes a round trip of a server that a lease measured. It is ignored if requests have measured one.
+    /// Notes a round trip of a server that was measured with a lease. It is ignored if there is a round trip from requests.
     pub(crate) fn note_rtt(&mut self, server: usize, rtt_ns: u64) {
         if let Some(state) = self.servers.get_mut(server).filter(|state| state.rtt_ns == 0) {
             state.sample(rtt_ns.max(1));
         }
     }
 
-    /// Requests the remaining messages of a request at once, if its answer did not fit one datagram. Call this after [`Gaps::fill`].
+    /// Requests the remaining messages at once if the answer to a request did not fit one datagram. Call this after [`Gaps::fill`].
     pub(crate) fn handle_rest(&mut self, server: usize, first: u64) {
         for hole in &mut self.holes {
             if hole.is_requested(server, first) {
@@ -397,8 +400,8 @@ impl Gaps {
         }
     }
 
-    /// Notes that a server sent a fragment of the message at `first`. If it was the last packet of the answer, the rest is requested at
-    /// once. Otherwise more packets of the answer follow, and the receiver waits for them.
+    /// Notes that a server sent a fragment of the message at `first`. If this was the last packet of the answer, the rest is requested at
+    /// once. Otherwise the receiver waits for the other packets of the answer.
     pub(crate) fn handle_part(&mut self, now_ns: u64, server: usize, first: u64, is_last: bool) {
         if is_last {
             return self.handle_rest(server, first);
@@ -414,7 +417,7 @@ impl Gaps {
         }
     }
 
-    /// Notes that a server sent messages that had already arrived. Most likely its first answer was late and not lost, so the waits become
+    /// Notes that a server sent messages that had already arrived. Probably its first answer was late and not lost, so later waits become
     /// longer.
     pub(crate) fn handle_needless(&mut self, now_ns: u64, server: usize) {
         if let Some(state) = self.servers.get_mut(server) {
@@ -422,7 +425,7 @@ impl Gaps {
         }
     }
 
-    /// Removes the holes from `next` on that were given up. Returns the sequence after them, or `None` if there are none.
+    /// Removes those holes from `next` on that were given up. Returns the sequence after them, or `None` if there are none.
     pub(crate) fn take_expired(&mut self, next: u64) -> Option<u64> {
         let mut end = None;
         while let Some(hole) = self.holes.front() {

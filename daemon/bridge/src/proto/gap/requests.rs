@@ -30,7 +30,7 @@ struct Pending {
 
 impl Gaps {
     /// Returns the next request to send, if one is due. `room` is the number of answers that the store can hold. One more request is always
-    /// allowed, because the answer to the first hole need not be stored.
+    /// allowed, because the answer to the first hole is delivered without being stored.
     pub(crate) fn poll_request(
         &mut self,
         now_ns: u64,

@@ -20,20 +20,21 @@ pub(super) struct Server {
     /// The smoothed round trip and its deviation; 0 before the first sample.
     pub(super) rtt_ns: u64,
     pub(super) deviation_ns: u64,
-    /// The number of doublings of the wait for this server. Timeouts since the last sure sample double the wait of all requests, as in TCP.
-    /// Otherwise a round trip that became longer than the wait could never be measured again.
+    /// How often the wait for this server was doubled. Each timeout since the last reliable sample doubles the wait of all requests, as in
+    /// TCP. Otherwise, if a round trip became longer than the wait, it could never be measured again.
     pub(super) backoff: u32,
     pub(super) backed_off_ns: u64,
-    /// An addition to the wait. It grows when an answer arrives after its request was repeated.
+    /// An addition to the wait. It grows when an answer arrives after the receiver has repeated the request.
     pub(super) margin_ns: u64,
     /// When `margin_ns` last grew.
     pub(super) lengthened_ns: u64,
-    /// The number of timeouts since the server's last packet. After some of them, the server is doubted ([`is_doubted`](Self::is_doubted)).
+    /// The number of timeouts since the server's last packet. After a certain number, [`is_doubted`](Self::is_doubted) is true for the
+    /// server.
     pub(super) failures: u32,
     pub(super) heard_ns: u64,
-    /// When the oldest request was sent that the server has not answered since its last datagram; 0 if there is none.
+    /// The time of the oldest request that the server has not answered since its last datagram; 0 if there is none.
     pub(super) unanswered_ns: u64,
-    /// Whether the server is down. It is then not counted until it sends something.
+    /// Whether the server is down. Until it sends something, it is not counted among the servers.
     pub(super) is_down: bool,
     /// Whether the server has sent a control datagram of shmcast.
     pub(super) is_ours: bool,
@@ -41,22 +42,23 @@ pub(super) struct Server {
     pub(super) probe_ns: u64,
     /// No request is sent to the server before this time.
     pub(super) paused_ns: u64,
-    /// Pauses that the server asks for are ignored before this time.
+    /// The time before which the receiver ignores the server's requests for a pause.
     pub(super) deaf_until_ns: u64,
-    /// The number of our lease among those of the server, from 0, if the server reported it.
+    /// The position of our lease in the server's order of leases, from 0, if the server reported it.
     pub(super) place: Option<u16>,
 }
 
-/// The number of consecutive unanswered requests after which a server that has answered before is doubted. If both directions lose 20 %, so
-/// many in a row happen by chance once in 3,000.
+/// The number of consecutive unanswered requests after which a server is doubted, although it has answered before. If 20 % of the packets
+/// are lost in each direction, this happens by chance once in 3,000 times.
 const DOUBTED_AFTER: u32 = 8;
-/// The number of consecutive unanswered requests after which a server is down, if it has also been silent for [`DOWN_AFTER_NS`].
+/// The number of consecutive unanswered requests after which a server counts as down. The server must also have been silent for
+/// [`DOWN_AFTER_NS`].
 const DOWN_AFTER: u32 = 3;
 /// The silence after which a server may be down, in nanoseconds. See [`DOWN_AFTER`].
 const DOWN_AFTER_NS: u64 = SECOND_NS / 4;
-/// The time between two probes of a server that is down, in nanoseconds.
+/// The time between two test requests (probes) to a server that is down, in nanoseconds.
 const PROBE_EVERY_NS: u64 = SECOND_NS;
-/// The time between two probes of a server that is only doubted, in nanoseconds.
+/// The time between two test requests (probes) to a server that is only doubted, in nanoseconds.
 const DOUBT_EVERY_NS: u64 = SECOND_NS / 20;
 
 impl Server {
@@ -81,14 +83,15 @@ impl Server {
         falls
     }
 
-    /// Whether the server has not answered lately, or never. Then no request is sent to this server alone if there is another one.
+    /// Whether the server has not answered lately, or has never answered. If there is another server, a request to such a server also goes
+    /// to the other one.
     pub(super) fn is_doubted(&self) -> bool {
         let few = if self.rtt_ns == 0 { 1 } else { DOUBTED_AFTER };
         (self.is_down || self.failures >= few) && !fault!("nobody_is_doubted")
     }
 
-    /// Schedules the next probe of a doubted server if one is due now. Returns `None` if no probe is due, and otherwise whether the server
-    /// became down.
+    /// If a test request (probe) to a doubted server is due, schedules the next one. Returns `None` if none is due, and otherwise whether
+    /// the server now counts as down.
     pub(super) fn take_probe(&mut self, now_ns: u64) -> Option<bool> {
         if !self.is_doubted() || now_ns < self.probe_ns {
             return None;
@@ -98,8 +101,8 @@ impl Server {
         Some(falls)
     }
 
-    /// Returns the most unanswered requests to this server: `window`, or 1 while its round trip is unknown. The first wait is a guess. With
-    /// this limit, a wrong guess costs only one needless answer.
+    /// Returns the limit of unanswered requests to this server: `window`, or 1 while its round trip is unknown. The first wait is a guess.
+    /// With a limit of 1, a wrong guess causes only one needless answer.
     pub(super) fn limit(&self, window: usize) -> usize {
         if self.rtt_ns == 0 { 1 } else { window }
     }
@@ -157,8 +160,8 @@ impl Server {
 mod tests {
     use super::*;
 
-    /// A server stood still for 20 ms. Meanwhile ten holes were requested repeatedly, with doubling waits. Then all answers arrived within
-    /// a third of a millisecond.
+    /// A test from an observed case: a server did not run for 20 ms. Meanwhile ten holes were requested repeatedly, with doubling waits.
+    /// Then all answers arrived within a third of a millisecond.
     #[test]
     fn answers_that_are_late_together_lengthen_the_wait_once() {
         let (config, mut server) = (GapConfig::default(), Server::default());

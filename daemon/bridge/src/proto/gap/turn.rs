@@ -1,7 +1,7 @@
 //! Decides when a receiver requests a message that many other receivers may also have lost.
 //!
-//! Two kinds of receivers send their request at once: those with one of the first places among the server's leases, and those whose own
-//! socket dropped the packet. The server answers with a repair for all receivers.
+//! Two kinds of receivers send their request at once: receivers with one of the first positions in the server's list of leases, and
+//! receivers whose own socket dropped the packet. The server answers with a repair for all receivers.
 //!
 //! All other receivers wait for this repair. If no repair arrives, each of them sends a request after a random delay. RFC 5401 shows that
 //! exponentially distributed delays make only few receivers ask, however many have lost the message.
@@ -11,9 +11,10 @@ use super::super::{MILLISECOND_NS, splitmix};
 use super::{Gaps, State};
 use shmcast::hosting::fault;
 
-/// The receivers with this many first places ask at once. So no receiver waits in a group of at most this size.
+/// The number of receivers that ask at once: those with the first positions in the server's list of leases. In a group of at most this
+/// size, no receiver waits.
 const AT_ONCE: u16 = 16;
-/// The upper bound for another receiver's round trip, in nanoseconds. A longer one is cut to it.
+/// The greatest round trip that is accepted for another receiver, in nanoseconds. A longer round trip counts as this one.
 const LONGEST_MAX_NS: u64 = 50 * MILLISECOND_NS;
 
 /// A receiver's knowledge about the group of all receivers.
@@ -34,7 +35,7 @@ impl Gaps {
         self.turn.random = seed;
     }
 
-    /// Notes the number of our lease among those of a server, from 0, and how many leases it has.
+    /// Notes the position of our lease in a server's order of leases, from 0, and the number of its leases.
     pub(crate) fn note_place(&mut self, server: usize, place: u16, group: u16) {
         if let Some(server) = self.servers.get_mut(server) {
             server.place = Some(place);
@@ -42,29 +43,29 @@ impl Gaps {
         self.turn.group = group;
     }
 
-    /// Notes what the feed reports about its receivers: how many there are, and the longest of their round trips.
+    /// Notes what the feed reports about its receivers: their number, and the longest of their round trips.
     pub(crate) fn note_group(&mut self, group: u16, longest_ns: u64) {
         (self.turn.group, self.turn.longest_ns) = (group, longest_ns.min(LONGEST_MAX_NS));
     }
 
-    /// Returns our place among the receivers of the server that is asked first, if the server reported it. Also returns how many receivers
-    /// there are.
+    /// Returns our position among the receivers of the server that is asked first, and the number of these receivers. Returns `None` if the
+    /// server did not report them.
     pub(crate) fn place(&self) -> (Option<u16>, u16) {
         (self.servers[self.first_server()].place, self.turn.group)
     }
 
-    /// Notes that our own socket dropped packets before the packet that is handled next. No other receiver has lost these packets.
+    /// Notes that our own socket dropped packets before the packet that is handled next. Other receivers probably have these packets.
     pub(crate) fn note_drop(&mut self) {
         self.turn.has_dropped = true;
     }
 
-    /// Notes that a packet was handled. Our own socket did not drop the messages that are missing after it.
+    /// Notes that a packet was handled. Messages that are missing after it were not dropped by our own socket.
     pub(crate) fn forget_drop(&mut self) {
         self.turn.has_dropped = false;
     }
 
-    /// Notes that a server will send nothing for a while. The requests that it has not answered are repeated afterwards. After a pause,
-    /// further pauses are ignored for the same time, so that a forger of pauses can block at most half of the time.
+    /// Notes that a server will send nothing for a while. The receiver repeats its unanswered requests after that. After a pause, further
+    /// pauses are ignored for as long as the pause lasted. So an attacker who forges pauses can block at most half of the time.
     pub(crate) fn handle_pause(&mut self, now_ns: u64, server: usize, wait_ns: u64) {
         self.note_alive(now_ns, server);
         let until_ns = now_ns.saturating_add(wait_ns.min(LONGEST_MAX_NS)).saturating_add(self.delay_ns());
@@ -83,14 +84,14 @@ impl Gaps {
         self.due_ns = self.due_ns.min(until_ns);
     }
 
-    /// Returns when the first paused server may be asked again. Returns `u64::MAX` if none is paused.
+    /// Returns the time at which the first paused server may be asked again. Returns `u64::MAX` if none is paused.
     pub(super) fn pause_ends_ns(&self, now_ns: u64) -> u64 {
         let paused = self.servers.iter().map(|server| server.paused_ns).filter(|&until_ns| until_ns > now_ns);
         paused.min().unwrap_or(u64::MAX)
     }
 
-    /// Returns the new state of the hole at `at`, whose messages are lost and not only late. The hole is requested at once, or waits until
-    /// others request it.
+    /// Returns the new state of the hole at `at`, whose messages are lost and not only late. Either the hole is requested at once, or it
+    /// waits because others may request it.
     pub(super) fn take_turn(&mut self, now_ns: u64, at: usize, counters: &mut ReceiverCounters) -> State {
         let hole = &mut self.holes[at];
         let is_first = hole.attempts == 0 && !std::mem::replace(&mut hole.has_waited, true);

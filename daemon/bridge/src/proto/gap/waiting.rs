@@ -1,18 +1,19 @@
-//! The effects of time on holes: the hold of a suspected hole ends, a request times out, a server asks a receiver to wait, and a hole is
-//! given up.
+//! The effects of time on holes. A wait for late packets ends, a request times out, a server asks a receiver to wait, or a hole is given
+//! up.
 //!
 //! A hole is given up in two cases:
 //!
 //! - No server has answered anything for as long as the policy waits.
 //! - Servers that answer other requests have ignored the requests for this hole again and again.
 //!
-//! A hole is not given up while a server says that it holds the messages. A claim is given up in neither case.
+//! A hole is not given up while a server says that it holds the messages. A claim, whose messages are not confirmed to exist, is never
+//! given up.
 
 use super::super::counters::ReceiverCounters;
 use super::{FIRST_WINDOW, GapPolicy, Gaps, Hole, State};
 
-/// A hole can be given up once servers that answer other requests have ignored its requests this many times. Lost requests and lost answers
-/// look the same. If both directions lose 20 %, so many in a row happen by chance once in 10^14.
+/// If servers that answer other requests have ignored this many requests for a hole, the hole may be given up. Lost requests and lost
+/// answers look the same to the receiver. If 20 % of the packets are lost in each direction, this happens by chance once in 10^14 times.
 const IGNORED_LIMIT: u32 = 32;
 
 impl Gaps {
@@ -24,8 +25,8 @@ impl Gaps {
         }
     }
 
-    /// Handles a server's answer to the request that started at `first`: the server holds the messages but may not send them yet. Returns
-    /// false, and does nothing, if there is no such request.
+    /// Handles a server's answer that it holds the messages but may not send them yet. The request started at `first`. Does nothing and
+    /// returns false if there is no such request.
     pub(crate) fn handle_later(
         &mut self,
         now_ns: u64,
@@ -53,8 +54,8 @@ impl Gaps {
         true
     }
 
-    /// Does what is due at `now_ns`: holds end, requests time out, and holes are given up. Walks over all holes, but only if something is
-    /// due.
+    /// Does what is due at `now_ns`: ends waits for late packets, handles requests that timed out, and gives up holes. If anything is due,
+    /// looks at every hole.
     pub(crate) fn handle_timeout(&mut self, now_ns: u64, counters: &mut ReceiverCounters) {
         if now_ns < self.due_ns {
             return;
@@ -115,7 +116,7 @@ impl Gaps {
         is_ignored || now_ns >= self.silence_ends_ns(hole)
     }
 
-    /// Returns when all servers will have been silent for as long as the policy waits.
+    /// Returns the time at which all servers will have been silent for as long as the policy waits.
     fn silence_ends_ns(&self, hole: &Hole) -> u64 {
         match self.config.policy {
             GapPolicy::Skip { give_up_ns } if !self.is_claim(hole) => {

@@ -39,14 +39,14 @@ use super::limit::{AllowList, Rate, SourceBuckets, TokenBucket, address_bytes};
 use super::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use shmcast::hosting::fault;
 
-/// The common rate of all addresses that have no place in the table of sources, in questions per second. Answers are not longer than their
-/// questions.
+/// The common rate of all addresses that have no entry in the table of sources, in questions per second. An answer is never longer than its
+/// question.
 const CROWD: Rate = Rate { per_second: 20_000, burst: 2_000 };
 
 /// The rules by which leases are granted.
 #[derive(Debug, Clone)]
 pub(crate) struct LeaseConfig {
-    /// The networks whose addresses may have leases. The list is empty by default, and then no address may.
+    /// The networks whose addresses may have leases. The list is empty by default, and then no address may have one.
     pub allow: AllowList,
     /// The duration of a lease, in nanoseconds. A client may ask for less, but not for more.
     pub lease_ns: u64,
@@ -54,13 +54,13 @@ pub(crate) struct LeaseConfig {
     pub cookie_ns: u64,
     /// The most leases with live packets at a time.
     pub max_leases: usize,
-    /// The most leases of any kind at a time. Each of them belongs to an address that was proved.
+    /// The limit for the number of leases of all kinds at a time. Each lease belongs to an address that was proved.
     pub max_proved: usize,
     /// The most leases of any kind for one source address.
     pub leases_per_source: usize,
     /// The rate of control datagrams for each source address, and for each lease.
     pub source_rate: Rate,
-    /// The most sources without a valid cookie that have a bucket at a time.
+    /// The limit for the number of sources without a valid cookie that have a rate limit (bucket) of their own.
     pub max_sources: usize,
 }
 
@@ -105,7 +105,7 @@ struct Wish {
     live: bool,
     lease_ms: u32,
     receiver: Option<u64>,
-    /// The time from sending the cookie to its use. Only the cookie of a client that had no valid one is measured.
+    /// The time from sending the cookie to its use. It is measured only if the client had no valid cookie before.
     rtt_ns: Option<u64>,
 }
 
@@ -120,18 +120,18 @@ pub(crate) struct LeaseServer {
     ends_ns: u64,
     /// The longest round trip of any lease, in nanoseconds.
     longest_ns: u64,
-    /// The buckets of addresses whose datagrams have a valid cookie but no lease. `sources` has the buckets of addresses without a valid
-    /// cookie.
+    /// The token buckets of addresses whose datagrams have a valid cookie but no lease. `sources` has the buckets of addresses without a
+    /// valid cookie.
     proved: SourceBuckets,
     sources: SourceBuckets,
-    /// The bucket of all addresses for which `sources` has no place.
+    /// The token bucket that all addresses without an entry in `sources` share.
     crowd: TokenBucket,
     counters: LeaseCounters,
 }
 
 impl LeaseServer {
-    /// Makes a server without leases. `key` must be new at each start, and come from the system's random source. `epoch` distinguishes this
-    /// run from earlier ones.
+    /// Makes a server without leases. `key` must be new at each start, and must come from the system's random source. `epoch` distinguishes
+    /// this run of the server from earlier ones.
     pub(crate) fn new(mut config: LeaseConfig, key: [u8; 16], epoch: u64) -> LeaseServer {
         config.max_proved = config.max_proved.max(config.max_leases);
         LeaseServer {
@@ -213,7 +213,7 @@ impl LeaseServer {
         Some(reply.encode(out))
     }
 
-    /// Charges a datagram to its bucket. Returns false if the bucket is empty.
+    /// Takes the cost of a datagram out of its token bucket. Returns false if the bucket is empty.
     fn is_within_rate(&mut self, now_ns: u64, from: SocketAddr, is_good: bool) -> bool {
         let rate = self.config.source_rate;
         if let Some(lease) = self.leases.get_mut(&from).filter(|_| is_good) {
@@ -268,8 +268,8 @@ impl LeaseServer {
         ControlDatagram::Joined { nonce, cookie, lease_ms, group, place }
     }
 
-    /// Returns how many leases of this kind there are, and how many of them precede this one. Leases are ordered by their receivers'
-    /// identities. This order is the same at every server, and it mixes receivers of near addresses.
+    /// Returns the number of leases of this kind, and the position of this lease among them. Leases are ordered by their receivers'
+    /// identities. The order is the same at every server. Neighbours in the network are usually not neighbours in this order.
     fn place(&self, from: SocketAddr, lease: &Lease) -> (u16, u16) {
         let count = |number: usize| u16::try_from(number).unwrap_or(u16::MAX);
         let alike = || self.leases.iter().filter(|(_, other)| other.live == lease.live);
@@ -283,8 +283,8 @@ impl LeaseServer {
 
     /// Removes the old lease of a receiver that returns from another port or address. Returns whether it did.
     ///
-    /// If only the port differs, the old lease is removed at once. If the address differs, it is removed only if it was not renewed in
-    /// time, so that nobody can take another receiver's lease.
+    /// If only the port differs, the old lease is removed at once. If the address differs, it is removed only if it is overdue. Otherwise
+    /// an attacker could take another receiver's lease.
     fn replace_own(&mut self, now_ns: u64, from: SocketAddr, lease: &Lease) -> bool {
         let is_own = |(address, other): &(&SocketAddr, &Lease)| {
             let is_same =
@@ -298,8 +298,8 @@ impl LeaseServer {
         is_replaced.is_some()
     }
 
-    /// Whether another lease may be granted. If the limits are reached, this ends the lease that is overdue for the longest time, if there
-    /// is one.
+    /// Whether another lease may be granted. If a limit is reached, first ends the lease that is overdue for the longest time. If none is
+    /// overdue, returns false.
     fn make_room(&mut self, now_ns: u64, from: SocketAddr, lease: &Lease) -> bool {
         let LeaseConfig { max_leases, max_proved, leases_per_source, .. } = self.config;
         let of_source = |address: &SocketAddr, _: &Lease| address.ip() == from.ip();
@@ -358,7 +358,7 @@ impl LeaseServer {
         is_fresh && off == 0
     }
 
-    /// Removes leases that expired. Call this at [`LeaseServer::next_deadline`]; early calls are free.
+    /// Removes leases that have expired. Call this at [`LeaseServer::next_deadline`]. Earlier calls do nothing and cost little.
     pub(crate) fn expire(&mut self, now_ns: u64) {
         if now_ns < self.ends_ns {
             return;
@@ -370,7 +370,7 @@ impl LeaseServer {
         self.longest_ns = self.leases.values().map(|lease| lease.rtt_ns).max().unwrap_or(0);
     }
 
-    /// Returns when the next lease may expire, or `None` if there is no lease.
+    /// Returns the time at which the next lease may expire, or `None` if there is no lease.
     #[cfg(test)]
     pub(crate) fn next_deadline(&self) -> Option<u64> {
         (!self.leases.is_empty()).then_some(self.ends_ns)
@@ -382,7 +382,7 @@ impl LeaseServer {
         self.leases.iter().filter(move |(_, lease)| is_live(lease)).map(|(address, _)| *address)
     }
 
-    /// Whether a client at this address has a lease, and so has proved its address.
+    /// Whether a client at this address has a lease. If it has, its address is proved.
     pub(crate) fn is_proved(&self, now_ns: u64, address: SocketAddr) -> bool {
         self.leases.get(&address).is_some_and(|lease| lease.ends_ns > now_ns)
     }

@@ -13,7 +13,7 @@ pub const ENTRY_BYTES: usize = 18;
 /// The size of the longest body, in bytes.
 pub const MAX_ASK_BYTES: usize = MAX_ENTRIES * ENTRY_BYTES;
 
-/// One entry of a request. It asks for messages, or for a part of one message.
+/// One entry of a request for messages, or for a part of one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     /// The first sequence asked for, at least 1.
@@ -41,7 +41,7 @@ impl Entry {
 pub struct Ask<'a>(&'a [u8]);
 
 impl<'a> Ask<'a> {
-    /// Checks a body. Returns `None` if it asks for nothing, for too much, or for something that cannot exist.
+    /// Checks the body of a request. Returns `None` if the body asks for nothing, for too much, or for something that cannot exist.
     pub fn parse(body: &'a [u8]) -> Option<Ask<'a>> {
         let entries = body.len() / ENTRY_BYTES;
         let is_sound = body.len().is_multiple_of(ENTRY_BYTES) && (1..=MAX_ENTRIES).contains(&entries);

@@ -16,7 +16,7 @@ const SEALED: u8 = 1;
 const REPAIR: u8 = 2;
 const FROM_RECEIVER: u8 = 8;
 const KNOWN_FLAGS: u8 = SEALED | REPAIR | FROM_RECEIVER;
-/// The first number of the kinds that stand for control datagrams. The number of the control datagram is added to it.
+/// The first of the numbers for kinds that stand for control datagrams. The number of a control datagram is added to this number.
 const CONTROL: u8 = 32;
 
 /// The kind of a native packet's body.
@@ -62,7 +62,7 @@ impl Kind {
 pub struct Container {
     /// The session.
     pub session: Session,
-    /// The sequence of the first message, or the next expected one; at least 1.
+    /// The sequence of the first message, or of the next expected message if there is none; at least 1.
     pub sequence: u64,
     /// The kind of the body.
     pub kind: Kind,
@@ -70,7 +70,7 @@ pub struct Container {
     pub is_sealed: bool,
     /// Whether the packet answers a request.
     pub is_repair: bool,
-    /// Whether a receiver sent the packet. Otherwise the sender of the feed or a server sent it.
+    /// Whether a receiver sent the packet. If not, the sender of the feed or a server sent it.
     pub is_from_receiver: bool,
     /// The number of the key that sealed the packet; 0 if it is not sealed.
     pub key: u8,
@@ -128,8 +128,8 @@ impl Container {
         }
     }
 
-    /// Writes the fields before a body of `body_bytes`, which is in the buffer already. Returns the size of the packet. Returns `None` if
-    /// the buffer is too short, or if the body is too long for a packet.
+    /// Writes the fields before a body that is in the buffer already and has `body_bytes` bytes. Returns the size of the packet. Returns
+    /// `None` if the buffer is too short, or if the body is too long for a packet.
     pub fn write(&self, buffer: &mut [u8], body_bytes: usize) -> Option<usize> {
         let size = HEAD_BYTES + body_bytes;
         let length = u16::try_from(size - HEADER_BYTES - LENGTH_BYTES).ok()?;
@@ -180,7 +180,7 @@ pub struct Numbers {
 pub const OTHER: u64 = 1 << 63;
 
 impl Numbers {
-    /// Makes the numbers of a sender. `sender` must be random, so that no two senders are equal.
+    /// Makes the packet numbers of a sender. `sender` must be random, so that no two senders have the same number.
     pub fn new(sender: u64, is_receiver: bool) -> Numbers {
         Numbers { sender, live: 0, other: OTHER, is_receiver }
     }
@@ -209,7 +209,7 @@ impl Numbers {
         }
     }
 
-    /// Returns how many packets the longer one of the sender's two series of numbers has.
+    /// A sender has two series of packet numbers. Returns the number of packets of the longer series.
     pub(crate) fn sent(&self) -> u64 {
         self.live.max(self.other & !OTHER)
     }

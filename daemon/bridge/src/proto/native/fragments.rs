@@ -20,15 +20,17 @@ pub const FRAGMENT_HEAD_BYTES: usize = 20;
 pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
 /// The most fragments of one answer, and so of one request.
 pub const MAX_PARTS: usize = 64;
-/// The most messages that are being assembled, or are complete and early. After a hole, all later messages wait here until it is filled.
+/// The limit for the number of messages that are being assembled, or that are complete and wait for earlier messages. While a message is
+/// missing, all later messages wait here.
 const MAX_OPEN: usize = 4_096;
-/// The size of the smallest buffer, as a power of two. The buffers of each class are twice as large as those of the class before.
+/// The size of the smallest buffer, as a power of two. Buffers come in classes, and each class has buffers twice as large as the previous
+/// class.
 const LEAST_CLASS: u32 = 12;
 /// The number of classes of buffers.
 const CLASSES: usize = (MAX_MESSAGE_BYTES.ilog2() - LEAST_CLASS + 1) as usize;
-/// A new buffer has room for this many separate pieces. Most messages have no more.
+/// The number of separate pieces for which a new buffer has room. Few messages have more pieces.
 const USUAL_PIECES: usize = 16;
-/// The most separate pieces of one message. A fragment that would make another piece is refused.
+/// The limit for the number of separate pieces of one message. A fragment that would make another piece is refused.
 const MAX_PIECES: usize = 1_024;
 
 /// A fragment: a part of one message.
@@ -92,17 +94,17 @@ pub enum FragmentOutcome {
     Whole,
 }
 
-/// One message that is being assembled, or is complete and early.
+/// One message that is being assembled, or that is complete and waits for earlier messages.
 #[derive(Debug)]
 pub struct Assembly {
     sequence: u64,
     meta: Meta,
     bytes: Vec<u8>,
-    /// The pieces that were received, as begin and end. They are sorted, and never adjacent.
+    /// The pieces that were received, each with its begin and its end. They are sorted, and never touch.
     pieces: Vec<(u32, u32)>,
     /// The size of the largest fragment so far, in bytes.
     part_bytes: u32,
-    /// The offset at which the answer to the last request begins. `asked_bytes` is the number of its bytes that have not arrived.
+    /// The offset at which the answer to the last request begins. Of this answer, `asked_bytes` bytes have not arrived yet.
     asked_from: u32,
     asked_bytes: u32,
 }
@@ -121,7 +123,7 @@ impl Assembly {
         Messages::checked_before(self.sequence, self.sequence + 1, &self.bytes, Form::Whole(self.meta))
     }
 
-    /// Returns the message without its bytes. The store keeps this in place of the message.
+    /// Returns the record of the message without its bytes. The store holds this record in place of the message.
     pub(crate) fn apart(&self) -> Messages<'static> {
         Messages::checked_before(self.sequence, self.sequence + 1, &[], Form::Apart)
     }
@@ -160,7 +162,7 @@ fn class_of(total: usize) -> (usize, usize) {
     ((size.ilog2() - LEAST_CLASS) as usize, size)
 }
 
-/// The messages that are being assembled, or are complete and early.
+/// The messages that are being assembled, and complete messages that wait for earlier ones.
 #[derive(Debug)]
 pub struct Assembler {
     limit_bytes: usize,
@@ -185,12 +187,12 @@ impl Assembler {
         }
     }
 
-    /// Returns the number of bytes of all messages that are being assembled, or are complete and early.
+    /// Returns the number of bytes of all messages that are being assembled, or that wait for earlier messages.
     pub(crate) fn held_bytes(&self) -> usize {
         self.held_bytes
     }
 
-    /// Returns the number of messages that are being assembled, or are complete and early.
+    /// Returns the number of messages that are being assembled, or that wait for earlier messages.
     #[cfg(test)]
     pub(crate) fn messages(&self) -> usize {
         self.open.len()
@@ -329,8 +331,8 @@ impl Assembler {
         }
     }
 
-    /// Writes the request for the missing parts of the message `sequence` to `out`. Returns its number of entries, or 0 if no part of the
-    /// message has arrived.
+    /// Writes the request for the missing parts of the message `sequence` to `out`. Returns the number of entries in the request, or 0 if
+    /// no part of the message has arrived.
     pub(crate) fn ask(&mut self, sequence: u64, out: &mut [Entry; MAX_ENTRIES]) -> usize {
         let Some(at) = self.position(sequence) else { return 0 };
         let assembly = &mut self.open[at];

@@ -1,4 +1,4 @@
-//! The keys of a group. The holder of a key may send, and may read what was sealed with it.
+//! The keys of a group. The holder of a key can send, and can read everything that was sealed with the key.
 //!
 //! A keys file has one key per line: `ID HEX [from TIME]`.
 //!
@@ -75,7 +75,7 @@ impl Keyring {
         Ok(Keyring(keys))
     }
 
-    /// Returns the key that seals at this time. If no key's time has been reached, this is the key with the earliest time.
+    /// Returns the key that seals at this time. If no key's time has come yet, returns the key with the earliest time.
     pub fn sealing(&self, wall_ns: u64) -> Option<&GroupKey> {
         let due = self.0.iter().rev().find(|key| key.from_ns <= wall_ns);
         due.or_else(|| self.0.iter().min_by_key(|key| key.from_ns))

@@ -1,4 +1,4 @@
-//! The state that a native sender announces. A pulse replaces the heartbeats and ends of plain lines.
+//! The state that a native sender announces (a pulse). Native lines have pulses in place of the heartbeats and ends of plain lines.
 
 use super::{Reader, Writer};
 
@@ -43,7 +43,7 @@ pub struct Pulse {
 }
 
 impl Pulse {
-    /// Parses a body. Returns `None` if the body is not a pulse, or is longer than one.
+    /// Parses the body of a pulse. Returns `None` if the body is not valid, or is too long.
     pub(crate) fn parse(body: &[u8]) -> Option<Pulse> {
         let mut body = Reader(body);
         let mut pulse = Pulse {

@@ -1,10 +1,10 @@
-//! Decides which claims of packets a receiver believes, and when it no longer believes them.
+//! Decides which announcements in packets a receiver believes, and when it no longer believes them.
 //!
 //! One packet alone never makes a receiver give up a message, because anybody can send one packet. The rules are:
 //!
-//! - Data shows that the messages before it exist, once a second packet has gone as far or further.
-//! - A heartbeat is a claim until such a second packet. A heartbeat is also believed if its line has sent nothing but this claim for
-//!   [`REPEATED_NS`].
+//! - Data shows that the messages before it exist, once a second packet has the same sequence or a higher one.
+//! - A heartbeat is only a claim until such a second packet arrives. A heartbeat is also believed if its line has sent nothing but this
+//!   claim for [`REPEATED_NS`].
 //! - A claim is withdrawn if its line continues with a lower sequence, or if servers say that none of the claimed messages is published.
 //!
 //! These rules do not stop a sender that forges many packets, or the data of messages.
@@ -13,23 +13,23 @@ use super::super::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use super::{Delivery, Origin, Receiver};
 use shmcast::hosting::fault;
 
-/// The number of packets that must agree before a receiver believes a jump.
+/// The number of packets that must agree with each other before a receiver believes a large jump of the sequences.
 const JUMP_WITNESSES: u32 = 3;
 /// The least time over which these packets must arrive, in nanoseconds.
 const JUMP_NS: u64 = MILLISECOND_NS;
-/// The number of packets of a line that contradict a claim. They must be in order, and below the claim.
+/// The number of packets of a line that it takes to contradict a claim. Their sequences must be in order, and below the claim.
 const CONTRADICTIONS: u32 = 4;
-/// A claim is believed after a line has repeated it for this time and sent nothing else, in nanoseconds.
+/// If a line has repeated a claim for this time and sent nothing else, the claim is believed. The unit is nanoseconds.
 const REPEATED_NS: u64 = SECOND_NS;
-/// An end is believed if it arrives again from another line or server, or again after this time, in nanoseconds. Copies of one packet
-/// arrive together.
+/// An end is believed if it arrives twice: from two lines or servers, or again after this time, in nanoseconds. Copies of one packet arrive
+/// together.
 const END_AGAIN_NS: u64 = 100 * MICROSECOND_NS;
-/// The number of equal ends that are believed even if they arrive together. One packet does not have so many copies.
+/// The number of equal ends after which an end is believed even if they arrive together. A single packet never arrives in so many copies.
 const ENDS: u32 = 3;
-/// A jump is also plausible if it is at most the number of messages that the feed delivered in this time, in nanoseconds.
+/// A jump of the sequences is plausible if it is at most the number of messages that the feed delivered in this time, in nanoseconds.
 const BELIEVED_NS: u64 = SECOND_NS / 4;
 
-/// Packets that are so far ahead that the receiver does not believe one of them alone.
+/// Packets so far ahead of the others that the receiver believes them only if several agree.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Jump {
     first: u64,
@@ -38,7 +38,7 @@ pub(super) struct Jump {
     since_ns: u64,
 }
 
-/// A line's claim of a horizon beyond the messages that have been shown to exist.
+/// A line's announcement of a sequence beyond the messages that have been shown to exist.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Claim {
     at: u64,
@@ -151,7 +151,7 @@ impl Receiver {
         self.counters.totals.claims_contradicted += 1;
     }
 
-    /// Handles a server's answer to the request that started at `first`: no message from `first` on is published yet, and the server's next
+    /// Handles a server's answer that no message from `first` on is published yet. The request started at `first`, and the server's next
     /// sequence is `next`. The answer is ignored if there is no such request.
     pub(crate) fn handle_held(
         &mut self,

@@ -18,23 +18,23 @@ pub struct ReceiverConfig {
     pub max_early_packets: usize,
     /// The most bytes of early packets in the store.
     pub max_early_bytes: usize,
-    /// The limit for packets that are ahead, in messages. A packet beyond the limit is believed only if other packets confirm it. If the feed
-    /// delivered more messages than this in the last 250 ms, the number of these messages is the limit.
+    /// The limit for packets that are ahead, in messages. If a packet is further ahead, the receiver believes it only after other packets
+    /// have confirmed it. If the feed delivered more messages than this in the last 250 ms, that number is the limit.
     pub max_jump: u64,
-    /// If this is true, the receiver believes each packet without a second packet that confirms it. Set it only for packets of a capture
+    /// Whether the receiver believes each packet without a second packet that confirms it. Set this to true only for packets of a capture
     /// file, because nobody can forge packets into a file while it is read.
     pub trusts: bool,
     /// The configuration of the repair of holes.
     pub gaps: GapConfig,
     /// Whether the lines are native.
     pub is_native: bool,
-    /// The most bytes of messages larger than a packet that are stored before they are delivered.
+    /// The limit for the bytes of messages larger than a packet that are stored before they are delivered.
     pub reassembly_bytes: usize,
     /// The seed of the random delays of requests. It should be random.
     pub seed: u64,
 }
 
-/// The default for the bytes of early messages that are stored in fragments.
+/// The default limit for the bytes of early messages that arrive in fragments.
 pub const REASSEMBLY_BYTES: usize = 32 << 20;
 
 impl ReceiverConfig {
@@ -56,7 +56,7 @@ impl ReceiverConfig {
     }
 }
 
-/// The line or server that sent a datagram. The indices are those of the configuration.
+/// The line or server that sent a datagram. The index is that of the line or server in the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// A line of the feed.
@@ -76,7 +76,7 @@ pub enum Delivery<'a> {
         session: Session,
         /// The first sequence that will be delivered, or reported as a gap.
         next: u64,
-        /// The session that was followed before, and its sequence after the last delivered message.
+        /// The session that was followed before. Also the sequence after the last message that was delivered from it.
         previous: Option<(Session, u64)>,
     },
     /// One message.

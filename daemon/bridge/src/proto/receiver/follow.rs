@@ -8,8 +8,8 @@
 //! | silent, or ended | any that fits, but on native lines no other channel's | after three packets |
 //!
 //! On native lines every session belongs to a channel of shmcast, except for a mirror of a feed of another make. So a session with another
-//! tag belongs to another channel. The receiver does not follow such a session even if the followed session is silent, because it must not
-//! mix the messages of two channels.
+//! tag belongs to another channel. The receiver must not mix the messages of two channels. For this reason it does not follow such a
+//! session, even if the followed session is silent.
 //!
 //! On plain lines, a session with another tag may be the same feed: senders of other makes may choose a new name for each day's session.
 //!
@@ -22,18 +22,19 @@ use super::super::{MAX_LINES, MILLISECOND_NS, SECOND_NS};
 use super::{Delivery, Origin, Receiver};
 use shmcast::hosting::fault;
 
-/// The default silence of a followed feed after which [`Follow::First`] follows another feed. A lower epoch of the channel is followed
-/// after the same silence. Feeds send a heartbeat each second.
+/// The default silence of a followed feed after which [`Follow::First`] follows another feed. After the same silence, a lower epoch of the
+/// channel is followed. Feeds send a heartbeat each second.
 pub const DEFAULT_SILENCE_NS: u64 = 3 * SECOND_NS;
 
 /// The number of packets that another session must send before it is followed.
 const WITNESSES: u32 = 3;
-/// While the followed session is alive, the packets of a new session must arrive over at least this time before the receiver follows it, in
-/// nanoseconds.
+/// While the followed session is alive, a receiver follows a new session only if the new session's packets have arrived over at least this
+/// time. The unit is nanoseconds.
 const WITNESSED_NS: u64 = 10 * MILLISECOND_NS;
-/// While the followed session is alive, these packets must arrive within this time, in nanoseconds.
+/// While the followed session is alive, the packets of a new session must arrive within this time. The unit is nanoseconds.
 const WITNESSES_WITHIN_NS: u64 = SECOND_NS;
-/// A rival that is silent for this time is removed, in nanoseconds. Feeds send a heartbeat each second, and two of them may be lost.
+/// If a rival (a session that the receiver may follow later) is silent for this time, it is removed. The unit is nanoseconds. Feeds send a
+/// heartbeat each second, and two of them may be lost.
 const FORGOTTEN_NS: u64 = 7 * SECOND_NS / 2;
 /// The most rivals at a time.
 const MAX_RIVALS: usize = 4;
@@ -60,7 +61,7 @@ pub enum Follow {
 pub enum Join {
     /// At the first sequence that is heard.
     FirstSeen,
-    /// At this sequence of the first session; earlier messages are requested. 1 is the beginning.
+    /// Begin at this sequence of the first session. Earlier messages are requested. 1 is the beginning of the session.
     From(u64),
     /// The receiver starts where an earlier one stopped.
     Resume {
@@ -75,7 +76,7 @@ pub enum Join {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Follow,
-    /// The session is followed after three packets, if they arrive over at least this many nanoseconds.
+    /// If three packets of the session arrive over at least this many nanoseconds, the session is followed.
     Watch(u64),
     Stale,
     Foreign,

@@ -59,8 +59,8 @@ pub struct Receiver {
     horizon: u64,
     /// For each line, the highest sequence that it has reached.
     lines: [u64; MAX_LINES],
-    /// The sequence after the last message that a line delivered, or that several packets far ahead claimed. The messages before it surely
-    /// exist once a second packet has gone as far.
+    /// The sequence after the last message that a line delivered, or that several packets far ahead announced. Once a second packet has the
+    /// same sequence or a higher one, all messages before it surely exist.
     ahead: u64,
     claim: Option<Claim>,
     end: Option<End>,
@@ -68,9 +68,9 @@ pub struct Receiver {
     jump: Option<Jump>,
     pace: Pace,
     rivals: Rivals,
-    /// The last session on a line that belongs to another feed, and when its last packet arrived.
+    /// The last session on a line that belongs to another feed, and the time of its last packet.
     stranger: Option<(Session, u64)>,
-    /// When the last packet of the session arrived on a line; `None` before the first packet of all.
+    /// The time at which the last packet of the session arrived on a line; `None` if no packet has ever arrived.
     heard_ns: Option<u64>,
     store: Store,
     assembler: Assembler,
@@ -120,7 +120,7 @@ impl Receiver {
     }
 
     /// Takes one datagram, and delivers the messages that become available. Most datagrams have the next messages in order. These are
-    /// checked and delivered without a copy, and change neither holes nor the store.
+    /// checked and delivered without a copy. They change neither the holes nor the store.
     pub fn handle_datagram(
         &mut self,
         now_ns: u64,
@@ -215,7 +215,7 @@ impl Receiver {
         }
     }
 
-    /// Does what is due at `now_ns`. Call this at `Receiver::next_deadline`; early calls are free.
+    /// Does what is due at `now_ns`. Call this at `Receiver::next_deadline`. Earlier calls do nothing and cost little.
     pub fn handle_timeout(&mut self, now_ns: u64, sink: &mut impl FnMut(Delivery<'_>)) {
         self.gaps.handle_timeout(now_ns, &mut self.counters);
         self.advance(sink);
@@ -251,7 +251,7 @@ impl Receiver {
         self.gaps.poll_request(now_ns, room, &mut self.counters)
     }
 
-    /// Returns when to call [`Receiver::handle_timeout`]. Returns `None` while time changes nothing.
+    /// Returns the time at which [`Receiver::handle_timeout`] must be called. Returns `None` if time alone changes nothing.
     pub(crate) fn next_deadline(&self) -> Option<u64> {
         self.gaps.next_deadline()
     }
@@ -420,7 +420,7 @@ impl Receiver {
         self.advance(sink);
     }
 
-    /// Returns how long no packet of the session has arrived on a line. Counts from the start if none has ever arrived.
+    /// Returns the time since the last packet of the session arrived on a line. If none has ever arrived, returns the time since the start.
     pub(crate) fn silence_ns(&self, now_ns: u64) -> u64 {
         now_ns.saturating_sub(self.heard_ns.unwrap_or(0))
     }
@@ -451,7 +451,7 @@ impl Receiver {
         self.horizon
     }
 
-    /// Returns the last pulse of the session; `None` on a plain line.
+    /// Returns the last pulse of the session (a packet with the sender's state); `None` on a plain line.
     pub(crate) fn pulse(&self) -> Option<&Pulse> {
         self.pulse.as_ref()
     }

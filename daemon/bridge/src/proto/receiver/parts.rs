@@ -1,5 +1,5 @@
-//! Handles messages that arrive in fragments. Until all fragments of a message have arrived, its sequence is missing like that of any other
-//! message. It is in a hole if a later message has arrived, and otherwise beyond the horizon.
+//! Handles messages that arrive in fragments. Until all fragments of a message have arrived, the message counts as missing. It is then in a
+//! hole if a later message has arrived. Otherwise it comes after all sequences that are known to exist.
 
 use super::super::native::fragments::{Fragment, FragmentOutcome};
 use super::super::wire::{Head, Malformed, Messages};
@@ -93,8 +93,8 @@ impl Receiver {
         self.assembler.recycle(whole);
     }
 
-    /// Notes a packet that was not opened, because a copy of it was accepted before, or because all its messages were delivered or given
-    /// up. `head` has the sequences of these messages.
+    /// Notes a packet that was not opened, because none of its messages is needed. There are two cases: a copy of the packet was accepted
+    /// before, or all its messages were delivered or given up. `head` has the sequences of these messages.
     pub(crate) fn note_copy(&mut self, now_ns: u64, origin: Origin, head: &Head) {
         let messages = u64::from(head.messages);
         self.counters.totals.copies += 1;
@@ -111,7 +111,7 @@ impl Receiver {
         self.counters.malformed.count(reason);
     }
 
-    /// Whether a packet has only messages that were delivered or given up. It need not be opened then.
+    /// Whether a packet has only messages that were delivered or given up. Such a packet need not be opened.
     pub(crate) fn is_old(&self, session: super::Session, head: &Head) -> bool {
         head.messages > 0 && self.session == Some(session) && head.end() <= self.next
     }

@@ -7,8 +7,8 @@ use super::{Delivery, Receiver};
 use shmcast::hosting::fault;
 
 impl Receiver {
-    /// Handles a server's answer to the request that started at `first`: the server holds no message from `first` up to `oldest`. The
-    /// answer is ignored if there is no such request.
+    /// Handles a server's answer that it holds no message from `first` up to `oldest`. The request started at `first`. The answer is
+    /// ignored if there is no such request.
     pub fn handle_gone(
         &mut self,
         now_ns: u64,
@@ -30,8 +30,8 @@ impl Receiver {
         }
     }
 
-    /// Handles a server's answer to the request that started at `first`: the server holds the messages but may not send them yet. The
-    /// answer is ignored if there is no such request.
+    /// Handles a server's answer that it holds the messages but may not send them yet. The request started at `first`. The answer is
+    /// ignored if there is no such request.
     pub(crate) fn handle_later(&mut self, now_ns: u64, server: usize, (session, first): (Session, u64)) {
         self.gaps.note_ours(server);
         if self.session == Some(session)
@@ -53,7 +53,8 @@ impl Receiver {
         self.gaps.note_rtt(server, rtt_ns);
     }
 
-    /// Notes that a server told all receivers that it will send nothing for a while. A pause that is too long is shortened.
+    /// Notes that a server will send nothing for a while. The server has told all receivers. If the announced pause is too long, a shorter
+    /// pause is noted.
     pub(crate) fn handle_pause(&mut self, now_ns: u64, server: usize, (session, wait_ns): (Session, u64)) {
         self.gaps.note_ours(server);
         if self.session == Some(session) {
@@ -62,7 +63,7 @@ impl Receiver {
         }
     }
 
-    /// Notes the number of our lease among those of a server, from 0, and how many leases it has.
+    /// Notes the position of our lease in a server's order of leases, from 0, and the number of its leases.
     pub(crate) fn note_place(&mut self, server: usize, place: u16, group: u16) {
         self.gaps.note_place(server, place, group);
     }

@@ -22,7 +22,8 @@ pub enum Place {
     Shelf,
     /// In the journal. The request can wait until the journal has been read.
     Disk,
-    /// In the journal, but this request cannot wait for it: the queue is full, or the request is in it already.
+    /// In the journal, but this request cannot wait until the journal has been read: the queue is full, or the request is in the queue
+    /// already.
     Busy,
 }
 

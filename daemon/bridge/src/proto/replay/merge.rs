@@ -20,9 +20,10 @@ use shmcast::hosting::fault;
 
 /// The number of ranges that are remembered, a power of two.
 const RANGES: usize = 8_192;
-/// The time within which a second request causes a repair for all while no round trip is known, in nanoseconds.
+/// If a second request for the same messages arrives within this time, the server sends the repair to all receivers. The unit is
+/// nanoseconds. This value applies while no round trip is known.
 const MERGE_UNKNOWN_NS: u64 = MILLISECOND_NS;
-/// The lower bound of this time once a round trip is known, in nanoseconds.
+/// The least time within which a second request causes a repair for all receivers, once a round trip is known, in nanoseconds.
 const MERGE_MIN_NS: u64 = 300 * MICROSECOND_NS;
 const MERGE_MAX_NS: u64 = 5 * MILLISECOND_NS;
 /// The tolerance for late requests, in nanoseconds. A receiver may send a request before a repair for all reaches the receiver. This
@@ -30,26 +31,28 @@ const MERGE_MAX_NS: u64 = 5 * MILLISECOND_NS;
 const LINGER_MORE_NS: u64 = 100 * MICROSECOND_NS;
 /// After this many first requests, their counts are halved.
 const REMEMBERED: u32 = 16;
-/// The first answer is sent to all if at least one in this many first requests was followed by another receiver's.
+/// If at least one in this many past first requests was followed by another receiver's request, the first answer to a request goes to all
+/// receivers.
 const SHARED: u32 = 4;
-/// One in this many first answers is sent only to its asker in any case, so that the server notices when losses are no longer shared.
+/// In any case, one in this many first answers is sent only to its asker. So the server notices when receivers no longer lose the same
+/// messages.
 const PROBE: u32 = 32;
-/// The rate counts as scarce for this time after receivers were told to wait, in nanoseconds.
+/// After receivers were told to wait, the rate counts as scarce for this time. The unit is nanoseconds.
 const SCARCE_NS: u64 = 20 * MILLISECOND_NS;
 /// The longest wait that receivers are told, in nanoseconds.
 const PAUSE_MAX_NS: u64 = 20 * MILLISECOND_NS;
-/// An extra wait, in nanoseconds, so that the server can send more than one packet after it. It doubles each time that the rate is used up
-/// again soon.
+/// An extra wait, in nanoseconds, so that the server can send more than one packet after the wait. It doubles each time that the rate is
+/// soon used up again.
 const PAUSE_MORE_NS: u64 = 2 * MILLISECOND_NS;
 
 /// The times that decide about repairs for all receivers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MergeConfig {
-    /// The time within which a second request causes a repair for all, in nanoseconds. `None` means twice the longest round trip, within
-    /// 0.3 to 5 ms.
+    /// If a second request for the same messages arrives within this time, the server sends the repair to all receivers. The unit is
+    /// nanoseconds. `None` means twice the longest round trip, within 0.3 to 5 ms.
     pub merge_ns: Option<u64>,
-    /// The time after a repair for all in which further requests for the same messages are ignored, in nanoseconds. `None` means the
-    /// longest round trip plus 100 us.
+    /// For this time after a repair for all receivers, further requests for the same messages are ignored. The unit is nanoseconds. `None`
+    /// means the longest round trip plus 100 us.
     pub linger_ns: Option<u64>,
 }
 
@@ -66,7 +69,7 @@ pub(super) enum Answer {
 pub(super) enum Wait {
     /// All receivers are told to wait for this many nanoseconds.
     All(u64),
-    /// Only the asker is told, because it has not received the datagram to all.
+    /// Only the asker is told to wait, because it did not get the datagram that went to all receivers.
     One,
     /// Nobody is told: the datagram to all is still on its way.
     Ignored,
@@ -89,7 +92,8 @@ pub(super) struct Merge {
     longest_ns: u64,
     ranges: Box<[Option<Range>]>,
     last_asker: Option<SocketAddr>,
-    /// The number of first requests that were answered alone, and how many of them were followed by another receiver's.
+    /// The number of first requests that were answered to their asker only, and how many of these were followed by a request of another
+    /// receiver.
     alone: u32,
     followed: u32,
     first_answers: u32,
@@ -134,7 +138,7 @@ impl Merge {
         self.config.linger_ns.unwrap_or(self.longest_ns + LINGER_MORE_NS)
     }
 
-    /// Decides who gets the answer to a request of `asker` for the messages from `first` on.
+    /// Decides who gets the answer if `asker` has requested the messages from `first` on.
     pub(super) fn answer(&mut self, now_ns: u64, asker: SocketAddr, (first, offset): (u64, u32)) -> Answer {
         if fault!("repairs_are_not_merged") {
             return Answer::One;
@@ -191,7 +195,7 @@ impl Merge {
         Answer::One
     }
 
-    /// Decides who is told to wait, if nothing can be sent for `opens_in_ns`.
+    /// Decides who is told to wait, if nothing can be sent for the next `opens_in_ns`.
     pub(super) fn pause(&mut self, now_ns: u64, opens_in_ns: u64) -> Wait {
         if now_ns >= self.pause_ends_ns {
             let is_again = self.is_scarce(now_ns);

@@ -4,16 +4,16 @@
 //! **Replies.** A reply starts exactly at the requested sequence, and never reaches past the requested range. It is one datagram of at most
 //! the configured payload. If the feed has an address for repairs to all receivers, `merge` decides which replies are sent there.
 //!
-//! **Sources.** A source that is not allowed gets no reply. A source with a lease has proved its address (see `lease`). A source without a
-//! lease gets at most three times as many bytes as it sent, unless the operator trusts the network.
+//! **Sources.** A source that is not allowed gets no reply. A source with a lease has proved its address (see `lease`). Any other source
+//! gets at most three times as many bytes as it sent, unless the operator trusts the network.
 //!
 //! **Rates.** Each source has a token bucket. The whole server also has one, so that live packets keep their priority. The rates of the
-//! buckets may grow with the feed, so that a receiver that lags can catch up. When a bucket is empty, the server tells a source with a
-//! proved address to wait, because the source would take silence for loss.
+//! buckets may grow with the feed, so that a receiver that lags can catch up. If a bucket is empty, the server tells a source with a proved
+//! address to wait. Without this answer, the source would think that its request was lost.
 //!
 //! **Journal.** If the channel has a journal, the server also sends messages that the ring no longer has (`past`). It answers a request for
-//! these messages after the disk has been read. It sends these answers evenly, and never more than two milliseconds of the rate at once. The
-//! rest of the bucket is for messages in the ring.
+//! such messages after the disk has been read. These answers take at most two milliseconds of the rate at once. The rest of the rate is for
+//! messages in the ring.
 
 mod held;
 mod merge;
@@ -41,16 +41,16 @@ pub use native::{Emit, Exchange, Piece, Read};
 pub use past::{MAX_WAITING, Past, PastCounters};
 pub use shelf::{Block, Fetched};
 
-/// The most bytes that a source without proof gets, as a multiple of the bytes that it sent.
+/// A source without a proved address gets at most as many bytes as it sent, multiplied by this number.
 pub const UNPROVED_FACTOR: usize = 3;
 /// The default rate of replies to one source, in bytes a second.
 pub const SOURCE_RATE_BYTES: u64 = 25_000_000;
-/// The burst of messages from the journal is what the rate allows in a second, divided by this: 2 ms.
+/// The burst of messages from the journal is the rate of a second divided by this number. The quotient is 2 ms of the rate.
 pub const GLOBAL_RATE_BYTES: u64 = 100_000_000;
-/// The burst of messages from the journal is the rate of a second divided by this: 2 ms.
+/// The burst of messages from the journal is the rate of a second divided by this number. The quotient is 2 ms of the rate.
 const PAST_BURST_SHARE: u64 = 500;
-/// A rate that grows with the feed is at least this multiple of the feed's own rate. So a receiver that lags catches up by one second of
-/// the feed in each second.
+/// A rate that grows with the feed is at least the feed's own rate times this number. So a receiver that lags gains one second of the feed
+/// in each second.
 pub const CATCH_UP_FACTOR: u64 = 2;
 
 /// The configuration of a retransmission server.
@@ -58,13 +58,13 @@ pub const CATCH_UP_FACTOR: u64 = 2;
 pub struct ReplayConfig {
     /// The largest datagram, in bytes.
     pub payload_bytes: usize,
-    /// The networks whose addresses may ask. The list is empty by default, and then no address may.
+    /// The networks whose addresses may send requests. The list is empty by default, and then no address may.
     pub allow: AllowList,
-    /// Whether allowed sources get full replies without proof of their address, as plain MoldUDP64 receivers need it. This is only for
+    /// Whether allowed sources get full replies without a proof of their address. Receivers of plain MoldUDP64 need this. It is only for
     /// networks in which nobody can forge a source.
     pub trust_allowed: bool,
-    /// Whether a receiver is told that the messages asked for are gone, must wait or are not published yet. This takes a control datagram,
-    /// which plain receivers ignore.
+    /// Whether the server tells a receiver that the messages asked for are gone, must wait or are not published yet. It does this with a
+    /// control datagram, which receivers of plain MoldUDP64 ignore.
     pub announce: bool,
     /// The rate of reply bytes for each source.
     pub source_rate: Rate,
@@ -112,7 +112,7 @@ pub enum Reply {
         bytes: usize,
         /// The number of messages in the datagram.
         count: u16,
-        /// Whether the datagram is sent to all receivers. Otherwise it is sent to the asker.
+        /// Whether the datagram is sent to all receivers. If not, it is sent to the asker.
         to_all: bool,
     },
     /// A datagram in the buffer that says that the messages are gone.
@@ -154,7 +154,7 @@ impl Reply {
         }
     }
 
-    /// Whether the datagram is sent to all receivers. Otherwise it is sent to the asker.
+    /// Whether the datagram is sent to all receivers. If not, it is sent to the asker.
     pub(crate) fn is_to_all(&self) -> bool {
         matches!(self, Reply::Messages { to_all: true, .. } | Reply::Pause { .. })
     }
@@ -216,7 +216,7 @@ impl Replay {
     /// Answers one datagram of `from`, if it asks for messages of `session`. Costs one read and one copy per message, and no allocation.
     ///
     /// - `proved` says whether the source has proved its address.
-    /// - `held` says which messages are held.
+    /// - `held` says which messages the server holds.
     /// - `read` copies the message with this sequence to the start of the slice, and returns its size. It returns `None` if the message is
     ///   no longer there, or does not fit the slice.
     /// - `out` gets the reply. Its length limits the reply, as the payload size does.

@@ -24,7 +24,7 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// Copies a message from `offset` on to `room`, as far as it fits.
+    /// Copies the bytes of a message, from `offset` on, to `room`, as far as they fit.
     pub(crate) fn copy(message: &[u8], offset: u32, room: &mut [u8], meta: Meta) -> Self {
         let rest = message.get(offset as usize..).unwrap_or(&[]);
         let size = rest.len().min(room.len());
@@ -41,7 +41,8 @@ impl Piece {
 /// - the size of the body, in bytes.
 pub type Emit<'a> = dyn FnMut(&mut [u8], (Kind, bool), (Session, u64, u16), usize) + 'a;
 
-/// Copies the message with a sequence to the slice, from an offset on, as far as it fits. Returns `None` if the message is no longer there.
+/// Copies the message with a sequence to the slice. Begins at an offset, and copies as much as fits. Returns `None` if the message is no
+/// longer there.
 pub type Read<'a> = dyn FnMut(u64, u32, &mut [u8]) -> Option<Piece> + 'a;
 
 /// Reads the messages of an answer, and sends its packets.
@@ -52,7 +53,7 @@ pub struct Exchange<'a> {
     pub read: &'a mut Read<'a>,
     /// Sends a packet.
     pub emit: &'a mut Emit<'a>,
-    /// Takes an entry whose messages must be read from the journal first. Then `Replay::answer_ask` answers it.
+    /// Takes an entry of a request whose messages must be read from the journal first. After that, `Replay::answer_ask` answers the entry.
     pub fetch: &'a mut dyn FnMut(Entry),
     /// Whether the answer that is being made is sent to all receivers. Set it to false at first.
     pub to_all: bool,
@@ -62,8 +63,8 @@ impl Replay {
     /// Answers a request for the entries of `asked`, which `from` sent in a datagram of `asked_bytes`. The rules are those of
     /// [`Replay::handle_request`], except that an answer with parts of a large message has up to 64 packets.
     ///
-    /// `out` is the buffer for packets, and limits their size. The function `held` returns which messages are held, from the first message
-    /// of an entry on.
+    /// `out` is the buffer for packets, and limits their size. The function `held` takes the first message of an entry, and returns which
+    /// messages the server holds from there on.
     pub(crate) fn handle_ask(
         &mut self,
         now_ns: u64,

@@ -1,8 +1,8 @@
 //! Answers requests for messages that the ring no longer has, from the channel's journal.
 //!
-//! A request waits in a short queue until the disk has read the request's messages. Then it is answered like any other. If the queue is
-//! full, or the recorder has not written the messages yet, the server tells the receiver to ask again later. If the journal does not have
-//! the messages, the server answers that they are gone.
+//! A request waits in a short queue until the disk has read the request's messages. Then the server answers it like any other request. If
+//! the queue is full, or the recorder has not written the messages yet, the server tells the receiver to ask again later. If the journal
+//! does not have the messages, the server answers that they are gone.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use crate::proto::{MILLISECOND_NS, SECOND_NS};
 pub const MAX_WAITING: usize = 64;
 /// The pause after a failed read of the journal, in nanoseconds.
 const PAUSE_NS: u64 = 100 * MILLISECOND_NS;
-/// The time for which a journal that cannot be read is assumed to still hold its messages, in nanoseconds.
+/// If a journal cannot be read, it is assumed for this time that it still holds its messages. The unit is nanoseconds.
 const PATIENCE_NS: u64 = 5 * SECOND_NS;
 
 counters! {
@@ -23,15 +23,15 @@ counters! {
     pub struct PastCounters {
         /// Requests that waited until the journal was read.
         waited: counter "repair_journal_waited_total",
-        /// Requests for which the queue of the disk was full; they were told to ask later.
+        /// Requests for which the queue of the disk was full. Their receivers were told to ask later.
         queue_full: counter "repair_journal_queue_full_total",
-        /// Requests for messages that the recorder had not written yet; they were told to ask later.
+        /// Requests for messages that the recorder had not written yet. Their receivers were told to ask later.
         not_yet: counter "repair_journal_not_yet_total",
         /// Blocks of messages read from the journal for retransmissions.
         blocks: counter "repair_journal_blocks_total",
-        /// Times that the journal could not be read for retransmissions.
+        /// How often the journal could not be read for retransmissions.
         errors: counter "repair_journal_errors_total",
-        /// Times that a journal of this stream should have been read, and there was none.
+        /// How often there was no journal of this stream when one was needed.
         unusable: counter "repair_journal_unusable_total",
     }
 }
@@ -58,7 +58,7 @@ pub struct Past<Q> {
     /// The first sequence that was sent in the session. The journal may have older messages, which belong to no session that a receiver
     /// knows.
     floor: u64,
-    /// Waiting requests from this sequence on get the answer to ask again later.
+    /// Requests that wait for this sequence or a later one get the answer to ask again later.
     turned_away: Option<u64>,
     /// Since when the journal cannot be read, in nanoseconds.
     failing_ns: Option<u64>,
@@ -80,7 +80,7 @@ impl<Q: PartialEq> Past<Q> {
         }
     }
 
-    /// Returns which messages are held from `first` on, which the ring no longer has. `ring` has the ring's oldest sequence, and the
+    /// Returns which messages from `first` on are held, if the ring no longer has them. `ring` has the ring's oldest sequence, and the
     /// sequence after its newest one.
     pub(crate) fn held(&mut self, now_ns: u64, first: u64, ring: (u64, u64), request: &Q) -> Held {
         let (oldest, next) = ring;
@@ -117,8 +117,8 @@ impl<Q: PartialEq> Past<Q> {
         self.failing_ns.is_some_and(is_long) && now_ns < self.retry_ns.saturating_add(SECOND_NS)
     }
 
-    /// Makes a request wait until its messages have been read. There is room for it if [`held`](Self::held) has just returned
-    /// [`Place::Disk`].
+    /// Puts a request into the queue until its messages have been read. If [`held`](Self::held) has just returned [`Place::Disk`], there is
+    /// room in the queue.
     pub(crate) fn wait(&mut self, first: u64, request: Q) {
         if self.waiting.len() < MAX_WAITING {
             self.counters.waited += 1;
@@ -160,8 +160,8 @@ impl<Q: PartialEq> Past<Q> {
         self.shelf.take(now_ns, fetched);
     }
 
-    /// Returns the next request that need not wait any longer. It can be answered, or is told to ask again later. Call this after every
-    /// [`take`](Self::take) until it returns `None`.
+    /// Returns the next request that need not wait any longer. Either it can be answered, or its receiver is told to ask again later. After
+    /// every [`take`](Self::take), call this until it returns `None`.
     pub(crate) fn poll_ready(&mut self, now_ns: u64) -> Option<Q> {
         let (turned_away, shelf) = (self.turned_away, &mut self.shelf);
         let mut is_ready = |first: u64| match shelf.find(now_ns, first) {
@@ -178,7 +178,8 @@ impl<Q: PartialEq> Past<Q> {
         self.waiting.remove(at).map(|(_, request)| request)
     }
 
-    /// Copies a message of the shelf to `room`, from `offset` on, as far as it fits.
+    /// Copies the bytes of a message on the shelf, from `offset` on, to `room`, as far as they fit. The shelf has the blocks that were read
+    /// from the journal.
     pub(crate) fn read(&self, sequence: u64, offset: u32, room: &mut [u8]) -> Option<super::Piece> {
         let (data, meta) = self.shelf.get(sequence)?;
         Some(super::Piece::copy(data, offset, room, meta))

@@ -22,19 +22,20 @@ const BLOCK_BYTES: usize = 256 << 10;
 const BLOCK_MESSAGES: usize = 8_192;
 /// The most blocks on the shelf.
 const MAX_BLOCKS: usize = 16;
-/// The most bytes on the shelf. The newest block is kept even if it is larger.
+/// The most bytes on the shelf, which has blocks that were read from the journal. The newest block stays there even if it is larger.
 const MAX_BYTES: usize = 64 << 20;
-/// For how long the shelf believes that the journal does not have some messages, in nanoseconds. A recorder may start again.
+/// The time for which it is remembered that the journal does not have some messages, in nanoseconds. After this time the journal is
+/// searched again, because a recorder may have started.
 const END_NS: u64 = super::super::SECOND_NS;
 
-/// Consecutive messages of a journal. The messages from `next()` up to `behind` are missing in the journal.
+/// A block of consecutive messages from a journal. The messages from `next()` up to `behind` are missing in the journal.
 #[derive(Debug, Default)]
 pub struct Block {
     first: u64,
     /// The end of each message in `bytes`, and its marks.
     records: Vec<(usize, Meta)>,
     bytes: Vec<u8>,
-    /// The sequence after the messages that are missing after this block.
+    /// The sequence after the messages that are missing at the end of this block.
     behind: u64,
 }
 
@@ -107,7 +108,7 @@ pub enum Fetched {
 pub(super) enum Found {
     /// The message is on the shelf.
     Here,
-    /// The journal has no message before this sequence; with `u64::MAX`, it has none after it either.
+    /// The journal has no message before this sequence. With `u64::MAX`, it has no later message either.
     Gone(u64),
     /// The message must be read from the journal.
     OnDisk,
@@ -121,7 +122,7 @@ pub(super) struct Shelf {
     bytes: usize,
     /// Whether a fetch is under way.
     is_fetching: bool,
-    /// The sequences that the journal does not have, and when the disk reported that.
+    /// The sequences that the journal does not have, and the time at which the disk thread reported this.
     absent: Option<(Range<u64>, u64)>,
 }
 
@@ -159,8 +160,8 @@ impl Shelf {
         (!std::mem::replace(&mut self.is_fetching, true)).then_some(sequence)
     }
 
-    /// Begins to fetch the next block, if a receiver that reads in order has reached the second half of the block with `sequence`. `most`
-    /// is a sequence that the ring has.
+    /// Begins to fetch the next block if a receiver that reads in order has reached the second half of the block with `sequence`. `most` is
+    /// a sequence that the ring has, so no later block is needed.
     pub(super) fn fetch_ahead(&mut self, sequence: u64, most: u64) -> Option<u64> {
         let block = self.blocks.iter().find(|block| block.has(sequence))?;
         let end = block.end();

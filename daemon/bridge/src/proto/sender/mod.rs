@@ -29,11 +29,11 @@ use super::wire::{self, HEADER_BYTES, LENGTH_BYTES, MAX_DATAGRAM_BYTES, Meta};
 use super::{DEFAULT_PAYLOAD_BYTES, MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use open::Open;
 
-/// The least number of end-of-session packets, however short `linger_ns` is. One packet may be lost, and receivers do not believe a single
-/// one.
+/// The least number of end-of-session packets that are sent, however short `linger_ns` is. One packet may be lost, and receivers do not
+/// believe a single one.
 pub const LEAST_ENDS: u64 = 3;
 
-/// The times of the first heartbeats after the last data, in nanoseconds. After these, there is one every [`HEARTBEAT_EVERY_NS`].
+/// The times of the first heartbeats, counted from the last data, in nanoseconds. After these, there is one every [`HEARTBEAT_EVERY_NS`].
 pub const HEARTBEAT_AFTER_NS: [u64; 6] = [
     250 * MICROSECOND_NS,
     MILLISECOND_NS,
@@ -86,7 +86,7 @@ pub enum PushError {
         /// The size of the largest message that fits, in bytes.
         max: usize,
     },
-    /// The message was sent before. A reader of a ring never goes back.
+    /// The message was sent before. A reader of a ring never goes back, so this cannot happen with a ring.
     #[error("sequence {sequence} comes after {next} was expected: the reader went back")]
     WentBack {
         /// The message's sequence.
@@ -104,14 +104,14 @@ pub struct Sender {
     /// The sequence after the last accepted message.
     next: u64,
     slab: Vec<u8>,
-    /// The sizes of the closed packets, which are in the first slots. The open packet is in the slot after them.
+    /// The sizes of the closed packets, which are in the first slots. The next slot has the open packet.
     closed: Vec<usize>,
     open: Open,
     /// Numbers and seals the packets of a native line; `None` on a plain line.
     native: Option<Sealer>,
-    /// The number of bytes of the next message that are in fragments already, in this batch or an earlier one.
+    /// The number of bytes of the next message that were already sent or packed as fragments.
     part: usize,
-    /// The time from which heartbeats are scheduled: that of the last data, of the start, or of the end of the session.
+    /// The start of the schedule of heartbeats: the time of the last data, of the start, or of the end of the session.
     quiet_since_ns: u64,
     beats: usize,
     beat_at_ns: u64,
@@ -194,8 +194,8 @@ impl Sender {
         self.push_with(sequence, data, Meta::default())
     }
 
-    /// Copies the next message into the batch. If sequences were skipped, the ring overwrote the messages of these sequences before they
-    /// were read. Then a new packet begins, and receivers request the skipped messages. A plain line leaves out the marks.
+    /// Copies the next message into the batch. If a sequence was skipped, the ring overwrote its message before the sender read it. In that
+    /// case a new packet begins, and receivers request the skipped messages. A plain line leaves out the marks.
     ///
     /// # Errors
     /// [`PushError`]. After an error the message was not accepted. If the batch is full, a part of a large message may be in it: push the
@@ -305,8 +305,8 @@ impl Sender {
         }
     }
 
-    /// Whether the session has ended, and its end was repeated for long enough. At least [`LEAST_ENDS`] ends must have been sent, because a
-    /// receiver does not believe an end that it receives only once.
+    /// Whether the session has ended, and its end was repeated for long enough. At least [`LEAST_ENDS`] end packets must have been sent,
+    /// because a receiver does not believe a single one.
     pub(crate) fn is_finished(&self, now_ns: u64) -> bool {
         let has_lingered = |ended_ns| now_ns.saturating_sub(ended_ns) >= self.config.linger_ns;
         self.counters.ends >= LEAST_ENDS && self.ended_ns.is_some_and(has_lingered)
@@ -320,8 +320,8 @@ impl Sender {
         })
     }
 
-    /// Writes the pulse of a native line to `out` and returns its size, if one is due. `state` is called only then. It returns the fields
-    /// of the pulse that this sender does not set itself.
+    /// If a pulse of a native line is due, writes it to `out` and returns its size. A pulse is a packet with the sender's state. `state` is
+    /// called only if one is due. It returns the fields that this sender does not set itself.
     pub fn poll_pulse(
         &mut self,
         now_ns: u64,
@@ -366,8 +366,8 @@ impl Sender {
         true
     }
 
-    /// Returns when [`Sender::poll_idle`] has something to send if no data arrives. Returns `None` once the session is over and its end was
-    /// repeated.
+    /// Returns the time at which [`Sender::poll_idle`] has something to send if no data arrives. Returns `None` once the session is over
+    /// and its end was repeated.
     pub(crate) fn next_deadline(&self, now_ns: u64) -> Option<u64> {
         (!self.is_finished(now_ns)).then_some(self.beat_at_ns)
     }
@@ -393,7 +393,7 @@ impl Sender {
     }
 }
 
-/// Returns the slot with this number, or `None` after the last one. `chunks_exact_mut` would need a division.
+/// Returns the slot with this number, or `None` after the last one. This does not use `chunks_exact_mut`, which would need a division.
 #[inline]
 fn slot_of(slab: &mut [u8], size: usize, at: usize) -> Option<&mut [u8]> {
     slab.get_mut(at * size..(at + 1) * size)

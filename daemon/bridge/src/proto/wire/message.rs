@@ -6,7 +6,8 @@ use std::ops::Range;
 /// The bytes that a plain packet needs for each message in addition to its data.
 pub const LENGTH_BYTES: usize = 2;
 
-/// The reason why a datagram was dropped unread. The receiver counts it and does nothing else. Each reason has its own counter.
+/// The reason why a datagram was dropped without being read. The receiver counts the datagram and does nothing else. Each reason has its
+/// own counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// The datagram has fewer bytes than the fixed header.
@@ -27,7 +28,7 @@ pub enum Malformed {
     /// A request is not exactly 20 bytes long.
     #[error("a request is exactly 20 bytes")]
     RequestLength,
-    /// A request for no message, or for more messages than a count allows.
+    /// A request for no message, or for more messages than the field for the count allows.
     #[error("a request asks for 1 to 65534 messages")]
     RequestCount,
     /// The datagram is not a shmcast control datagram, or is damaged.
@@ -145,7 +146,7 @@ impl<'a> Messages<'a> {
         self.end - self.first
     }
 
-    /// Returns the bytes of the messages as they are on the wire, with their lengths.
+    /// Returns the bytes of the messages in the form of the wire, which includes their lengths.
     pub fn blocks(&self) -> &'a [u8] {
         self.blocks
     }
@@ -159,7 +160,7 @@ impl<'a> Messages<'a> {
         matches!(self.form, Form::Whole(_) | Form::Apart)
     }
 
-    /// Returns the messages whose sequences are in `wanted`. Walks over the messages that are left out.
+    /// Returns the messages whose sequences are in `wanted`. Passes over the other messages one by one.
     pub fn range(&self, wanted: Range<u64>) -> Messages<'a> {
         let from = wanted.start.clamp(self.first, self.end);
         let to = wanted.end.clamp(from, self.end);
@@ -250,7 +251,7 @@ pub(in super::super) fn split_record(bytes: &[u8]) -> Option<Record<'_>> {
     Some(Record { meta, tag, since_ns, data, rest })
 }
 
-/// Splits off the next message. Returns its data, its marks, and the bytes after it. Its time counts from `base_ns`.
+/// Splits off the next message. Returns its data, its marks, and the bytes after it. The time of the message is added to `base_ns`.
 fn split_message(mut bytes: &[u8], base_ns: u64) -> Option<(&[u8], Meta, &[u8])> {
     loop {
         let record = split_record(bytes)?;

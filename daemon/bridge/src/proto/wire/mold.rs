@@ -7,7 +7,7 @@ use super::message::{LENGTH_BYTES, Malformed};
 pub const HEADER_BYTES: usize = 20;
 /// The size of a request, in bytes.
 pub const REQUEST_BYTES: usize = 20;
-/// The most messages of one packet. The next value of the count means the end of the session.
+/// The greatest number of messages in one packet. In the field for the count, the next higher value means the end of the session.
 pub const MAX_MESSAGES: u16 = 0xFFFE;
 /// The largest UDP payload over IPv4, in bytes.
 pub const MAX_DATAGRAM_BYTES: usize = 65_507;
@@ -43,7 +43,7 @@ impl Head {
 }
 
 /// Returns the length of each packet in `bytes`, as [`segment_of`](super::packet::segment_of) does. `size_of` returns the size of the
-/// packet at the beginning of its argument, or `None` if that cannot be determined.
+/// packet at the beginning of the bytes that it gets. It returns `None` if the size cannot be determined.
 pub(in super::super) fn equal_packets(bytes: &[u8], size_of: impl Fn(&[u8]) -> Option<usize>) -> usize {
     let is_packet = |bytes: &[u8]| size_of(bytes) == Some(bytes.len());
     match size_of(bytes) {
@@ -140,8 +140,8 @@ impl PacketWriter {
         self.count
     }
 
-    /// Returns the part of the buffer for the next message's data, so that a reader can copy directly into it. It may be empty. Returns
-    /// `None` if there is no room even for the message's length. Call [`PacketWriter::commit`] next.
+    /// Returns the part of the buffer for the next message's data, so that a reader can copy directly into it. The part may be empty.
+    /// Returns `None` if there is not even room for the message's length. Call [`PacketWriter::commit`] next.
     pub(crate) fn room<'b>(&self, buffer: &'b mut [u8]) -> Option<&'b mut [u8]> {
         let room = if self.count < MAX_MESSAGES {
             buffer.get_mut(self.bytes + LENGTH_BYTES..)?

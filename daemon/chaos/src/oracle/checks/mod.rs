@@ -1,4 +1,5 @@
-//! Tests of the oracle. For each demand there are logs that break it, and logs that do not. An oracle that cannot fail proves nothing.
+//! Tests of the oracle. For each demand there are logs that break it, and logs that do not. An oracle that finds nothing in any log would
+//! prove nothing.
 
 mod journals;
 
@@ -45,7 +46,7 @@ fn reads(mut seen: Vec<Fact>) -> Vec<Fact> {
     all
 }
 
-/// Returns the names of the violations if publisher 0 publishes ten messages and reader `r` sees `seen`.
+/// Returns the names of the violations if publisher 0 publishes ten messages and reader `r` receives `seen`.
 fn judge(seen: Vec<Fact>) -> Vec<String> {
     judge_with(seen, Vec::new(), Vec::new())
 }
@@ -130,8 +131,9 @@ fn silent_losses_are_found() {
     assert_eq!(judge_with(seen, vec![("q", next)], removed), Vec::<String>::new());
 }
 
-/// Two publishers began the channel, so that an empty message has the same sequence in both lives. It must count as a message of the life
-/// that the reader is in. Only a message that exists in the other life alone shows that the reader changed lives wrongly.
+/// Two publishers began the channel, so that an empty message has the same sequence in both lives of the channel. The oracle must count the
+/// message for the life that the reader is in. Only a message that exists in the other life alone shows that the reader changed lives
+/// wrongly.
 #[test]
 fn a_message_that_says_nothing_is_of_the_beginning_that_is_read() {
     const COUNT: u32 = 4000;
@@ -180,7 +182,7 @@ fn a_message_that_says_nothing_is_of_the_beginning_that_is_read() {
     assert_found(&judge(vec![got(0, other), odd(other)]), "silent_restart");
 }
 
-/// Two publishers may have published a message. It must count as one of the publisher whose epoch was just reported.
+/// Two publishers may have published a message. The oracle must count the message for the publisher whose epoch was just reported.
 #[test]
 fn a_message_that_says_nothing_is_of_the_epoch_that_was_told() {
     const COUNT: u32 = 4000;
@@ -216,8 +218,8 @@ fn a_message_that_says_nothing_is_of_the_epoch_that_was_told() {
     assert_eq!(found, Vec::<String>::new());
 }
 
-/// A reader got the event of a new epoch, and seeks within the messages of that publisher. It must not get the event again, whichever
-/// message comes first.
+/// A reader got the event of a new epoch, and then seeks within the messages of the new publisher. It must not get the event again,
+/// whichever message comes first.
 #[test]
 fn an_epoch_is_told_once() {
     let mut next = publishes(1, 11, 2, 0);
@@ -340,7 +342,7 @@ fn tools_that_say_something_else_are_found() {
     assert_found(&judge(&metrics.replace("10", "9")), "false_figure");
 }
 
-/// Returns the violations if these were the only facts and deeds.
+/// Returns the violations if these were the only facts, and the only actions of the runner.
 fn judge_alone(actor: &str, facts: Vec<Fact>, deeds: Vec<Deed>) -> Vec<String> {
     let mut history = History { profile: Some(Profile::Files), ..History::default() };
     let deeds = deeds.into_iter().chain([Deed::Over]);
@@ -402,7 +404,7 @@ fn a_part_of_a_line_is_found() {
     assert_found(&judge_alone("r", Vec::new(), piped(&["line 0", "li"])), "unpublished_message");
 }
 
-/// The messages before the second publisher's are in another segment. A reader that attaches later cannot reach that segment.
+/// The messages before those of the second publisher are in another segment. A reader that attaches later cannot reach that segment.
 #[test]
 fn a_reader_that_begins_in_an_earlier_segment_may_be_lapped() {
     let judge = |strict: &[&str]| {

@@ -1,4 +1,4 @@
-//! Finds the parts of a story that may explain an event of a reader, such as an end, a lap or a loss.
+//! Finds the parts of a story that may explain an event of a reader, such as an end, a lap or a loss of messages.
 
 use super::Cursor;
 use crate::log::{Deed, Entry, Time};
@@ -7,10 +7,10 @@ use crate::payload::Identity;
 use crate::run::{CARRIED, DAEMONS};
 use crate::story::{Change, Step, Whom};
 
-/// The number of segments through which a reader can be led while it does not poll. Each belongs to one publisher.
+/// The number of segments that are kept for a reader while it does not poll. Each segment belongs to one publisher.
 const LED: usize = 8;
 
-/// Whether this deed may detach readers from the daemon. They then miss the segments in between.
+/// Whether this action may detach readers from the daemon. They then miss the segments in between.
 fn may_detach(entry: &Entry<Deed>) -> bool {
     match &entry.what {
         Deed::Step { step, .. } => {
@@ -39,20 +39,20 @@ impl Cursor<'_> {
                 && self.history.deeds.iter().any(|e| e.at < time && is_daemon(e))
     }
 
-    /// Whether this reader's channel comes through a bridge that must lose no message, because nothing in the story excuses a loss.
+    /// Whether this reader's channel comes through a bridge that must lose no message. This is so if nothing in the story excuses a loss.
     pub(super) fn is_carried(&self) -> bool {
         self.reader.actor.starts_with(CARRIED)
     }
 
     /// Whether at least one copy of each message survives on its way to this reader. On a strict channel, senders and their servers have
-    /// only the last publisher's ring.
+    /// only the ring of the last publisher.
     pub(super) fn is_whole(&self) -> bool {
         let is_strict = self.history.strict.contains(&self.reader.channel);
         self.is_carried() || self.history.net.is_some() && !is_strict
     }
 
-    /// Returns the sequence at which a promoted host continues, if `at` is before it. Messages before it that this host lacks will never
-    /// arrive.
+    /// Returns the sequence at which a promoted host continues, or `None` if `at` is not before this sequence. Messages before it that this
+    /// host lacks never arrive.
     pub(super) fn promoted(&self, at: u64) -> Option<u64> {
         self.history.deeds.iter().find_map(|entry| match &entry.what {
             Deed::Promoted { channel, to, .. } if *channel == self.reader.channel => {
@@ -87,8 +87,8 @@ impl Cursor<'_> {
         self.history.on(&self.reader.channel).any(|p| held(p) && self.lives.life(p.number) == life)
     }
 
-    /// Whether a lap is allowed: the messages from the expected sequence on may have filled half of the ring, or another publisher's
-    /// segment lies in between.
+    /// Whether a lap is allowed. It is allowed if the messages from the expected sequence on may have filled half of the ring, or if
+    /// another publisher's segment lies in between.
     pub(super) fn was_overrun(&self, resumed_at: u64) -> bool {
         let of_this_life = |p: &&Publication| {
             let is_of_this_life = self.life.is_none() || self.lives.life(p.number) == self.life;
@@ -133,7 +133,7 @@ impl Cursor<'_> {
             || self.history.deeds.iter().any(is_segmented)
     }
 
-    /// Whether the story did something that may destroy every copy of a message on its way to the far host.
+    /// Whether the story did something that may destroy all copies of a message on its way to the far host.
     pub(super) fn is_line_broken(&self) -> bool {
         self.history.deeds.iter().any(|entry| match &entry.what {
             Deed::Step { step, .. } => matches!(

@@ -169,8 +169,8 @@ impl Cursor<'_> {
         self.told = Some(epoch);
     }
 
-    /// Judges a reported death. It is right only if the publisher was killed, and if it comes after all messages that this publisher
-    /// certainly published.
+    /// Judges a reported death of a publisher. The report is right only if the publisher was killed, and if it comes after all messages
+    /// that this publisher certainly published.
     fn publisher_gone(&mut self, epoch: u64, at: Time, findings: &mut Findings) {
         let who = self.reader.actor.as_str();
         let dead = self.history.on(&self.reader.channel).find(|p| {
@@ -207,7 +207,8 @@ impl Cursor<'_> {
         }
     }
 
-    /// Whether a message comes from the publisher of the last message, or from the publisher whose epoch was just reported.
+    /// Whether a message comes from one of two publishers: the publisher of the last message, or the publisher whose epoch was just
+    /// reported.
     fn is_likely(&self, message: &Identity) -> bool {
         let epoch = || self.history.publication(message.publisher).map(|publication| publication.epoch);
         match self.told {
@@ -282,7 +283,8 @@ impl Cursor<'_> {
         }
     }
 
-    /// Checks that a new publisher was announced before its first message, if it came after this reader attached.
+    /// Checks that a new publisher was announced before its first message. This is required only if the publisher came after this reader
+    /// attached.
     fn check_epoch(&mut self, publication: &Publication, name: &str, findings: &mut Findings) {
         if self.last == Some(publication.number) || self.reader.far {
             return;
@@ -411,8 +413,8 @@ impl Cursor<'_> {
         }
     }
 
-    /// Returns the messages to which these few bytes may belong. Such a message has this form, and may have been published with this
-    /// sequence. Messages of the reader's life come first, and void ones last.
+    /// Returns the messages to which these few bytes may belong. Each of these messages has these bytes, and may have been published with
+    /// this sequence. Messages of the reader's life come first, and messages that are not valid come last.
     fn identify(&self, sequence: u64, length: usize, marks: Marks, head: &str) -> Vec<Identity> {
         let candidates = self.history.on(&self.reader.channel).filter_map(|publication| {
             let (message, sizes) = publication.message_at(sequence)?;

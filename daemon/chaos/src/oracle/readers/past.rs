@@ -8,7 +8,7 @@ use crate::payload::Identity;
 use crate::story::{Change, Step, Whom};
 
 impl Cursor<'_> {
-    /// Judges a loss. Sequences may be lost only if the ring moved past them before they were recorded, and if no journal has them.
+    /// Judges a loss of messages. It is allowed only if the ring overwrote the messages before they were recorded, and no journal has them.
     pub(super) fn lost(&mut self, from: u64, to: u64, cause: &str, findings: &mut Findings) {
         let (who, expected) = (self.reader.actor.as_str(), self.expected);
         let name = format!("the loss of {from} to {to} ({cause})");
@@ -46,8 +46,8 @@ impl Cursor<'_> {
             (to.saturating_add(1), true, false, false);
     }
 
-    /// Whether the sequences from `from` to before `next` may have been skipped because of a reserve. Then there are at least as many
-    /// as a reserve skips, and the story may have lost the channel's memory.
+    /// Whether the sequences from `from` to before `next` may have been skipped because of a reserve. This is possible if two things are
+    /// true: they are at least as many as a reserve skips, and the story may have lost the channel's memory.
     pub(super) fn is_left_out(&self, from: u64, next: u64) -> bool {
         let may_lose = |entry: &Entry<Deed>| match &entry.what {
             Deed::Step { step, .. } => matches!(
@@ -60,7 +60,7 @@ impl Cursor<'_> {
         is_recorded && next.saturating_sub(from) >= 1 << 31 && self.history.deeds.iter().any(may_lose)
     }
 
-    /// Judges a lap. A reader of a journal may be lapped only over sequences that no journal has.
+    /// Judges a lap of a reader of a journal. Such a reader may skip only sequences that no journal has.
     pub(super) fn check_lap(&self, resumed_at: u64, findings: &mut Findings) {
         let may_read = self.reader.history && !self.reader.skip && !self.was_given_up();
         if may_read && resumed_at > self.expected && self.expected > 0 {
@@ -69,8 +69,8 @@ impl Cursor<'_> {
         }
     }
 
-    /// Whether the daemon had no journal for a while. It then passes no files to readers, and readers that attach then do not ask for
-    /// them later.
+    /// Whether the daemon had no journal for a while. During this time it passed no files to readers. Readers that attached then did not
+    /// ask for files later.
     fn was_given_up(&self) -> bool {
         self.history.deeds.iter().any(|entry| match &entry.what {
             Deed::Step { step, .. } => {
@@ -89,7 +89,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// Judges the event that a reader reads the ring again. It comes when the next message is available.
+    /// Judges the event that a reader reads the ring again. The event must come when the next message is available.
     pub(super) fn live(&mut self, sequence: u64, since: Time, findings: &mut Findings) {
         let (who, expected) = (self.reader.actor.as_str(), self.expected);
         if !self.reader.history {
@@ -116,7 +116,7 @@ impl Cursor<'_> {
         (self.expected, self.is_new_here) = (sequence, false);
     }
 
-    /// Judges a stall. A recorder may stall only if something in the story prevents its work.
+    /// Judges a stall of a recorder. A recorder may stall only if something in the story prevents its work.
     pub(super) fn stalled(&self, sequence: u64, findings: &mut Findings) {
         let may_stall = |entry: &Entry<Deed>| match &entry.what {
             Deed::Step { step, .. } => matches!(
@@ -137,7 +137,7 @@ impl Cursor<'_> {
     }
 }
 
-/// Returns the smallest number of bytes that a publication's records can take from sequence `from` to before `to`.
+/// Returns the smallest number of bytes that the records of a publication can take, for the sequences from `from` to before `to`.
 fn bytes_between(publication: &Publication, from: u64, to: u64) -> u64 {
     let mut bytes = 0;
     for send in &publication.sends {

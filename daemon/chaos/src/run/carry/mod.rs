@@ -1,5 +1,5 @@
-//! The test of a bridge. `shmcast bridge` sends a channel between two directories, through a wire of the story. Meanwhile something
-//! fails that must not cost any message.
+//! The test of a bridge. `shmcast bridge` sends a channel from one directory to another, through a simulated wire. Meanwhile something
+//! fails, but no message may be lost.
 
 mod packets;
 
@@ -30,17 +30,18 @@ pub const CARRIED: char = 'c';
 const OTHERS: char = 'd';
 /// The channel.
 pub(super) const CHANNEL: &str = "carried";
-/// The channel of another host, which sends under the name of the same session.
+/// The channel of another host, which sends under the same session name.
 const NEWER: &str = "newer";
 /// The beginning of the names of the sessions.
 const SESSION: &str = "CHAO";
 /// Time after which messages that no server has are given up.
 const GIVE_UP: &str = "receive.give_up_ms=2000";
-/// The same time for stories without lost packets. There, only messages that do not exist can be given up.
+/// The time after which messages that no server has are given up, in stories without lost packets. In such a story, only messages that do
+/// not exist can be given up.
 const GIVE_UP_AT_ONCE: &str = "receive.give_up_ms=50";
 /// The number of receivers that crash. It is larger than the number of receivers that a server can have at once.
 const CRASHES: usize = 40;
-/// The number of packets after which a receiver accepts only their sender on a line, and some more.
+/// The number of packets after which a receiver accepts on a line only packets of their sender, and a few more.
 const LOCKING: u64 = 24;
 /// Number of threads that send requests endlessly.
 const ASKERS: usize = 8;

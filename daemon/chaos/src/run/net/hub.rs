@@ -19,7 +19,7 @@ use std::time::Duration;
 
 /// The time for which the thread waits for a frame before it checks its ports again.
 const LOOK: Duration = Duration::from_millis(10);
-/// The time after which a delayed datagram is passed on, even if no other one has overtaken it.
+/// The time after which a delayed datagram is passed on in any case. Usually it is passed on after a later datagram.
 const LATE_NS: u64 = 8_000_000;
 /// Datagrams that are remembered for a forger.
 const HEARD: usize = 400;
@@ -193,7 +193,7 @@ impl Shared {
         }
     }
 
-    /// Sends the delayed datagrams of this port, and all datagrams whose delay has ended.
+    /// Sends all delayed datagrams of this port, and the datagrams of other ports whose delay has ended.
     fn send_late(&self, late: &mut Vec<Late>, port: Option<usize>) {
         if late.is_empty() {
             return;

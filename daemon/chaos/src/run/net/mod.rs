@@ -34,12 +34,12 @@ pub(super) struct Network {
     /// The names of the hosts' namespaces, and of the switches' namespace as the last.
     names: Vec<String>,
     hubs: Vec<Hub>,
-    /// The first host's second sender, if it runs, and the number of its starts.
+    /// The first host's second sender, if it runs, and how often it was started.
     sender: Option<Child>,
     senders: u32,
     is_sender_stopped: bool,
     keys: u32,
-    /// For each line: the number of datagrams when the forger last sent a single packet, and the time of that.
+    /// For each line: the number of datagrams at the time when the forger last sent a single packet, and this time.
     forged_at: [(u64, u64); 2],
     /// Whether the second host's channel was promoted to its own.
     pub(super) is_promoted: bool,

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// The time within which a bridge must learn its session from the first host's bridge.
 const JOINING: Duration = Duration::from_secs(20);
-/// The time of silence after which a channel can be promoted, and some more.
+/// The time for which a channel must be silent before it can be promoted, and a little more.
 const SILENCE: Duration = Duration::from_millis(3400);
 const MS: u64 = 1_000_000;
 
@@ -124,7 +124,7 @@ impl World<'_> {
         self.note(ended(who, status, sent, said))
     }
 
-    /// Notes if the second sender has ended by itself. It cannot start without its daemon.
+    /// Notes if the second sender has ended by itself. Without its daemon, the second sender cannot start.
     pub(in super::super) fn reap_sender(&mut self) -> Result<()> {
         match self.network.as_mut().and_then(Network::sender_ended) {
             // A sender that finds no daemon, or no free address for its server yet, reports that and ends.
@@ -157,7 +157,7 @@ impl World<'_> {
         Ok(client.is_ok_and(|client| client.take_over_bridge(super::tables::OUT).is_ok()))
     }
 
-    /// Adds a key with a later start than the other keys, and lets all daemons read the file again.
+    /// Adds a key to the keys file. It starts later than all other keys. Then lets all daemons read the file again.
     fn change_keys(&mut self, backwards: bool) -> Result<bool> {
         let Some(network) = self.network.as_mut().filter(|network| network.net.sealed) else {
             return Ok(false);
@@ -233,7 +233,8 @@ impl World<'_> {
         usize::from(self.network.as_ref().is_some_and(|network| network.is_promoted))
     }
 
-    /// Waits until every host's bridge has received the session. Without a server, a receiver that is late would miss messages.
+    /// Waits until every host's bridge has received the session. A receiver that begins late would miss messages if there is no repair
+    /// server.
     pub(in super::super) fn wait_for_sessions(&mut self) -> Result<()> {
         let until = Instant::now() + JOINING;
         for (host, who) in DAEMONS.iter().enumerate().take(self.daemons.len()).skip(1) {

@@ -6,12 +6,13 @@ use std::fmt::Write;
 
 /// The time after which messages that no server has are given up. It is longer than a story.
 const GIVE_UP_MS: u32 = 120_000;
-/// The time for which a receiver without a server waits for a missing message, because another line may still bring it. It is
-/// long, because lines are threads here: one may stall while the other continues.
+/// The time for which a receiver without a server waits for a missing message, because another line may still deliver the message. The time
+/// is long, because each line is a thread here: one may stall while the other continues.
 const HOLD_US: u32 = 1_000_000;
 /// The size of a receiver's buffer in bytes. It has room for everything that a story publishes at once.
 const BUFFER: u32 = 64 << 20;
-/// The ports of the repair servers of each host: that of the daemon's sender, and that of the second sender. `CLAIMS` has the ports of their claims.
+/// For each host, the port of the repair server of the daemon's sender, and that of the second sender. `CLAIMS` has the ports for the
+/// claims of these senders.
 const SERVERS: [u16; 2] = [30_002, 30_003];
 const CLAIMS: [u16; 2] = [31_000, 31_001];
 

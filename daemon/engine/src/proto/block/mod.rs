@@ -63,7 +63,8 @@ const VERSION: u8 = 1;
 const SEALED_AT: usize = 34;
 const CRC_AT: usize = 52;
 
-/// The identity of a stream: that of a local channel, or the session of a channel received from another host.
+/// The identity of a stream. If the channel is local, it is that of the channel. If the channel came from another host, it is the channel's
+/// session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stream(pub [u8; 16]);
 
@@ -170,7 +171,7 @@ impl Head {
         BlockId { writer: self.writer, number: self.number }
     }
 
-    /// Whether the block completes `due` or a later sequence, or begins at or after `due`.
+    /// Whether the block completes the sequence `due` or a later one, or begins at or after `due`.
     pub fn reaches(&self, due: u64) -> bool {
         self.first >= due || self.end() > due
     }
@@ -212,7 +213,7 @@ pub enum Damaged {
     /// The seal does not open.
     #[error("its seal does not open: it is forged, or a keys file is wrong")]
     Forged,
-    /// The block has no seal, and this end takes only sealed blocks.
+    /// The block has no seal, and this end accepts only sealed blocks.
     #[error("it has no seal")]
     Open,
 }
@@ -238,7 +239,7 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("the caller gives a whole head")
 }
 
-/// Checks a whole block, except the inside of a sealed body.
+/// Checks a whole block. If its body is sealed, the inside of the body is not checked.
 ///
 /// # Errors
 /// [`Damaged`] if the block is not sound. Then no part of it may be used.
@@ -330,10 +331,11 @@ pub fn stamp(block: &mut [u8]) -> u32 {
     crc
 }
 
-/// The offset in the buffer at which [`RecordWriter`] begins its packet. So the packet's body begins where the block's body begins.
+/// The offset in the buffer at which [`RecordWriter`] begins its packet. With this offset, the packet's body is at the place of the block's
+/// body.
 const SHIFT: usize = HEAD_BYTES - PACKET_HEAD_BYTES;
 
-/// A block without its head. The head has the CRC of the previous block, which is known only when the block is appended.
+/// A block without its head. The head contains the CRC of the previous block, and that CRC is known only when the block is appended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cut {
     /// The content.
@@ -357,13 +359,13 @@ impl Cut {
         Cut { kind: Kind::Takeover, ..Cut::end(next) }
     }
 
-    /// Makes a gap that begins at `first`, and covers `first..=last` or as many of these sequences as one block can complete.
+    /// Makes a gap that begins at `first`. The gap covers `first..=last`, or as many of these sequences as one block can cover.
     pub fn gap(first: u64, last: u64) -> Cut {
         let count = u32::try_from(last - first + 1).unwrap_or(u32::MAX);
         Cut { kind: Kind::Gap, first, count, bytes: vec![0; HEAD_BYTES] }
     }
 
-    /// Makes the fragment of a message that begins at byte `offset`, in a block of `block_bytes`.
+    /// Makes a fragment of a message, for a block of `block_bytes`. The fragment begins at the byte `offset` of the message.
     pub fn part(sequence: u64, data: &[u8], meta: Meta, offset: usize, block_bytes: usize) -> Cut {
         let room = block_bytes - HEAD_BYTES - FRAGMENT_HEAD_BYTES - SEAL_BYTES;
         let part = &data[offset..data.len().min(offset + room)];
@@ -375,7 +377,7 @@ impl Cut {
         Cut { kind: Kind::Fragment, first: sequence, count, bytes }
     }
 
-    /// Returns how many bytes of a message a fragment holds; 0 for other kinds.
+    /// Returns how many bytes of a message a fragment has; 0 for blocks of other kinds.
     pub fn part_bytes(&self) -> usize {
         match self.kind {
             Kind::Fragment => self.bytes.len() - HEAD_BYTES - FRAGMENT_HEAD_BYTES,
@@ -397,7 +399,7 @@ fn with_place(mut buffer: Vec<u8>, bytes: usize) -> Vec<u8> {
     buffer
 }
 
-/// The largest message that fits whole into a block of `block_bytes`. Larger messages are sent in fragments.
+/// Returns the size of the largest message that fits into one block of `block_bytes`. Larger messages are sent in fragments.
 pub fn max_whole_bytes(block_bytes: usize) -> usize {
     let heads = HEAD_BYTES + BASE_BYTES + MAX_RECORD_HEAD_BYTES + SEAL_BYTES;
     block_bytes.saturating_sub(heads).min(usize::from(u16::MAX))
@@ -435,7 +437,7 @@ impl Packing {
         self.records.count() == 0
     }
 
-    /// The sequence that the next message must have; `None` if there is no message in the block yet.
+    /// The sequence that the next message must have; `None` if the block has no message yet.
     pub fn next(&self) -> Option<u64> {
         (!self.is_empty()).then(|| self.records.next())
     }
@@ -460,7 +462,7 @@ impl Packing {
         Some(Cut { kind: Kind::Data, first: self.first, count, bytes })
     }
 
-    /// Returns the first `size` bytes of the buffer: a copy if the buffer is less than half full, otherwise the buffer itself.
+    /// Returns the first `size` bytes of the buffer. If the buffer is less than half full, returns a copy, and otherwise the buffer itself.
     fn take(&mut self, size: usize) -> Vec<u8> {
         let room = self.buffer.len();
         if size < room / 2 {

@@ -31,22 +31,22 @@ use super::want::{Want, Wanted};
 
 pub use said::{Ask, Delivery, ReaderConfig, ReaderCounters};
 
-/// Interval at which a request is repeated that failed or returned nothing.
+/// The interval at which a request is repeated if it failed or returned nothing.
 const AGAIN_NS: u64 = 250 * MILLISECOND_NS;
 /// Without an answer for this time, a request has failed.
 const ANSWER_NS: u64 = 5_000 * MILLISECOND_NS;
-/// For how long, at most, the writers are asked for any part of a hole.
+/// The longest time for which writers are asked for any part of the missing messages.
 const ANY_NS: u64 = 2_000 * MILLISECOND_NS;
-/// A reader that gives nothing up looks into the log again after this time without an answer.
+/// For a reader that gives up no messages: the time without an answer after which it searches the log again.
 const PATIENT_NS: u64 = 5_000 * MILLISECOND_NS;
-/// Time without a block after which the last entry is read again. A log that lost its end may have another block under the same number.
+/// If no block arrives for this time, the last entry is read again. A log that lost its end may have another block under the same number.
 const IDLE_NS: u64 = 500 * MILLISECOND_NS;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Bounds,
-    /// The binary search for the first block that is needed, which is in `low..=high`. `probe` is the number to read next. `first` is the
-    /// first existing entry at or after `high`. `damaged` is the entry at or after the middle, if it could not be read.
+    /// The binary search for the first block that is needed. The block is in `low..=high`. `probe` is the number to read next. `first` is
+    /// the first existing entry at or after `high`. `damaged` is the first entry from the middle on, if it could not be read.
     Bisect {
         low: u64,
         high: u64,
@@ -58,8 +58,8 @@ enum Phase {
         heard_ns: u64,
         look: Look,
     },
-    /// The sequences up to `to` are missing. `since_ns` is the time at which the reader noticed this, or at which a writer last sent some
-    /// of them.
+    /// The sequences up to `to` are missing. `since_ns` is the time at which the reader noticed that, or the later time at which a writer
+    /// last sent some of them.
     Hole {
         to: u64,
         since_ns: u64,
@@ -67,7 +67,7 @@ enum Phase {
     },
 }
 
-/// The check that a reader makes after it received no block for some time.
+/// The check that a reader makes if it has received no block for some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Look {
     Nothing,
@@ -82,7 +82,8 @@ enum Look {
 enum Asks {
     /// The message that is due.
     Due,
-    /// Any message before this sequence, which is missing or comes after the hole: nobody has answered about the one that is due.
+    /// A request for any message before this sequence. The message may be missing, or come after the hole. The reader asks this if nobody
+    /// has answered about the first missing message.
     Any { before: u64 },
 }
 
@@ -108,13 +109,13 @@ pub struct Reader {
     /// The number of the last entry seen.
     seen: u64,
     crc: Option<u32>,
-    /// Whether the reader has just searched the log and has received every entry since then. Then a missing sequence is missing in the log
-    /// itself.
+    /// Whether the reader has just searched the log and has received every entry since then. If so, a missing sequence is missing in the
+    /// log itself.
     is_certain: bool,
     /// The last range of entry numbers that was skipped: its first number, and the number after it.
     lacking: Option<(u64, u64)>,
-    /// The sequence due and the one before which no writer has anything, when the log was last searched for them. If the log lacks them
-    /// still, they are given up.
+    /// Two sequences at the time of the last search of the log: the next one, and the one before which no writer has any message. If the
+    /// log still lacks these messages, they are given up.
     nobodys: Option<(u64, u64)>,
     parts: Parts,
     opener: Opener,
@@ -168,7 +169,7 @@ impl Reader {
         matches!(self.phase, Phase::Hole { .. })
     }
 
-    /// Returns the next request and its round, if a request is due. `sink` receives a gap for messages that are given up.
+    /// Returns the next request and its round, if a request is due. If messages are given up, passes a gap to `sink`.
     pub fn poll(&mut self, now_ns: u64, sink: &mut impl FnMut(Delivery<'_>)) -> Option<(u64, Ask)> {
         if let Phase::Follow { heard_ns, look: Look::Nothing } = self.phase
             && now_ns.saturating_sub(heard_ns) >= IDLE_NS
@@ -442,7 +443,7 @@ impl Reader {
         self.opener = opener;
     }
 
-    /// Notes that a writer has messages from this block on, though nobody has the one that is due.
+    /// Notes that a writer has messages from this block on, although nobody has the first missing message.
     fn take_hint(&mut self, now_ns: u64, (to, asks): (u64, Asks), head: &Head) {
         let Asks::Any { before } = asks else { return };
         if Some(head.session) == self.session && head.first < before {

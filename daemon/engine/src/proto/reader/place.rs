@@ -5,8 +5,8 @@ use crate::proto::block::Head;
 use crate::proto::mutant::{Mutant, is};
 
 impl Reader {
-    /// Handles the numbers of the log's first and last entry. If the log is empty, the first is higher than the last. Returns
-    /// [`Ask::Follow`] once the next entry is found.
+    /// Handles the numbers of the log's first and last entry. If the log is empty, the first is higher than the last. If the next entry is
+    /// found, returns [`Ask::Follow`].
     pub fn handle_bounds(
         &mut self,
         now_ns: u64,
@@ -52,8 +52,8 @@ impl Reader {
         (self.round, Ask::Follow(from))
     }
 
-    /// Handles the answer to [`Ask::Get`]. `entry` is `None` if the log has no entry with that number or a higher one. Returns
-    /// [`Ask::Follow`] once the next entry is found.
+    /// Handles the answer to [`Ask::Get`]. `entry` is `None` if the log has no entry with that number or a higher one. If the next entry is
+    /// found, returns [`Ask::Follow`].
     pub fn handle_get(&mut self, now_ns: u64, round: u64, entry: Option<(u64, &[u8])>) -> Option<(u64, Ask)> {
         if round != self.round {
             return None;
@@ -86,7 +86,7 @@ impl Reader {
         self.halve(now_ns, low, upper)
     }
 
-    /// Checks whether the log still has the last entry that arrived. If so, returns the request that asks for a later entry.
+    /// Checks whether the log still has the last entry that arrived. If it does, returns the request for a later entry.
     fn check_last(&mut self, now_ns: u64, entry: Option<(u64, &[u8])>) -> Option<(u64, Ask)> {
         self.phase = Phase::Follow { heard_ns: now_ns, look: Look::Nothing };
         let is_same = match entry {

@@ -10,7 +10,7 @@ use crate::proto::want::Want;
 pub struct ReaderConfig {
     /// The first sequence to deliver if the ring is empty. `None` means the oldest in the log.
     pub from: Option<u64>,
-    /// The time after which messages are given up that no writer has. `None` means never.
+    /// The time after which messages that no writer has are given up. `None` means that they never are.
     pub give_up_ns: Option<u64>,
 }
 
@@ -44,8 +44,8 @@ pub enum Delivery<'a> {
     End,
 }
 
-/// A request to the log or to the writers. The answer, with the request's round, goes to the method `handle_bounds`, `handle_get` or
-/// `handle_want`.
+/// A request to the log or to the writers. The answer goes to the method `handle_bounds`, `handle_get` or `handle_want`, together with the
+/// request's round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ask {
     /// The numbers of the log's first and last entries.
@@ -65,7 +65,7 @@ pub struct ReaderCounters {
     pub blocks: u64,
     /// Blocks that were not sound.
     pub damaged: u64,
-    /// Damaged blocks whose seal is missing, does not open, or has an unknown key.
+    /// Damaged blocks. Their seal is missing, does not match, or has an unknown key.
     pub unopened: u64,
     /// Sequences in blocks that had arrived before.
     pub repeated: u64,

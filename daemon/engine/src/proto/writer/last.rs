@@ -1,4 +1,4 @@
-//! Decides by the log's last block whether the writer may continue, and where.
+//! Decides whether and where the writer may continue. It looks at the log's last block for this.
 
 use super::super::block::{Damaged, Head, Stream};
 use super::super::mutant::{Mutant, is};
@@ -83,8 +83,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Handles a log without a sound block. If its number has changed too, the log lost its end or was created anew. Then all messages that
-    /// it had acknowledged count as lost.
+    /// Handles a log without a valid block. If the log's number has changed too, the log lost its end or was created again. In this case,
+    /// all messages that it had acknowledged count as lost.
     fn lose_all(&mut self, last: u64) {
         if self.had > 0 && last != self.had {
             self.counters.lost_by_engine += self.stored().saturating_sub(self.began);
@@ -112,7 +112,7 @@ impl Writer {
         self.resume = Some(resume);
     }
 
-    /// Waits because the last block does not open, so the state of the log is unknown.
+    /// Waits because the last block cannot be opened, so the state of the log is unknown.
     fn shut(&mut self, now_ns: u64, why: Damaged) {
         if !matches!(self.state, State::Shut(_)) {
             self.counters.shut_out += 1;
@@ -121,7 +121,7 @@ impl Writer {
         (self.state, self.look_ns) = (State::Shut(why), now_ns + LOOK_NS);
     }
 
-    /// Handles a log whose last block is of another stream.
+    /// Handles a log whose last block belongs to another stream.
     ///
     /// The result depends on the sessions:
     ///
@@ -149,7 +149,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Waits until the writer of the other stream is silent. Returns `None` if that writer was heard during the wait.
+    /// Waits until the writer of another stream in the log is silent. If a packet of that writer arrives during the wait, returns `None`.
     fn wait_for_other(&mut self, now_ns: u64, head: &Head) -> Option<()> {
         let is_heard = match self.state {
             State::Fenced(heard_ns) => heard_ns > self.met_ns || self.seen != (head.writer, head.number),

@@ -50,13 +50,14 @@ use super::seal::Sealer;
 
 pub use said::{Append, Last, Refusal, Resume, State, TROUBLES, Trouble, WriterCounters};
 
-/// Interval at which the last block is read while another writer writes, or after the read failed.
+/// The interval at which the last block is read again. It is read while another writer writes, or after a reading failed.
 pub const LOOK_NS: u64 = 250 * MILLISECOND_NS;
-/// Interval at which an idle writer checks whether the log still has its blocks.
+/// The interval at which an idle writer checks whether the log still has the writer's blocks.
 const IDLE_LOOK_NS: u64 = SECOND_NS;
-/// How long a writer that was ordered to take over tries to replace a living writer.
+/// The time for which a writer that was ordered to take over tries to replace a living writer.
 const ORDER_NS: u64 = 2 * SECOND_NS;
-/// How long the log may have more messages than the channel before that is an error. The channel may be a mirror that lags a little.
+/// The time for which the log may have more messages than the channel. A longer time is an error. A channel that is a mirror may lag a
+/// little.
 const AHEAD_NS: u64 = 10 * SECOND_NS;
 
 /// The settings of a writer.
@@ -104,9 +105,10 @@ pub struct Writer {
     newest: (u64, u32),
     /// The name of the newest block; `None` if it is unknown to this writer or to the log.
     newest_id: Option<BlockId>,
-    /// The entry number after which the log stores the next block, if it differs from the number of the last entry.
+    /// The number of the entry after which the log stores the next block. It has a value only if it differs from the number of the last
+    /// entry.
     stores_after: Option<u64>,
-    /// The block after which appends were refused, by number and CRC, and how many were refused in a row.
+    /// The number and CRC of the block after which appends were refused, and how many were refused in a row.
     refused: ((u64, u32), u32),
     /// The highest entry number that the log is known to have stored.
     had: u64,
@@ -115,17 +117,17 @@ pub struct Writer {
     kept: VecDeque<Flight>,
     /// Whether the blocks of the window must be appended again.
     is_again: bool,
-    /// Whether this writer may append after another writer's block, because the other writer is silent.
+    /// Whether this writer may append after a block of another writer. This is allowed if the other writer is silent.
     may_follow: bool,
     /// Until this time the writer may append after any block, because it was ordered to take over.
     ordered_until_ns: u64,
-    /// Whether this writer has replaced another one and must still append its takeover block.
+    /// Whether this writer has taken over from another one, and must still append the block that announces this.
     takes_over: bool,
-    /// Until this time, a rival's pulse does not cause another read of the last block.
+    /// Until this time, the pulse (announcement) of a rival does not cause another reading of the last block.
     heed_ns: u64,
     /// Whether the log has acknowledged a block of this attempt.
     is_taken: bool,
-    /// The end of the block that was made last: the sequence after those that it completes.
+    /// The end of the block that was made last. It is the sequence after the last one in this block.
     cut: u64,
     number: u64,
     /// The sequence after the last one that the log has acknowledged; `None` before the first answer.
@@ -200,7 +202,7 @@ impl Writer {
         self.stored.unwrap_or(0)
     }
 
-    /// Sets the key that seals this writer's blocks. With `None`, they are not sealed.
+    /// Sets the key that seals this writer's blocks. With `None`, the blocks are not sealed.
     pub fn set_key(&mut self, key: Option<&GroupKey>) {
         self.sealer.set_key(self.config.writer, key);
     }
@@ -232,7 +234,7 @@ impl Writer {
         self.start(now_ns);
     }
 
-    /// Obeys an order to take over from another writer, or to continue after a block that does not open.
+    /// Follows an order to take over from another writer, or to continue after a block that cannot be opened.
     pub fn take_over(&mut self, now_ns: u64) {
         if self.state != State::Run {
             self.ordered_until_ns = now_ns + ORDER_NS;
@@ -329,12 +331,12 @@ impl Writer {
         }
     }
 
-    /// Returns where to continue to read the channel, once after each change.
+    /// Returns the sequence at which to continue to read the channel. Returns it only once after each change.
     pub fn take_resume(&mut self) -> Option<Resume> {
         self.resume.take()
     }
 
-    /// Sets the first sequence of a stream that the log does not have.
+    /// Sets the first sequence of a stream that the log does not have yet.
     pub fn note_beginning(&mut self, first: u64) {
         self.began = first;
         self.stored = Some(first);
@@ -346,8 +348,8 @@ impl Writer {
         self.state == State::Run && self.resume.is_none() && self.window.len() < most
     }
 
-    /// Returns the takeover block, if this writer has replaced another one and has not announced it. Call this before
-    /// [`append`](Self::append).
+    /// Returns the block that announces a takeover, if this writer has taken over from another one and has not announced it yet. Call this
+    /// before [`append`](Self::append).
     pub fn take_takeover(&mut self, now_ns: u64, clock_error: u16) -> Option<Append> {
         let next = self.stored.filter(|_| self.takes_over && self.has_room())?;
         self.takes_over = false;

@@ -1,7 +1,8 @@
 //! A model of one log with two writers of one channel. At any step a writer may be killed, stopped or restarted, an append may be late, and
 //! an answer may be lost.
 //!
-//! The writers and the blocks are the product's. The log is a list that stores a block only after the entry that its append names.
+//! The writers and the blocks are the real ones. The model of the log is a list. It stores a block only after the entry that the append
+//! names.
 
 use super::super::block::{Cut, Head, Kind, Stream, parse};
 use super::super::mutant::{CHOSEN, Mutant};
@@ -14,7 +15,7 @@ use std::hash::{Hash, Hasher};
 const NEXT: u64 = 4;
 const IN_FLIGHT: usize = 1;
 const TICK_NS: u64 = LOOK_NS;
-/// Two ticks without a turn mean that a writer stood still. Two ticks without a block mean that it is silent.
+/// If a writer has no turn for two ticks, it has stood still. If it has no block for two ticks, it is silent.
 const PATIENCE_NS: u64 = 2 * TICK_NS;
 const MOST_TICKS: u64 = 2;
 /// So many things go wrong in one story.
@@ -32,7 +33,7 @@ enum Fault {
     Writer(Mutant),
     /// The way to the log acknowledges an append that it has lost.
     AcknowledgesEarly,
-    /// The bridge continues to read the channel where it was, and not at the end of the log.
+    /// A planted fault: the bridge continues to read the channel where it was. It should continue at the end of the log.
     IgnoresTheEnd,
     /// The log stores a block behind any other.
     ComparesNothing,
@@ -62,7 +63,7 @@ enum Word {
     Answer(Result<u64, Trouble>),
 }
 
-/// A message in transit: the process that sent it or will receive it, that process's life, and the round.
+/// A message in transit. It has the process that sent or will receive it, the number of restarts of this process, and the round.
 #[derive(Debug, Clone)]
 struct OnTheWay {
     at: usize,
@@ -91,11 +92,11 @@ enum Action {
     /// One turn of a process: `Writer::poll`, `handle_last`, `take_resume`, `take_again`, `take_takeover` and `append`. A process without
     /// turns stands still.
     Turn(usize),
-    /// The log receives an append, or a writer receives an answer by `Writer::handle_ack` and then has a turn.
+    /// The log receives an append. Or a writer receives an answer by `Writer::handle_ack` and then has a turn.
     Deliver(usize),
     /// A message is lost.
     Lose(usize),
-    /// An answer is lost, and its writer learns that the connection is broken.
+    /// An answer is lost. The writer learns that the connection is broken.
     Disconnect(usize),
     Tick,
     /// The process is killed. What it has sent may still arrive.
@@ -161,7 +162,7 @@ fn copy(of: &Writer) -> Writer {
     }
 }
 
-/// Hashes a writer. Times are relative to `now_ns`, and rounds are left out.
+/// Hashes a writer. Times are relative to `now_ns`. Round numbers are left out, because they do not change the behaviour.
 fn hash_writer(writer: &Writer, now_ns: u64, hasher: &mut impl Hasher) {
     let state = match writer.state {
         State::Start => (0, 0),

@@ -27,25 +27,25 @@ pub const TROUBLES: [&str; 5] = ["refused", "silent", "busy", "disconnected", "r
 /// The end of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Last {
-    /// The number of the log's last entry, sound or not; 0 if the log never had an entry.
+    /// The number of the log's last entry, valid or not; 0 if the log never had an entry.
     pub sequence: u64,
     /// The last sound block that opens; `None` if there is none.
     pub head: Option<Head>,
     /// The CRC of the last sound block, whether it opens or not.
     pub crc: Option<u32>,
-    /// The name of the last entry, sound or not; `None` if the servers have no name for it.
+    /// The name of the last entry, valid or not; `None` if the servers have no name for it.
     pub id: Option<BlockId>,
-    /// The reason why the last sound block does not open; `None` if it does.
+    /// The reason why the last valid block cannot be opened; `None` if it can.
     pub unopened: Option<Damaged>,
-    /// The entry number after which the log would have stored the last refused append; `None` if no append was refused. It differs from
-    /// `sequence` only if the log has lost its end without noticing.
+    /// The number of the entry after which the log would have stored the last refused append; `None` if no append was refused. This number
+    /// differs from `sequence` only if the log has lost its end without noticing.
     pub stores_after: Option<u64>,
-    /// Whether the last block is of another stream, but the log has an earlier block of the writer's stream.
+    /// Whether the last block belongs to another stream, although the log has an earlier block of the writer's stream.
     pub had_ours: bool,
 }
 
 impl Last {
-    /// Describes a log whose last entry has the number `sequence` and was not read yet.
+    /// Describes a log whose last entry has the number `sequence`. The entry was not read yet.
     pub fn new(sequence: u64) -> Last {
         Last {
             sequence,
@@ -58,8 +58,8 @@ impl Last {
         }
     }
 
-    /// Reads an entry. Call this for the last entry first, then for each entry before it, until it returns true: this block is sound and
-    /// opens. Unsound entries at the end are ignored, and their messages are sent again.
+    /// Reads an entry. Call this for the last entry first, and then for each entry before it, until this returns true. The block is then
+    /// valid and can be opened. Invalid entries at the end are ignored, and their messages are sent again.
     pub fn look(&mut self, (number, id): (u64, Option<BlockId>), block: &[u8], opener: &mut Opener) -> bool {
         if number == self.sequence {
             self.id = id;
@@ -124,9 +124,9 @@ pub enum State {
     Resync,
     /// The log has had more than the channel since this time.
     Ahead(u64),
-    /// Another writer writes. The value is the time at which it was last heard.
+    /// Another writer writes. The value is the time of its last pulse or block.
     Fenced(u64),
-    /// The last block does not open, for this reason: a writer has other keys.
+    /// The last block cannot be opened for this reason: its writer has other keys.
     Shut(Damaged),
 }
 
@@ -139,7 +139,8 @@ pub struct WriterCounters {
     pub bytes: u64,
     /// How often the last block was requested again, for each [`Trouble`].
     pub resyncs: [u64; TROUBLES.len()],
-    /// How often this writer's stream took a later session to follow another stream in the log, because its own clock had been behind.
+    /// How often this writer's stream changed to a later session, so that it follows another stream in the log. This is necessary if this
+    /// host's clock was behind.
     pub successions: u64,
     /// Times that another writer owned the last block.
     pub fenced: u64,
@@ -158,7 +159,7 @@ pub struct Append {
     pub round: u64,
     /// When the writer returned it.
     pub at_ns: u64,
-    /// The number of the entry after which the block may be stored, and only there.
+    /// The number of the entry after which the block must be stored. The log must not store it anywhere else.
     pub after: u64,
     /// The name of that entry; `None` if only the number counts.
     pub behind: Option<BlockId>,

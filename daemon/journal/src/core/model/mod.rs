@@ -1,7 +1,7 @@
 //! A model of a channel and its recorder. A power cut or a kill may happen between any two steps of a disk operation.
 //!
-//! The model uses the product's packer, its writer, and its code that finds the channel's next sequence after a power cut. A file of the
-//! model is the list of its frames. After a power cut the disk has either everything that was written, or only what was synced.
+//! The model uses three real parts: the packer, the writer, and the code that finds the channel's next sequence after a power cut. A file
+//! of the model is the list of its frames. After a power cut the disk has either everything that was written, or only what was synced.
 
 mod whole;
 
@@ -31,9 +31,9 @@ const PROMISED: &str = "a reserve that was called safe is there after a power cu
 /// A planted fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
-    /// A mistake of the writer, or of the code that closes a channel. The simulation has it, too.
+    /// A planted fault of the writer, or of the code that closes a channel. The simulation plants the same fault.
     Of(Mutant),
-    /// The channel continues with the journal's next sequence, and not after the reserve.
+    /// A planted fault: the channel continues with the journal's next sequence. It should continue after the reserve.
     IgnoresTheReserve,
     /// The publisher does not wait for a reserve that is safe.
     PublisherRuns,
@@ -53,7 +53,7 @@ struct Written {
 struct Inode {
     number: u64,
     frames: Vec<Written>,
-    /// How many frames are from finished writes, and how many a sync covers.
+    /// The number of frames from finished writes, and the number of frames that a sync has covered.
     ended: usize,
     synced: usize,
     is_named: bool,
@@ -66,14 +66,14 @@ struct Inode {
 struct Running {
     op: Rc<Op>,
     at: usize,
-    /// The number of frames that the current sync covers, or that the current write has.
+    /// The number of frames in the current sync, or in the current write.
     begun: Option<usize>,
 }
 
 /// A recorder's process.
 #[derive(Debug)]
 struct Life {
-    /// The sequence of its first message. Earlier messages are in the journal, which may record them as lost.
+    /// The sequence of the first message in this file. Earlier messages are in the journal, which may also list them as lost.
     from: u64,
     packer: Packer,
     writer: Writer,
@@ -95,11 +95,11 @@ struct World {
     /// `None` while no recorder runs.
     life: Option<Life>,
     ring_lives: bool,
-    /// The publisher's next sequence, and the sequence after the highest that it ever used.
+    /// The publisher's next sequence, and the sequence after the highest one that it ever used.
     tail: u64,
     given: u64,
     messages: u64,
-    /// The messages reported as durable, one bit each, and the highest reserve reported as durable.
+    /// The messages that were reported as durable, one bit each. Also the highest reserve that was reported as durable.
     durable: u64,
     reserve: u64,
     cuts: u8,
@@ -115,7 +115,7 @@ enum Action {
     Publish,
     /// The recorder packs all messages of the ring by `Packer::message`, and calls `Writer::push`.
     Drain,
-    /// A step begins. From now on, a power cut may keep the step's write. A sync covers the writes before it.
+    /// A step begins. If the power fails from now on, the write of this step may be on the disk or not. A sync covers the writes before it.
     Begin(usize),
     /// The step ends, and after the last one `Writer::done`.
     End(usize),

@@ -5,8 +5,7 @@ use crate::core::writer::{Doing, Writer};
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 
-/// Copies a writer without its errors, of which there are none. The function names every field, so that a new field does not compile before
-/// it is copied here.
+/// Copies a writer, which must have no errors. The function names every field, so a new field does not compile before it is copied here.
 pub(super) fn copy(of: &Writer) -> Writer {
     Writer {
         settings: of.settings.clone(),
@@ -36,7 +35,7 @@ pub(super) fn copy(of: &Writer) -> Writer {
     }
 }
 
-/// Hashes a lane's work. The match names every kind, so that a new kind does not compile before it is hashed here.
+/// Hashes the work of a lane. The match names every kind of work, so a new kind does not compile before it is hashed here.
 pub(super) fn hash_doing(doing: &Doing, hasher: &mut impl Hasher) {
     match doing {
         Doing::Frames { file, frames, next, .. } => (0, file, frames, next).hash(hasher),

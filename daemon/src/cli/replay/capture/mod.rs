@@ -89,7 +89,8 @@ struct Played {
 }
 
 impl Args {
-    /// Opens the file, which proves that it is a capture. Waits for the first bytes of a pipe. Refuses a pipe if it is to be played several times.
+    /// Opens the file, and checks that it is a capture. If it is a pipe, waits for the first bytes. Refuses a pipe that is to be played
+    /// several times.
     fn open<'a>(&self, stop: &'a Stop) -> Result<Packets<'a>> {
         let place = || self.recording.display().to_string();
         let input =
@@ -203,7 +204,7 @@ impl Played {
         text
     }
 
-    /// Whether something of the capture is lost: packets that could not be read, and messages of the feed that are missing or were left out.
+    /// Whether a part of the capture is lost: packets that could not be read, or messages of the feed that are missing or were left out.
     fn has_lost(&self) -> bool {
         let is_unread = self.counters.cut_off || self.counters.unread() > 0;
         is_unread || self.unwrapped.as_ref().is_some_and(Unwrapped::has_lost)

@@ -1,4 +1,4 @@
-//! Reads the datagrams of a capture in order. Datagrams of a file are read some time before they are due.
+//! Reads the datagrams of a capture in order. From a file, datagrams are read some time before they must be published.
 
 use shmcast_bridge::pcap::unwrap::HELD_PACKETS;
 use shmcast_bridge::pcap::{Capture, CaptureCounters, CaptureError, Protocols};
@@ -14,7 +14,7 @@ pub(super) struct Packet {
 /// A capture that is being read.
 pub(super) struct Packets<'a> {
     capture: Capture<'a>,
-    /// Datagrams that were read and are not due yet. Datagrams of a pipe are not read ahead.
+    /// Datagrams that were read but must not be published yet. Datagrams of a pipe are not read ahead.
     ahead: VecDeque<Packet>,
     most_ahead: usize,
     spare: Vec<Packet>,
@@ -52,7 +52,7 @@ impl<'a> Packets<'a> {
         self.ahead.pop_front()
     }
 
-    /// The payloads after the last datagram that were already read.
+    /// The payloads after the last datagram, as far as they were read ahead.
     pub(super) fn ahead(&self) -> impl Iterator<Item = &[u8]> {
         self.ahead.iter().map(|packet| &packet.payload[..])
     }

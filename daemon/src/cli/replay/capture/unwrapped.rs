@@ -20,7 +20,7 @@ pub(super) struct Unwrapped {
     only: Option<Session>,
     sessions: Vec<Session>,
     more_sessions: u64,
-    /// Number that is added to the feed's sequences, modulo 2^64. It is 0 unless the channel already has later sequences.
+    /// The number that is added to the feed's sequences, modulo 2^64. It is 0 unless the channel already has later sequences than the feed.
     shift: u64,
     bytes: u64,
 }
@@ -30,7 +30,7 @@ impl Unwrapped {
         Self { unwrap: Unwrap::new(only), only, sessions: Vec::new(), more_sessions: 0, shift: 0, bytes: 0 }
     }
 
-    /// Publishes the messages that a datagram completes. `ahead` has the following datagrams.
+    /// Publishes the messages that are complete with this datagram. `ahead` has the following datagrams.
     pub(super) fn take(
         &mut self,
         datagram: &[u8],

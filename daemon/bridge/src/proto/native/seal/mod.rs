@@ -1,11 +1,11 @@
 //! Seals and opens native packets with AES-128-GCM. Each sender has a key of its own.
 //!
 //! The sender's key is derived from the group's key with HKDF-SHA-256. The salt is fixed, and the info is the sender's number and
-//! direction. The sender's number is random at each start. The nonce of a packet is the packet's number, which no other packet of this
-//! sender has. So no nonce is used twice with one key.
+//! direction. The sender's number is random at each start. The nonce of a packet is the packet's number. No other packet of this sender has
+//! the same number, so no nonce is used twice with one key.
 //!
-//! The seal also authenticates the bytes before the body. The cheap checks come before the cryptography. So a packet that was already
-//! accepted, such as a copy on another line, costs no cryptography.
+//! The seal also authenticates the bytes before the body. The cheap checks come before the cryptography. For example, a copy on another
+//! line of a packet that was already accepted is dropped without any cryptography.
 
 #[cfg(test)]
 mod tests;
@@ -24,10 +24,10 @@ use crate::proto::session::Session;
 use crate::proto::wire::Malformed;
 
 const SALT: &[u8] = b"shmcast-native-1";
-/// The number of packets after which a sender takes another number, and so another key.
+/// The number of packets after which a sender chooses another sender number, and so gets another key.
 const RENEW_AFTER: u64 = 1 << 36;
-/// The rate of packets of unknown senders that are tried with the group's key. It bounds the cost of a flood. A new sender that is genuine
-/// is still accepted within milliseconds.
+/// The rate of packets of unknown senders that are tried with the group's key. The limit bounds the CPU time of a flood. A new sender with
+/// the right key is still accepted within milliseconds.
 const TRIES: Rate = Rate { per_second: 20_000, burst: 2_000 };
 
 /// The key of one sender. It seals packets, and other numbered texts such as the blocks of an engine.
@@ -58,7 +58,8 @@ impl SenderKey {
         seal.as_ref().try_into().ok()
     }
 
-    /// Opens a sealed text in place. The seal must follow the text. Returns the size of the text, or `None` if the seal does not match.
+    /// Opens a sealed text in place. The seal must follow the text in the buffer. Returns the size of the text, or `None` if the seal does
+    /// not match.
     pub fn open(&self, number: u64, about: &[u8], sealed: &mut [u8]) -> Option<usize> {
         let text = self.0.open_in_place(nonce_of(number), Aad::from(about), sealed).ok()?;
         Some(text.len())
@@ -108,8 +109,8 @@ impl Sealer {
         }
     }
 
-    /// Makes a packet from a body of `body_bytes`, which stands in the buffer after [`HEAD_BYTES`] bytes.
-    /// Returns the packet's size, or `None` if the buffer has no room for it.
+    /// Makes a packet from a body that is in the buffer after [`HEAD_BYTES`] bytes and has `body_bytes` bytes. Returns the packet's size,
+    /// or `None` if the buffer has no room for it.
     pub fn finish(
         &mut self,
         buffer: &mut [u8],
@@ -145,11 +146,11 @@ impl Sealer {
 pub enum Unopened {
     /// The packet is damaged.
     Malformed(Malformed),
-    /// A packet with this number was already accepted, or the number is too old to know that.
+    /// A packet with this number was already accepted. Or the number is so old that this is no longer known.
     Replayed,
     /// The seal does not match. The packet is forged or damaged.
     Forged,
-    /// The packet has no seal, its key is not known here, or too many senders are unknown.
+    /// The packet has no seal, its key is not known here, or there are too many unknown senders.
     Unknown,
 }
 
@@ -166,7 +167,8 @@ struct Known {
 /// The numbers of packets that were not opened, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OpenerCounters {
-    /// Packets that were already accepted, or whose number is too old to know that. Copies on other lines are among them.
+    /// Packets that were already accepted, among them copies on other lines. Packets with a very old number count as well, because it is no
+    /// longer known whether they were accepted.
     pub replayed: u64,
     /// Packets whose seal does not match.
     pub forged: u64,
@@ -179,7 +181,7 @@ pub struct Opener {
     keys: Option<Keyring>,
     /// Whether packets without a seal are accepted, too.
     takes_open: bool,
-    /// Whether packets must come from receivers. Otherwise they must come from senders and servers.
+    /// Whether packets must come from receivers. If not, they must come from senders and servers.
     from_receivers: bool,
     known: Vec<Known>,
     most: usize,
@@ -215,7 +217,7 @@ impl Opener {
         &self.counters
     }
 
-    /// Opens a packet into `out`, in the form of a packet that was never sealed. Returns its size there.
+    /// Opens a packet into `out`. The result has the form of a packet that was never sealed. Returns its size.
     ///
     /// # Errors
     /// [`Unopened`]. The opener counts these packets, except for malformed ones.

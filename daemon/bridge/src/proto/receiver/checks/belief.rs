@@ -1,4 +1,4 @@
-//! Tests what one forged packet alone can do, which is little, and what several packets can do together.
+//! Tests the effect of forged packets. One packet alone can do little, and several packets together can do more.
 
 use super::super::super::gap::GapConfig;
 use super::super::super::gap::GapPolicy;
@@ -55,8 +55,8 @@ fn a_single_packet_far_ahead_gives_nothing_up_and_says_nothing_when_it_is_contra
     }
 }
 
-/// Missing messages that a second packet shows to exist are given up in the end. So are messages at the end of the feed that the line
-/// announces again and again.
+/// Missing messages that a second packet has shown to exist are given up in the end. Messages at the end of the feed are also given up, if
+/// the line announces them again and again.
 #[test]
 fn what_is_shown_is_given_up_and_what_is_claimed_for_a_second() {
     for servers in 0..2 {
@@ -98,7 +98,7 @@ fn servers_that_deny_a_claim_end_it() {
     assert_eq!((rig.receiver.horizon(), rig.receiver.next()), (10, 10));
 }
 
-/// A server's answer shows that the messages that it holds exist.
+/// A server's answer shows that the messages in the answer exist.
 #[test]
 fn a_servers_word_shows_what_it_holds() {
     let mut rig = Rig::new(with_servers(2));
@@ -147,7 +147,7 @@ fn one_packet_begins_no_session_and_none_is_lost_by_waiting() {
     assert_eq!(rig.receiver.counters().totals.packets_early, 201);
 }
 
-/// The session sends a heartbeat each second, and some of them are lost.
+/// A test: the session sends a heartbeat each second, and some of the heartbeats are lost.
 #[test]
 fn a_session_that_sends_few_messages_and_is_idle_loses_none() {
     let mut rig = Rig::new(config());
@@ -162,7 +162,7 @@ fn a_session_that_sends_few_messages_and_is_idle_loses_none() {
     assert_eq!(followed, Some((4, expected)), "once the other is silent");
 }
 
-/// A clock that was set back, or a backup that is older, gives a feed a lower epoch.
+/// The feed gets a lower epoch, because the sender's clock was set back or an older backup was restored.
 #[test]
 fn an_older_session_is_followed_once_the_newer_is_silent() {
     for follow in [Follow::Channel(*b"TEST"), Follow::First { silence_ns: DEFAULT_SILENCE_NS }] {
