@@ -31,12 +31,6 @@ fail() { echo "$name: $*"; exit 1; }
 # The Nth command of the README, as it stands there.
 readme_command() { sed -n '/^```sh$/,/^```$/p' README.md | grep -v '^```' | sed -n "$1p"; }
 
-# What is packaged, installed or measured has the profile `dist`, whose optimization takes minutes; only in `nightly` it is optimized at all.
-if [ -z "$nightly" ]; then
-    export CARGO_PROFILE_DIST_OPT_LEVEL=0 CARGO_PROFILE_DIST_LTO=false CARGO_PROFILE_DIST_CODEGEN_UNITS=16 CARGO_PROFILE_DIST_DEBUG=0
-    export CARGO_PROFILE_COMPACT_OPT_LEVEL=3 CARGO_PROFILE_COMPACT_CODEGEN_UNITS=1
-fi
-
 # The programs and examples as the tests have built them: the whole workspace, so that nothing is built with other features.
 debug_programs() { cargo build --workspace --bins --examples --locked; }
 
@@ -51,11 +45,11 @@ programs() {
     export SHMCAST_BIN=$bin
 }
 
-# The C library below $prefix.
+# The C library below $prefix: as the tests are built, and in `nightly` as it is packaged.
 prefix=$scratch/prefix
 c_library() {
     has pkg-config && has cc || skip "pkg-config or cc is not installed"
-    client/c/install.sh "$prefix"
+    client/c/install.sh "$prefix" "$([ "$nightly" ] && echo compact || echo dev)"
     export PKG_CONFIG_PATH=$prefix/lib/pkgconfig LD_LIBRARY_PATH=$prefix/lib
     # Go keeps what pkg-config said when it built a package last, and does not ask again. This variable it does look at.
     export CGO_LDFLAGS=-L$prefix/lib

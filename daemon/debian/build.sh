@@ -1,12 +1,17 @@
 #!/bin/sh
 # Builds the Debian package and prints its path. Manuals and completions in it are written by the very command in it.
-# Needs `cargo install cargo-deb`.
+# Needs `cargo install cargo-deb`. $SHMCAST_PACKAGED may name a directory with programs that are built already.
 set -eu
 cd "$(dirname "$0")/../.."
 built=${CARGO_TARGET_DIR:-target}/dist
 made=$built/package
 
-cargo build --profile dist -p shmcast-daemon --locked
+if [ -n "${SHMCAST_PACKAGED:-}" ]; then
+    mkdir -p "$built"
+    cp "$SHMCAST_PACKAGED/shmcast" "$SHMCAST_PACKAGED/shmcastd" "$built/"
+else
+    cargo build --profile dist -p shmcast-daemon --locked
+fi
 rm -rf "$made"
 mkdir -p "$made"
 "$built/shmcast" man "$made/man"
