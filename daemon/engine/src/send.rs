@@ -14,11 +14,12 @@ use bytes::Bytes;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use shmcast::SubscriberBuilder;
-use shmcast_bridge::BridgeError;
 use shmcast_bridge::proto::counters::Histogram;
 use shmcast_bridge::spec::{BridgeSpec, Direction, NatsSpec};
 use shmcast_bridge::status::Life;
-use shmcast_bridge::thread::{Clock, Threads};
+use shmcast_bridge::thread::Clock;
+use shmcast_bridge::{BridgeError, RunningEnd};
+use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -41,8 +42,22 @@ use crate::status::SendCounters;
 /// A running end that sends. Dropping it stops it.
 #[derive(Debug)]
 pub struct Sender {
+    end: RunningEnd,
     shared: Arc<SendState>,
-    threads: Threads,
+}
+
+impl Deref for Sender {
+    type Target = RunningEnd;
+
+    fn deref(&self) -> &RunningEnd {
+        &self.end
+    }
+}
+
+impl DerefMut for Sender {
+    fn deref_mut(&mut self) -> &mut RunningEnd {
+        &mut self.end
+    }
 }
 
 impl Sender {
@@ -60,7 +75,7 @@ impl Sender {
         let nats = checked(spec, true)?;
         let runtime = runtime()?;
         let log = runtime.block_on(Log::open(spec, nats))?;
-        let life = Life::new(Vec::new(), choice_of(spec.wait).shown);
+        let life = Arc::new(Life::new(Vec::new(), choice_of(spec.wait).shown));
         let shared = Arc::new(SendState::new(life, log.link.clone(), log.keys.clone()));
         let clock = Clock::start();
         let (order, orders) = unbounded_channel();
@@ -76,7 +91,8 @@ impl Sender {
         };
         let outlet = Outlet::open(spec, channel, options, (order, replies), (clock, shared.clone()))?;
         let (title, own) = (spec.title(), outlet.id());
-        let mut sender = Sender { shared: shared.clone(), threads: Threads::default() };
+        let end = RunningEnd::new(shared.life.clone(), shared.keys.clone());
+        let mut sender = Sender { end, shared: shared.clone() };
         let (running, over) = oneshot::channel::<()>();
         let serve = move || {
             runtime.block_on(async {
@@ -89,19 +105,14 @@ impl Sender {
             // The look-up of a server's name may still wait.
             runtime.shutdown_background();
         };
-        sender.threads.start(&format!("nats-{title}"), None, serve)?;
-        sender.threads.start(&format!("mend-{title}"), None, move || mending.run())?;
+        sender.end.spawn(&format!("nats-{title}"), None, serve)?;
+        sender.end.spawn(&format!("mend-{title}"), None, move || mending.run())?;
         let send = move || {
             let _running = running;
             outlet.run();
         };
-        sender.threads.start(&format!("send-{title}"), spec.cpu, send)?;
+        sender.end.spawn(&format!("send-{title}"), spec.cpu, send)?;
         Ok(sender)
-    }
-
-    /// Tells the sender to stop soon. A restarted bridge sends the messages that are not stored by then.
-    pub fn stop(&self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
     }
 
     /// Tells the sender to send the remaining messages of the ring, and then to stop. It stops after five seconds in any case. The session
@@ -113,29 +124,6 @@ impl Sender {
     /// Orders a waiting bridge to write. It may wait because another bridge writes, or because the last block does not open.
     pub fn take_over(&self) {
         self.shared.takes_over.store(true, Ordering::Relaxed);
-    }
-
-    /// Reads the keys file again.
-    ///
-    /// # Errors
-    /// [`BridgeError::Keys`]. After an error the previous keys stay in use.
-    pub fn reload_keys(&self, spec: &BridgeSpec) -> Result<(), BridgeError> {
-        self.shared.keys.reload(spec)
-    }
-
-    /// Whether its threads have ended.
-    pub fn is_finished(&self) -> bool {
-        self.threads.are_finished()
-    }
-
-    /// Waits until the sender's threads have ended. Call [`stop`](Self::stop) or [`leave`](Self::leave) first.
-    pub fn join(&mut self) {
-        self.threads.join(&self.shared.life);
-    }
-
-    /// Phase, session and error.
-    pub fn life(&self) -> &Life {
-        &self.shared.life
     }
 
     /// The counters, at most some milliseconds old.
@@ -151,13 +139,6 @@ impl Sender {
     /// Returns the error of a broken connection, or else the reason why the sender does not write; `None` if neither applies.
     pub fn trouble(&self) -> Option<String> {
         self.shared.link.why().or_else(|| self.shared.shut_out())
-    }
-}
-
-impl Drop for Sender {
-    fn drop(&mut self) {
-        self.stop();
-        self.join();
     }
 }
 
@@ -342,7 +323,7 @@ mod tests {
         let is_over = runtime.block_on(async {
             let log = Log::reach(&spec, &nats).await.unwrap();
             let shared = SendState::new(
-                Life::new(Vec::new(), choice_of(spec.wait).shown),
+                Arc::new(Life::new(Vec::new(), choice_of(spec.wait).shown)),
                 log.link.clone(),
                 log.keys.clone(),
             );

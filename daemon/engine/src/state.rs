@@ -13,7 +13,6 @@ use crate::status::{Link, ReceiveCounters, SendCounters};
 /// The state that the threads of a sender share with its owner.
 #[derive(Debug)]
 pub(crate) struct SendState {
-    pub(crate) stop: AtomicBool,
     pub(crate) leave: AtomicBool,
     pub(crate) takes_over: AtomicBool,
     /// Whether the ring's thread has ended.
@@ -23,7 +22,7 @@ pub(crate) struct SendState {
     carried: Mutex<Option<(Stream, Session)>>,
     /// The reason why the last block does not open.
     shut_out: Mutex<Option<Damaged>>,
-    pub(crate) life: Life,
+    pub(crate) life: Arc<Life>,
     pub(crate) counters: Board<SendCounters>,
     pub(crate) acks: SharedHistogram,
     pub(crate) link: Arc<Link>,
@@ -31,9 +30,8 @@ pub(crate) struct SendState {
 }
 
 impl SendState {
-    pub(crate) fn new(life: Life, link: Arc<Link>, keys: Arc<Keys>) -> Self {
+    pub(crate) fn new(life: Arc<Life>, link: Arc<Link>, keys: Arc<Keys>) -> Self {
         Self {
-            stop: AtomicBool::new(false),
             leave: AtomicBool::new(false),
             takes_over: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
@@ -74,8 +72,7 @@ impl SendState {
 /// The state that the thread of a receiver shares with its owner.
 #[derive(Debug)]
 pub(crate) struct ReceiveState {
-    pub(crate) stop: AtomicBool,
-    pub(crate) life: Life,
+    pub(crate) life: Arc<Life>,
     pub(crate) counters: Board<ReceiveCounters>,
     pub(crate) link: Arc<Link>,
     pub(crate) keys: Arc<Keys>,

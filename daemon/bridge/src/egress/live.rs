@@ -125,7 +125,7 @@ impl Live {
 
     /// Sends what is waiting in the ring, or waits if there was nothing. Returns false if there is nothing more to do.
     pub(super) fn turn(&mut self) -> bool {
-        let result = match self.outlet.shared.stop.load(Ordering::Relaxed) {
+        let result = match self.outlet.shared.life.is_stopping() {
             true => Ok(false),
             false => self.carry_or_rest(),
         };
@@ -136,7 +136,7 @@ impl Live {
         }
         self.outlet.show();
         // Stop the repairs, too. They serve this session, which is over or is continued by another bridge.
-        self.outlet.shared.stop.store(true, Ordering::Relaxed);
+        self.outlet.shared.life.stop();
         false
     }
 

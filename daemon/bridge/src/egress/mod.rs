@@ -11,6 +11,7 @@
 use shmcast::sys::slice;
 use shmcast::{ChannelError, History, Subscriber, SubscriberBuilder, Wait};
 use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -28,7 +29,7 @@ mod outlet;
 mod standby;
 
 use super::BridgeError;
-use super::native::Keys;
+use super::end::RunningEnd;
 use super::origins::{Origins, run_of};
 use super::pcap::Tap;
 use super::proto::link::Link;
@@ -39,8 +40,8 @@ use super::sending::Sending;
 pub use super::sending::Stopped;
 use super::spec::{BridgeSpec, Direction, SendSpec, WaitMode};
 use super::state::Progress;
-use super::status::{Life, RepairCounters, SendCounters};
-use super::thread::{Clock, Threads};
+use super::status::{RepairCounters, SendCounters};
+use super::thread::Clock;
 use super::waiting::Choice;
 use failover::Failover;
 pub use invoker::EgressInvoker;
@@ -75,10 +76,24 @@ pub struct EgressOptions {
 /// A running egress. Dropping it stops it.
 #[derive(Debug)]
 pub struct Egress {
+    end: RunningEnd,
     shared: Arc<Sending>,
-    threads: Threads,
+    /// The address of the retransmission server, if there is one.
     repair_address: Option<SocketAddr>,
-    keys: Arc<Keys>,
+}
+
+impl Deref for Egress {
+    type Target = RunningEnd;
+
+    fn deref(&self) -> &RunningEnd {
+        &self.end
+    }
+}
+
+impl DerefMut for Egress {
+    fn deref_mut(&mut self) -> &mut RunningEnd {
+        &mut self.end
+    }
 }
 
 impl Egress {
@@ -105,7 +120,7 @@ impl Egress {
             }
             live.run();
         };
-        egress.threads.start(&format!("send-{}", spec.title()), spec.cpu, run)?;
+        egress.end.spawn(&format!("send-{}", spec.title()), spec.cpu, run)?;
         Ok(egress)
     }
 
@@ -138,9 +153,8 @@ impl Egress {
             Arc::new(Sending::new(refusals, choice.shown.clone(), most_leases, progress.next, state));
         shared.set_session(session);
         shared.note_start(&subscriber, session, opened.resumes, begun.map(|after| after.begin));
-        let threads = Threads::default();
-        let mut egress =
-            Egress { shared: shared.clone(), threads, repair_address: None, keys: feeds.keys.clone() };
+        let end = RunningEnd::new(shared.life.clone(), feeds.keys.clone());
+        let mut egress = Egress { end, shared: shared.clone(), repair_address: None };
         let with = (clock, options.tap.as_ref(), feeds.link);
         let leases = egress.start_beside(spec, send, opened.server, past, with, opened.watch)?;
         let mut outlet = Outlet::new(spec, send, feeds, &subscriber, leases, clock, shared)?;
@@ -172,7 +186,7 @@ impl Egress {
         let leases = server.map(|server| self.serve(spec, server, channel, with)).transpose()?;
         if send.state.is_some() {
             let (shared, name) = (self.shared.clone(), format!("note-{}", spec.title()));
-            self.threads.start(&name, None, move || shared.keep_noting())?;
+            self.end.spawn(&name, None, move || shared.keep_noting())?;
         }
         self.watch(spec, send, (watch, requests))?;
         Ok(leases)
@@ -187,24 +201,11 @@ impl Egress {
         with: (Clock, Option<&Tap>, Option<Link>),
     ) -> Result<Line, BridgeError> {
         let address = requests.local_addr().ok();
-        let shared = (self.shared.clone(), self.keys.clone());
+        let shared = (self.shared.clone(), self.end.keys.clone());
         let server = Repair::new(spec, repair, (requests, groups), channel, with, shared)?;
         self.repair_address = address;
-        self.threads.start("bridge-repair", None, move || server.run())?;
+        self.end.spawn("bridge-repair", None, move || server.run())?;
         Ok(Line::to(repair.bind, address, live, false))
-    }
-
-    /// Reads the keys file of the spec again. The threads use the new keys within 20 ms.
-    ///
-    /// # Errors
-    /// [`BridgeError::Keys`]; the keys stay as they were.
-    pub fn reload_keys(&self, spec: &BridgeSpec) -> Result<(), BridgeError> {
-        self.keys.reload(spec)
-    }
-
-    /// Tells the egress to stop soon. No packet announces that: the session continues when another bridge sends it.
-    pub fn stop(&self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
     }
 
     /// Stops the egress and returns where it stopped, so that another one can replace it.
@@ -236,21 +237,6 @@ impl Egress {
         Ok(())
     }
 
-    /// Whether the egress's threads have ended.
-    pub fn is_finished(&self) -> bool {
-        self.threads.are_finished()
-    }
-
-    /// Waits until the egress's threads have ended. Call [`stop`](Self::stop) or [`leave`](Self::leave) first.
-    pub fn join(&mut self) {
-        self.threads.join(&self.shared.life);
-    }
-
-    /// Returns the phase, the session, the refusals and the error.
-    pub fn life(&self) -> &Life {
-        &self.shared.life
-    }
-
     /// The counters of the sending thread, at most some milliseconds old.
     pub fn counters(&self) -> SendCounters {
         self.shared.counters.read()
@@ -264,13 +250,6 @@ impl Egress {
     /// The address of the retransmission server, if there is one.
     pub fn repair_address(&self) -> Option<SocketAddr> {
         self.repair_address
-    }
-}
-
-impl Drop for Egress {
-    fn drop(&mut self) {
-        self.stop();
-        self.join();
     }
 }
 

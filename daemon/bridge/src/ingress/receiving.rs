@@ -5,7 +5,6 @@ use shmcast::Publisher;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::IngressState;
@@ -99,7 +98,7 @@ impl Receiving {
     /// Takes the datagrams that have arrived, does what is due, and waits if probably no more datagrams are waiting. Returns false if there
     /// is nothing more to do.
     pub(super) fn turn(&mut self) -> bool {
-        if self.shared.stop.load(Ordering::Relaxed) || self.inlet.local.error.is_some() {
+        if self.shared.life.is_stopping() || self.inlet.local.error.is_some() {
             self.end();
             return false;
         }

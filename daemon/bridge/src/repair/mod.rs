@@ -234,7 +234,7 @@ impl Repair {
     }
 
     fn is_over(&self) -> bool {
-        self.shared.stop.load(Ordering::Relaxed)
+        self.shared.life.is_stopping()
     }
 
     /// Attaches again if the sending thread has attached to a new channel.

@@ -184,7 +184,7 @@ impl Outlet {
     }
 
     fn turn(&mut self) -> Result<bool, String> {
-        if self.shared.stop.load(Ordering::Relaxed) {
+        if self.shared.life.is_stopping() {
             return Ok(false);
         }
         let now_ns = self.clock.now_ns();

@@ -242,8 +242,8 @@ fn report(args: &Args, spec: &BridgeSpec, egress: &Egress) -> Result<()> {
             "channel": args.channel,
             "direction": "send",
             "session": egress.life().session().map(|session| session.to_string()),
-            "refusals": egress.life().refusals(),
-            "wait": egress.life().waiting(),
+            "refusals": egress.life().refusals,
+            "wait": egress.life().waiting,
             "send": counters,
             "repair": spec.send.as_ref().and_then(|send| send.repair.as_ref()).map(|_| repair),
         }));

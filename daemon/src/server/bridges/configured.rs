@@ -5,7 +5,7 @@
 use crate::server::pauses::Pauses;
 use serde_json::json;
 use shmcast::control::BridgeStatus;
-use shmcast_bridge::BridgeError;
+use shmcast_bridge::RunningEnd;
 use shmcast_bridge::egress::{Egress, Stopped};
 use shmcast_bridge::ingress::Ingress;
 use shmcast_bridge::proto::counters::Histogram;
@@ -14,6 +14,7 @@ use shmcast_bridge::spec::BridgeSpec;
 use shmcast_bridge::status::{Latency, Life, Phase, ReceiveCounters, RepairCounters, SendCounters, Waiting};
 use shmcast_engine::status::{ReceiveCounters as EngineReceiveCounters, SendCounters as EngineSendCounters};
 use shmcast_engine::{Receiver, Sender};
+use std::ops::Deref;
 use std::time::{Duration, Instant};
 
 /// Shortest time between two reports of the same kind about a bridge.
@@ -277,44 +278,20 @@ impl BridgeFigures {
     }
 }
 
+impl Deref for Endpoint {
+    type Target = RunningEnd;
+
+    fn deref(&self) -> &RunningEnd {
+        match self {
+            Self::Send(egress) => egress,
+            Self::Receive(ingress) => ingress,
+            Self::EngineSend(sender) => sender,
+            Self::EngineReceive(receiver) => receiver,
+        }
+    }
+}
+
 impl Endpoint {
-    pub(super) fn life(&self) -> &Life {
-        match self {
-            Self::Send(egress) => egress.life(),
-            Self::Receive(ingress) => ingress.life(),
-            Self::EngineSend(sender) => sender.life(),
-            Self::EngineReceive(receiver) => receiver.life(),
-        }
-    }
-
-    pub(super) fn is_finished(&self) -> bool {
-        match self {
-            Self::Send(egress) => egress.is_finished(),
-            Self::Receive(ingress) => ingress.is_finished(),
-            Self::EngineSend(sender) => sender.is_finished(),
-            Self::EngineReceive(receiver) => receiver.is_finished(),
-        }
-    }
-
-    /// Reads the bridge's keys again.
-    pub(super) fn reload_keys(&self, spec: &BridgeSpec) -> Result<(), BridgeError> {
-        match self {
-            Self::Send(egress) => egress.reload_keys(spec),
-            Self::Receive(ingress) => ingress.reload_keys(spec),
-            Self::EngineSend(sender) => sender.reload_keys(spec),
-            Self::EngineReceive(receiver) => receiver.reload_keys(spec),
-        }
-    }
-
-    pub(super) fn stop(&self) {
-        match self {
-            Self::Send(egress) => egress.stop(),
-            Self::Receive(ingress) => ingress.stop(),
-            Self::EngineSend(sender) => sender.stop(),
-            Self::EngineReceive(receiver) => receiver.stop(),
-        }
-    }
-
     /// Stops the endpoint. Returns the state from which another endpoint can continue, if that is needed.
     pub(super) fn into_stopped(self) -> Option<Stopped> {
         match self {
@@ -329,9 +306,8 @@ impl Endpoint {
     pub(super) fn leave(&self) {
         match self {
             Self::Send(egress) => egress.leave(),
-            Self::Receive(ingress) => ingress.stop(),
             Self::EngineSend(sender) => sender.leave(),
-            Self::EngineReceive(receiver) => receiver.stop(),
+            Self::Receive(_) | Self::EngineReceive(_) => self.stop(),
         }
     }
 }
@@ -382,7 +358,7 @@ impl ConfiguredBridge {
     }
 
     pub(super) fn figures(&self) -> BridgeFigures {
-        let life = self.endpoint.as_ref().map(Endpoint::life);
+        let life = self.endpoint.as_ref().map(|endpoint| endpoint.life());
         let state = match self.state {
             State::Waiting => "waiting",
             State::Failed => "failed",
@@ -431,8 +407,8 @@ impl ConfiguredBridge {
             state,
             session: life.and_then(Life::session),
             why: self.why.clone().or(trouble),
-            refusals: life.map(|life| life.refusals().to_vec()).unwrap_or_default(),
-            waiting: life.map(|life| life.waiting().clone()),
+            refusals: life.map(|life| life.refusals.clone()).unwrap_or_default(),
+            waiting: life.map(|life| life.waiting.clone()),
             counted,
         }
     }

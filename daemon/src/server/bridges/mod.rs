@@ -222,7 +222,7 @@ impl Work {
         let leaving = std::mem::take(&mut *self.bridges.leaving());
         let bridges = configured.into_values().chain(leaving);
         let endpoints: Vec<Endpoint> = bridges.filter_map(|bridge| bridge.endpoint).collect();
-        endpoints.iter().for_each(Endpoint::stop);
+        endpoints.iter().for_each(|endpoint| endpoint.stop());
         // Dropping an endpoint waits for its threads.
         drop(endpoints);
     }
@@ -319,7 +319,9 @@ impl Work {
     }
 
     fn look(&mut self) {
-        let has_left = |bridge: &ConfiguredBridge| bridge.endpoint.as_ref().is_none_or(Endpoint::is_finished);
+        let has_left = |bridge: &ConfiguredBridge| {
+            bridge.endpoint.as_ref().is_none_or(|endpoint| endpoint.is_finished())
+        };
         self.bridges.leaving().retain(|bridge| !has_left(bridge));
         self.bridges.promoted.renew();
         let mut due = Vec::new();
@@ -401,7 +403,7 @@ impl Work {
         let channel = Some(spec.channel.as_str());
         match started {
             Ok(endpoint) => {
-                for refusal in endpoint.life().refusals() {
+                for refusal in &endpoint.life().refusals {
                     tracing::warn!(bridge = name, "{refusal}");
                 }
                 self.events.tell("bridge-started", channel, None, None, &format!("{name:?}"));
