@@ -89,7 +89,7 @@ impl Sender {
             orders: order.clone(),
             shared: shared.clone(),
         };
-        let outlet = Outlet::open(spec, channel, options, (order, replies), (clock, shared.clone()))?;
+        let outlet = Outlet::open(spec, channel, options, (order, replies), clock, shared.clone())?;
         let (title, own) = (spec.title(), outlet.id());
         let end = RunningEnd::new(shared.life.clone(), shared.keys.clone());
         let mut sender = Sender { end, shared: shared.clone() };
@@ -98,7 +98,7 @@ impl Sender {
             runtime.block_on(async {
                 // The serving ends with the ring's thread, whatever it waits for at that time.
                 tokio::select! {
-                    _ = serve(log, orders, (reply, want), (clock, shared, own)) => {}
+                    _ = serve(log, orders, reply, want, clock, shared, own) => {}
                     _ = over => {}
                 }
             });
@@ -180,8 +180,11 @@ type Flights = FuturesUnordered<Pin<Box<dyn Future<Output = Answer> + Send>>>;
 async fn serve(
     log: Log,
     mut orders: UnboundedReceiver<Order>,
-    (replies, asked): (mpsc::Sender<Reply>, mpsc::SyncSender<(Want, Subject)>),
-    (clock, shared, own): (Clock, Arc<SendState>, u64),
+    replies: mpsc::Sender<Reply>,
+    asked: mpsc::SyncSender<(Want, Subject)>,
+    clock: Clock,
+    shared: Arc<SendState>,
+    own: u64,
 ) -> Option<()> {
     let subscribe = |what| log.client.subscribe(format!("{}.{what}", log.subject));
     let (mut pulses, mut wants): (Subscription, Subscription) =
@@ -327,7 +330,7 @@ mod tests {
                 log.link.clone(),
                 log.keys.clone(),
             );
-            let serving = serve(log, orders, (reply, want), (clock, Arc::new(shared), 1));
+            let serving = serve(log, orders, reply, want, clock, Arc::new(shared), 1);
             tokio::time::timeout(Duration::from_secs(60), serving).await
         });
         assert!(is_over.is_ok(), "it waits for ever");

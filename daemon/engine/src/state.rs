@@ -5,9 +5,7 @@ use shmcast_bridge::status::{Board, Life, SharedHistogram};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use shmcast_bridge::proto::session::Session;
-
-use crate::proto::block::{Damaged, Stream};
+use crate::proto::block::{Carried, Damaged};
 use crate::status::{Link, ReceiveCounters, SendCounters};
 
 /// The state that the threads of a sender share with its owner.
@@ -19,7 +17,7 @@ pub(crate) struct SendState {
     pub(crate) is_over: AtomicBool,
     /// Number of requests of readers that arrived.
     pub(crate) wanted: AtomicU64,
-    carried: Mutex<Option<(Stream, Session)>>,
+    carried: Mutex<Option<Carried>>,
     /// The reason why the last block does not open.
     shut_out: Mutex<Option<Damaged>>,
     pub(crate) life: Arc<Life>,
@@ -47,7 +45,7 @@ impl SendState {
     }
 
     /// The stream and the session that are sent now.
-    pub(crate) fn carried(&self) -> Option<(Stream, Session)> {
+    pub(crate) fn carried(&self) -> Option<Carried> {
         *self.carried.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -64,7 +62,7 @@ impl SendState {
         *self.shut_out.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
-    pub(crate) fn note_carried(&self, carried: (Stream, Session)) {
+    pub(crate) fn note_carried(&self, carried: Carried) {
         *self.carried.lock().unwrap_or_else(PoisonError::into_inner) = Some(carried);
     }
 }

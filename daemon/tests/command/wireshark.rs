@@ -4,7 +4,7 @@
 use shmcast_bridge::pcap::CaptureFile;
 use shmcast_bridge::proto::limit::AllowList;
 use shmcast_bridge::proto::receiver::{Delivery, Follow, Join, Origin, Receiver, ReceiverConfig};
-use shmcast_bridge::proto::replay::{Held, Replay, ReplayConfig, Reply};
+use shmcast_bridge::proto::replay::{Asker, Held, Holding, Replay, ReplayConfig, Reply};
 use shmcast_bridge::proto::sender::{Sender, SenderConfig};
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::{Body, Downstream, MAX_DATAGRAM_BYTES, Request};
@@ -198,9 +198,9 @@ fn requests_and_their_answers_read_as_they_were_meant() {
     let mut out = vec![0; 1_400];
     let answer = replay.handle_request(
         SECOND_NS,
-        ("10.0.0.2:40000".parse().unwrap(), true),
+        Asker { from: "10.0.0.2:40000".parse().unwrap(), is_proved: true, has_waited: false },
         &request,
-        (session, Held::of_ring(1, 42)),
+        Holding { session, held: Held::of_ring(1, 42) },
         &mut out,
         |sequence, room| {
             room.get_mut(..50)?.fill(sequence as u8);

@@ -5,10 +5,10 @@ use shmcast::{EndWatch, Event, RecvError, Start, Subscriber, SubscriberBuilder};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::attach;
 use super::failover::Failover;
 use super::opening::{check_sizes, session_of};
 use super::outlet::Outlet;
+use super::{Attached, attach};
 use crate::gate::GateWait;
 use crate::origins::{Origins, run_of};
 use crate::proto::claim::Role;
@@ -95,9 +95,10 @@ impl Live {
     pub(super) fn new(
         spec: &BridgeSpec,
         channel: SubscriberBuilder,
-        (subscriber, parks): (Subscriber, bool),
+        Attached { subscriber, parks }: Attached,
         origins: Origins,
-        (outlet, choice): (Outlet, Choice),
+        outlet: Outlet,
+        choice: Choice,
     ) -> Self {
         Self {
             subscriber: Some(subscriber),
@@ -246,7 +247,7 @@ impl Live {
         self.retry_ns = now_ns + RETRY_NS;
         // Start with the oldest message: messages that were published before this egress attached also belong to the new session.
         let channel = self.spec.through_gate(&self.channel).start(Start::Oldest);
-        let (subscriber, parks) = match attach(&channel, self.spec.wait) {
+        let Attached { subscriber, parks } = match attach(&channel, self.spec.wait) {
             Ok(attached) => attached,
             Err(e) => return self.gate_wait.bear(&self.spec, now_ns, &e).map(|()| false),
         };

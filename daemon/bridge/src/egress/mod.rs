@@ -32,10 +32,9 @@ use super::BridgeError;
 use super::end::RunningEnd;
 use super::origins::{Origins, run_of};
 use super::pcap::Tap;
-use super::proto::link::Link;
 use super::proto::session::Session;
 use super::renewal::Watch;
-use super::repair::Repair;
+use super::repair::{Repair, RepairSockets, Surroundings};
 use super::sending::Sending;
 pub use super::sending::Stopped;
 use super::spec::{BridgeSpec, Direction, SendSpec, WaitMode};
@@ -140,10 +139,11 @@ impl Egress {
         // are read from both, on another thread.
         let (past, channel) = (channel.clone(), channel.history(History::Never));
         let opened = Opened::open(spec, send, &channel, &options)?;
-        let Opened { feeds, mut refusals, subscriber, parks, state, .. } = opened;
+        let Opened { feeds, mut refusals, attached, state, .. } = opened;
+        let subscriber = &attached.subscriber;
         let begun = options.after.filter(|after| after.progress.session == feeds.session);
         let clock = Clock::start();
-        let failover = Failover::open(spec, send, &feeds, &subscriber, clock.now_ns(), &mut refusals)?;
+        let failover = Failover::open(spec, send, &feeds, subscriber, clock.now_ns(), &mut refusals)?;
         let most_leases = send.repair.as_ref().map_or(0, |repair| repair.max_leases);
         let session = feeds.session;
         let progress =
@@ -152,20 +152,20 @@ impl Egress {
         let shared =
             Arc::new(Sending::new(refusals, choice.shown.clone(), most_leases, progress.next, state));
         shared.set_session(session);
-        shared.note_start(&subscriber, session, opened.resumes, begun.map(|after| after.begin));
+        shared.note_start(subscriber, session, opened.resumes, begun.map(|after| after.begin));
         let end = RunningEnd::new(shared.life.clone(), feeds.keys.clone());
         let mut egress = Egress { end, shared: shared.clone(), repair_address: None };
-        let with = (clock, options.tap.as_ref(), feeds.link);
+        let with = Surroundings { clock, tap: options.tap.as_ref(), link: feeds.link };
         let leases = egress.start_beside(spec, send, opened.server, past, with, opened.watch)?;
-        let mut outlet = Outlet::new(spec, send, feeds, &subscriber, leases, clock, shared)?;
+        let mut outlet = Outlet::new(spec, send, feeds, subscriber, leases, clock, shared)?;
         outlet.counters.role = failover.as_ref().map_or(0, Failover::role);
         outlet.tap = options.tap;
-        outlet.note_ring(&subscriber);
+        outlet.note_ring(subscriber);
         outlet.show();
         let live = Live {
             ends_with_channel: options.ends_with_channel,
             failover,
-            ..Live::new(spec, channel, (subscriber, parks), options.origins, (outlet, choice))
+            ..Live::new(spec, channel, attached, options.origins, outlet, choice)
         };
         Ok((egress, live))
     }
@@ -178,7 +178,7 @@ impl Egress {
         send: &SendSpec,
         server: Option<ServerSockets<'_>>,
         channel: SubscriberBuilder,
-        with: (Clock, Option<&Tap>, Option<Link>),
+        with: Surroundings<'_>,
         watch: Watch,
     ) -> Result<Option<Line>, BridgeError> {
         let requests = server.as_ref().map(|server| server.requests.try_clone()).transpose();
@@ -198,11 +198,12 @@ impl Egress {
         spec: &BridgeSpec,
         ServerSockets { repair, requests, groups, live }: ServerSockets<'_>,
         channel: SubscriberBuilder,
-        with: (Clock, Option<&Tap>, Option<Link>),
+        with: Surroundings<'_>,
     ) -> Result<Line, BridgeError> {
         let address = requests.local_addr().ok();
-        let shared = (self.shared.clone(), self.end.keys.clone());
-        let server = Repair::new(spec, repair, (requests, groups), channel, with, shared)?;
+        let sockets = RepairSockets { requests, groups };
+        let keys = self.end.keys.clone();
+        let server = Repair::new(spec, repair, sockets, channel, with, keys, self.shared.clone())?;
         self.repair_address = address;
         self.end.spawn("bridge-repair", None, move || server.run())?;
         Ok(Line::to(repair.bind, address, live, false))
@@ -253,19 +254,27 @@ impl Egress {
     }
 }
 
-/// Attaches to the channel. With [`WaitMode::Block`] the subscriber parks if a daemon can wake it. The flag in the result says whether a
-/// daemon can.
+/// A subscriber that a sending thread reads.
+#[derive(Debug)]
+pub struct Attached {
+    /// The subscriber.
+    pub subscriber: Subscriber,
+    /// Whether a daemon wakes the thread.
+    pub parks: bool,
+}
+
+/// Attaches to the channel. With [`WaitMode::Block`] the subscriber parks if a daemon can wake it.
 ///
 /// # Errors
 /// [`ChannelError`].
-pub fn attach(channel: &SubscriberBuilder, wait: WaitMode) -> Result<(Subscriber, bool), ChannelError> {
+pub fn attach(channel: &SubscriberBuilder, wait: WaitMode) -> Result<Attached, ChannelError> {
     if wait == WaitMode::Block {
         match channel.clone().wait(Wait::Park).open() {
             Err(ChannelError::NoWaker { .. }) => {}
-            attached => return attached.map(|subscriber| (subscriber, true)),
+            opened => return opened.map(|subscriber| Attached { subscriber, parks: true }),
         }
     }
-    Ok((channel.clone().open()?, false))
+    Ok(Attached { subscriber: channel.clone().open()?, parks: false })
 }
 
 /// The tag of the sessions that this bridge begins.

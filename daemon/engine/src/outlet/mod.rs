@@ -8,7 +8,7 @@ mod showing;
 
 use shmcast::{History, RecvError, Start, Subscriber, SubscriberBuilder};
 use shmcast_bridge::KeysSeen;
-use shmcast_bridge::egress::attach;
+use shmcast_bridge::egress::{Attached, attach};
 use shmcast_bridge::gate::GateWait;
 use shmcast_bridge::origins::{Origins, run_of};
 use shmcast_bridge::proto::session::Session;
@@ -25,7 +25,7 @@ use zerocopy::FromZeros;
 use crate::EngineError;
 use crate::messages::{Order, Queues, Reply};
 use crate::options::SenderOptions;
-use crate::proto::block::{Stream, UNKNOWN_ERROR};
+use crate::proto::block::{Carried, Stream, UNKNOWN_ERROR};
 use crate::proto::writer::{LOOK_NS, Resume, State, Writer, WriterConfig};
 use crate::state::SendState;
 use crate::status::SendCounters;
@@ -95,11 +95,13 @@ impl Outlet {
         channel: SubscriberBuilder,
         options: SenderOptions,
         queues: Queues,
-        (clock, shared): (Clock, Arc<SendState>),
+        clock: Clock,
+        shared: Arc<SendState>,
     ) -> Result<Outlet, EngineError> {
         let choice = choice_of(spec.wait);
-        let (subscriber, parks) = attach(&spec.through_gate(&channel).start(Start::Latest), choice.mode)?;
-        let (stream, session) = identity_of(spec, &subscriber)?;
+        let latest = spec.through_gate(&channel).start(Start::Latest);
+        let Attached { subscriber, parks } = attach(&latest, choice.mode)?;
+        let Carried { stream, session } = identity_of(spec, &subscriber)?;
         let id = random()?;
         let nats = spec.nats.clone().unwrap_or_default();
         let config = WriterConfig {
@@ -323,7 +325,7 @@ impl Outlet {
 
     fn note_session(&mut self) {
         let session = self.writer.session();
-        self.shared.note_carried((self.writer.stream(), session));
+        self.shared.note_carried(Carried { stream: self.writer.stream(), session });
         if self.shared.life.session() != Some(session) {
             self.shared.life.note_session(session);
         }
@@ -410,12 +412,12 @@ impl Outlet {
         }
         self.retry_ns = now_ns + RETRY_NS;
         let channel = self.spec.through_gate(&self.channel).start(Start::Oldest);
-        let (subscriber, parks) = match attach(&channel, choice_of(self.spec.wait).mode) {
+        let Attached { subscriber, parks } = match attach(&channel, choice_of(self.spec.wait).mode) {
             Ok(attached) => attached,
             Err(e) => return self.gate_wait.bear(&self.spec, now_ns, &e),
         };
         self.gate_wait = GateWait::default();
-        let (stream, session) = identity_of(&self.spec, &subscriber).map_err(|e| e.to_string())?;
+        let Carried { stream, session } = identity_of(&self.spec, &subscriber).map_err(|e| e.to_string())?;
         (self.subscriber, self.parks, self.is_new) = (Some(subscriber), parks, true);
         self.cutter.begin();
         self.writer.begin(now_ns, stream, session);

@@ -128,7 +128,8 @@ fn report_sent(
 pub(super) fn receive(
     spec: &BridgeSpec,
     channel: PublisherBuilder,
-    (until_end, as_json): (bool, bool),
+    until_end: bool,
+    as_json: bool,
     stop: &Stop,
 ) -> Result<ExitCode> {
     let Some(mut receiver) = start_receiver(spec, &channel, stop)? else { return Ok(ExitCode::SUCCESS) };

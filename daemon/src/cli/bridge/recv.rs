@@ -105,7 +105,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let publisher = args.publisher(&host, &spec)?;
     if spec.nats().is_some() {
         args.common.refuse_capture()?;
-        return engine::receive(&spec, publisher, (args.common.until_end, args.common.json), &stop);
+        return engine::receive(&spec, publisher, args.common.until_end, args.common.json, &stop);
     }
     let capture = args.common.capture(&spec)?;
     let tap = capture.as_ref().map(|capture| capture.tap());

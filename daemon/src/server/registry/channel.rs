@@ -30,7 +30,7 @@ pub(super) struct Channel {
     pub(super) publisher: Option<Attached>,
     pub(super) readers: BTreeMap<ConnectionId, Reader>,
     /// Generation and epoch of the last publisher whose death was reported to readers.
-    mourned: Option<(u64, u64)>,
+    mourned: Option<Death>,
     /// The generation in which a full board was last reported, and the generation in which a message that is too large for the board was.
     told_of_board: [u64; 2],
 }
@@ -54,9 +54,17 @@ pub(super) struct Reader {
     pub(super) notices: UnboundedSender<Notice>,
 }
 
+/// A publisher that died without closing its channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Death {
+    /// The generation of the channel's memory.
+    pub(super) generation: u64,
+    pub(super) epoch: u64,
+}
+
 impl Reader {
     /// Tells it of a publisher's death, if it wants to know.
-    pub(super) fn tell_death(&self, (generation, epoch): (u64, u64)) {
+    pub(super) fn tell_death(&self, Death { generation, epoch }: Death) {
         if self.watches {
             let reply = Response::PublisherGone { generation, epoch };
             // A reader that has hung up needs no notice.
@@ -346,11 +354,11 @@ impl Channel {
         }
     }
 
-    /// Returns the generation and epoch of a publisher that died without closing the channel, if no other publisher has followed.
-    pub(super) fn dead_publisher(&self) -> Option<(u64, u64)> {
+    /// Returns the publisher that died without closing the channel, if no other publisher has followed.
+    pub(super) fn dead_publisher(&self) -> Option<Death> {
         let entry = self.entry();
         let epoch = self.current.as_ref()?.dead_publisher(entry.epoch)?;
-        Some((entry.generation, epoch))
+        Some(Death { generation: entry.generation, epoch })
     }
 
     /// Keeps publishers away while the result lives, if the channel is closed and its memory is not lost. An attached publisher could take

@@ -132,7 +132,8 @@ impl Registry {
         events: Events,
         store: Store,
         waker: Waker,
-        (uid, promoted): (u32, Promoted),
+        uid: u32,
+        promoted: Promoted,
     ) -> Self {
         let (channels, retired, received) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let gates = Gates::at(charters.beside("gates"));

@@ -382,7 +382,7 @@ impl Writer {
 
     fn head(&self, clock_error: u16, before: u32) -> Head {
         let WriterConfig { stream, session, writer, .. } = self.config;
-        Head { clock_error, before, ..Head::new(stream, session, (writer, self.number)) }
+        Head { clock_error, before, ..Head::new(stream, session, BlockId { writer, number: self.number }) }
     }
 
     /// Handles the answer to an append: the entry number of the block, or an error.
