@@ -89,6 +89,16 @@ impl IngressState {
     }
 }
 
+/// The times that an ingress has measured.
+#[derive(Debug)]
+pub struct Latencies {
+    /// From noticing a loss to receiving the message, for messages that servers sent.
+    pub recovery: Histogram,
+    /// From the kernel's time stamp on a live datagram to its messages in the ring. Only one in 16 of the datagrams that arrive alone is
+    /// measured.
+    pub to_ring: Histogram,
+}
+
 /// A running ingress. Dropping it stops it.
 #[derive(Debug)]
 pub struct Ingress {
@@ -216,15 +226,9 @@ impl Ingress {
         self.shared.counters.read()
     }
 
-    /// Returns the times from noticing a loss to receiving the message, for messages that servers sent.
-    pub fn recovery(&self) -> Histogram {
-        self.shared.recovery.read()
-    }
-
-    /// Returns the times from the kernel's time stamp on a live datagram to its messages in the ring. Only one in 16 of the datagrams that
-    /// arrive alone is measured.
-    pub fn receive_to_ring(&self) -> Histogram {
-        self.shared.to_ring.read()
+    /// Returns the times that the ingress has measured.
+    pub fn latencies(&self) -> Latencies {
+        Latencies { recovery: self.shared.recovery.read(), to_ring: self.shared.to_ring.read() }
     }
 }
 

@@ -100,7 +100,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         return engine::send(&spec, &subscriber, &options, &stop);
     }
     let capture = args.common.capture(&spec)?;
-    let tap = || capture.as_ref().map(|capture| capture.tap());
+    let tap = || capture.as_ref().map(|capture| capture.tap.clone());
     let Some(mut egress) = start(args, &spec, &subscriber, tap, &stop)? else {
         return Ok(ExitCode::SUCCESS);
     };

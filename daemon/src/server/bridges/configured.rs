@@ -7,7 +7,7 @@ use serde_json::json;
 use shmcast::control::BridgeStatus;
 use shmcast_bridge::RunningEnd;
 use shmcast_bridge::egress::{Egress, Stopped};
-use shmcast_bridge::ingress::Ingress;
+use shmcast_bridge::ingress::{Ingress, Latencies};
 use shmcast_bridge::proto::counters::Histogram;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::spec::BridgeSpec;
@@ -233,15 +233,8 @@ pub struct BridgeFigures {
 pub enum Counted {
     /// A bridge that sends, and its retransmission server, if it has one.
     Send(Box<SendCounters>, Option<Box<RepairCounters>>),
-    /// A bridge that receives.
-    Receive {
-        /// The counters.
-        counters: Box<ReceiveCounters>,
-        /// Times from noticing a loss to getting the message.
-        recovery: Histogram,
-        /// Times from the kernel's time stamp of a packet to the ring.
-        to_ring: Histogram,
-    },
+    /// A bridge that receives, and the times that it has measured.
+    Receive(Box<ReceiveCounters>, Latencies),
     /// A bridge that sends through an engine, and the times from an append to its answer.
     EngineSend(Box<EngineSendCounters>, Histogram),
     /// A bridge that receives through an engine.
@@ -256,9 +249,9 @@ impl BridgeFigures {
             Some(Counted::Send(send, repair)) => {
                 json!({ "wait": self.waiting, "send": send, "repair": repair })
             }
-            Some(Counted::Receive { counters, recovery, to_ring }) => json!({
-                "wait": self.waiting, "receive": counters, "recovery": Latency::from(recovery),
-                "receive_to_ring": Latency::from(to_ring),
+            Some(Counted::Receive(counters, times)) => json!({
+                "wait": self.waiting, "receive": counters, "recovery": Latency::from(&times.recovery),
+                "receive_to_ring": Latency::from(&times.to_ring),
             }),
             Some(Counted::EngineSend(send, acks)) => {
                 json!({ "engine": "nats", "send": send, "acks": Latency::from(acks) })
@@ -388,11 +381,7 @@ impl ConfiguredBridge {
                 let repair = serves.then(|| Box::new(egress.repair_counters()));
                 Counted::Send(Box::new(egress.counters()), repair)
             }
-            Endpoint::Receive(ingress) => Counted::Receive {
-                counters: Box::new(ingress.counters()),
-                recovery: ingress.recovery(),
-                to_ring: ingress.receive_to_ring(),
-            },
+            Endpoint::Receive(ingress) => Counted::Receive(Box::new(ingress.counters()), ingress.latencies()),
             Endpoint::EngineSend(sender) => Counted::EngineSend(Box::new(sender.counters()), sender.acks()),
             Endpoint::EngineReceive(receiver) => Counted::EngineReceive(Box::new(receiver.counters())),
         });

@@ -75,7 +75,8 @@ pub struct Unwrap {
     kept_since: usize,
     past: Vec<Past>,
     left: Left,
-    counters: UnwrapCounters,
+    /// The counters so far. Each datagram is in one of them after [`Unwrap::finish`].
+    pub counters: UnwrapCounters,
 }
 
 impl Unwrap {
@@ -114,11 +115,6 @@ impl Unwrap {
         for kept in std::mem::take(&mut self.kept) {
             self.leave_out(&kept);
         }
-    }
-
-    /// The counters so far. Each datagram is in one of them after [`Unwrap::finish`].
-    pub fn counters(&self) -> &UnwrapCounters {
-        &self.counters
     }
 
     /// Returns the sessions whose packets were left out, each with the number of these packets. The list has room for a limited number of

@@ -52,7 +52,7 @@ pub enum Place {
 
 impl Held {
     /// Returns the range of the messages that a ring holds.
-    pub fn of_ring(oldest: u64, next: u64) -> Held {
+    pub(crate) fn of_ring(oldest: u64, next: u64) -> Held {
         Held { oldest, next, place: Place::Ring, is_backed: false }
     }
 }
