@@ -82,7 +82,7 @@ pub mod check {
 
     use super::{BridgeSpec, EngineError};
 
-    pub use crate::told::{Finding, Verdict};
+    pub use crate::results::{Finding, Verdict};
 
     /// Reports that this build does not support the bridge.
     pub fn check(_spec: &BridgeSpec) -> Vec<Finding> {
@@ -96,7 +96,7 @@ pub mod stream {
 
     use super::{BridgeSpec, EngineError};
 
-    pub use crate::told::{Range, StreamInfo, Verified};
+    pub use crate::results::{Range, StreamInfo, Verified};
 
     /// Refuses.
     ///

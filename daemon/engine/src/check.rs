@@ -14,8 +14,8 @@ use crate::client::{Log, shown};
 use crate::losses::losses_of;
 use crate::proto::want::{Want, Wanted};
 use crate::proto::writer::Trouble;
+pub use crate::results::{Finding, Verdict};
 use crate::send::runtime;
-pub use crate::told::{Finding, Verdict};
 
 /// Longest wait for the answer to a request that the servers may refuse.
 const PATIENCE: Duration = Duration::from_secs(3);

@@ -6,7 +6,7 @@
 use async_nats::jetstream::stream::{Config, PersistenceMode};
 use std::time::Duration;
 
-use crate::told::{Finding, Verdict};
+use crate::results::{Finding, Verdict};
 
 /// Longest election of a leader. A stream that keeps blocks for a shorter time may drop blocks before anybody can read them.
 const ELECTION: Duration = Duration::from_secs(15);

@@ -163,9 +163,9 @@ struct Carriers {
 
 impl Carriers {
     /// Carries what the configuration wants from now on.
-    fn carry(&mut self, config: &Config) {
-        self.supervisor.carry(config.bridges_with_journals());
-        self.recorders.carry(&config.channels);
+    fn apply(&mut self, config: &Config) {
+        self.supervisor.apply(config.bridges_with_journals());
+        self.recorders.apply(&config.channels);
     }
 }
 
@@ -217,7 +217,7 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
     let supervisor = Supervisor::start(shared.bridges.clone(), shared.events.clone(), own)
         .context("start the bridges' thread")?;
     let mut carriers = Carriers { supervisor, recorders };
-    carriers.carry(&config);
+    carriers.apply(&config);
     manager::tell(&[NotifyState::Ready])?;
     tracing::info!(socket = %shown, channels = config.channels.len(), kept, crashed, "ready");
     serve_until_stopped(options, &shared, &mut carriers, &mut config, &mut signals).await;
@@ -238,7 +238,7 @@ async fn serve_until_stopped(
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            _ = looks.tick() => carriers.recorders.tend(),
+            _ = looks.tick() => carriers.recorders.retry_refused(),
             _ = signals.hang_up.recv() => tokio::select! {
                 () = reload(options, shared, carriers, config) => {}
                 // A signal to stop does not wait until the memory of added channels is made.
@@ -386,7 +386,7 @@ async fn reload(options: &Options, shared: &ServerState, carriers: &mut Carriers
             );
             shared.events.reloaded(Ok(&detail));
             warn(&wanted);
-            carriers.carry(&wanted);
+            carriers.apply(&wanted);
             *config = wanted;
         }
         Err(e) => shared.events.reloaded(Err(&format!("{e:#}"))),

@@ -149,7 +149,7 @@ impl Live {
         if self.failover.is_some() && !self.elect()? {
             return self.stand_by();
         }
-        let found = self.carry()?;
+        let found = self.drain_ring()?;
         let now_ns = self.outlet.clock.now_ns();
         self.show_at(now_ns);
         self.look_at_rest(found);
@@ -167,7 +167,7 @@ impl Live {
         if self.outlet.sender.is_finished(now_ns) && self.ends_with_channel {
             return Ok(false);
         }
-        self.rest(now_ns)?;
+        self.park(now_ns)?;
         Ok(true)
     }
 
@@ -188,7 +188,7 @@ impl Live {
     }
 
     /// Takes the messages that are waiting in the ring, and sends them. Returns whether there were any.
-    pub(super) fn carry(&mut self) -> Result<bool, String> {
+    pub(super) fn drain_ring(&mut self) -> Result<bool, String> {
         let Some(subscriber) = &mut self.subscriber else { return self.attach_again() };
         let outlet = &mut self.outlet;
         let mut result = Ok(());
@@ -281,7 +281,7 @@ impl Live {
     }
 
     /// Waits until the ring has a message or the next heartbeat is due.
-    fn rest(&mut self, now_ns: u64) -> Result<(), String> {
+    fn park(&mut self, now_ns: u64) -> Result<(), String> {
         let due_ns = self.outlet.sender.next_deadline(now_ns).unwrap_or(u64::MAX);
         let due_ns =
             due_ns.min(self.failover.as_ref().map_or(u64::MAX, |failover| failover.next_deadline(now_ns)));

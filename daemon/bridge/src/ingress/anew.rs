@@ -48,14 +48,14 @@ pub(super) fn watch(
             shared.renewal.give(at, socket);
             Ok(())
         };
-        let tend = |at, line: &LineSpec| {
+        let rejoin_silent = |at, line: &LineSpec| {
             if silences.is_due(at, &shared.counters.read(), Instant::now()) {
                 sockets.borrow().get(&at).iter().for_each(|socket| rejoin(&shared.renewal, line, socket));
             }
         };
         let is_over =
             || shared.life.is_stopping() || matches!(shared.life.phase(), Phase::Ended | Phase::Failed);
-        watch.run(renew, tend, is_over);
+        watch.run(renew, rejoin_silent, is_over);
     };
     end.spawn(&format!("line-{}", spec.title()), None, body)
 }

@@ -102,7 +102,7 @@ impl Receiving {
             self.end();
             return false;
         }
-        if self.shared.orders.is_given() && self.obey() {
+        if self.shared.orders.is_given() && self.execute_order() {
             return false;
         }
         if self.inlet.is_waiting() {
@@ -133,7 +133,7 @@ impl Receiving {
             _ if self.receiver.next_deadline().is_some_and(|due_ns| due_ns <= now_ns) => {}
             Found::Nothing
                 if self.choice.mode == WaitMode::Yield && !self.turns.is_multiple_of(TURNS_PER_YIELD) => {}
-            Found::Nothing | Found::All => self.rest(now_ns),
+            Found::Nothing | Found::All => self.park(now_ns),
         }
         true
     }
@@ -318,7 +318,7 @@ impl Receiving {
     }
 
     /// Waits for a datagram or for the time of the next due work.
-    fn rest(&self, now_ns: u64) {
+    fn park(&self, now_ns: u64) {
         match self.choice.mode {
             WaitMode::Spin => {}
             WaitMode::Yield => sched_yield(),

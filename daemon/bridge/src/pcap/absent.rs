@@ -1,6 +1,6 @@
 //! Replaces the types of captures if the feature `captures` is off. No value of these types can exist.
 
-use super::told::{CaptureCounters, Captured, Datagram, Protocols};
+use super::results::{CaptureCounters, Captured, Datagram, Protocols};
 use std::convert::Infallible;
 use std::io::{self, Read, Write};
 use std::marker::PhantomData;

@@ -1,7 +1,7 @@
 //! Reads capture files: pcap in both byte orders, with microseconds or nanoseconds, and pcapng with any number of interfaces.
 
 use super::link;
-use super::told::{CaptureCounters, Datagram, Protocol, Protocols, Skipped};
+use super::results::{CaptureCounters, Datagram, Protocol, Protocols, Skipped};
 use pcap_parser::traits::{PcapNGPacketBlock, PcapReaderIterator};
 use pcap_parser::{Block, PcapBlockOwned, PcapError, PcapHeader, create_reader};
 use std::io::{self, Read};

@@ -9,7 +9,7 @@
 //! from the addresses, with correct checksums.
 
 use super::link;
-use super::told::Captured;
+use super::results::Captured;
 use crossbeam_queue::ArrayQueue;
 use etherparse::PacketBuilder;
 use std::fs::File;

@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 const NEWS_EVERY: Duration = Duration::from_secs(60);
 
 /// A kind of report about a bridge: its event, the least increase to report, its counter, and its description.
-type News<C> = (&'static str, u64, fn(&C) -> u64, &'static str);
-const SEND_NEWS: [News<RepairCounters>; 3] = [
+type ReportKind<C> = (&'static str, u64, fn(&C) -> u64, &'static str);
+const SEND_NEWS: [ReportKind<RepairCounters>; 3] = [
     (
         "bridge-told-stale",
         1,
@@ -42,7 +42,7 @@ const SEND_NEWS: [News<RepairCounters>; 3] = [
         "times repairs were to come from the journal, and it is not there or not that of this stream",
     ),
 ];
-const LINE_NEWS: [News<SendCounters>; 4] = [
+const LINE_NEWS: [ReportKind<SendCounters>; 4] = [
     (
         "bridge-line-anew",
         1,
@@ -68,7 +68,7 @@ const LINE_NEWS: [News<SendCounters>; 4] = [
         "times the state file could not be written: the next start of the bridge knows less than what was sent",
     ),
 ];
-const ENGINE_SEND_NEWS: [News<EngineSendCounters>; 6] = [
+const ENGINE_SEND_NEWS: [ReportKind<EngineSendCounters>; 6] = [
     (
         "bridge-engine-lost",
         1,
@@ -92,7 +92,7 @@ const ENGINE_SEND_NEWS: [News<EngineSendCounters>; 6] = [
     ("bridge-engine-disconnected", 1, |c| c.disconnects, "times the connection to the servers broke"),
     ("bridge-missed", 1, |c| c.messages_missed, "messages were overwritten before they were sent"),
 ];
-const ENGINE_NEWS: [News<EngineReceiveCounters>; 5] = [
+const ENGINE_NEWS: [ReportKind<EngineReceiveCounters>; 5] = [
     ("bridge-engine-lost", 1, |c| c.ends_moved, "times the servers had less than they had shown"),
     (
         "bridge-unsealed",
@@ -104,7 +104,7 @@ const ENGINE_NEWS: [News<EngineReceiveCounters>; 5] = [
     ("bridge-engine-disconnected", 1, |c| c.disconnects, "times the connection to the servers broke"),
     ("bridge-missed", 1, |c| c.messages_missing, "messages never came"),
 ];
-const NEWS: [News<ReceiveCounters>; 7] = [
+const NEWS: [ReportKind<ReceiveCounters>; 7] = [
     (
         "bridge-other-feed",
         10,
@@ -159,7 +159,7 @@ pub(super) struct ConfiguredBridge {
     pub(super) started: Instant,
     pub(super) try_at: Instant,
     pauses: Pauses,
-    told: Told,
+    told: ReportMarks,
 }
 
 /// The reason why a bridge does nothing after its channel was promoted.
@@ -167,10 +167,10 @@ pub(super) const PROMOTED: &str =
     "its channel is one of this host: to receive it again, remove this bridge, reload, add it, and reload";
 
 /// For each kind of report: the count at the last report, and the time of that report.
-type Told = [(u64, Option<Instant>); NEWS.len()];
+type ReportMarks = [(u64, Option<Instant>); NEWS.len()];
 
 fn news_of<C>(
-    kinds: &[News<C>],
+    kinds: &[ReportKind<C>],
     counters: &C,
     told: &mut [(u64, Option<Instant>)],
     now: Instant,
@@ -409,7 +409,7 @@ mod tests {
 
     #[test]
     fn each_kind_of_news_is_told_once_in_a_while_and_all_of_it_in_the_end() {
-        let (mut told, start) = (Told::default(), Instant::now());
+        let (mut told, start) = (ReportMarks::default(), Instant::now());
         let counted = |stale, contradicted, full| {
             let mut counters = shmcast_bridge::status::Board::<ReceiveCounters>::default().read();
             (counters.feed.packets_stale, counters.feed.claims_contradicted) = (stale, contradicted);

@@ -161,7 +161,7 @@ fn received<'a>(
 }
 
 enum Order {
-    Carry(Vec<BridgeSpec>),
+    Apply(Vec<BridgeSpec>),
     Stop,
 }
 
@@ -186,9 +186,9 @@ impl Supervisor {
     }
 
     /// Runs exactly these bridges from now on. A bridge that has not changed continues without interruption.
-    pub fn carry(&self, bridges: Vec<BridgeSpec>) {
+    pub fn apply(&self, bridges: Vec<BridgeSpec>) {
         // The thread receives until it is told to stop, so this send does not fail.
-        let _ = self.orders.send(Order::Carry(bridges));
+        let _ = self.orders.send(Order::Apply(bridges));
     }
 
     /// Stops all bridges without ending their sessions, which the next daemon continues. Blocks for up to a second. If a bridge is just
@@ -212,7 +212,7 @@ impl Work {
     fn run(mut self, orders: &mpsc::Receiver<Order>) {
         loop {
             match orders.recv_timeout(LOOK) {
-                Ok(Order::Carry(bridges)) => self.carry(bridges),
+                Ok(Order::Apply(bridges)) => self.apply(bridges),
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -227,7 +227,7 @@ impl Work {
         drop(endpoints);
     }
 
-    fn carry(&mut self, wanted: Vec<BridgeSpec>) {
+    fn apply(&mut self, wanted: Vec<BridgeSpec>) {
         let (gone, mut stopped) = (self.keep_what_stays(&wanted), Vec::new());
         for (mut bridge, fate) in gone {
             let is_received =

@@ -74,7 +74,7 @@ impl Reader {
 }
 
 /// The channel's name, and the parts of the daemon that learn of its changes.
-pub(super) struct Told<'a> {
+pub(super) struct Observers<'a> {
     pub(super) name: &'a str,
     pub(super) store: &'a mut Store,
     pub(super) waker: &'a Waker,
@@ -151,7 +151,7 @@ impl Channel {
     pub(super) fn recognizes(
         &mut self,
         [segment, lock]: [&File; 2],
-        told: &mut Told<'_>,
+        told: &mut Observers<'_>,
     ) -> Result<bool, Refused> {
         if !HostedSegment::is_of_our_making(segment) {
             let why = "the segment handed back is not of this daemon's making";
@@ -190,7 +190,7 @@ impl Channel {
     pub(super) fn make_way(
         &mut self,
         anew: bool,
-        told: &mut Told<'_>,
+        told: &mut Observers<'_>,
     ) -> Result<Option<MemoryRequest>, Refused> {
         if self.is_lost() {
             return self.go_on(self.cut_of_lost(), told);
@@ -232,7 +232,11 @@ impl Channel {
     }
 
     /// Like [`go_on_after`](Self::go_on_after). The channel continues after its journal, if it has one and its memory is lost.
-    pub(super) fn go_on(&mut self, cut: Cut, told: &mut Told<'_>) -> Result<Option<MemoryRequest>, Refused> {
+    pub(super) fn go_on(
+        &mut self,
+        cut: Cut,
+        told: &mut Observers<'_>,
+    ) -> Result<Option<MemoryRequest>, Refused> {
         let after = match cut {
             Cut::Lost | Cut::Void => self.after(),
             Cut::Tail | Cut::Restart => None,
@@ -254,7 +258,7 @@ impl Channel {
         &mut self,
         cut: Cut,
         after: Option<After>,
-        told: &mut Told<'_>,
+        told: &mut Observers<'_>,
     ) -> Result<Option<MemoryRequest>, Refused> {
         // The new segment keeps the channel's stream, unless its sequences begin again.
         let entry = self.entry();
@@ -282,7 +286,7 @@ impl Channel {
 
     /// Moves the channel to the spare. All steps that can fail come first. Then one store to the charter makes the move, and notices go to
     /// the readers.
-    fn move_to_spare(&mut self, cut: Cut, told: &mut Told<'_>) -> Result<(), Refused> {
+    fn move_to_spare(&mut self, cut: Cut, told: &mut Observers<'_>) -> Result<(), Refused> {
         let Self { config, charter, current, spare, readers, .. } = self;
         let Some(Memory { hosted: next, trouble, .. }) = spare else { return Ok(()) };
         if let Some(trouble) = trouble.take() {

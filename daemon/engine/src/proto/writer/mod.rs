@@ -30,10 +30,10 @@
 //! of the block the log stores.
 
 mod again;
+mod io;
 mod last;
 #[cfg(test)]
 mod model;
-mod said;
 #[cfg(test)]
 mod tests;
 
@@ -48,7 +48,7 @@ use super::block::{BlockId, Cut, Head, Stream};
 use super::mutant::{Mutant, is};
 use super::seal::Sealer;
 
-pub use said::{Append, Last, Refusal, Resume, State, TROUBLES, Trouble, WriterCounters};
+pub use io::{Append, Last, Refusal, Resume, State, TROUBLES, Trouble, WriterCounters};
 
 /// Interval at which the last block is read while another writer writes, or after the read failed.
 pub const LOOK_NS: u64 = 250 * MILLISECOND_NS;
