@@ -9,7 +9,7 @@ use shmcast_bridge::local::Local;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::Meta;
 use shmcast_bridge::times::{Moment, OriginTimes};
-use shmcast_engine::proto::block::{Body, Head, Packing, Stream};
+use shmcast_engine::proto::block::{BlockId, Body, Head, Packing, Stream};
 use shmcast_engine::proto::seal::{Opener, Sealer};
 use std::hint::black_box;
 use std::ops::ControlFlow;
@@ -22,7 +22,11 @@ const SIZES: [usize; 2] = [64, 1024];
 const RINGS: [(&str, u64); 2] = [("near", 1 << 20), ("far", 256 << 20)];
 
 fn head(number: u64) -> Head {
-    Head::new(Stream([7; 16]), Session::of_channel("BNCH", 1).expect("a sound name"), (1, number))
+    Head::new(
+        Stream([7; 16]),
+        Session::of_channel("BNCH", 1).expect("a sound name"),
+        BlockId { writer: 1, number },
+    )
 }
 
 /// Opens a channel, and fills three quarters of its ring. Returns how many messages there are.

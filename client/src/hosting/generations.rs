@@ -7,7 +7,7 @@ use shmcast_layout::charter::{Charter, Entry, HostCharter};
 use shmcast_layout::control::Generation;
 use shmcast_layout::layout::charter::NO_CUT;
 use shmcast_layout::layout::header::{LAZY_BYTES, State};
-use shmcast_layout::mem::memfd;
+use shmcast_layout::mem::memfd::{self, Reopen};
 use shmcast_layout::ring::locate::Locator;
 use shmcast_layout::segment::Access;
 use std::fs::File;
@@ -73,7 +73,7 @@ impl HostedCharter {
     /// # Errors
     /// The error of `open`.
     pub fn for_program(&self) -> io::Result<File> {
-        memfd::reopen_read_only(&self.file)
+        memfd::reopen(&self.file, Reopen::ReadOnly)
     }
 
     /// The current generation; `None` before the first.

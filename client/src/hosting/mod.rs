@@ -29,7 +29,7 @@ use shmcast_layout::layout::reader_page::BYTES as PAGE_BYTES;
 pub use shmcast_layout::layout::reader_page::{BUCKETS, bucket_limit_ns};
 pub use shmcast_layout::layout::record::{session_identity, session_words};
 use shmcast_layout::layout::stream::StreamId;
-use shmcast_layout::mem::memfd;
+use shmcast_layout::mem::memfd::{self, Reopen, Seal};
 pub use shmcast_layout::mem::{Preparation, Step};
 use shmcast_layout::reader_page::{HostPage, ReaderStats};
 use shmcast_layout::ring::locate::Locator;
@@ -137,7 +137,7 @@ impl HostedSegment {
         let file = memfd::create(&format!("shmcast:{}", spec.name)).map_err(os("create"))?;
         let segment = Segment::create_with_board(&file, header, spec.board.map(|board| board.0))
             .map_err(|source| damaged(&spec.name, source))?;
-        memfd::seal_size(&file).map_err(os("seal"))?;
+        memfd::seal(&file, Seal::Size).map_err(os("seal"))?;
         let lock = new_lock(segment.header())?;
         let steps = segment.prepare(spec.preparation);
         Ok(Self { file, lock, segment, steps })
@@ -159,7 +159,7 @@ impl HostedSegment {
     /// The system's error.
     pub fn hold(&self, before: u64) -> io::Result<Option<Hold>> {
         // The file is opened again: the service manager keeps the description that we opened first, and would keep its lock.
-        let lock = memfd::reopen_read_write(&self.lock)?;
+        let lock = memfd::reopen(&self.lock, Reopen::ReadWrite)?;
         if !lock::try_lock(&lock)? {
             return Ok(None);
         }
@@ -181,7 +181,7 @@ impl HostedSegment {
             return Ok(None);
         }
         let Some(lock) = adopt_lock(lock, entry).map_err(os("open the lock of"))? else { return Ok(None) };
-        let file = memfd::reopen_read_write(file).map_err(os("open"))?;
+        let file = memfd::reopen(file, Reopen::ReadWrite).map_err(os("open"))?;
         // If the segment was sealed after its publisher had mapped it, it can only be opened for reading. The host needs no more.
         let opened = Segment::open(&file, Access::Write).or_else(|_| Segment::open(&file, Access::Read));
         match opened {
@@ -228,7 +228,7 @@ impl HostedSegment {
     /// # Errors
     /// The error of `fcntl`.
     pub fn seal(&self) -> io::Result<()> {
-        memfd::seal_future_writes(&self.file)
+        memfd::seal(&self.file, Seal::FutureWrites)
     }
 
     /// Opens new descriptors for a publisher: the writable segment, and the lock.
@@ -236,7 +236,7 @@ impl HostedSegment {
     /// # Errors
     /// The error of `open`.
     pub fn for_publisher(&self) -> io::Result<[File; 2]> {
-        Ok([memfd::reopen_read_write(&self.file)?, memfd::reopen_read_write(&self.lock)?])
+        Ok([memfd::reopen(&self.file, Reopen::ReadWrite)?, memfd::reopen(&self.lock, Reopen::ReadWrite)?])
     }
 
     /// Opens new descriptors for a reader: the read-only segment, and a path descriptor of the lock. The reader sends both to the next
@@ -245,7 +245,7 @@ impl HostedSegment {
     /// # Errors
     /// The error of `open`.
     pub fn for_reader(&self) -> io::Result<[File; 2]> {
-        Ok([memfd::reopen_read_only(&self.file)?, memfd::reopen_as_path(&self.lock)?])
+        Ok([memfd::reopen(&self.file, Reopen::ReadOnly)?, memfd::reopen(&self.lock, Reopen::Path)?])
     }
 
     /// The files for a service manager to keep: the segment and the lock.
@@ -366,7 +366,7 @@ impl HostedPage {
     pub fn create() -> io::Result<Self> {
         let file = memfd::create("shmcast-reader")?;
         file.set_len(PAGE_BYTES)?;
-        memfd::seal_size(&file)?;
+        memfd::seal(&file, Seal::Size)?;
         Ok(Self { page: HostPage::open(&file)?, file })
     }
 
@@ -381,7 +381,7 @@ impl HostedPage {
                 "not a reader page of this user's making",
             ));
         }
-        let file = memfd::reopen_read_write(file)?;
+        let file = memfd::reopen(file, Reopen::ReadWrite)?;
         Ok(Self { page: HostPage::open(&file)?, file })
     }
 
@@ -390,7 +390,7 @@ impl HostedPage {
     /// # Errors
     /// The error of `open`.
     pub fn for_reader(&self) -> io::Result<File> {
-        memfd::reopen_read_write(&self.file)
+        memfd::reopen(&self.file, Reopen::ReadWrite)
     }
 
     /// Returns the host's end of a reader that sleeps between messages of `segment`. `bell` is the end of the bell that the reader sent.
@@ -421,7 +421,7 @@ fn new_lock(header: &Header) -> Result<File, ChannelError> {
     let os = |what| ChannelError::os(what, format!("memfd:{name}.lock"));
     let lock = memfd::create(&format!("shmcast:{name}.lock")).map_err(os("create"))?;
     lock.write_all_at(&identity(header.uuid), 0).map_err(os("write"))?;
-    memfd::seal_content(&lock).map_err(os("seal"))?;
+    memfd::seal(&lock, Seal::Content).map_err(os("seal"))?;
     Ok(lock)
 }
 
@@ -430,7 +430,7 @@ fn adopt_lock(shown: &File, entry: &Entry) -> io::Result<Option<File>> {
     if !memfd::is_own(shown)? || file_id(shown)?[1] != entry.lock {
         return Ok(None);
     }
-    let lock = memfd::reopen_read_write(shown)?;
+    let lock = memfd::reopen(shown, Reopen::ReadWrite)?;
     let mut held = [0; 16];
     let is_the_one = memfd::is_ours(&lock)?
         && memfd::is_content_sealed(&lock)?
@@ -440,7 +440,7 @@ fn adopt_lock(shown: &File, entry: &Entry) -> io::Result<Option<File>> {
     Ok(is_the_one.then_some(lock))
 }
 
-/// Returns device and inode of a file. The file may be one that [`memfd::reopen_as_path`] opened.
+/// Returns device and inode of a file. The file may be one that [`Reopen::Path`] opened.
 fn file_id(file: &File) -> io::Result<[u64; 2]> {
     use std::os::unix::fs::MetadataExt;
     let metadata = file.metadata()?;

@@ -49,12 +49,12 @@ pub struct Ending {
     /// Salt and chain of the last file, if it is sealed.
     previous: (u64, u32),
     due: u64,
-    said: Said,
+    said: LastRecords,
 }
 
 /// The reserve, the epoch and the clean end in the last records.
 #[derive(Debug, Clone, Copy, Default)]
-struct Said {
+struct LastRecords {
     reserve: u64,
     epoch: u64,
     /// The next sequence, if the last record is a clean record, which says that the stream ended.
@@ -87,7 +87,7 @@ impl Ending {
         streams.check_channel(channel)?;
         let mut journal = None;
         for own in streams.into_journals() {
-            let is_sought = stream.is_none_or(|stream| own.stream().is_some_and(|own| own.is(stream)));
+            let is_sought = stream.is_none_or(|stream| own.stream().is_some_and(|own| own == stream));
             // Nothing is made in a directory that has no journal.
             if is_sought && has_journal(own.folder())? {
                 // A file that cannot be read may be the newest.
@@ -188,7 +188,7 @@ impl Ending {
     /// ```
     pub fn begin(self, ring: &Header, first: u64) -> Result<(), JournalError> {
         assert!(first >= self.due, "a ring begins behind the journal");
-        assert!(self.stream().is(ring.stream), "the ring was made for the stream of the journal");
+        assert!(self.stream() == ring.stream, "the ring was made for the stream of the journal");
         let own = header_of(ring).map_err(JournalError::os("make a header for", self.journal.path()))?;
         // The epoch of the ring's first publisher. It is noted at once: the ring may be lost before a recorder has seen it.
         let epoch = self.epoch().saturating_add(1);
@@ -414,11 +414,11 @@ pub(super) fn reserve_in(opened: Opened, path: &Path) -> Result<u64, JournalErro
 }
 
 /// Returns the next sequence after a file, and the reserve, epoch and clean end in the file's last records.
-fn last_words(opened: Opened, path: &Path) -> Result<(u64, Said), JournalError> {
+fn last_words(opened: Opened, path: &Path) -> Result<(u64, LastRecords), JournalError> {
     let Opened { file, header, chain, trailer, .. } = opened;
     let os = || JournalError::os("read", path);
     let mut cursor = Cursor::new(file, chain, &header, trailer);
-    let mut said = Said::default();
+    let mut said = LastRecords::default();
     let mut due = header.sequence;
     // The footer has the offsets of all control records, unless there were too many.
     let footer = cursor.footer().map_err(os())?.filter(|footer| !footer.controls_left_out);
@@ -445,7 +445,7 @@ fn last_words(opened: Opened, path: &Path) -> Result<(u64, Said), JournalError> 
     Ok((trailer.map_or(due, |trailer| trailer.next.max(due)), said))
 }
 
-impl Said {
+impl LastRecords {
     /// Reads the control records of a frame. Returns the next sequence after the frame.
     fn listen(
         &mut self,

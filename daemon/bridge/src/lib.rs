@@ -24,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 pub mod egress;
+mod end;
 pub mod gate;
 pub mod ingress;
 pub mod local;
@@ -45,6 +46,7 @@ pub mod thread;
 pub mod times;
 pub mod waiting;
 
+pub use end::RunningEnd;
 pub use native::{Keys, KeysSeen, read_keys};
 use proto::session::SessionError;
 use proto::wire::MAX_DATAGRAM_BYTES;

@@ -49,7 +49,7 @@ impl Keys {
     ///
     /// # Errors
     /// [`BridgeError::Keys`]; the keys stay as they were.
-    pub fn reload(&self, spec: &BridgeSpec) -> Result<(), BridgeError> {
+    pub(crate) fn reload(&self, spec: &BridgeSpec) -> Result<(), BridgeError> {
         let Some(path) = spec.keys.as_deref() else { return Ok(()) };
         let ring = read_keys(path)?;
         *self.ring.lock().unwrap_or_else(PoisonError::into_inner) = Some(ring);

@@ -83,12 +83,12 @@ impl Watch {
         self.lines.is_empty()
     }
 
-    /// Watches the lines until `is_over` is true. `renew` must open a line's new sockets and pass them to the bridge. After each lookup,
-    /// `tend` is called for each line of the spec whose interface exists.
+    /// Watches the lines until `is_over`. `renew` must open a line's new sockets and pass them to the bridge. `look_after` is called for each
+    /// line of the spec after each lookup, if the line's interface exists.
     pub(super) fn run(
         mut self,
         mut renew: impl FnMut(usize, &LineSpec) -> Result<(), SocketError>,
-        mut tend: impl FnMut(usize, &LineSpec),
+        mut look_after: impl FnMut(usize, &LineSpec),
         is_over: impl Fn() -> bool,
     ) {
         let mut looked = Instant::now();
@@ -108,7 +108,7 @@ impl Watch {
                     *known = now;
                 }
                 if known.is_some() && *at != REPAIRS {
-                    tend(*at, line);
+                    look_after(*at, line);
                 }
             }
         }

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use super::BridgeError;
 use super::proto::pace::{Advice, Pace};
 use super::spec::WaitMode;
-use super::status::Life;
 use super::waiting::Choice;
 
 /// The time between two updates of the shown counters, in nanoseconds.
@@ -90,40 +89,6 @@ pub(crate) fn spawn(
         Ok(Ok(())) => Ok(thread),
         Ok(Err(source)) => Err(BridgeError::Pin { cpu: cpu.unwrap_or_default(), source }),
         Err(_) => Err(BridgeError::Start(io::Error::other("the thread died at its start"))),
-    }
-}
-
-/// The threads of one end of a bridge.
-#[derive(Debug, Default)]
-pub struct Threads(Vec<JoinHandle<()>>);
-
-impl Threads {
-    /// Starts one more thread, as `spawn` does.
-    ///
-    /// # Errors
-    /// [`BridgeError`]. After an error the thread does not run.
-    pub fn start(
-        &mut self,
-        name: &str,
-        cpu: Option<usize>,
-        body: impl FnOnce() + Send + 'static,
-    ) -> Result<(), BridgeError> {
-        self.0.push(spawn(name, cpu, body)?);
-        Ok(())
-    }
-
-    /// Whether all threads have ended.
-    pub fn are_finished(&self) -> bool {
-        self.0.iter().all(JoinHandle::is_finished)
-    }
-
-    /// Waits until all threads have ended. If a thread has panicked, `life` gets an error.
-    pub fn join(&mut self, life: &Life) {
-        for thread in self.0.drain(..) {
-            if thread.join().is_err() {
-                life.fail("its thread panicked: please report this".to_owned());
-            }
-        }
     }
 }
 

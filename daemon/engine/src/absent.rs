@@ -4,11 +4,11 @@ use crate::EngineError;
 use crate::options::{ReceiverOptions, SenderOptions};
 use crate::status::{ReceiveCounters, SendCounters};
 use shmcast::{PublisherBuilder, SubscriberBuilder};
-use shmcast_bridge::BridgeError;
+use shmcast_bridge::RunningEnd;
 use shmcast_bridge::proto::counters::Histogram;
 use shmcast_bridge::spec::BridgeSpec;
-use shmcast_bridge::status::Life;
 use std::convert::Infallible;
+use std::ops::{Deref, DerefMut};
 
 /// Defines a sender or a receiver that cannot exist. Its `start` fails, so its other methods are never called.
 macro_rules! never {
@@ -16,6 +16,20 @@ macro_rules! never {
         /// One end of a bridge through an engine.
         #[derive(Debug)]
         pub struct $end(Infallible);
+
+        impl Deref for $end {
+            type Target = RunningEnd;
+
+            fn deref(&self) -> &RunningEnd {
+                match self.0 {}
+            }
+        }
+
+        impl DerefMut for $end {
+            fn deref_mut(&mut self) -> &mut RunningEnd {
+                match self.0 {}
+            }
+        }
 
         impl $end {
             /// Refuses to start.
@@ -28,34 +42,6 @@ macro_rules! never {
                 _options: $options,
             ) -> Result<Self, EngineError> {
                 Err(EngineError::NotBuilt)
-            }
-
-            /// Cannot be called.
-            pub fn stop(&self) {
-                match self.0 {}
-            }
-
-            /// Cannot be called.
-            ///
-            /// # Errors
-            /// None.
-            pub fn reload_keys(&self, _spec: &BridgeSpec) -> Result<(), BridgeError> {
-                match self.0 {}
-            }
-
-            /// Cannot be called.
-            pub fn is_finished(&self) -> bool {
-                match self.0 {}
-            }
-
-            /// Cannot be called.
-            pub fn join(&mut self) {
-                match self.0 {}
-            }
-
-            /// Cannot be called.
-            pub fn life(&self) -> &Life {
-                match self.0 {}
             }
 
             /// Cannot be called.
@@ -96,7 +82,7 @@ pub mod check {
 
     use super::{BridgeSpec, EngineError};
 
-    pub use crate::told::{Finding, Verdict};
+    pub use crate::results::{Finding, Verdict};
 
     /// Reports that this build does not support the bridge.
     pub fn check(_spec: &BridgeSpec) -> Vec<Finding> {
@@ -110,7 +96,7 @@ pub mod stream {
 
     use super::{BridgeSpec, EngineError};
 
-    pub use crate::told::{Range, StreamInfo, Verified};
+    pub use crate::results::{Range, StreamInfo, Verified};
 
     /// Refuses.
     ///

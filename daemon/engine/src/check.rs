@@ -14,8 +14,8 @@ use crate::client::{Log, shown};
 use crate::losses::losses_of;
 use crate::proto::want::{Want, Wanted};
 use crate::proto::writer::Trouble;
+pub use crate::results::{Finding, Verdict};
 use crate::send::runtime;
-pub use crate::told::{Finding, Verdict};
 
 /// The longest wait for the answer to a request that the servers may refuse.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -141,9 +141,7 @@ fn look_at_stream(log: &Log, nats: &NatsSpec, info: &Info, findings: &mut Findin
         let says = format!("{}: {} blocks, {} B, {copies} copies", log.name(), state.messages, state.bytes);
         findings.note("stream", Verdict::Ok, says);
     }
-    for (about, verdict, says) in losses_of(&info.config) {
-        findings.note(about, verdict, says);
-    }
+    findings.0.extend(losses_of(&info.config));
     let Some(cluster) = &info.cluster else { return };
     if info.config.num_replicas > 1 && cluster.leader.as_ref().is_none_or(String::is_empty) {
         findings.note("stream", Verdict::Fails, "no server leads it: most of those with a copy are away");

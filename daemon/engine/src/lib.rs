@@ -18,8 +18,8 @@
 
 mod options;
 pub mod proto;
+mod results;
 pub mod status;
-mod told;
 
 #[cfg(not(feature = "nats"))]
 mod absent;

@@ -6,24 +6,24 @@
 use async_nats::jetstream::stream::{Config, PersistenceMode};
 use std::time::Duration;
 
-use crate::told::Verdict;
+use crate::results::{Finding, Verdict};
 
 /// The longest election of a leader. If a stream keeps blocks for a shorter time, it may drop blocks before anybody can read them.
 const ELECTION: Duration = Duration::from_secs(15);
 
-/// Returns a row for each setting: its name, how serious its losses are, and a sentence about them.
-pub(crate) fn losses_of(config: &Config) -> Vec<(&'static str, Verdict, String)> {
+/// Returns a finding for each setting.
+pub(crate) fn losses_of(config: &Config) -> Vec<Finding> {
     let mut losses = vec![of_copies(config.num_replicas), of_power(config.num_replicas)];
     if config.persist_mode == Some(PersistenceMode::Async) {
         let says = "a server acknowledges blocks before it has written them, and loses these when it is killed: \
                     persist_mode = default";
-        losses.push(("loss by writing", Verdict::Doubtful, says.to_owned()));
+        losses.push(Finding::new("loss by writing", Verdict::Doubtful, says));
     }
     losses.push(of_limits(config));
     losses
 }
 
-fn of_copies(copies: usize) -> (&'static str, Verdict, String) {
+fn of_copies(copies: usize) -> Finding {
     let (verdict, says) = match copies {
         0 | 1 => (Verdict::Ok, "one copy: damage to its disk, or the loss of it, takes blocks".to_owned()),
         2 => (
@@ -36,11 +36,11 @@ fn of_copies(copies: usize) -> (&'static str, Verdict, String) {
             (Verdict::Ok, says)
         }
     };
-    ("loss of a copy", verdict, says)
+    Finding::new("loss of a copy", verdict, says)
 }
 
 /// Clients cannot see whether the servers sync each write.
-fn of_power(copies: usize) -> (&'static str, Verdict, String) {
+fn of_power(copies: usize) -> Finding {
     let whose = if copies <= 1 {
         "its server".to_owned()
     } else {
@@ -50,10 +50,10 @@ fn of_power(copies: usize) -> (&'static str, Verdict, String) {
         "a power cut of {whose} takes what was acknowledged since the last sync, by default up to two minutes of it, unless \
          their configuration has sync_interval: always, which cannot be seen from here"
     );
-    ("loss of power", Verdict::Ok, says)
+    Finding::new("loss of power", Verdict::Ok, says)
 }
 
-fn of_limits(config: &Config) -> (&'static str, Verdict, String) {
+fn of_limits(config: &Config) -> Finding {
     let mut limits = Vec::new();
     if config.max_bytes > 0 {
         limits.push(format!("max_bytes = {}", config.max_bytes));
@@ -67,20 +67,17 @@ fn of_limits(config: &Config) -> (&'static str, Verdict, String) {
     let about = "loss by limits";
     if limits.is_empty() {
         let says = "no limits: blocks stay until the disk is full, and then the feed stands still";
-        return (about, Verdict::Ok, says.to_owned());
+        return Finding::new(about, Verdict::Ok, says);
     }
     let limits = limits.join(", ");
     if !config.max_age.is_zero() && config.max_age < ELECTION {
         let says = format!(
             "{limits}: the servers drop blocks sooner than they may elect a leader, which takes up to {ELECTION:?}: keep them longer"
         );
-        return (about, Verdict::Doubtful, says);
+        return Finding::new(about, Verdict::Doubtful, says);
     }
-    (
-        about,
-        Verdict::Ok,
-        format!("{limits}: a receiver that is away for longer lacks the blocks that were dropped"),
-    )
+    let says = format!("{limits}: a receiver that is away for longer lacks the blocks that were dropped");
+    Finding::new(about, Verdict::Ok, says)
 }
 
 #[cfg(test)]
@@ -89,7 +86,7 @@ mod tests {
 
     fn found(config: &Config, about: &str) -> Option<(Verdict, String)> {
         let losses = losses_of(config);
-        losses.into_iter().find(|(name, ..)| *name == about).map(|(_, verdict, says)| (verdict, says))
+        losses.into_iter().find(|loss| loss.about == about).map(|loss| (loss.verdict, loss.says))
     }
 
     #[test]

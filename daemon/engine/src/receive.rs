@@ -12,11 +12,11 @@ use shmcast_bridge::proto::MILLISECOND_NS;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::spec::{BridgeSpec, GapMode, ReceiveSpec};
 use shmcast_bridge::status::{Board, Life, Phase};
-use shmcast_bridge::thread::{Clock, SHOW_EVERY_NS, Threads, try_cpu};
+use shmcast_bridge::thread::{Clock, SHOW_EVERY_NS, try_cpu};
 use shmcast_bridge::times::OriginTimes;
-use shmcast_bridge::{BridgeError, KeysSeen};
+use shmcast_bridge::{KeysSeen, RunningEnd};
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -39,8 +39,22 @@ const CLOCK_EVERY_NS: u64 = 100 * MILLISECOND_NS;
 /// A running end that receives. Dropping it stops it.
 #[derive(Debug)]
 pub struct Receiver {
+    end: RunningEnd,
     shared: Arc<ReceiveState>,
-    threads: Threads,
+}
+
+impl Deref for Receiver {
+    type Target = RunningEnd;
+
+    fn deref(&self) -> &RunningEnd {
+        &self.end
+    }
+}
+
+impl DerefMut for Receiver {
+    fn deref_mut(&mut self) -> &mut RunningEnd {
+        &mut self.end
+    }
 }
 
 impl Receiver {
@@ -59,8 +73,7 @@ impl Receiver {
         let runtime = runtime()?;
         let log = runtime.block_on(Log::open(spec, nats))?;
         let shared = Arc::new(ReceiveState {
-            stop: AtomicBool::new(false),
-            life: Life::new(Vec::new(), choice_of(spec.wait).shown),
+            life: Arc::new(Life::new(Vec::new(), choice_of(spec.wait).shown)),
             counters: Board::default(),
             link: log.link.clone(),
             keys: log.keys.clone(),
@@ -98,37 +111,9 @@ impl Receiver {
             // The look-up of a server's name may still wait.
             runtime.shutdown_background();
         };
-        let mut threads = Threads::default();
-        threads.start(&format!("recv-{}", spec.title()), spec.cpu, run)?;
-        Ok(Receiver { shared, threads })
-    }
-
-    /// Tells the receiver to stop soon. When it stops, it closes the local channel, and the channel's readers get the end.
-    pub fn stop(&self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
-    }
-
-    /// Reads the keys file again.
-    ///
-    /// # Errors
-    /// [`BridgeError::Keys`]. After an error the previous keys stay in use.
-    pub fn reload_keys(&self, spec: &BridgeSpec) -> Result<(), BridgeError> {
-        self.shared.keys.reload(spec)
-    }
-
-    /// Whether its thread has ended.
-    pub fn is_finished(&self) -> bool {
-        self.threads.are_finished()
-    }
-
-    /// Waits until the receiver's thread has ended. Call [`stop`](Self::stop) first.
-    pub fn join(&mut self) {
-        self.threads.join(&self.shared.life);
-    }
-
-    /// Phase, session and error.
-    pub fn life(&self) -> &Life {
-        &self.shared.life
+        let mut end = RunningEnd::new(shared.life.clone(), shared.keys.clone());
+        end.spawn(&format!("recv-{}", spec.title()), spec.cpu, run)?;
+        Ok(Receiver { end, shared })
     }
 
     /// The counters, at most some milliseconds old.
@@ -139,13 +124,6 @@ impl Receiver {
     /// The last error of the connection, while it is broken.
     pub fn trouble(&self) -> Option<String> {
         self.shared.link.why()
-    }
-}
-
-impl Drop for Receiver {
-    fn drop(&mut self) {
-        self.stop();
-        self.join();
     }
 }
 
@@ -186,7 +164,7 @@ struct Receiving {
 
 impl Receiving {
     async fn run(mut self, mut answers: UnboundedReceiver<Answer>) {
-        while !self.shared.stop.load(Ordering::Relaxed) && self.inlet.local.error.is_none() {
+        while !self.shared.life.is_stopping() && self.inlet.local.error.is_none() {
             let now_ns = self.clock.now_ns();
             if now_ns.saturating_sub(self.shown_ns) >= SHOW_EVERY_NS {
                 self.shown_ns = now_ns;

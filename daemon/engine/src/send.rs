@@ -14,11 +14,12 @@ use bytes::Bytes;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use shmcast::SubscriberBuilder;
-use shmcast_bridge::BridgeError;
 use shmcast_bridge::proto::counters::Histogram;
 use shmcast_bridge::spec::{BridgeSpec, Direction, NatsSpec};
 use shmcast_bridge::status::Life;
-use shmcast_bridge::thread::{Clock, Threads};
+use shmcast_bridge::thread::Clock;
+use shmcast_bridge::{BridgeError, RunningEnd};
+use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -41,8 +42,22 @@ use crate::status::SendCounters;
 /// A running end that sends. Dropping it stops it.
 #[derive(Debug)]
 pub struct Sender {
+    end: RunningEnd,
     shared: Arc<SendState>,
-    threads: Threads,
+}
+
+impl Deref for Sender {
+    type Target = RunningEnd;
+
+    fn deref(&self) -> &RunningEnd {
+        &self.end
+    }
+}
+
+impl DerefMut for Sender {
+    fn deref_mut(&mut self) -> &mut RunningEnd {
+        &mut self.end
+    }
 }
 
 impl Sender {
@@ -60,7 +75,7 @@ impl Sender {
         let nats = checked(spec, true)?;
         let runtime = runtime()?;
         let log = runtime.block_on(Log::open(spec, nats))?;
-        let life = Life::new(Vec::new(), choice_of(spec.wait).shown);
+        let life = Arc::new(Life::new(Vec::new(), choice_of(spec.wait).shown));
         let shared = Arc::new(SendState::new(life, log.link.clone(), log.keys.clone()));
         let clock = Clock::start();
         let (order, orders) = unbounded_channel();
@@ -74,38 +89,34 @@ impl Sender {
             orders: order.clone(),
             shared: shared.clone(),
         };
-        let outlet = Outlet::open(spec, channel, options, (order, replies), (clock, shared.clone()))?;
+        let outlet = Outlet::open(spec, channel, options, (order, replies), clock, shared.clone())?;
         let (title, own) = (spec.title(), outlet.id());
-        let mut sender = Sender { shared: shared.clone(), threads: Threads::default() };
+        let end = RunningEnd::new(shared.life.clone(), shared.keys.clone());
+        let mut sender = Sender { end, shared: shared.clone() };
         let (running, over) = oneshot::channel::<()>();
         let serve = move || {
             runtime.block_on(async {
                 // The serving ends with the ring's thread, whatever it waits for at that time.
                 tokio::select! {
-                    _ = serve(log, orders, (reply, want), (clock, shared, own)) => {}
+                    _ = serve(log, orders, reply, want, clock, shared, own) => {}
                     _ = over => {}
                 }
             });
             // The look-up of a server's name may still wait.
             runtime.shutdown_background();
         };
-        sender.threads.start(&format!("nats-{title}"), None, serve)?;
-        sender.threads.start(&format!("mend-{title}"), None, move || mending.run())?;
+        sender.end.spawn(&format!("nats-{title}"), None, serve)?;
+        sender.end.spawn(&format!("mend-{title}"), None, move || mending.run())?;
         let send = move || {
             let _running = running;
             outlet.run();
         };
-        sender.threads.start(&format!("send-{title}"), spec.cpu, send)?;
+        sender.end.spawn(&format!("send-{title}"), spec.cpu, send)?;
         Ok(sender)
     }
 
-    /// Tells the sender to stop soon. A restarted bridge sends the messages that are not stored by then.
-    pub fn stop(&self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
-    }
-
-    /// Tells the sender to send the remaining messages of the ring, and then to stop. After five seconds it stops in any case. Its session
-    /// continues.
+    /// Tells the sender to send the remaining messages of the ring, and then to stop. It stops after five seconds in any case. The session
+    /// does not end.
     pub fn leave(&self) {
         self.shared.leave.store(true, Ordering::Relaxed);
     }
@@ -113,29 +124,6 @@ impl Sender {
     /// Orders a waiting bridge to write. It may wait because another bridge writes, or because the last block cannot be opened.
     pub fn take_over(&self) {
         self.shared.takes_over.store(true, Ordering::Relaxed);
-    }
-
-    /// Reads the keys file again.
-    ///
-    /// # Errors
-    /// [`BridgeError::Keys`]. After an error the previous keys stay in use.
-    pub fn reload_keys(&self, spec: &BridgeSpec) -> Result<(), BridgeError> {
-        self.shared.keys.reload(spec)
-    }
-
-    /// Whether its threads have ended.
-    pub fn is_finished(&self) -> bool {
-        self.threads.are_finished()
-    }
-
-    /// Waits until the sender's threads have ended. Call [`stop`](Self::stop) or [`leave`](Self::leave) first.
-    pub fn join(&mut self) {
-        self.threads.join(&self.shared.life);
-    }
-
-    /// Phase, session and error.
-    pub fn life(&self) -> &Life {
-        &self.shared.life
     }
 
     /// The counters, at most some milliseconds old.
@@ -152,13 +140,6 @@ impl Sender {
     /// writes.
     pub fn trouble(&self) -> Option<String> {
         self.shared.link.why().or_else(|| self.shared.shut_out())
-    }
-}
-
-impl Drop for Sender {
-    fn drop(&mut self) {
-        self.stop();
-        self.join();
     }
 }
 
@@ -201,8 +182,11 @@ type Flights = FuturesUnordered<Pin<Box<dyn Future<Output = Answer> + Send>>>;
 async fn serve(
     log: Log,
     mut orders: UnboundedReceiver<Order>,
-    (replies, asked): (mpsc::Sender<Reply>, mpsc::SyncSender<(Want, Subject)>),
-    (clock, shared, own): (Clock, Arc<SendState>, u64),
+    replies: mpsc::Sender<Reply>,
+    asked: mpsc::SyncSender<(Want, Subject)>,
+    clock: Clock,
+    shared: Arc<SendState>,
+    own: u64,
 ) -> Option<()> {
     let subscribe = |what| log.client.subscribe(format!("{}.{what}", log.subject));
     let (mut pulses, mut wants): (Subscription, Subscription) =
@@ -344,11 +328,11 @@ mod tests {
         let is_over = runtime.block_on(async {
             let log = Log::reach(&spec, &nats).await.unwrap();
             let shared = SendState::new(
-                Life::new(Vec::new(), choice_of(spec.wait).shown),
+                Arc::new(Life::new(Vec::new(), choice_of(spec.wait).shown)),
                 log.link.clone(),
                 log.keys.clone(),
             );
-            let serving = serve(log, orders, (reply, want), (clock, Arc::new(shared), 1));
+            let serving = serve(log, orders, reply, want, clock, Arc::new(shared), 1);
             tokio::time::timeout(Duration::from_secs(60), serving).await
         });
         assert!(is_over.is_ok(), "it waits for ever");

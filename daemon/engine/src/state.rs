@@ -5,25 +5,22 @@ use shmcast_bridge::status::{Board, Life, SharedHistogram};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use shmcast_bridge::proto::session::Session;
-
-use crate::proto::block::{Damaged, Stream};
+use crate::proto::block::{Carried, Damaged};
 use crate::status::{Link, ReceiveCounters, SendCounters};
 
 /// The state that the threads of a sender share with its owner.
 #[derive(Debug)]
 pub(crate) struct SendState {
-    pub(crate) stop: AtomicBool,
     pub(crate) leave: AtomicBool,
     pub(crate) takes_over: AtomicBool,
     /// Whether the ring's thread has ended.
     pub(crate) is_over: AtomicBool,
     /// Number of requests of readers that arrived.
     pub(crate) wanted: AtomicU64,
-    carried: Mutex<Option<(Stream, Session)>>,
+    carried: Mutex<Option<Carried>>,
     /// The reason why the last block does not open.
     shut_out: Mutex<Option<Damaged>>,
-    pub(crate) life: Life,
+    pub(crate) life: Arc<Life>,
     pub(crate) counters: Board<SendCounters>,
     pub(crate) acks: SharedHistogram,
     pub(crate) link: Arc<Link>,
@@ -31,9 +28,8 @@ pub(crate) struct SendState {
 }
 
 impl SendState {
-    pub(crate) fn new(life: Life, link: Arc<Link>, keys: Arc<Keys>) -> Self {
+    pub(crate) fn new(life: Arc<Life>, link: Arc<Link>, keys: Arc<Keys>) -> Self {
         Self {
-            stop: AtomicBool::new(false),
             leave: AtomicBool::new(false),
             takes_over: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
@@ -49,7 +45,7 @@ impl SendState {
     }
 
     /// The stream and the session that are sent now.
-    pub(crate) fn carried(&self) -> Option<(Stream, Session)> {
+    pub(crate) fn carried(&self) -> Option<Carried> {
         *self.carried.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -66,7 +62,7 @@ impl SendState {
         *self.shut_out.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
-    pub(crate) fn note_carried(&self, carried: (Stream, Session)) {
+    pub(crate) fn note_carried(&self, carried: Carried) {
         *self.carried.lock().unwrap_or_else(PoisonError::into_inner) = Some(carried);
     }
 }
@@ -74,8 +70,7 @@ impl SendState {
 /// The state that the thread of a receiver shares with its owner.
 #[derive(Debug)]
 pub(crate) struct ReceiveState {
-    pub(crate) stop: AtomicBool,
-    pub(crate) life: Life,
+    pub(crate) life: Arc<Life>,
     pub(crate) counters: Board<ReceiveCounters>,
     pub(crate) link: Arc<Link>,
     pub(crate) keys: Arc<Keys>,

@@ -10,8 +10,8 @@ use crate::EngineError;
 use crate::client::Log;
 use crate::proto::block::{Body, Head, Kind, parse};
 use crate::proto::seal::Opener;
+pub use crate::results::{Range, StreamInfo, Verified};
 use crate::send::runtime;
-pub use crate::told::{Range, StreamInfo, Verified};
 
 /// Greatest number of ranges and entries that a check lists.
 const MOST_NAMED: usize = 1_000;

@@ -4,7 +4,7 @@ use super::HostArg;
 use super::figures::grouped;
 use super::framing::{InputFraming, read_message};
 use super::pace::{Pace, Rate};
-use super::ring::{Published, RingArgs, keys_and, memory, wait_for_readers};
+use super::ring::{Counts, Published, RingArgs, keys_and, memory, wait_for_readers};
 use super::say::print_json;
 use super::stop::Stop;
 use super::units::words;
@@ -108,16 +108,15 @@ fn open_input<'a>(args: &Args, stop: &'a Stop) -> Result<BufReader<Interruptible
     Ok(BufReader::with_capacity(1 << 20, input))
 }
 
-/// Publishes the input as often as the user asked for. Returns the numbers of published messages and bytes, and whether everything was
-/// published.
+/// Publishes the input as often as asked for.
 fn publish_input(
     args: &Args,
     first_input: BufReader<Interruptible<'_>>,
     publisher: &mut Publisher,
     stop: &Stop,
     progress: &ProgressBar,
-) -> Result<(u64, u64, bool)> {
-    let (mut published, mut bytes) = (0, 0);
+) -> Result<Counts> {
+    let (mut messages, mut bytes) = (0, 0);
     let pace = Pace::new(stop);
     let mut input = Some(first_input);
     let mut message = Vec::new();
@@ -133,21 +132,21 @@ fn publish_input(
                 if !is_there {
                     break;
                 }
-                pace.wait_turn(args.rate, published);
+                pace.wait_turn(args.rate, messages);
                 if stop.is_set() && !fault!("cut_line_is_published") {
                     break 'all false;
                 }
                 publisher.publish_with(&message, Mark { tag: args.tag, key: args.key })?;
                 bytes += message.len() as u64;
-                published += 1;
-                if published % 4096 == 0 {
-                    progress.set_position(published);
+                messages += 1;
+                if messages % 4096 == 0 {
+                    progress.set_position(messages);
                 }
             }
         }
         true
     };
-    Ok((published, bytes, is_complete))
+    Ok(Counts { messages, bytes, is_complete })
 }
 
 /// An input that can be interrupted. If the program is told to stop, the next read fails, even if there is nothing to read.

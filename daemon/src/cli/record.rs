@@ -136,7 +136,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         };
         told = None;
         sums.streams += 1;
-        match record(args, (&host, &channel), recorder, &stop, &mut sums) {
+        match record(args, &host, &channel, recorder, &stop, &mut sums) {
             Err(error) if is_restart(&error) && !stop.is_set() => {
                 note!("{channel}: began anew: goes on with the new stream, in a folder of its own");
                 // The ring appears soon, if it does not exist yet.
@@ -161,7 +161,8 @@ fn rest(stop: &Stop) {
 /// Records one stream until the stream is over or the command is stopped.
 fn record(
     args: &Args,
-    (host, channel): (&Host, &str),
+    host: &Host,
+    channel: &str,
     recorder: Recorder,
     stop: &Stop,
     sums: &mut Sums,

@@ -203,7 +203,16 @@ pub(super) fn wait_for_readers(wanted: usize, host: &Host, channel: &str, stop: 
     }
 }
 
-/// Counts of the messages that a verb has published.
+/// The messages that a verb has published.
+#[derive(Clone, Copy)]
+pub(super) struct Counts {
+    pub(super) messages: u64,
+    pub(super) bytes: u64,
+    /// Whether these were all.
+    pub(super) is_complete: bool,
+}
+
+/// Counts of the messages that a verb has published, and their place in the channel.
 pub(super) struct Published {
     pub(super) messages: u64,
     pub(super) bytes: u64,
@@ -219,7 +228,7 @@ impl Published {
     pub(super) fn by(
         publisher: &Publisher,
         first: u64,
-        (messages, bytes, is_complete): (u64, u64, bool),
+        Counts { messages, bytes, is_complete }: Counts,
         started: Instant,
     ) -> Self {
         let (epoch, next) = (publisher.epoch(), publisher.next_sequence());

@@ -129,16 +129,43 @@ struct EndSignals {
 }
 
 impl EndSignals {
-    fn listen() -> std::io::Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
-    }
-
     /// Completes when either signal arrives.
     async fn received(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
         }
+    }
+}
+
+/// The signals that the daemon handles.
+struct Signals {
+    /// SIGHUP, which makes the daemon read its configuration again.
+    hang_up: Signal,
+    ends: EndSignals,
+}
+
+impl Signals {
+    fn listen() -> std::io::Result<Self> {
+        let ends = EndSignals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        };
+        Ok(Self { hang_up: signal(SignalKind::hangup())?, ends })
+    }
+}
+
+/// The parts of the daemon that carry messages: the bridges and the recorders.
+struct Carriers {
+    supervisor: Supervisor,
+    recorders: Recorders,
+}
+
+impl Carriers {
+    /// Carries what the configuration wants from now on.
+    fn apply(&mut self, config: &Config) {
+        self.supervisor.apply(config.bridges_with_journals());
+        self.recorders.apply(&config.channels);
     }
 }
 
@@ -154,8 +181,7 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
         Some(listener) => (listener, None),
         None => listen::listen(&path, config.daemon.socket_mode).map(|(made, place)| (made, Some(place)))?,
     };
-    let mut hang_up = signal(SignalKind::hangup())?;
-    let mut ends = EndSignals::listen()?;
+    let mut signals = Signals::listen()?;
     let uid = nix::unistd::geteuid().as_raw();
     let events = Events::new(config.limits.events_queue as usize, uid);
     events.admit(&config);
@@ -163,7 +189,7 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
     let promoted = Promoted::beside(&path);
     let charters = Charters::at(&path.with_extension("charters"))?;
     let registry =
-        Registry::new(charters, events.clone(), Store::of_service_manager(), waker, (uid, promoted.clone()));
+        Registry::new(charters, events.clone(), Store::of_service_manager(), waker, uid, promoted.clone());
     let shared = share(&config, events, uid, promoted);
     let listener = connection::watch(listener).context("watch the control socket")?;
     let own = listener.local_addr().ok().and_then(|address| address.as_pathname().map(Path::to_owned));
@@ -172,7 +198,7 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
     spawn_housekeeping(shared.clone());
     let registry = tokio::select! {
         made = make(registry, config.clone(), segments) => made?,
-        () = ends.received() => return Ok(()),
+        () = signals.ends.received() => return Ok(()),
     };
     // The metrics server needs the channels. It runs only when this task next waits, and that is after `open`.
     #[cfg(feature = "http")]
@@ -187,39 +213,38 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
     warn(&config);
     let shown = path.display().to_string();
     let own = own.unwrap_or(path);
-    let mut recorders = Recorders::new(shared.journals.clone(), shared.events.clone(), own.clone());
+    let recorders = Recorders::new(shared.journals.clone(), shared.events.clone(), own.clone());
     let supervisor = Supervisor::start(shared.bridges.clone(), shared.events.clone(), own)
         .context("start the bridges' thread")?;
-    supervisor.carry(config.bridges_with_journals());
-    recorders.carry(&config.channels);
+    let mut carriers = Carriers { supervisor, recorders };
+    carriers.apply(&config);
     manager::tell(&[NotifyState::Ready])?;
     tracing::info!(socket = %shown, channels = config.channels.len(), kept, crashed, "ready");
-    let carriers = (&supervisor, &mut recorders);
-    serve_until_told(options, &shared, carriers, &mut config, (&mut hang_up, &mut ends)).await;
+    serve_until_stopped(options, &shared, &mut carriers, &mut config, &mut signals).await;
     wait_for_recorders(&shared).await;
     accepting.abort();
-    stop(&shared, supervisor, recorders, &marker).await
+    stop(&shared, carriers, &marker).await
 }
 
-/// Handles reloads of the configuration, and looks after the recorders, until a signal to stop comes.
-async fn serve_until_told(
+/// Follows the configuration, and looks after the recorders, until a signal to stop comes.
+async fn serve_until_stopped(
     options: &Options,
     shared: &ServerState,
-    (supervisor, recorders): (&Supervisor, &mut Recorders),
+    carriers: &mut Carriers,
     config: &mut Config,
-    (hang_up, ends): (&mut Signal, &mut EndSignals),
+    signals: &mut Signals,
 ) {
     let mut looks = tokio::time::interval(Duration::from_secs(1));
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            _ = looks.tick() => recorders.tend(),
-            _ = hang_up.recv() => tokio::select! {
-                () = reload(options, shared, (supervisor, &mut *recorders), config) => {}
+            _ = looks.tick() => carriers.recorders.retry_refused(),
+            _ = signals.hang_up.recv() => tokio::select! {
+                () = reload(options, shared, carriers, config) => {}
                 // A signal to stop does not wait until the memory of added channels is made.
-                () = ends.received() => return,
+                () = signals.ends.received() => return,
             },
-            () = ends.received() => return,
+            () = signals.ends.received() => return,
         }
     }
 }
@@ -252,12 +277,7 @@ fn mark(marker: &Path) {
 }
 
 /// Ends the bridges and the recorders. Then removes the marker. If programs may attach again to the next daemon, the marker stays.
-async fn stop(
-    shared: &Arc<ServerState>,
-    supervisor: Supervisor,
-    recorders: Recorders,
-    marker: &Path,
-) -> Result<()> {
+async fn stop(shared: &Arc<ServerState>, carriers: Carriers, marker: &Path) -> Result<()> {
     if let Err(e) = manager::tell(&[NotifyState::Stopping]) {
         tracing::warn!("the service manager does not know that this daemon stops: {e}");
     }
@@ -270,9 +290,9 @@ async fn stop(
     // bridges end first.
     let held = shared.clone();
     let ending = tokio::task::spawn_blocking(move || {
-        supervisor.stop();
+        carriers.supervisor.stop();
         let until = Instant::now() + LEAVING;
-        recorders.stop(|channel| {
+        carriers.recorders.stop(|channel| {
             while held.registry().is_left(channel) && Instant::now() < until {
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -352,12 +372,7 @@ async fn accept(listener: UnixDatagram, shared: Arc<ServerState>) {
     }
 }
 
-async fn reload(
-    options: &Options,
-    shared: &ServerState,
-    (supervisor, recorders): (&Supervisor, &mut Recorders),
-    config: &mut Config,
-) {
+async fn reload(options: &Options, shared: &ServerState, carriers: &mut Carriers, config: &mut Config) {
     let wanted = match load(options) {
         Ok(wanted) => wanted,
         Err(e) => return shared.events.reloaded(Err(&format!("{e:#}"))),
@@ -371,8 +386,7 @@ async fn reload(
             );
             shared.events.reloaded(Ok(&detail));
             warn(&wanted);
-            supervisor.carry(wanted.bridges_with_journals());
-            recorders.carry(&wanted.channels);
+            carriers.apply(&wanted);
             *config = wanted;
         }
         Err(e) => shared.events.reloaded(Err(&format!("{e:#}"))),

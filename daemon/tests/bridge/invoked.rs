@@ -35,7 +35,7 @@ fn one_thread_publishes_sends_receives_and_reads() {
     };
     (0..MESSAGES / 2).for_each(|_| publish(&mut egress));
 
-    let server = egress.egress().repair_address().unwrap();
+    let server = egress.egress.repair_address().unwrap();
     let receive = ReceiveSpec { servers: vec![server], from: Some(1), ..ReceiveSpec::default() };
     let spec = BridgeSpec { lines: vec![line], receive: Some(receive), ..BridgeSpec::new("t") };
     let channel = Publisher::builder("t").dir(b.path()).capacity(4 << 20).max_message(LONGEST as u64);
@@ -74,13 +74,13 @@ fn one_thread_publishes_sends_receives_and_reads() {
         assert!(ingress.invoke(), "an ingress waits for the next session");
         read(&mut reader).is_none().then_some(())
     });
-    egress.egress().leave();
+    egress.egress.leave();
     wait_for("the sending end", || (!egress.invoke()).then_some(()));
     assert!(!egress.invoke(), "over is over");
-    assert_eq!(egress.egress().life().phase(), Phase::Ended);
-    ingress.ingress().stop();
+    assert_eq!(egress.egress.life().phase(), Phase::Ended);
+    ingress.ingress.stop();
     assert!(!ingress.invoke() && !ingress.invoke());
-    assert_eq!(ingress.ingress().life().phase(), Phase::Ended);
-    let counters = ingress.ingress().counters();
+    assert_eq!(ingress.ingress.life().phase(), Phase::Ended);
+    let counters = ingress.ingress.counters();
     assert_eq!((counters.host.messages_published, counters.host.messages_missing), (MESSAGES, 0));
 }

@@ -74,7 +74,7 @@ fn a_lost_tail_is_noticed_by_heartbeats_and_mended() {
         at(90),
         at(100),
         noticed.len(),
-        serde_json::to_string(&shmcast_bridge::status::Latency::from(&ingress.recovery())).unwrap(),
+        serde_json::to_string(&shmcast_bridge::status::Latency::from(&ingress.latencies().recovery)).unwrap(),
     );
     assert_eq!(noticed.len() as u64, rounds);
     let counters = ingress.counters();

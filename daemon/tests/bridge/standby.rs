@@ -371,5 +371,5 @@ fn senders_that_take_over_from_each_other_on_a_closed_channel_wait_for_its_next_
     }
     // The end of the next publisher is one, though it publishes nothing.
     publisher().close();
-    wait_for("the end of both", || senders.iter().all(Egress::is_finished).then_some(()));
+    wait_for("the end of both", || senders.iter().all(|sender| sender.is_finished()).then_some(()));
 }

@@ -4,10 +4,10 @@
 use shmcast_bridge::pcap::CaptureFile;
 use shmcast_bridge::proto::limit::AllowList;
 use shmcast_bridge::proto::receiver::{Delivery, Follow, Join, Origin, Receiver, ReceiverConfig};
-use shmcast_bridge::proto::replay::{Held, Replay, ReplayConfig, Reply};
+use shmcast_bridge::proto::replay::{Asker, Held, Holding, Place, Replay, ReplayConfig, Reply};
 use shmcast_bridge::proto::sender::{Sender, SenderConfig};
 use shmcast_bridge::proto::session::Session;
-use shmcast_bridge::proto::wire::{Body, Downstream, MAX_DATAGRAM_BYTES, Request};
+use shmcast_bridge::proto::wire::{Body, Downstream, MAX_DATAGRAM_BYTES, Meta, Request};
 use shmcast_testkit::command::Host;
 use shmcast_testkit::{skip, works};
 use std::net::SocketAddr;
@@ -52,7 +52,7 @@ fn dissect(test: &str, (from, to): (&str, &str), packets: &[Vec<u8>]) -> Option<
     let path = dir.path().join("packets.pcap");
     let file = CaptureFile::create(&path, MAX_DATAGRAM_BYTES).unwrap();
     let [from, to]: [SocketAddr; 2] = [from, to].map(|end| end.parse().unwrap());
-    let tap = file.tap();
+    let tap = file.tap.clone();
     for (index, packet) in packets.iter().enumerate() {
         tap.record(1_700_000_000 * SECOND_NS + index as u64, from, to, packet);
     }
@@ -108,7 +108,9 @@ fn meant(packet: &[u8]) -> Dissected {
     let (count, messages) = match packet.body {
         Body::Heartbeat => (0, Vec::new()),
         Body::End => (0xFFFF, Vec::new()),
-        Body::Messages(messages) => (messages.count(), messages.iter().collect()),
+        Body::Messages(messages) => {
+            (messages.count(), messages.messages().map(|message| (message.sequence, message.data)).collect())
+        }
         Body::Fragment(fragment) => panic!("a plain packet with {fragment:?}"),
     };
     Dissected {
@@ -141,7 +143,7 @@ fn sent(payload_bytes: usize, session: Session, first: u64, sizes: &[usize]) -> 
     let config = SenderConfig { payload_bytes, batch: 256, ..SenderConfig::default() };
     let mut sender = Sender::new(config, session, first, 0);
     for (sequence, &size) in (first..).zip(sizes) {
-        sender.push(sequence, &vec![sequence as u8; size]).unwrap();
+        sender.push_with(sequence, &vec![sequence as u8; size], Meta::default()).unwrap();
     }
     sender.close();
     sender.datagrams().map(<[u8]>::to_vec).collect()
@@ -164,7 +166,7 @@ fn heartbeats_and_ends_read_as_they_were_meant() {
     let session = Session::of_channel("TICK", 1).unwrap();
     let mut sender = Sender::new(SenderConfig::default(), session, 1, 0);
     let mut packets = vec![sender.poll_idle(0).unwrap().to_vec()];
-    sender.push(1, b"the only one").unwrap();
+    sender.push_with(1, b"the only one", Meta::default()).unwrap();
     sender.close();
     packets.extend(sender.datagrams().map(<[u8]>::to_vec));
     sender.clear(1);
@@ -198,9 +200,9 @@ fn requests_and_their_answers_read_as_they_were_meant() {
     let mut out = vec![0; 1_400];
     let answer = replay.handle_request(
         SECOND_NS,
-        ("10.0.0.2:40000".parse().unwrap(), true),
+        Asker { from: "10.0.0.2:40000".parse().unwrap(), is_proved: true, has_waited: false },
         &request,
-        (session, Held::of_ring(1, 42)),
+        Holding { session, held: Held { oldest: 1, next: 42, place: Place::Ring, is_backed: false } },
         &mut out,
         |sequence, room| {
             room.get_mut(..50)?.fill(sequence as u8);

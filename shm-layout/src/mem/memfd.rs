@@ -19,33 +19,31 @@ pub fn create(name: &str) -> io::Result<File> {
     Ok(file.into())
 }
 
-/// Fixes the size for ever. An access to a map of the file then never fails because the file became shorter.
+/// The properties of a file that no process can change any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seal {
+    /// The size. No map of the file can fault.
+    Size,
+    /// The content, except through maps that exist already, and the seals themselves.
+    FutureWrites,
+    /// The size, the content and the seals themselves. A process that has the file open for writing may still lock it.
+    Content,
+}
+
+/// Seals the file for ever.
 ///
 /// # Errors
 /// The error of `fcntl`.
-pub fn seal_size(file: &File) -> io::Result<()> {
-    Ok(rustix::fs::fcntl_add_seals(file, SealFlags::SHRINK | SealFlags::GROW)?)
+pub fn seal(file: &File, seal: Seal) -> io::Result<()> {
+    let flags = match seal {
+        Seal::Size => SealFlags::SHRINK | SealFlags::GROW,
+        Seal::FutureWrites => SealFlags::FUTURE_WRITE | SealFlags::SEAL,
+        Seal::Content => SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL,
+    };
+    Ok(rustix::fs::fcntl_add_seals(file, flags)?)
 }
 
-/// Forbids every new writable map of the file and every write to it. Also forbids changes of the seals. Existing maps stay.
-///
-/// # Errors
-/// The error of `fcntl`.
-pub fn seal_future_writes(file: &File) -> io::Result<()> {
-    Ok(rustix::fs::fcntl_add_seals(file, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?)
-}
-
-/// Fixes the size and the content of the file for ever, and forbids changes of the seals. A process that has the file open for writing may
-/// still lock it.
-///
-/// # Errors
-/// The error of `fcntl`.
-pub fn seal_content(file: &File) -> io::Result<()> {
-    let all = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
-    Ok(rustix::fs::fcntl_add_seals(file, all)?)
-}
-
-/// Whether the file was sealed by [`seal_content`]. The content of such a file is what its creator wrote.
+/// Whether the file has the seal [`Seal::Content`]. The content of such a file is what its creator wrote.
 ///
 /// # Errors
 /// The error of `fcntl`.
@@ -64,8 +62,8 @@ pub fn is_ours(file: &File) -> io::Result<bool> {
     Ok(is_own(file)? && sealed)
 }
 
-/// Whether the file is a regular file of this process's own user that only this user may open again. Opening such a file again has no side
-/// effect. This call also works for a descriptor that [`reopen_as_path`] made.
+/// Whether the file is a regular file of this process's own user, and only that user may open it again. This also works for a descriptor
+/// that [`Reopen::Path`] made. Opening such a file again has no side effect.
 ///
 /// # Errors
 /// The error of `fstat`.
@@ -75,32 +73,28 @@ pub fn is_own(file: &File) -> io::Result<bool> {
     Ok(is_regular && stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_mode & 0o7777 == 0o600)
 }
 
-/// Opens the file again, for reading only. The result shares no offset, lock or access mode with the original.
+/// The purpose for which a file is opened again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reopen {
+    /// To read it.
+    ReadOnly,
+    /// To read and write it.
+    ReadWrite,
+    /// To name it only. The descriptor cannot read, write, map or lock the file. A process that may open the file can use this descriptor to
+    /// open another one.
+    Path,
+}
+
+/// Opens the file again. The result shares no offset, lock or access mode with the original.
 ///
 /// # Errors
 /// The error of `open`: `EACCES` for all but the owner and root.
-pub fn reopen_read_only(file: &File) -> io::Result<File> {
-    reopen(file, OFlags::RDONLY)
-}
-
-/// Opens the file again, for reading and writing.
-///
-/// # Errors
-/// The same as for [`reopen_read_only`].
-pub fn reopen_read_write(file: &File) -> io::Result<File> {
-    reopen(file, OFlags::RDWR)
-}
-
-/// Opens a descriptor that only names the file. With this descriptor, a process cannot read, write, map or lock the file. If the process
-/// may open the file, it can open another descriptor from this one.
-///
-/// # Errors
-/// The error of `open`.
-pub fn reopen_as_path(file: &File) -> io::Result<File> {
-    reopen(file, OFlags::PATH)
-}
-
-fn reopen(file: &File, access: OFlags) -> io::Result<File> {
+pub fn reopen(file: &File, purpose: Reopen) -> io::Result<File> {
+    let access = match purpose {
+        Reopen::ReadOnly => OFlags::RDONLY,
+        Reopen::ReadWrite => OFlags::RDWR,
+        Reopen::Path => OFlags::PATH,
+    };
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     Ok(rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty())?.into())
 }
@@ -114,16 +108,16 @@ mod tests {
         let file = create("shmcast-test").unwrap();
         file.set_len(4096).unwrap();
         assert!(!is_ours(&file).unwrap(), "not sealed yet");
-        seal_size(&file).unwrap();
+        seal(&file, Seal::Size).unwrap();
         assert!(is_ours(&file).unwrap());
         assert!(file.set_len(0).is_err() && file.set_len(8192).is_err());
-        let reader = reopen_read_only(&file).unwrap();
+        let reader = reopen(&file, Reopen::ReadOnly).unwrap();
         assert!(
             crate::mem::Map::read_write(&reader, 4096).is_err(),
             "a writable map of a read-only descriptor"
         );
         let before = crate::mem::Map::read_write(&file, 4096).unwrap();
-        seal_future_writes(&file).unwrap();
+        seal(&file, Seal::FutureWrites).unwrap();
         assert!(crate::mem::Map::read_write(&file, 4096).is_err(), "a writable map after the seal");
         drop(before);
         assert!(!is_ours(&tempfile::tempfile().unwrap()).unwrap());
@@ -134,9 +128,9 @@ mod tests {
         let file = create("shmcast-test").unwrap();
         file.set_len(8).unwrap();
         assert!(!is_content_sealed(&file).unwrap());
-        seal_content(&file).unwrap();
+        seal(&file, Seal::Content).unwrap();
         assert!(is_content_sealed(&file).unwrap() && is_ours(&file).unwrap());
-        let path = reopen_as_path(&file).unwrap();
+        let path = reopen(&file, Reopen::Path).unwrap();
         assert!(is_own(&path).unwrap() && !is_ours(&path).unwrap());
         let lock = |file| {
             let whole = nix::libc::flock { l_type: nix::libc::F_WRLCK as _, ..unlocked() };
@@ -144,7 +138,11 @@ mod tests {
         };
         assert_eq!(lock(&path), Err(nix::errno::Errno::EBADF));
         assert!(crate::mem::Map::read_only(&path, 8).is_err());
-        assert_eq!(lock(&reopen_read_write(&path).unwrap()), Ok(0), "sealed, and lockable all the same");
+        assert_eq!(
+            lock(&reopen(&path, Reopen::ReadWrite).unwrap()),
+            Ok(0),
+            "sealed, and lockable all the same"
+        );
         assert!(!is_own(&File::open("/").unwrap()).unwrap());
     }
 

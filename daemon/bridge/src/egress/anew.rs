@@ -9,7 +9,6 @@ use crate::repair::Groups;
 use crate::socket::{RefusedSettings, aim, open_line};
 use crate::spec::{BridgeSpec, LineSpec, SendRole, SendSpec};
 use std::net::UdpSocket;
-use std::sync::atomic::Ordering;
 
 impl Egress {
     /// Starts the thread that watches the interfaces of the lines, if there is a line to watch. `requests` is the repair server's socket,
@@ -25,7 +24,7 @@ impl Egress {
         }
         let (shared, marks, send) = (self.shared.clone(), spec.marks(), send.clone());
         let group = send.repair.as_ref().and_then(|repair| repair.group);
-        self.threads.start(&format!("line-{}", spec.title()), None, move || {
+        self.end.spawn(&format!("line-{}", spec.title()), None, move || {
             // The bridge reported at its start which settings the system refused.
             let mut refusals = RefusedSettings::default();
             let renew = |at, line: &LineSpec| {
@@ -44,7 +43,7 @@ impl Egress {
                 shared.renewal.give(at, socket);
                 Ok(())
             };
-            watch.run(renew, |_, _| {}, || shared.stop.load(Ordering::Relaxed));
+            watch.run(renew, |_, _| {}, || shared.life.is_stopping());
         })
     }
 }

@@ -149,7 +149,7 @@ impl Failover {
         }
     }
 
-    pub(super) fn rest(&self, limit: Duration) {
+    pub(super) fn sleep(&self, limit: Duration) {
         socket::wait_for_any(self.hearing.sockets().chain([self.socket.as_fd()]), limit);
     }
 }

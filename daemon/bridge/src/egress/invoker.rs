@@ -11,7 +11,8 @@ use crate::spec::{BridgeSpec, WaitMode};
 /// but the publisher pays for the system call. Repairs still have a thread of their own.
 pub struct EgressInvoker {
     live: Live,
-    egress: Egress,
+    /// The egress, for its counters and to end it.
+    pub egress: Egress,
     is_over: bool,
 }
 
@@ -40,10 +41,5 @@ impl EgressInvoker {
     pub fn invoke(&mut self) -> bool {
         self.is_over = self.is_over || !self.live.turn();
         !self.is_over
-    }
-
-    /// The egress, for its counters and to end it.
-    pub fn egress(&self) -> &Egress {
-        &self.egress
     }
 }

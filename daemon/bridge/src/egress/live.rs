@@ -5,10 +5,10 @@ use shmcast::{EndWatch, Event, RecvError, Start, Subscriber, SubscriberBuilder};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::attach;
 use super::failover::Failover;
 use super::opening::{check_sizes, session_of};
 use super::outlet::Outlet;
+use super::{Attached, attach};
 use crate::gate::GateWait;
 use crate::origins::{Origins, run_of};
 use crate::proto::claim::Role;
@@ -94,9 +94,10 @@ impl Live {
     pub(super) fn new(
         spec: &BridgeSpec,
         channel: SubscriberBuilder,
-        (subscriber, parks): (Subscriber, bool),
+        Attached { subscriber, parks }: Attached,
         origins: Origins,
-        (outlet, choice): (Outlet, Choice),
+        outlet: Outlet,
+        choice: Choice,
     ) -> Self {
         Self {
             subscriber: Some(subscriber),
@@ -124,7 +125,7 @@ impl Live {
 
     /// Sends the messages that wait in the ring. If there are none, waits. Returns false if there is nothing more to do.
     pub(super) fn turn(&mut self) -> bool {
-        let result = match self.outlet.shared.stop.load(Ordering::Relaxed) {
+        let result = match self.outlet.shared.life.is_stopping() {
             true => Ok(false),
             false => self.carry_or_rest(),
         };
@@ -135,7 +136,7 @@ impl Live {
         }
         self.outlet.show();
         // Stop the repairs, too. They serve this session, which is over or is continued by another bridge.
-        self.outlet.shared.stop.store(true, Ordering::Relaxed);
+        self.outlet.shared.life.stop();
         false
     }
 
@@ -147,7 +148,7 @@ impl Live {
         if self.failover.is_some() && !self.elect()? {
             return self.stand_by();
         }
-        let found = self.carry()?;
+        let found = self.drain_ring()?;
         let now_ns = self.outlet.clock.now_ns();
         self.show_at(now_ns);
         self.look_at_rest(found);
@@ -165,7 +166,7 @@ impl Live {
         if self.outlet.sender.is_finished(now_ns) && self.ends_with_channel {
             return Ok(false);
         }
-        self.rest(now_ns)?;
+        self.park(now_ns)?;
         Ok(true)
     }
 
@@ -186,7 +187,7 @@ impl Live {
     }
 
     /// Takes the messages that are waiting in the ring, and sends them. Returns whether there were any.
-    pub(super) fn carry(&mut self) -> Result<bool, String> {
+    pub(super) fn drain_ring(&mut self) -> Result<bool, String> {
         let Some(subscriber) = &mut self.subscriber else { return self.attach_again() };
         let outlet = &mut self.outlet;
         let mut result = Ok(());
@@ -245,7 +246,7 @@ impl Live {
         self.retry_ns = now_ns + RETRY_NS;
         // Start with the oldest message: messages that were published before this egress attached also belong to the new session.
         let channel = self.spec.through_gate(&self.channel).start(Start::Oldest);
-        let (subscriber, parks) = match attach(&channel, self.spec.wait) {
+        let Attached { subscriber, parks } = match attach(&channel, self.spec.wait) {
             Ok(attached) => attached,
             Err(e) => return self.gate_wait.bear(&self.spec, now_ns, &e).map(|()| false),
         };
@@ -279,7 +280,7 @@ impl Live {
     }
 
     /// Waits until the ring has a message or the next heartbeat is due.
-    fn rest(&mut self, now_ns: u64) -> Result<(), String> {
+    fn park(&mut self, now_ns: u64) -> Result<(), String> {
         let due_ns = self.outlet.sender.next_deadline(now_ns).unwrap_or(u64::MAX);
         let due_ns =
             due_ns.min(self.failover.as_ref().map_or(u64::MAX, |failover| failover.next_deadline(now_ns)));

@@ -11,6 +11,7 @@
 use shmcast::sys::slice;
 use shmcast::{ChannelError, History, Subscriber, SubscriberBuilder, Wait};
 use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -28,19 +29,18 @@ mod outlet;
 mod standby;
 
 use super::BridgeError;
-use super::native::Keys;
+use super::end::RunningEnd;
 use super::origins::{Origins, run_of};
 use super::pcap::Tap;
-use super::proto::link::Link;
 use super::proto::session::Session;
 use super::renewal::Watch;
-use super::repair::Repair;
+use super::repair::{Repair, RepairSockets, Surroundings};
 use super::sending::Sending;
 pub use super::sending::Stopped;
 use super::spec::{BridgeSpec, Direction, SendSpec, WaitMode};
 use super::state::Progress;
-use super::status::{Life, RepairCounters, SendCounters};
-use super::thread::{Clock, Threads};
+use super::status::{RepairCounters, SendCounters};
+use super::thread::Clock;
 use super::waiting::Choice;
 use failover::Failover;
 pub use invoker::EgressInvoker;
@@ -75,10 +75,24 @@ pub struct EgressOptions {
 /// A running egress. Dropping it stops it.
 #[derive(Debug)]
 pub struct Egress {
+    end: RunningEnd,
     shared: Arc<Sending>,
-    threads: Threads,
+    /// The address of the retransmission server, if there is one.
     repair_address: Option<SocketAddr>,
-    keys: Arc<Keys>,
+}
+
+impl Deref for Egress {
+    type Target = RunningEnd;
+
+    fn deref(&self) -> &RunningEnd {
+        &self.end
+    }
+}
+
+impl DerefMut for Egress {
+    fn deref_mut(&mut self) -> &mut RunningEnd {
+        &mut self.end
+    }
 }
 
 impl Egress {
@@ -105,7 +119,7 @@ impl Egress {
             }
             live.run();
         };
-        egress.threads.start(&format!("send-{}", spec.title()), spec.cpu, run)?;
+        egress.end.spawn(&format!("send-{}", spec.title()), spec.cpu, run)?;
         Ok(egress)
     }
 
@@ -125,10 +139,11 @@ impl Egress {
         // are read from both, on another thread.
         let (past, channel) = (channel.clone(), channel.history(History::Never));
         let opened = Opened::open(spec, send, &channel, &options)?;
-        let Opened { feeds, mut refusals, subscriber, parks, state, .. } = opened;
+        let Opened { feeds, mut refusals, attached, state, .. } = opened;
+        let subscriber = &attached.subscriber;
         let begun = options.after.filter(|after| after.progress.session == feeds.session);
         let clock = Clock::start();
-        let failover = Failover::open(spec, send, &feeds, &subscriber, clock.now_ns(), &mut refusals)?;
+        let failover = Failover::open(spec, send, &feeds, subscriber, clock.now_ns(), &mut refusals)?;
         let most_leases = send.repair.as_ref().map_or(0, |repair| repair.max_leases);
         let session = feeds.session;
         let progress =
@@ -137,21 +152,20 @@ impl Egress {
         let shared =
             Arc::new(Sending::new(refusals, choice.shown.clone(), most_leases, progress.next, state));
         shared.set_session(session);
-        shared.note_start(&subscriber, session, opened.resumes, begun.map(|after| after.begin));
-        let threads = Threads::default();
-        let mut egress =
-            Egress { shared: shared.clone(), threads, repair_address: None, keys: feeds.keys.clone() };
-        let with = (clock, options.tap.as_ref(), feeds.link);
+        shared.note_start(subscriber, session, opened.resumes, begun.map(|after| after.begin));
+        let end = RunningEnd::new(shared.life.clone(), feeds.keys.clone());
+        let mut egress = Egress { end, shared: shared.clone(), repair_address: None };
+        let with = Surroundings { clock, tap: options.tap.as_ref(), link: feeds.link };
         let leases = egress.start_beside(spec, send, opened.server, past, with, opened.watch)?;
-        let mut outlet = Outlet::new(spec, send, feeds, &subscriber, leases, clock, shared)?;
+        let mut outlet = Outlet::new(spec, send, feeds, subscriber, leases, clock, shared)?;
         outlet.counters.role = failover.as_ref().map_or(0, Failover::role);
         outlet.tap = options.tap;
-        outlet.note_ring(&subscriber);
+        outlet.note_ring(subscriber);
         outlet.show();
         let live = Live {
             ends_with_channel: options.ends_with_channel,
             failover,
-            ..Live::new(spec, channel, (subscriber, parks), options.origins, (outlet, choice))
+            ..Live::new(spec, channel, attached, options.origins, outlet, choice)
         };
         Ok((egress, live))
     }
@@ -164,7 +178,7 @@ impl Egress {
         send: &SendSpec,
         server: Option<ServerSockets<'_>>,
         channel: SubscriberBuilder,
-        with: (Clock, Option<&Tap>, Option<Link>),
+        with: Surroundings<'_>,
         watch: Watch,
     ) -> Result<Option<Line>, BridgeError> {
         let requests = server.as_ref().map(|server| server.requests.try_clone()).transpose();
@@ -172,7 +186,7 @@ impl Egress {
         let leases = server.map(|server| self.serve(spec, server, channel, with)).transpose()?;
         if send.state.is_some() {
             let (shared, name) = (self.shared.clone(), format!("note-{}", spec.title()));
-            self.threads.start(&name, None, move || shared.keep_noting())?;
+            self.end.spawn(&name, None, move || shared.keep_noting())?;
         }
         self.watch(spec, send, (watch, requests))?;
         Ok(leases)
@@ -184,30 +198,18 @@ impl Egress {
         spec: &BridgeSpec,
         ServerSockets { repair, requests, groups, live }: ServerSockets<'_>,
         channel: SubscriberBuilder,
-        with: (Clock, Option<&Tap>, Option<Link>),
+        with: Surroundings<'_>,
     ) -> Result<Line, BridgeError> {
         let address = requests.local_addr().ok();
-        let shared = (self.shared.clone(), self.keys.clone());
-        let server = Repair::new(spec, repair, (requests, groups), channel, with, shared)?;
+        let sockets = RepairSockets { requests, groups };
+        let keys = self.end.keys.clone();
+        let server = Repair::new(spec, repair, sockets, channel, with, keys, self.shared.clone())?;
         self.repair_address = address;
-        self.threads.start("bridge-repair", None, move || server.run())?;
+        self.end.spawn("bridge-repair", None, move || server.run())?;
         Ok(Line::to(repair.bind, address, live, false))
     }
 
-    /// Reads the keys file of the spec again. The threads use the new keys within 20 ms.
-    ///
-    /// # Errors
-    /// [`BridgeError::Keys`]; the keys stay as they were.
-    pub fn reload_keys(&self, spec: &BridgeSpec) -> Result<(), BridgeError> {
-        self.keys.reload(spec)
-    }
-
-    /// Tells the egress to stop soon. No packet announces that: the session continues when another bridge sends it.
-    pub fn stop(&self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
-    }
-
-    /// Stops the egress. Returns the place where it stopped, so that another egress can continue there.
+    /// Stops the egress and returns where it stopped, so that another one can replace it.
     pub fn into_stopped(mut self) -> Stopped {
         self.stop();
         self.join();
@@ -236,21 +238,6 @@ impl Egress {
         Ok(())
     }
 
-    /// Whether the egress's threads have ended.
-    pub fn is_finished(&self) -> bool {
-        self.threads.are_finished()
-    }
-
-    /// Waits until the egress's threads have ended. Call [`stop`](Self::stop) or [`leave`](Self::leave) first.
-    pub fn join(&mut self) {
-        self.threads.join(&self.shared.life);
-    }
-
-    /// Returns the phase, the session, the refusals and the error.
-    pub fn life(&self) -> &Life {
-        &self.shared.life
-    }
-
     /// The counters of the sending thread, at most some milliseconds old.
     pub fn counters(&self) -> SendCounters {
         self.shared.counters.read()
@@ -267,26 +254,27 @@ impl Egress {
     }
 }
 
-impl Drop for Egress {
-    fn drop(&mut self) {
-        self.stop();
-        self.join();
-    }
+/// A subscriber that a sending thread reads.
+#[derive(Debug)]
+pub struct Attached {
+    /// The subscriber.
+    pub subscriber: Subscriber,
+    /// Whether a daemon wakes the thread.
+    pub parks: bool,
 }
 
-/// Attaches to the channel. With [`WaitMode::Block`] the subscriber parks if a daemon can wake it. The flag in the result says whether a
-/// daemon can.
+/// Attaches to the channel. With [`WaitMode::Block`] the subscriber parks if a daemon can wake it.
 ///
 /// # Errors
 /// [`ChannelError`].
-pub fn attach(channel: &SubscriberBuilder, wait: WaitMode) -> Result<(Subscriber, bool), ChannelError> {
+pub fn attach(channel: &SubscriberBuilder, wait: WaitMode) -> Result<Attached, ChannelError> {
     if wait == WaitMode::Block {
         match channel.clone().wait(Wait::Park).open() {
             Err(ChannelError::NoWaker { .. }) => {}
-            attached => return attached.map(|subscriber| (subscriber, true)),
+            opened => return opened.map(|subscriber| Attached { subscriber, parks: true }),
         }
     }
-    Ok((channel.clone().open()?, false))
+    Ok(Attached { subscriber: channel.clone().open()?, parks: false })
 }
 
 /// The tag of the sessions that this bridge begins.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::line::{Line, link_of};
 use super::listening::heard_term;
 use super::native::split_lines;
-use super::{EgressOptions, attach, tag_bytes};
+use super::{Attached, EgressOptions, attach, tag_bytes};
 use crate::BridgeError;
 use crate::native::Keys;
 use crate::origins::{Origins, run_of};
@@ -41,9 +41,7 @@ pub(super) struct Feeds {
 /// Everything that is opened before the first thread of an egress starts.
 pub(super) struct Opened<'a> {
     pub(super) feeds: Feeds,
-    pub(super) subscriber: Subscriber,
-    /// Whether a daemon wakes the thread that waits for messages.
-    pub(super) parks: bool,
+    pub(super) attached: Attached,
     /// Whether the egress continues where an earlier bridge stopped.
     pub(super) resumes: bool,
     pub(super) state: Option<StateFile>,
@@ -71,19 +69,19 @@ impl<'a> Opened<'a> {
         let (profile, lines, others) = split_lines(spec, lines);
         let (state, said) = open_state(send)?;
         let said = options.after.map(|after| after.progress).or(said);
-        let from = (send.from, options.is_channel_new, options.after.is_some());
-        let (subscriber, parks, resumed) = attach_where_it_was(spec, from, channel, said)?;
-        check_sizes(spec, &subscriber)?;
+        let Resumed { attached, resumed } = attach_where_it_was(spec, send.from, options, channel, said)?;
+        check_sizes(spec, &attached.subscriber)?;
         // Report a port that is in use before the bridge listens for other sessions.
         drop(open_server(spec, send, &mut RefusedSettings::default())?);
         let heard = |most| heard_term(spec, send, &keys, most, &mut refusals);
-        let session = session_to_send(spec, &subscriber, &options.origins, (said, resumed), heard)?;
+        let own = own_term(spec, said);
+        let session = session_to_send(spec, &attached.subscriber, &options.origins, own, resumed, heard)?;
         // Open this socket last. Requests that arrived while the bridge listened would be answered late, after their receivers had repeated
         // them.
         let server = open_server(spec, send, &mut refusals)?;
         let feeds = Feeds { session, profile, lines, others, link, keys };
         let resumes = resumed.is_some();
-        Ok(Opened { feeds, subscriber, parks, resumes, state, server, watch, refusals })
+        Ok(Opened { feeds, attached, resumes, state, server, watch, refusals })
     }
 }
 
@@ -134,13 +132,14 @@ pub(super) fn open_state(send: &SendSpec) -> Result<(Option<StateFile>, Option<P
     Ok((Some(file), said))
 }
 
-/// Returns the session to send. If this egress continues where an earlier bridge stopped, this is the session of the state file. Otherwise
-/// it is the channel's own session, or a new one.
+/// Returns the session to send. This is the session of the state file, if this egress continues where that bridge stopped. Otherwise it is
+/// the channel's own session, or a new one. `own` is the term in the state file.
 pub(super) fn session_to_send(
     spec: &BridgeSpec,
     subscriber: &Subscriber,
     origins: &Origins,
-    (said, resumed): (Option<Progress>, Option<Progress>),
+    own: Option<u64>,
+    resumed: Option<Progress>,
     heard: impl FnOnce(u64) -> Result<Option<u64>, BridgeError>,
 ) -> Result<Session, BridgeError> {
     match resumed.filter(|_| subscriber.remote_session().is_none() || spec.session.is_some()) {
@@ -149,10 +148,16 @@ pub(super) fn session_to_send(
             Ok(resumed.session)
         }
         None => {
-            let terms = Terms { own: own_term(spec, said), ..Terms::default() };
+            let terms = Terms { own, ..Terms::default() };
             session_of(spec, subscriber, origins, terms, heard)
         }
     }
+}
+
+/// A subscriber, and the progress of an earlier bridge that it continues, if it continues one.
+pub(super) struct Resumed {
+    pub(super) attached: Attached,
+    pub(super) resumed: Option<Progress>,
 }
 
 /// Attaches to the channel, if possible at the sequence at which an earlier bridge stopped. Messages that the ring no longer holds are
@@ -163,12 +168,14 @@ pub(super) fn session_to_send(
 /// or with the oldest message of a new channel.
 pub(super) fn attach_where_it_was(
     spec: &BridgeSpec,
-    (from, is_new, goes_on): (StartAt, bool, bool),
+    from: StartAt,
+    options: &EgressOptions,
     channel: &SubscriberBuilder,
     said: Option<Progress>,
-) -> Result<(Subscriber, bool, Option<Progress>), BridgeError> {
+) -> Result<Resumed, BridgeError> {
+    let (is_new, goes_on) = (options.is_channel_new, options.after.is_some());
     if let Some(said) = said {
-        let (latest, _) = attach(&channel.clone().start(Start::Latest), spec.wait)?;
+        let latest = attach(&channel.clone().start(Start::Latest), spec.wait)?.subscriber;
         let is_same = said.ring == run_of(latest.header())
             || latest.remote_session().map(Session::from_bytes) == Some(said.session);
         let is_ours = spec.session.is_none() || said.session.tag() == tag_bytes(spec);
@@ -178,16 +185,16 @@ pub(super) fn attach_where_it_was(
                 StartAt::Latest if !is_new => Start::Latest,
                 _ => Start::Oldest,
             };
-            let (subscriber, parks) = attach(&spec.through_gate(channel).start(start), spec.wait)?;
-            return Ok((subscriber, parks, Some(said)));
+            let attached = attach(&spec.through_gate(channel).start(start), spec.wait)?;
+            return Ok(Resumed { attached, resumed: Some(said) });
         }
     }
     let start = match from {
         StartAt::Resume | StartAt::Latest if !is_new => Start::Latest,
         _ => Start::Oldest,
     };
-    let (subscriber, parks) = attach(&spec.through_gate(channel).start(start), spec.wait)?;
-    Ok((subscriber, parks, None))
+    let attached = attach(&spec.through_gate(channel).start(start), spec.wait)?;
+    Ok(Resumed { attached, resumed: None })
 }
 
 /// Returns the term in the state file. Returns `None` if the session in the file does not have this bridge's tag.

@@ -342,7 +342,7 @@ fn hold_back(pacer: Option<&Pacer>, clock: &Clock, shared: &Sending, counters: &
     let mut now_ns = began_ns;
     loop {
         let wait_ns = pacer.wait_ns(now_ns);
-        if wait_ns == 0 || shared.stop.load(Ordering::Relaxed) {
+        if wait_ns == 0 || shared.life.is_stopping() {
             break;
         }
         match wait_ns.checked_sub(SPIN_NS) {

@@ -85,7 +85,7 @@ impl Live {
     #[cold]
     fn yield_to(&mut self, session: Session, until: u64) -> Result<(), String> {
         while self.outlet.sender.next() < until && self.subscriber.is_some() {
-            if !self.carry()? {
+            if !self.drain_ring()? {
                 break;
             }
         }
@@ -143,7 +143,7 @@ impl Live {
         let left_ns = failover.next_deadline(now_ns).saturating_sub(now_ns).min(REST_NS);
         let left = Duration::from_nanos(left_ns);
         match self.spec.wait {
-            WaitMode::Block | WaitMode::Auto => failover.rest(left),
+            WaitMode::Block | WaitMode::Auto => failover.sleep(left),
             WaitMode::Spin | WaitMode::Yield => self.idle.wait(now_ns, left),
         }
         Ok(true)

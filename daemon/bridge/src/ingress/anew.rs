@@ -4,18 +4,16 @@ use super::merging::Merging;
 use super::port::{Port, Role};
 use super::receiving::Receiving;
 use super::{BridgeError, IngressState};
+use crate::end::RunningEnd;
 use crate::renewal::{REPAIRS, Silences, Watch, rejoin};
 use crate::socket::{Drops, RefusedSettings, Tuning, open_line, open_merging_line};
 use crate::spec::{BridgeSpec, LineSpec, ReceiveSpec};
 use crate::status::Phase;
-use crate::thread::spawn;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::net::UdpSocket;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
 use std::time::Instant;
 
 /// Starts the thread that watches the interfaces of the lines, if there is a line to watch.
@@ -23,16 +21,18 @@ pub(super) fn watch(
     spec: &BridgeSpec,
     receive: &ReceiveSpec,
     (watch, ports): (Watch, &[Port]),
-    shared: Arc<IngressState>,
-) -> Result<Option<JoinHandle<()>>, BridgeError> {
+    shared: &Arc<IngressState>,
+    end: &mut RunningEnd,
+) -> Result<(), BridgeError> {
     if watch.is_empty() {
-        return Ok(None);
+        return Ok(());
     }
     let tuning = Tuning { buffer_bytes: receive.buffer_bytes, busy_poll_us: spec.busy_poll_us };
     // Clones of the sockets. The thread uses them to join groups again.
     let lines = ports.iter().filter_map(|port| Some((port.role.line()?, &port.socket)));
     let sockets = lines.map(|(line, socket)| Ok((line, socket.try_clone()?))).collect::<io::Result<_>>();
     let sockets: RefCell<HashMap<usize, UdpSocket>> = RefCell::new(sockets.map_err(BridgeError::Start)?);
+    let shared = shared.clone();
     let body = move || {
         let mut silences = Silences::default();
         // The bridge reported at its start which settings the system refused.
@@ -48,17 +48,16 @@ pub(super) fn watch(
             shared.renewal.give(at, socket);
             Ok(())
         };
-        let tend = |at, line: &LineSpec| {
+        let rejoin_silent = |at, line: &LineSpec| {
             if silences.is_due(at, &shared.counters.read(), Instant::now()) {
                 sockets.borrow().get(&at).iter().for_each(|socket| rejoin(&shared.renewal, line, socket));
             }
         };
-        let is_over = || {
-            shared.stop.load(Ordering::Relaxed) || matches!(shared.life.phase(), Phase::Ended | Phase::Failed)
-        };
-        watch.run(renew, tend, is_over);
+        let is_over =
+            || shared.life.is_stopping() || matches!(shared.life.phase(), Phase::Ended | Phase::Failed);
+        watch.run(renew, rejoin_silent, is_over);
     };
-    spawn(&format!("line-{}", spec.title()), None, body).map(Some)
+    end.spawn(&format!("line-{}", spec.title()), None, body)
 }
 
 impl Receiving {

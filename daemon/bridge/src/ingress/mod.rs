@@ -12,9 +12,8 @@
 //! the beginning and the end of a session. On native lines, it makes one call each 10 ms, which asks for the clock's error.
 
 use shmcast::PublisherBuilder;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 
 mod anew;
 mod backlog;
@@ -30,6 +29,7 @@ mod receiving;
 mod stale;
 
 use super::BridgeError;
+use super::end::RunningEnd;
 use super::local::Local;
 use super::native::Keys;
 use super::origins::Origins;
@@ -44,7 +44,7 @@ use super::renewal::{Renewal, Watch};
 use super::socket::RefusedSettings;
 use super::spec::{BridgeSpec, Direction, TimeMode, WaitMode};
 use super::status::{Board, Life, ReceiveCounters, SharedHistogram};
-use super::thread::{Clock, Threads, try_cpu, wall_ns};
+use super::thread::{Clock, try_cpu, wall_ns};
 use super::times::{self, OriginTimes};
 use super::waiting::{Choice, Waiting};
 use inlet::Inlet;
@@ -67,9 +67,8 @@ pub struct IngressOptions {
 /// State that the thread and its owner share.
 #[derive(Debug)]
 struct IngressState {
-    stop: AtomicBool,
     orders: Orders,
-    life: Life,
+    life: Arc<Life>,
     counters: Board<ReceiveCounters>,
     recovery: SharedHistogram,
     to_ring: SharedHistogram,
@@ -80,9 +79,8 @@ struct IngressState {
 impl IngressState {
     fn new(refusals: RefusedSettings, waiting: Waiting) -> Self {
         Self {
-            stop: AtomicBool::new(false),
             orders: Orders::default(),
-            life: Life::new(refusals.0, waiting),
+            life: Arc::new(Life::new(refusals.0, waiting)),
             counters: Board::default(),
             recovery: SharedHistogram::default(),
             to_ring: SharedHistogram::default(),
@@ -91,14 +89,35 @@ impl IngressState {
     }
 }
 
+/// The times that an ingress has measured.
+#[derive(Debug)]
+pub struct Latencies {
+    /// From noticing a loss to receiving the message, for messages that servers sent.
+    pub recovery: Histogram,
+    /// From the kernel's time stamp on a live datagram to its messages in the ring. Only one in 16 of the datagrams that arrive alone is
+    /// measured.
+    pub to_ring: Histogram,
+}
+
 /// A running ingress. Dropping it stops it.
 #[derive(Debug)]
 pub struct Ingress {
+    end: RunningEnd,
     shared: Arc<IngressState>,
-    threads: Threads,
-    /// The thread that watches the interfaces of the lines.
-    watch: Option<JoinHandle<()>>,
-    keys: Arc<Keys>,
+}
+
+impl Deref for Ingress {
+    type Target = RunningEnd;
+
+    fn deref(&self) -> &RunningEnd {
+        &self.end
+    }
+}
+
+impl DerefMut for Ingress {
+    fn deref_mut(&mut self) -> &mut RunningEnd {
+        &mut self.end
+    }
 }
 
 impl Ingress {
@@ -116,7 +135,7 @@ impl Ingress {
         try_cpu(spec.cpu)?;
         let (mut ingress, receiving) = Ingress::assemble(spec, channel, options)?;
         let run = move || receiving.run();
-        ingress.threads.start(&format!("recv-{}", spec.title()), spec.cpu, run)?;
+        ingress.end.spawn(&format!("recv-{}", spec.title()), spec.cpu, run)?;
         Ok(ingress)
     }
 
@@ -149,7 +168,8 @@ impl Ingress {
         if let Some(session) = receiver.session() {
             shared.life.note_session(session);
         }
-        let watch = anew::watch(spec, receive, (watch, &ports), shared.clone())?;
+        let mut end = RunningEnd::new(shared.life.clone(), keys);
+        anew::watch(spec, receive, (watch, &ports), &shared, &mut end)?;
         let local = Local::new(publisher, OriginTimes::of(receive));
         let inlet = Inlet::new(local, channel, options.origins, shared.clone(), spec.title())?;
         let receiving = Receiving {
@@ -178,15 +198,7 @@ impl Ingress {
             shown_ns: 0,
             shows: 0,
         };
-        Ok((Ingress { shared, threads: Threads::default(), watch, keys }, receiving))
-    }
-
-    /// Reads the keys file of the spec again. The thread uses the new keys within 10 ms.
-    ///
-    /// # Errors
-    /// [`BridgeError::Keys`]; the keys stay as they were.
-    pub fn reload_keys(&self, spec: &BridgeSpec) -> Result<(), BridgeError> {
-        self.keys.reload(spec)
+        Ok((Ingress { end, shared }, receiving))
     }
 
     /// Returns a handle that can promote the channel. A promoted channel belongs to this host, and a local program can publish on it.
@@ -194,29 +206,7 @@ impl Ingress {
         Promoter(self.shared.clone())
     }
 
-    /// Tells the ingress to return its leases and to stop soon. The ingress then closes the local channel, so that its readers see the end.
-    pub fn stop(&self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether the ingress's threads have ended.
-    pub fn is_finished(&self) -> bool {
-        self.threads.are_finished()
-    }
-
-    /// Waits until the ingress's threads have ended. Call [`stop`](Self::stop) first.
-    pub fn join(&mut self) {
-        self.threads.join(&self.shared.life);
-        // It ends soon after the other thread, and has nothing to report.
-        let _ = self.watch.take().map(JoinHandle::join);
-    }
-
-    /// Returns the phase, the session, the refusals and the error.
-    pub fn life(&self) -> &Life {
-        &self.shared.life
-    }
-
-    /// Returns the problem that another feed arrives on the bridge's lines, if it does. The bridge runs nevertheless.
+    /// Returns the problem that another feed arrives on the bridge's lines. The bridge runs nevertheless.
     pub fn trouble(&self) -> Option<String> {
         let stranger = self.life().stranger()?;
         let said = format!("another feed, session {stranger}, comes on the same lines and is not taken");
@@ -236,22 +226,9 @@ impl Ingress {
         self.shared.counters.read()
     }
 
-    /// Returns the times from noticing a loss to receiving the message, for messages that servers sent.
-    pub fn recovery(&self) -> Histogram {
-        self.shared.recovery.read()
-    }
-
-    /// Returns the times from the kernel's time stamp on a live datagram until its messages are in the ring. Only one in 16 of the
-    /// datagrams that arrive alone is measured.
-    pub fn receive_to_ring(&self) -> Histogram {
-        self.shared.to_ring.read()
-    }
-}
-
-impl Drop for Ingress {
-    fn drop(&mut self) {
-        self.stop();
-        self.join();
+    /// Returns the times that the ingress has measured.
+    pub fn latencies(&self) -> Latencies {
+        Latencies { recovery: self.shared.recovery.read(), to_ring: self.shared.to_ring.read() }
     }
 }
 
@@ -259,7 +236,8 @@ impl Drop for Ingress {
 /// message. This matters on a host with fewer CPUs than busy threads.
 pub struct IngressInvoker {
     receiving: Receiving,
-    ingress: Ingress,
+    /// The ingress. It has the counters, and can be stopped.
+    pub ingress: Ingress,
     is_over: bool,
 }
 
@@ -288,11 +266,6 @@ impl IngressInvoker {
     pub fn invoke(&mut self) -> bool {
         self.is_over = self.is_over || !self.receiving.turn();
         !self.is_over
-    }
-
-    /// The ingress. It has the counters, and can be stopped.
-    pub fn ingress(&self) -> &Ingress {
-        &self.ingress
     }
 }
 

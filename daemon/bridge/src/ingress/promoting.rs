@@ -89,7 +89,7 @@ impl Promoter {
 impl Receiving {
     /// Carries out the order if there is one. Returns whether the ingress has ended.
     #[cold]
-    pub(super) fn obey(&mut self) -> bool {
+    pub(super) fn execute_order(&mut self) -> bool {
         let Some(order) = self.shared.orders.take() else { return false };
         let promoted = self.promote(order.force, order.below);
         let is_over = promoted.is_ok();

@@ -5,7 +5,6 @@ use shmcast::Publisher;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::IngressState;
@@ -100,11 +99,11 @@ impl Receiving {
     /// Takes the datagrams that have arrived, does the work that is due, and waits if more datagrams are unlikely. Returns false if there
     /// is nothing more to do.
     pub(super) fn turn(&mut self) -> bool {
-        if self.shared.stop.load(Ordering::Relaxed) || self.inlet.local.error.is_some() {
+        if self.shared.life.is_stopping() || self.inlet.local.error.is_some() {
             self.end();
             return false;
         }
-        if self.shared.orders.is_given() && self.obey() {
+        if self.shared.orders.is_given() && self.execute_order() {
             return false;
         }
         if self.inlet.is_waiting() {
@@ -135,7 +134,7 @@ impl Receiving {
             _ if self.receiver.next_deadline().is_some_and(|due_ns| due_ns <= now_ns) => {}
             Found::Nothing
                 if self.choice.mode == WaitMode::Yield && !self.turns.is_multiple_of(TURNS_PER_YIELD) => {}
-            Found::Nothing | Found::All => self.rest(now_ns),
+            Found::Nothing | Found::All => self.park(now_ns),
         }
         true
     }
@@ -320,7 +319,7 @@ impl Receiving {
     }
 
     /// Waits for a datagram or for the time of the next due work.
-    fn rest(&self, now_ns: u64) {
+    fn park(&self, now_ns: u64) {
         match self.choice.mode {
             WaitMode::Spin => {}
             WaitMode::Yield => sched_yield(),

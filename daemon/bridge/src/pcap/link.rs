@@ -4,7 +4,7 @@ use etherparse::err::packet::SliceError;
 use etherparse::{EtherType, LaxNetSlice, LaxSlicedPacket, TransportSlice, UdpHeader, ip_number};
 use std::net::{IpAddr, SocketAddr};
 
-use super::told::{Protocol, Skipped};
+use super::results::{Protocol, Skipped};
 
 /// Sources, destination and payload of one UDP datagram.
 pub(super) type Found<'a> = (SocketAddr, SocketAddr, &'a [u8]);

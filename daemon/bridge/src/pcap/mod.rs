@@ -16,10 +16,10 @@ mod absent;
 mod link;
 #[cfg(feature = "captures")]
 mod read;
+mod results;
 #[cfg(feature = "captures")]
 #[cfg(test)]
 mod tests;
-mod told;
 pub mod unwrap;
 #[cfg(feature = "captures")]
 mod write;
@@ -28,6 +28,6 @@ mod write;
 pub use absent::{Capture, CaptureError, CaptureFile, CaptureFileError, PacketFile, Tap};
 #[cfg(feature = "captures")]
 pub use read::{Capture, CaptureError};
-pub use told::{CaptureCounters, Captured, Datagram, Protocol, Protocols, Skipped};
+pub use results::{CaptureCounters, Captured, Datagram, Protocol, Protocols, Skipped};
 #[cfg(feature = "captures")]
 pub use write::{CaptureFile, CaptureFileError, PacketFile, Tap};

@@ -1,7 +1,7 @@
 //! Reads capture files: pcap in both byte orders, with microseconds or nanoseconds, and pcapng with any number of interfaces.
 
 use super::link;
-use super::told::{CaptureCounters, Datagram, Protocol, Protocols, Skipped};
+use super::results::{CaptureCounters, Datagram, Protocol, Protocols, Skipped};
 use pcap_parser::traits::{PcapNGPacketBlock, PcapReaderIterator};
 use pcap_parser::{Block, PcapBlockOwned, PcapError, PcapHeader, create_reader};
 use std::io::{self, Read};
@@ -79,8 +79,10 @@ pub struct Capture<'a> {
     is_big_endian: Option<bool>,
     time_ns: Option<u64>,
     frame: Vec<u8>,
-    counters: CaptureCounters,
-    protocols: Protocols,
+    /// The counters so far.
+    pub counters: CaptureCounters,
+    /// The number of packets of each protocol that were read so far.
+    pub protocols: Protocols,
 }
 
 /// The state that a [`Capture`] shares with the reader from which its parser reads.
@@ -203,16 +205,6 @@ impl<'a> Capture<'a> {
         let (source, destination, payload) =
             link::datagram(link_type, &self.frame, sent).expect("judged sound just now");
         Ok(Some(Datagram { time_ns: self.time_ns, source, destination, payload }))
-    }
-
-    /// The counters so far.
-    pub fn counters(&self) -> &CaptureCounters {
-        &self.counters
-    }
-
-    /// Returns the number of packets of each protocol that were read so far.
-    pub fn protocols(&self) -> &Protocols {
-        &self.protocols
     }
 
     fn judge(&mut self, link_type: i32, sent: usize) -> Option<Skipped> {

@@ -57,7 +57,7 @@ fn read_all(file: &[u8], ports: &[u16]) -> (Vec<Taken>, CaptureCounters) {
     while let Some(datagram) = capture.read().unwrap() {
         found.push((datagram.time_ns, datagram.payload.to_vec()));
     }
-    (found, *capture.counters())
+    (found, capture.counters)
 }
 
 fn payloads(file: &[u8]) -> Vec<Vec<u8>> {
@@ -338,14 +338,14 @@ fn protocols_are_told_as_far_as_headers_are_there() {
     let file = pcap(101, &all);
     let mut capture = Capture::open(&file[..], &[5_000]).unwrap();
     while capture.read().unwrap().is_some() {}
-    assert_eq!(capture.counters().skipped(Skipped::OtherPort), 3);
-    assert_eq!(capture.counters().unread(), 0);
-    assert_eq!(capture.protocols().to_string(), "UDP to port 5001 (3), UDP to port 5000 (2), TCP (1)");
+    assert_eq!(capture.counters.skipped(Skipped::OtherPort), 3);
+    assert_eq!(capture.counters.unread(), 0);
+    assert_eq!(capture.protocols.to_string(), "UDP to port 5001 (3), UDP to port 5000 (2), TCP (1)");
     let arp = [&[8, 6][..], &[0, 1, 8, 0, 6, 4, 0, 1], &[0; 20]].concat();
     let file = whole(1, &[ethernet(&[], &arp), ethernet(&[0x88, 0xCC], b"LLDP")]);
     let mut capture = Capture::open(&file[..], &[]).unwrap();
     assert!(capture.read().unwrap().is_none());
-    assert_eq!(capture.protocols().to_string(), "ARP (1), Ethernet type 0x88cc (1)");
+    assert_eq!(capture.protocols.to_string(), "ARP (1), Ethernet type 0x88cc (1)");
 }
 
 #[test]
@@ -358,7 +358,7 @@ fn what_a_bridge_hands_over_is_read_back() {
         0o600,
         "messages are their owner's"
     );
-    let taps = [file.tap(), file.tap()];
+    let taps = [file.tap.clone(), file.tap.clone()];
     let addresses = [
         (FROM, TO),
         ("0.0.0.0:4000", TO),
@@ -389,7 +389,7 @@ fn what_a_bridge_hands_over_is_read_back() {
 fn a_full_disk_is_told_and_every_packet_counted() {
     let full = std::path::Path::new("/dev/full");
     let file = CaptureFile::create(full, 1_400).unwrap();
-    let tap = file.tap();
+    let tap = file.tap.clone();
     tap.record(1, FROM.parse().unwrap(), TO.parse().unwrap(), &[7; 1_400]);
     let error = file.finish().unwrap_err();
     assert!(matches!(&error, CaptureFileError::Write { path, .. } if path == full), "{error}");
@@ -401,7 +401,7 @@ fn a_writer_that_is_behind_makes_nobody_wait_and_loses_nothing_silently() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("burst.pcap");
     let file = CaptureFile::create(&path, 64).unwrap();
-    let tap = file.tap();
+    let tap = file.tap.clone();
     for sequence in 0..100_000u64 {
         tap.record(sequence, FROM.parse().unwrap(), TO.parse().unwrap(), &sequence.to_le_bytes());
     }
@@ -450,7 +450,7 @@ proptest! {
             while let Ok(Some(datagram)) = capture.read() {
                 prop_assert!(datagram.payload.len() < file.len());
             }
-            let counters = capture.counters();
+            let counters = capture.counters;
             let skipped: u64 = Skipped::ALL.iter().map(|&reason| counters.skipped(reason)).sum();
             prop_assert_eq!(counters.packets, counters.datagrams + skipped);
         }

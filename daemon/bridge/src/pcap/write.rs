@@ -9,7 +9,7 @@
 //! from the addresses, with correct checksums.
 
 use super::link;
-use super::told::Captured;
+use super::results::Captured;
 use crossbeam_queue::ArrayQueue;
 use etherparse::PacketBuilder;
 use std::fs::File;
@@ -114,7 +114,8 @@ impl Tap {
 #[derive(Debug)]
 pub struct CaptureFile {
     path: PathBuf,
-    shared: Arc<CaptureQueues>,
+    /// The tap of the file, to be cloned for each thread.
+    pub tap: Tap,
     writer: Option<JoinHandle<io::Result<()>>>,
 }
 
@@ -146,12 +147,7 @@ impl CaptureFile {
         let for_thread = shared.clone();
         let writer = thread::Builder::new().name("capture".to_owned());
         let writer = writer.spawn(move || write_all(&for_thread, file)).map_err(cannot)?;
-        Ok(CaptureFile { path: path.to_owned(), shared, writer: Some(writer) })
-    }
-
-    /// Returns a tap for one more thread.
-    pub fn tap(&self) -> Tap {
-        Tap { shared: self.shared.clone() }
+        Ok(CaptureFile { path: path.to_owned(), tap: Tap { shared }, writer: Some(writer) })
     }
 
     /// Writes the packets that still wait, and closes the file.
@@ -160,10 +156,9 @@ impl CaptureFile {
     /// [`CaptureFileError::Write`] if the file could not be written to its end. If the writer was too slow for some packets, these are
     /// counted, and are no error.
     pub fn finish(mut self) -> Result<Captured, CaptureFileError> {
-        self.shared.stopping.store(true, Ordering::Release);
-        let captured = self.tap();
+        self.tap.shared.stopping.store(true, Ordering::Release);
         let result = self.writer.take().map_or(Ok(Ok(())), JoinHandle::join);
-        let captured = captured.captured();
+        let captured = self.tap.captured();
         let source = match result {
             Ok(Ok(())) => return Ok(captured),
             Ok(Err(source)) => source,
@@ -175,7 +170,7 @@ impl CaptureFile {
 
 impl Drop for CaptureFile {
     fn drop(&mut self) {
-        self.shared.stopping.store(true, Ordering::Release);
+        self.tap.shared.stopping.store(true, Ordering::Release);
         if let Some(writer) = self.writer.take() {
             let _ = writer.join();
         }

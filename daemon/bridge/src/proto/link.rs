@@ -55,7 +55,7 @@ impl Link {
     }
 
     /// Returns the speed in bits per second.
-    pub fn bits_per_second(&self) -> u64 {
+    pub(crate) fn bits_per_second(&self) -> u64 {
         self.bits_per_second
     }
 

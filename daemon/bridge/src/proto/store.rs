@@ -160,12 +160,12 @@ impl Store {
     }
 
     /// Returns the number of stored packets and parts of packets.
-    pub fn packets(&self) -> usize {
+    pub(crate) fn packets(&self) -> usize {
         self.runs.len()
     }
 
     /// Returns the number of stored messages.
-    pub fn messages(&self) -> u64 {
+    pub(crate) fn messages(&self) -> u64 {
         self.held_messages
     }
 

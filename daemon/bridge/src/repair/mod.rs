@@ -7,7 +7,7 @@
 //! `proto::replay` and `proto::lease` decide which receivers get repairs, and how many.
 
 use shmcast::hosting::fault;
-use shmcast::sys::datagrams::{self, Datagram, Inbox};
+use shmcast::sys::datagrams::{self, Inbox};
 use shmcast::{Preparation, Start, SubscriberBuilder, Wait};
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -31,7 +31,9 @@ use super::proto::counters::LeaseCounters;
 use super::proto::lease::{LeaseConfig, LeaseServer};
 use super::proto::limit::{AllowList, Rate};
 use super::proto::link::Link;
-use super::proto::replay::{GLOBAL_RATE_BYTES, Held, Replay, ReplayConfig, Reply, SOURCE_RATE_BYTES};
+use super::proto::replay::{
+    Asker, GLOBAL_RATE_BYTES, Held, Holding, Replay, ReplayConfig, Reply, SOURCE_RATE_BYTES,
+};
 use super::proto::session::Session;
 use super::proto::wire::{REQUEST_BYTES, Request as Asked};
 use super::proto::{MICROSECOND_NS, SECOND_NS};
@@ -41,7 +43,7 @@ use super::spec::{BridgeSpec, RepairSpec};
 use super::status::RepairCounters;
 use super::thread::{Clock, wall_ns};
 pub(super) use groups::Groups;
-use native::NativeRepair;
+use native::{NativeRepair, Source};
 use store::{Request, Store};
 
 /// The longest sleep. The thread notices a stop, or the end of a lease, after this time at the latest.
@@ -122,6 +124,30 @@ impl Out {
     }
 }
 
+/// The sockets of a retransmission server.
+pub(super) struct RepairSockets {
+    /// The socket that gets the requests, and sends the answers.
+    pub(super) requests: UdpSocket,
+    pub(super) groups: Groups,
+}
+
+/// The things that the threads of one egress share besides its state.
+#[derive(Clone, Copy)]
+pub(super) struct Surroundings<'a> {
+    pub(super) clock: Clock,
+    /// The capture that gets a copy of every packet.
+    pub(super) tap: Option<&'a Tap>,
+    /// The link that live packets and repairs share.
+    pub(super) link: Option<Link>,
+}
+
+/// The parts of the server that answer a request from the ring and the journal.
+struct Server<'a> {
+    replay: &'a mut Replay,
+    store: &'a mut Store,
+    sent: Sent,
+}
+
 /// Makes the configuration of repairs from the spec.
 fn replay_config(spec: &RepairSpec, groups: &Groups) -> ReplayConfig {
     let rate = |per_second: u64| Rate { per_second, burst: per_second / BURST_SHARE };
@@ -156,12 +182,15 @@ impl Repair {
     pub(super) fn new(
         bridge: &BridgeSpec,
         spec: &RepairSpec,
-        (socket, groups): (UdpSocket, Groups),
+        sockets: RepairSockets,
         channel: SubscriberBuilder,
-        (clock, tap, link): (Clock, Option<&Tap>, Option<Link>),
-        (shared, keys): (Arc<Sending>, Arc<Keys>),
+        with: Surroundings<'_>,
+        keys: Arc<Keys>,
+        shared: Arc<Sending>,
     ) -> Result<Self, BridgeError> {
         let payload_bytes = bridge.payload_bytes;
+        let RepairSockets { requests: socket, groups } = sockets;
+        let Surroundings { clock, tap, link } = with;
         let replay = ReplayConfig { payload_bytes, link, ..replay_config(spec, &groups) };
         let mut random = [0; 24];
         getrandom::fill(&mut random).map_err(|e| BridgeError::Start(io::Error::other(e)))?;
@@ -233,7 +262,7 @@ impl Repair {
     }
 
     fn is_over(&self) -> bool {
-        self.shared.stop.load(Ordering::Relaxed)
+        self.shared.life.is_stopping()
     }
 
     /// Attaches again if the sending thread has attached to a new channel.
@@ -270,28 +299,26 @@ impl Repair {
             out.record(datagram.from, out.here, datagram.bytes);
             let is_plain = is_control(datagram.bytes) || datagram.bytes.len() == REQUEST_BYTES;
             counters.serving.replies_refused += match native {
-                Some(native) if !is_plain => native.answer(
-                    now_ns,
-                    &datagram,
-                    (&mut *replay, &mut *leases, &mut *store, shared),
-                    counters,
-                    out,
-                ),
+                Some(native) if !is_plain => {
+                    let server = Server { replay, store, sent: Sent::of(shared) };
+                    let mut control = ControlServer { leases, shared, counters };
+                    native.answer(now_ns, &datagram, server, &mut control, out)
+                }
                 Some(_) if !answers_plain => {
                     counters.serving.plain_refused += 1;
                     0
                 }
                 _ if is_control(datagram.bytes) => {
                     let mut answer = [0; CONTROL_MAX_BYTES];
-                    let with = (&mut *leases, &**shared, &mut *counters);
-                    let size = answer_control(now_ns, datagram.from, datagram.bytes, with, &mut answer);
+                    let mut control = ControlServer { leases, shared, counters };
+                    let size = control.answer(now_ns, datagram.from, datagram.bytes, &mut answer);
                     size.map_or(0, |size| out.send(datagram.from, &answer[..size]))
                 }
                 _ => {
                     let from = datagram.from;
-                    let proved = (from, leases.is_proved(now_ns, from));
-                    let with = (&mut *replay, &mut *store, Sent::of(shared));
-                    let answered = answer(now_ns, proved, &datagram, with, reply);
+                    let asker = Asker { from, is_proved: leases.is_proved(now_ns, from), has_waited: false };
+                    let server = Server { replay, store, sent: Sent::of(shared) };
+                    let answered = server.answer(now_ns, asker, datagram.bytes, reply);
                     out.answer(datagram.from, answered, reply)
                 }
             };
@@ -309,16 +336,16 @@ impl Repair {
         while let Some(request) = store.ready(now_ns) {
             counters.serving.replies_refused += match (request, &mut *native) {
                 (Request::Plain { from, datagram }, _) => {
-                    let source = (from, leases.is_proved(now_ns, from));
-                    let with = (&mut *replay, &mut *store, Sent::of(shared));
-                    let answered = answer_again(now_ns, source, (&datagram, &request), with, reply);
-                    answered.map_or(0, |answered| out.answer(from, answered, reply))
+                    let asker = Asker { from, is_proved: leases.is_proved(now_ns, from), has_waited: true };
+                    let server = Server { replay, store, sent: Sent::of(shared) };
+                    let answered = server.answer(now_ns, asker, &datagram, reply);
+                    out.answer(from, answered, reply)
                 }
                 (Request::Native { from, session, entry, bytes }, Some(native)) => {
-                    let proved = leases.is_proved(now_ns, from);
-                    let asked = (session, entry, bytes);
-                    let with = (&mut *replay, &mut *store, Sent::of(shared));
-                    native.answer_again(now_ns, (from, proved), asked, with, out)
+                    let is_proved = leases.is_proved(now_ns, from);
+                    let source = Source { from, is_proved, session, bytes, has_waited: true };
+                    let server = Server { replay, store, sent: Sent::of(shared) };
+                    native.answer_again(now_ns, source, entry, server, out)
                 }
                 (Request::Native { .. }, None) => 0,
             };
@@ -351,60 +378,55 @@ impl Repair {
     }
 }
 
-/// Handles a control datagram of a receiver. Returns the size of the answer in `out`, if there is one.
-fn answer_control(
-    now_ns: u64,
-    from: SocketAddr,
-    datagram: &[u8],
-    (leases, shared, counters): (&mut LeaseServer, &Sending, &mut RepairCounters),
-    out: &mut [u8; CONTROL_MAX_BYTES],
-) -> Option<usize> {
-    let control = ControlDatagram::parse(datagram).ok();
-    if let Some(ControlDatagram::Stale { session, .. }) = control {
-        // Only a receiver with a lease is known to receive at its address.
-        let is_believed = leases.is_proved(now_ns, from) && shared.note_told(session);
-        counters.serving.told_stale += u64::from(is_believed);
-        return None;
-    }
-    leases.handle_control(now_ns, from, control, out)
+/// The parts of the server that handle control datagrams.
+struct ControlServer<'a> {
+    leases: &'a mut LeaseServer,
+    shared: &'a Sending,
+    counters: &'a mut RepairCounters,
 }
 
-/// Answers a plain request.
-fn answer(
-    now_ns: u64,
-    source: (SocketAddr, bool),
-    datagram: &Datagram<'_>,
-    (replay, store, Sent { session, next }): (&mut Replay, &mut Store, Sent),
-    reply: &mut [u8],
-) -> Reply {
-    let request =
-        datagram.bytes.try_into().map(|bytes| Request::Plain { from: datagram.from, datagram: bytes });
-    let asked = Asked::parse(datagram.bytes).ok().zip(request.ok());
-    let held = match &asked {
-        Some((asked, request)) => store.held(now_ns, asked.first, next, request),
-        None => Held::of_ring(1, next),
-    };
-    let read = |sequence, room: &mut [u8]| store.read(sequence, room);
-    let of = (session, held);
-    let answered = replay.handle_request(now_ns, source, datagram.bytes, of, reply, read);
-    if let (Reply::Fetch, Some((asked, request))) = (answered, asked) {
-        store.wait(asked.first, request);
+impl ControlServer<'_> {
+    /// Handles a control datagram of a receiver. Returns the size of the answer in `out`, if there is one.
+    fn answer(
+        &mut self,
+        now_ns: u64,
+        from: SocketAddr,
+        datagram: &[u8],
+        out: &mut [u8; CONTROL_MAX_BYTES],
+    ) -> Option<usize> {
+        let control = ControlDatagram::parse(datagram).ok();
+        if let Some(ControlDatagram::Stale { session, .. }) = control {
+            // Only a receiver with a lease is known to receive at its address.
+            let is_believed = self.leases.is_proved(now_ns, from) && self.shared.note_told(session);
+            self.counters.serving.told_stale += u64::from(is_believed);
+            return None;
+        }
+        self.leases.handle_control(now_ns, from, control, out)
     }
-    answered
 }
 
-/// Answers a request that has waited for the disk. If the disk would have to read again, the receiver is told to ask again later.
-fn answer_again(
-    now_ns: u64,
-    source: (SocketAddr, bool),
-    (datagram, request): (&[u8; REQUEST_BYTES], &Request),
-    (replay, store, Sent { session, next }): (&mut Replay, &mut Store, Sent),
-    reply: &mut [u8],
-) -> Option<Reply> {
-    let asked = Asked::parse(datagram).ok()?;
-    let held = store.held_again(now_ns, asked.first, next, request);
-    let read = |sequence, room: &mut [u8]| store.read(sequence, room);
-    Some(replay.answer_request(now_ns, source, datagram, (session, held), reply, read))
+impl Server<'_> {
+    /// Answers a plain request. A request that has waited for the disk does not wait again: if the disk must read once more, the receiver
+    /// is told to ask again later.
+    fn answer(self, now_ns: u64, asker: Asker, datagram: &[u8], reply: &mut [u8]) -> Reply {
+        let Self { replay, store, sent: Sent { session, next } } = self;
+        let request = datagram.try_into().map(|datagram| Request::Plain { from: asker.from, datagram });
+        let asked = Asked::parse(datagram).ok().zip(request.ok());
+        let held = match &asked {
+            Some((asked, request)) if asker.has_waited => {
+                store.held_again(now_ns, asked.first, next, request)
+            }
+            Some((asked, request)) => store.held(now_ns, asked.first, next, request),
+            None => Held::of_ring(1, next),
+        };
+        let read = |sequence, room: &mut [u8]| store.read(sequence, room);
+        let holding = Holding { session, held };
+        let answered = replay.handle_request(now_ns, asker, datagram, holding, reply, read);
+        if let (Reply::Fetch, Some((asked, request)), false) = (answered, asked, asker.has_waited) {
+            store.wait(asked.first, request);
+        }
+        answered
+    }
 }
 
 impl FeedRate {

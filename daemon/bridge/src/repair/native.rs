@@ -6,20 +6,17 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::store::{Request, Store};
-use super::{LOOK_UP, Out, Sent, answer_control};
+use super::store::Request;
+use super::{ControlServer, LOOK_UP, Out, Sent, Server};
 use crate::BridgeError;
 use crate::native::{Codec, Keys, Part, control_in};
 use crate::proto::control::CONTROL_MAX_BYTES;
-use crate::proto::lease::LeaseServer;
 use crate::proto::native::ask::{self, Ask, ENTRY_BYTES, Entry};
 use crate::proto::native::container::{Container, Kind};
 use crate::proto::native::seal::{OpenerCounters, Sealer};
-use crate::proto::replay::{Exchange, Held, Replay};
+use crate::proto::replay::{AskedEntries, Asker, Exchange};
 use crate::proto::session::Session;
-use crate::sending::Sending;
 use crate::spec::BridgeSpec;
-use crate::status::RepairCounters;
 use crate::times::Moment;
 
 /// The state of answers to native receivers.
@@ -57,8 +54,8 @@ impl NativeRepair {
         &mut self,
         now_ns: u64,
         datagram: &Datagram<'_>,
-        (replay, leases, store, shared): (&mut Replay, &mut LeaseServer, &mut Store, &Sending),
-        counters: &mut RepairCounters,
+        server: Server<'_>,
+        control: &mut ControlServer<'_>,
         out: &Out,
     ) -> u64 {
         let Ok(opened) = self.codec.open(now_ns, datagram.bytes) else { return 0 };
@@ -69,76 +66,65 @@ impl NativeRepair {
             Kind::Control(_) => {
                 let (mut asked, mut answer) = ([0; CONTROL_MAX_BYTES], [0; CONTROL_MAX_BYTES]);
                 let Some(size) = control_in(opened, &mut asked) else { return 0 };
-                let with = (leases, shared, counters);
-                let size = answer_control(now_ns, datagram.from, &asked[..size], with, &mut answer);
+                let size = control.answer(now_ns, from, &asked[..size], &mut answer);
                 let packet = size.and_then(|size| self.codec.control(&answer[..size]));
-                packet.map_or(0, |packet| out.send(datagram.from, packet))
+                packet.map_or(0, |packet| out.send(from, packet))
             }
             Kind::Ask => {
-                let proved = (from, leases.is_proved(now_ns, from));
-                self.answer_ask(now_ns, (datagram, proved), size, (replay, store, Sent::of(shared)), out)
+                let source = Source {
+                    from,
+                    is_proved: control.leases.is_proved(now_ns, from),
+                    session: container.session,
+                    bytes: datagram.bytes.len(),
+                    has_waited: false,
+                };
+                let (opened, sealer, buffer) = self.codec.parts(size);
+                let Some(ask) = Container::parse(opened).ok().and_then(|(_, body)| Ask::parse(body)) else {
+                    return 0;
+                };
+                let buffer = &mut buffer[..self.payload_bytes];
+                source.answer(now_ns, ask, server, self.moment.as_ref(), Emission { sealer, buffer, out })
             }
             Kind::Data | Kind::Fragment | Kind::Pulse => 0,
         }
     }
 
-    fn answer_ask(
-        &mut self,
-        now_ns: u64,
-        (datagram, proved): (&Datagram<'_>, (SocketAddr, bool)),
-        size: usize,
-        (replay, store, shared): (&mut Replay, &mut Store, Sent),
-        out: &Out,
-    ) -> u64 {
-        let (opened, sealer, buffer) = self.codec.parts(size);
-        let Ok((container, body)) = Container::parse(opened) else { return 0 };
-        let Some(ask) = Ask::parse(body) else { return 0 };
-        let source = Source {
-            from: datagram.from,
-            session: container.session,
-            bytes: datagram.bytes.len(),
-            again: false,
-        };
-        let asked = ((source.session, ask), source.bytes);
-        let buffer = &mut buffer[..self.payload_bytes];
-        let with = (store, shared, self.moment.as_ref());
-        source.exchange(now_ns, with, (sealer, out), |held, exchange| {
-            replay.handle_ask(now_ns, proved, asked, held, exchange, buffer);
-        })
-    }
-
-    /// Answers an entry of a request that has waited for the disk. `from` sent the request in a datagram of `bytes` bytes. If the disk
-    /// would have to read again, the receiver is told to ask again later. Returns how many packets the kernel refused.
+    /// Answers an entry of `source` that has waited for the disk. If the disk must read once more, the receiver is told to ask again later.
+    /// Returns how many packets the kernel refused.
     pub(super) fn answer_again(
         &mut self,
         now_ns: u64,
-        (from, is_proved): (SocketAddr, bool),
-        (session, entry, bytes): (Session, Entry, usize),
-        (replay, store, shared): (&mut Replay, &mut Store, Sent),
+        source: Source,
+        entry: Entry,
+        server: Server<'_>,
         out: &Out,
     ) -> u64 {
         let mut body = [0; ENTRY_BYTES];
         ask::write(std::iter::once(entry), &mut body);
         let Some(ask) = Ask::parse(&body) else { return 0 };
-        let source = Source { from, session, bytes, again: true };
         let (_, sealer, buffer) = self.codec.parts(0);
         let buffer = &mut buffer[..self.payload_bytes];
-        let with = (store, shared, self.moment.as_ref());
-        source.exchange(now_ns, with, (sealer, out), |held, exchange| {
-            let asked = ((session, ask), bytes);
-            replay.answer_ask(now_ns, (from, is_proved), asked, held, exchange, buffer);
-        })
+        source.answer(now_ns, ask, server, self.moment.as_ref(), Emission { sealer, buffer, out })
     }
 }
 
-/// The source of a request: the address that sent it, the session that it names, and the number of its bytes.
+/// The way of packets to receivers: they are sealed in the buffer and sent.
+struct Emission<'a> {
+    sealer: &'a mut Sealer,
+    buffer: &'a mut [u8],
+    out: &'a Out,
+}
+
+/// The source of a native request: its address, the session that it asks about, and the size of the request.
 #[derive(Clone, Copy)]
-struct Source {
-    from: SocketAddr,
-    session: Session,
-    bytes: usize,
+pub(super) struct Source {
+    pub(super) from: SocketAddr,
+    /// Whether the source has proved its address.
+    pub(super) is_proved: bool,
+    pub(super) session: Session,
+    pub(super) bytes: usize,
     /// Whether the request has already waited for the disk. It does not wait again.
-    again: bool,
+    pub(super) has_waited: bool,
 }
 
 impl Source {
@@ -146,17 +132,19 @@ impl Source {
         Request::Native { from: self.from, session: self.session, entry, bytes: self.bytes }
     }
 
-    /// Calls `run` with functions that read the store and send packets. Returns how many packets the kernel refused.
-    fn exchange(
+    /// Answers a request of the source. Returns how many packets the kernel refused.
+    fn answer(
         self,
         now_ns: u64,
-        (store, shared, moment): (&mut Store, Sent, Option<&Moment>),
-        (sealer, out): (&mut Sealer, &Out),
-        run: impl FnOnce(&mut dyn FnMut(&Entry) -> Held, &mut Exchange<'_>),
+        ask: Ask<'_>,
+        server: Server<'_>,
+        moment: Option<&Moment>,
+        emission: Emission<'_>,
     ) -> u64 {
-        let Sent { session, next } = shared;
+        let Server { replay, store, sent: Sent { session, next } } = server;
+        let Emission { sealer, buffer, out } = emission;
         let (mut refused, store) = (0, RefCell::new(store));
-        let mut held = |entry: &Entry| match self.again {
+        let mut held = |entry: &Entry| match self.has_waited {
             true => store.borrow_mut().held_again(now_ns, entry.first, next, &self.request(*entry)),
             false => store.borrow_mut().held(now_ns, entry.first, next, &self.request(*entry)),
         };
@@ -169,9 +157,17 @@ impl Source {
                 refused += out.send(to, &buffer[..size]);
             }
         };
-        run(
+        let Self { from, is_proved, has_waited, .. } = self;
+        let asked = AskedEntries { session: self.session, ask, datagram_bytes: self.bytes };
+        let mut exchange =
+            Exchange { session, read: &mut read, emit: &mut emit, fetch: &mut fetch, to_all: false };
+        replay.handle_ask(
+            now_ns,
+            Asker { from, is_proved, has_waited },
+            &asked,
             &mut held,
-            &mut Exchange { session, read: &mut read, emit: &mut emit, fetch: &mut fetch, to_all: false },
+            &mut exchange,
+            buffer,
         );
         refused
     }

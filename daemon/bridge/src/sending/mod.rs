@@ -13,7 +13,7 @@ use shmcast::Subscriber;
 use shmcast::hosting::{fault, session_identity, session_words};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 mod live;
@@ -22,10 +22,9 @@ pub(super) use live::{LiveCopy, LiveTable};
 /// State that the threads of one egress share.
 #[derive(Debug)]
 pub(super) struct Sending {
-    pub(super) stop: AtomicBool,
     /// Whether this egress was told to leave.
     pub(super) leave: AtomicBool,
-    pub(super) life: Life,
+    pub(super) life: Arc<Life>,
     pub(super) counters: Board<SendCounters>,
     pub(super) repair: Board<RepairCounters>,
     pub(super) live: LiveTable,
@@ -95,9 +94,8 @@ impl Sending {
         state: Option<(StateFile, Progress)>,
     ) -> Self {
         Self {
-            stop: AtomicBool::new(false),
             leave: AtomicBool::new(false),
-            life: Life::new(refusals.0, waiting),
+            life: Arc::new(Life::new(refusals.0, waiting)),
             counters: Board::default(),
             repair: Board::default(),
             live: LiveTable::new(leases),
@@ -231,7 +229,7 @@ impl Sending {
 
     pub(super) fn keep_noting(&self) {
         let mut looked = Instant::now();
-        while !self.stop.load(Ordering::Relaxed) {
+        while !self.life.is_stopping() {
             std::thread::sleep(NOTE_EVERY);
             self.note_progress();
             // While nothing is sent, `note_progress` writes nothing. So check the file here.

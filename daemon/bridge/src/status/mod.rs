@@ -6,7 +6,7 @@
 
 use serde::Serialize;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -95,13 +95,16 @@ pub enum Phase {
 /// The parts of the status that are not numbers: phase, session, refusals and error.
 #[derive(Debug)]
 pub struct Life {
+    /// Whether the bridge was told to stop.
+    stop: AtomicBool,
     phase: AtomicU8,
     session: Mutex<Option<Session>>,
     /// The session of another feed that arrives on the same lines, and is ignored.
     stranger: Mutex<Option<Session>>,
     /// Options that the system refused at the start, each with its reason. The bridge runs without them.
-    refusals: Vec<String>,
-    waiting: Waiting,
+    pub refusals: Vec<String>,
+    /// How the bridge's thread waits, and the reason for it.
+    pub waiting: Waiting,
     error: Mutex<Option<String>>,
 }
 
@@ -109,6 +112,7 @@ impl Life {
     /// Makes the status of a running bridge that has no session yet.
     pub fn new(refusals: Vec<String>, waiting: Waiting) -> Self {
         Self {
+            stop: AtomicBool::new(false),
             phase: AtomicU8::new(Phase::Running as u8),
             session: Mutex::default(),
             stranger: Mutex::default(),
@@ -116,6 +120,16 @@ impl Life {
             waiting,
             error: Mutex::default(),
         }
+    }
+
+    /// Tells the bridge's threads to stop.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the bridge was told to stop.
+    pub fn is_stopping(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
     }
 
     /// Sets the phase.
@@ -160,17 +174,7 @@ impl Life {
         *self.stranger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The options that the system refused at the start, each with its reason.
-    pub fn refusals(&self) -> &[String] {
-        &self.refusals
-    }
-
-    /// Returns how the bridge's thread waits, and the reason for it.
-    pub fn waiting(&self) -> &Waiting {
-        &self.waiting
-    }
-
-    /// Returns the error if the bridge has failed.
+    /// Returns the error because of which the bridge failed, if it has failed.
     pub fn error(&self) -> Option<String> {
         self.error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

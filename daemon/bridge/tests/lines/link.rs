@@ -12,6 +12,7 @@ use std::time::Instant;
 /// Messages and their size: half a second of the link.
 const MESSAGES: u64 = 12_000;
 const MESSAGE: [u8; 1_000] = [7; 1_000];
+const LINK_BITS: u64 = 200_000_000;
 
 fn bridge(line: &UdpSocket, link: Link) -> BridgeSpec {
     let line = line.local_addr().unwrap();
@@ -33,7 +34,7 @@ fn ask(asker: &UdpSocket, session: Session, server: SocketAddr, first: u64) {
 
 #[test]
 fn live_packets_and_repairs_asked_for_without_end_stay_within_the_link_and_the_ring_holds_the_rest() {
-    let (dir, link) = (scratch(), Link::of_bits(200_000_000));
+    let (dir, link) = (scratch(), Link::of_bits(LINK_BITS));
     let (line, asker) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
     let mut publisher =
         Publisher::builder("t").dir(dir.path()).capacity(32 << 20).max_message(1000).open().unwrap();
@@ -59,7 +60,7 @@ fn live_packets_and_repairs_asked_for_without_end_stay_within_the_link_and_the_r
         "{live:?} {repairs:?}"
     );
 
-    let link_bytes = link.bits_per_second() as f64 / 8.0;
+    let link_bytes = LINK_BITS as f64 / 8.0;
     let live_bytes = (live.bytes + live.packets * FRAME_BYTES) as f64;
     let repair_bytes = (repairs.replay.bytes + repairs.replay.replies * FRAME_BYTES) as f64;
     assert!(live_bytes <= 0.95 * link_bytes * took + BURST_BYTES as f64, "{live_bytes} in {took} s");

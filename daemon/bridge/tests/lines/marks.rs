@@ -78,7 +78,7 @@ fn feed_and_repairs_are_marked(host: &str) {
     let spec = BridgeSpec { send: Some(send), ..marked(vec![LineSpec::to(group)]) };
     let egress =
         Egress::start(&spec, Subscriber::builder("t").dir(dir.path()), EgressOptions::default()).unwrap();
-    assert_eq!(egress.life().refusals(), [""; 0]);
+    assert_eq!(egress.life().refusals, [""; 0]);
     assert_eq!(dscp_of_next(&line), FEED);
 
     let (receiver, _) = receiver(host);

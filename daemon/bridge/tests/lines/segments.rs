@@ -4,7 +4,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use shmcast::{Event, Publisher, Start, Subscriber};
 use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
-use shmcast_bridge::proto::wire::{Body, Downstream};
+use shmcast_bridge::proto::wire::{Body, Downstream, Message};
 use shmcast_bridge::spec::{BridgeSpec, LineSpec, LinkSpeed, ReceiveSpec, RepairSpec, SendSpec, StartAt};
 use shmcast_testkit::hosts::{Host, Hosts, ip};
 use shmcast_testkit::{PATIENCE, Process, scratch, skip, wait_for, wait_until, works};
@@ -82,7 +82,7 @@ fn segments_are_sound_packets_to_a_plain_socket_and_to_wireshark() {
         assert!(size <= 1_472, "a packet of {size} B");
         let packet = Downstream::parse(&bytes[..size]).expect("a sound packet");
         let Body::Messages(messages) = packet.body else { continue };
-        for (sequence, data) in messages.iter() {
+        for Message { sequence, data, .. } in messages.messages() {
             assert!(sequence == next && data == message(next), "{sequence}, not {next}");
             next += 1;
         }
@@ -119,7 +119,7 @@ fn segments_that_are_put_together_bring_every_byte_though_some_are_lost() {
     // A burst of a megabyte mostly overflows so small a buffer, or leaves nothing to put together. There are more of them until both
     // have happened.
     let ingress = receive(there.path(), ReceiveSpec { buffer_bytes: 1 << 16, ..ReceiveSpec::default() });
-    assert_eq!(ingress.life().refusals().iter().filter(|r| r.contains("UDP_GRO")).count(), 0);
+    assert_eq!(ingress.life().refusals.iter().filter(|r| r.contains("UDP_GRO")).count(), 0);
     let mut reader = Subscriber::builder("t").dir(there.path()).start(Start::Oldest).open().unwrap();
     hosts.enter(Host::A);
     let egress = send(here.path());

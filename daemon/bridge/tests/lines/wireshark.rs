@@ -83,7 +83,7 @@ fn tshark(
     let path = dir.path().join("packets.pcap");
     let file = CaptureFile::create(&path, 65_507).unwrap();
     let [from, to]: [SocketAddr; 2] = [from, to].map(|end| end.parse().unwrap());
-    let tap = file.tap();
+    let tap = file.tap.clone();
     packets.iter().for_each(|packet| tap.record(1_700_000_000_000_000_000, from, to, packet));
     assert_eq!(file.finish().unwrap().dropped, 0);
     let mut command = Command::new("tshark");

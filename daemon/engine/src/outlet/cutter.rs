@@ -12,7 +12,7 @@ use crate::proto::block::{Cut, Packing, max_whole_bytes};
 
 /// What an event means to the thread.
 #[derive(Debug)]
-pub(super) enum News {
+pub(super) enum RingEvent {
     None,
     End,
     Restarted,
@@ -143,16 +143,16 @@ impl Cutter {
     /// Returns `Continue` if the next event may be read at once. Returns `Break` if blocks now wait, or if the thread must handle the
     /// event.
     #[inline(always)]
-    pub(super) fn take(&mut self, event: Event<'_>) -> ControlFlow<News> {
+    pub(super) fn take(&mut self, event: Event<'_>) -> ControlFlow<RingEvent> {
         let news = match event {
             Event::Message(message) if self.add(&message) => return ControlFlow::Continue(()),
             Event::Message(message) => {
                 self.take_other(&message);
-                News::None
+                RingEvent::None
             }
             event => self.take_news(event),
         };
-        match self.is_blocked() || !matches!(news, News::None) {
+        match self.is_blocked() || !matches!(news, RingEvent::None) {
             true => ControlFlow::Break(news),
             false => ControlFlow::Continue(()),
         }
@@ -196,30 +196,30 @@ impl Cutter {
     }
 
     #[cold]
-    fn take_news(&mut self, event: Event<'_>) -> News {
+    fn take_news(&mut self, event: Event<'_>) -> RingEvent {
         match event {
-            Event::Lapped(lapped) => News::Lapped(lapped.resumed_at),
+            Event::Lapped(lapped) => RingEvent::Lapped(lapped.resumed_at),
             // Sequences in a journal's reserve were never used, so they are no lost messages.
             Event::Gap { to, .. } | Event::Lost { to, cause: Cause::Reserve, .. } => {
                 self.gap_messages += self.not_counted(to + 1);
                 self.skip_to(to + 1);
-                News::None
+                RingEvent::None
             }
             Event::Lost { to, .. } => {
                 self.messages_missed += self.not_counted(to + 1);
                 self.skip_to(to + 1);
-                News::None
+                RingEvent::None
             }
             Event::End => {
                 self.close();
-                News::End
+                RingEvent::End
             }
             Event::NewSession { session } => {
                 self.close();
-                News::Session(Session::from_bytes(session))
+                RingEvent::Session(Session::from_bytes(session))
             }
-            Event::Restarted => News::Restarted,
-            _ => News::None,
+            Event::Restarted => RingEvent::Restarted,
+            _ => RingEvent::None,
         }
     }
 
@@ -272,7 +272,7 @@ mod tests {
             cutter.clear();
             cutter.set_due(10);
             let flow = cutter.take(Event::Lapped(Lapped { missed: resumed_at - 10, resumed_at }));
-            assert!(matches!(flow, ControlFlow::Break(News::Lapped(next)) if next == resumed_at));
+            assert!(matches!(flow, ControlFlow::Break(RingEvent::Lapped(next)) if next == resumed_at));
             cutter.lapse(resumed_at);
             assert!(cutter.is_blocked(), "a gap waits for a place");
             assert_eq!((cutter.messages_missed, cutter.due()), (missed, resumed_at));

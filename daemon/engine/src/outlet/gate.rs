@@ -5,7 +5,7 @@
 //! ends, and its owner restarts it.
 
 use shmcast::{ChannelError, Start};
-use shmcast_bridge::egress::attach;
+use shmcast_bridge::egress::{Attached, attach};
 
 use super::{Outlet, choice_of};
 use crate::proto::writer::State;
@@ -24,7 +24,7 @@ impl Outlet {
             let next = self.subscriber.take().map_or(1, |subscriber| subscriber.next_sequence());
             let channel = self.channel.clone().start(Start::Sequence(next));
             // If the channel has disappeared, `attach_again` attaches to it later.
-            if let Ok((subscriber, parks)) = attach(&channel, choice_of(self.spec.wait).mode) {
+            if let Ok(Attached { subscriber, parks }) = attach(&channel, choice_of(self.spec.wait).mode) {
                 (self.subscriber, self.parks) = (Some(subscriber), parks);
             }
         }
@@ -43,7 +43,7 @@ impl Outlet {
             self.subscriber = None;
         }
         let channel = self.spec.through_gate(&self.channel).start(Start::Sequence(first));
-        let (subscriber, parks) = attach(&channel, choice_of(self.spec.wait).mode)?;
+        let Attached { subscriber, parks } = attach(&channel, choice_of(self.spec.wait).mode)?;
         (self.subscriber, self.parks) = (Some(subscriber), parks);
         Ok(())
     }

@@ -9,22 +9,19 @@ use shmcast_bridge::times::own_error_ns;
 use std::io;
 
 use super::Outlet;
-use crate::proto::block::{Stream, UNKNOWN_ERROR};
+use crate::proto::block::{Carried, Stream, UNKNOWN_ERROR};
 
 /// Returns the stream and session under which a channel is sent. A channel that came from another host keeps its session.
-pub(super) fn identity_of(
-    spec: &BridgeSpec,
-    subscriber: &Subscriber,
-) -> Result<(Stream, Session), BridgeError> {
+pub(super) fn identity_of(spec: &BridgeSpec, subscriber: &Subscriber) -> Result<Carried, BridgeError> {
     let ring = subscriber.header();
     match subscriber.remote_session().filter(|_| spec.session.is_none()) {
         Some(session) => {
             let session = Session::from_bytes(session);
-            Ok((Stream::of_session(session), session))
+            Ok(Carried { stream: Stream::of_session(session), session })
         }
         None => {
             let session = Session::of_channel(&spec.tag(), term_at(ring.created_ns))?;
-            Ok((Stream(ring.stream.to_bytes()), session))
+            Ok(Carried { stream: Stream(ring.stream.to_bytes()), session })
         }
     }
 }

@@ -54,7 +54,7 @@ impl Mending {
             if let Some(ring) = keys.changed(&self.shared.keys) {
                 answers.set_key(ring.as_ref().and_then(|ring| ring.sealing(wall_ns())));
             }
-            let carried = self.shared.carried().filter(|(_, session)| *session == want.session);
+            let carried = self.shared.carried().filter(|carried| carried.session == want.session);
             if let Some(carried) = carried
                 && !is(Mutant::LossUnseen)
                 && let Some(cut) = cut_for(&self.channel, &want, self.block_bytes)

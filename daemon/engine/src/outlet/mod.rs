@@ -8,7 +8,7 @@ mod showing;
 
 use shmcast::{History, RecvError, Start, Subscriber, SubscriberBuilder};
 use shmcast_bridge::KeysSeen;
-use shmcast_bridge::egress::attach;
+use shmcast_bridge::egress::{Attached, attach};
 use shmcast_bridge::gate::GateWait;
 use shmcast_bridge::origins::{Origins, run_of};
 use shmcast_bridge::proto::session::Session;
@@ -25,11 +25,11 @@ use zerocopy::FromZeros;
 use crate::EngineError;
 use crate::messages::{Order, Queues, Reply};
 use crate::options::SenderOptions;
-use crate::proto::block::{Stream, UNKNOWN_ERROR};
+use crate::proto::block::{Carried, Stream, UNKNOWN_ERROR};
 use crate::proto::writer::{LOOK_NS, Resume, State, Writer, WriterConfig};
 use crate::state::SendState;
 use crate::status::SendCounters;
-use cutter::{Cutter, End, News};
+use cutter::{Cutter, End, RingEvent};
 pub(crate) use identity::random;
 use identity::{clock_error, first_of, identity_of};
 
@@ -95,11 +95,13 @@ impl Outlet {
         channel: SubscriberBuilder,
         options: SenderOptions,
         queues: Queues,
-        (clock, shared): (Clock, Arc<SendState>),
+        clock: Clock,
+        shared: Arc<SendState>,
     ) -> Result<Outlet, EngineError> {
         let choice = choice_of(spec.wait);
-        let (subscriber, parks) = attach(&spec.through_gate(&channel).start(Start::Latest), choice.mode)?;
-        let (stream, session) = identity_of(spec, &subscriber)?;
+        let latest = spec.through_gate(&channel).start(Start::Latest);
+        let Attached { subscriber, parks } = attach(&latest, choice.mode)?;
+        let Carried { stream, session } = identity_of(spec, &subscriber)?;
         let id = random()?;
         let nats = spec.nats.clone().unwrap_or_default();
         let config = WriterConfig {
@@ -184,23 +186,23 @@ impl Outlet {
     }
 
     fn turn(&mut self) -> Result<bool, String> {
-        if self.shared.stop.load(Ordering::Relaxed) {
+        if self.shared.life.is_stopping() {
             return Ok(false);
         }
         let now_ns = self.clock.now_ns();
-        self.tend(now_ns);
+        self.run_timers(now_ns);
         while let Ok(reply) = self.queues.1.try_recv() {
             self.take_reply(reply)?;
         }
-        self.decide(now_ns)?;
-        let found = self.carry()?;
+        self.poll_writer(now_ns)?;
+        let found = self.drain_ring()?;
         if self.is_over(now_ns) {
             return Ok(false);
         }
         if found {
             self.idle.reset(now_ns);
         } else {
-            self.rest()?;
+            self.park()?;
         }
         Ok(true)
     }
@@ -213,7 +215,7 @@ impl Outlet {
     }
 
     /// Performs timed work that is due.
-    fn tend(&mut self, now_ns: u64) {
+    fn run_timers(&mut self, now_ns: u64) {
         if now_ns.saturating_sub(self.shown_ns) >= SHOW_EVERY_NS {
             self.shown_ns = now_ns;
             self.show(now_ns);
@@ -261,7 +263,7 @@ impl Outlet {
     }
 
     /// If [`Writer::poll`] asks for the log's end, requests it. Then continues to read the ring where the writer resumes.
-    fn decide(&mut self, now_ns: u64) -> Result<(), String> {
+    fn poll_writer(&mut self, now_ns: u64) -> Result<(), String> {
         if let Some(round) = self.writer.poll(now_ns) {
             self.order(Order::Last(round, self.writer.stream()));
         }
@@ -323,7 +325,7 @@ impl Outlet {
 
     fn note_session(&mut self) {
         let session = self.writer.session();
-        self.shared.note_carried((self.writer.stream(), session));
+        self.shared.note_carried(Carried { stream: self.writer.stream(), session });
         if self.shared.life.session() != Some(session) {
             self.shared.life.note_session(session);
         }
@@ -334,7 +336,7 @@ impl Outlet {
     }
 
     /// Packs the ring's new messages into blocks, and appends them. Returns whether there were any.
-    fn carry(&mut self) -> Result<bool, String> {
+    fn drain_ring(&mut self) -> Result<bool, String> {
         let mut found = 0;
         while found < EVENTS_PER_TURN {
             self.flush();
@@ -342,7 +344,7 @@ impl Outlet {
                 break;
             }
             let Some(subscriber) = &mut self.subscriber else { break };
-            let (cutter, mut news) = (&mut self.cutter, News::None);
+            let (cutter, mut news) = (&mut self.cutter, RingEvent::None);
             let messages = cutter.messages;
             let taken = subscriber.recv_batch(EVENTS_PER_TURN - found, |event| {
                 cutter.take(event).map_break(|said| news = said)
@@ -355,7 +357,7 @@ impl Outlet {
                 break;
             }
             found += taken.as_ref().map_or(1, |taken| *taken);
-            self.hear(taken.map_or_else(News::Error, |_| news))?;
+            self.handle_event(taken.map_or_else(RingEvent::Error, |_| news))?;
         }
         if self.writer.in_flight() == 0 && !self.cutter.is_blocked() {
             self.begin_next_session();
@@ -363,26 +365,26 @@ impl Outlet {
         Ok(found > 0)
     }
 
-    fn hear(&mut self, news: News) -> Result<(), String> {
+    fn handle_event(&mut self, news: RingEvent) -> Result<(), String> {
         match news {
-            News::None => {}
-            News::End => self.end = End::Read,
-            News::Restarted | News::Error(RecvError::Superseded) => {
+            RingEvent::None => {}
+            RingEvent::End => self.end = End::Read,
+            RingEvent::Restarted | RingEvent::Error(RecvError::Superseded) => {
                 self.subscriber = None;
                 self.cutter.clear();
             }
-            News::Session(session) => {
+            RingEvent::Session(session) => {
                 if self.spec.session.is_none() && session != self.writer.session() {
                     self.next_session = Some((session, self.cutter.due()));
                 }
             }
-            News::Lapped(next) => {
+            RingEvent::Lapped(next) => {
                 let next = self.go_back(next);
                 self.cutter.lapse(next);
             }
             // The journal's recorder is stalled. The next call waits again.
-            News::Error(RecvError::Stalled { .. }) => {}
-            News::Error(e) => return Err(format!("channel {:?}: {e}", self.spec.channel)),
+            RingEvent::Error(RecvError::Stalled { .. }) => {}
+            RingEvent::Error(e) => return Err(format!("channel {:?}: {e}", self.spec.channel)),
         }
         Ok(())
     }
@@ -410,12 +412,12 @@ impl Outlet {
         }
         self.retry_ns = now_ns + RETRY_NS;
         let channel = self.spec.through_gate(&self.channel).start(Start::Oldest);
-        let (subscriber, parks) = match attach(&channel, choice_of(self.spec.wait).mode) {
+        let Attached { subscriber, parks } = match attach(&channel, choice_of(self.spec.wait).mode) {
             Ok(attached) => attached,
             Err(e) => return self.gate_wait.bear(&self.spec, now_ns, &e),
         };
         self.gate_wait = GateWait::default();
-        let (stream, session) = identity_of(&self.spec, &subscriber).map_err(|e| e.to_string())?;
+        let Carried { stream, session } = identity_of(&self.spec, &subscriber).map_err(|e| e.to_string())?;
         (self.subscriber, self.parks, self.is_new) = (Some(subscriber), parks, true);
         self.cutter.begin();
         self.writer.begin(now_ns, stream, session);
@@ -456,7 +458,7 @@ impl Outlet {
     }
 
     /// Waits for the ring, or for an answer.
-    fn rest(&mut self) -> Result<(), String> {
+    fn park(&mut self) -> Result<(), String> {
         let now_ns = self.clock.now_ns();
         let due_ns = self.writer.next_deadline().saturating_sub(now_ns);
         let limit = Duration::from_nanos(due_ns).min(LOOK_UP);
@@ -478,11 +480,11 @@ impl Outlet {
         let deadline = self.clock.instant(now_ns) + if self.parks { limit } else { Duration::ZERO };
         let messages = self.cutter.messages;
         let news = match subscriber.recv_deadline(deadline) {
-            Ok(Some(event)) => self.cutter.take(event).break_value().unwrap_or(News::None),
-            Ok(None) => News::None,
-            Err(e) => News::Error(e),
+            Ok(Some(event)) => self.cutter.take(event).break_value().unwrap_or(RingEvent::None),
+            Ok(None) => RingEvent::None,
+            Err(e) => RingEvent::Error(e),
         };
         self.end = if self.cutter.messages == messages { self.end } else { End::None };
-        self.hear(news)
+        self.handle_event(news)
     }
 }

@@ -149,7 +149,7 @@ impl Opener {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::block::{Kind, Stream};
+    use crate::proto::block::{BlockId, Kind, Stream};
     use shmcast_bridge::proto::session::Session;
 
     const HEX: &str = "000102030405060708090a0b0c0d0e0f";
@@ -161,7 +161,7 @@ mod tests {
     fn sealed(ring: &Keyring) -> Vec<u8> {
         let (stream, session) = (Stream([7; 16]), Session::of_channel("TICK", 35).unwrap());
         let (writer, number) = (0x0102_0304_0506_0708, 9);
-        let head = Head { before: 3, ..Head::new(stream, session, (writer, number)) };
+        let head = Head { before: 3, ..Head::new(stream, session, BlockId { writer, number }) };
         let mut sealer = Sealer::default();
         sealer.set_key(writer, ring.sealing(0));
         Cut::gap(6, 9).finish(head, &sealer).0

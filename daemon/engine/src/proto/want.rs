@@ -14,7 +14,7 @@
 use shmcast_bridge::proto::native::keys::GroupKey;
 use shmcast_bridge::proto::session::Session;
 
-use super::block::{Cut, Head, Stream};
+use super::block::{BlockId, Carried, Cut, Head};
 use super::seal::Sealer;
 
 /// Bytes of a request.
@@ -110,10 +110,11 @@ impl Answerer {
         self.sealer.set_key(self.writer, key);
     }
 
-    /// Makes the block that answers a request. `stream` and `session` are those of the answered channel.
-    pub fn answer(&mut self, (stream, session): (Stream, Session), cut: Cut, clock_error: u16) -> Vec<u8> {
+    /// Makes the block that answers a request for messages of the channel `carried`.
+    pub fn answer(&mut self, carried: Carried, cut: Cut, clock_error: u16) -> Vec<u8> {
         self.number += 1;
-        let head = Head { clock_error, ..Head::new(stream, session, (self.writer, self.number)) };
+        let id = BlockId { writer: self.writer, number: self.number };
+        let head = Head { clock_error, ..Head::new(carried.stream, carried.session, id) };
         cut.finish(head, &self.sealer).0
     }
 }

@@ -43,11 +43,11 @@ pub(super) enum Found {
     Nothing,
     /// A header whose body is not whole.
     Header(FrameHeader),
-    Whole(FrameHeader, Box<Said>),
+    Whole(FrameHeader, Box<FrameContents>),
 }
 
 /// The contents of a frame's records.
-pub(super) struct Said {
+pub(super) struct FrameContents {
     draft: FrameDraft,
     pub(super) heard: Heard,
 }
@@ -164,7 +164,7 @@ impl<'a, V: Volume> Scanner<'a, V> {
         &mut self,
         composer: &Composer,
         bad: &Found,
-    ) -> io::Result<Option<(u64, FrameHeader, Box<Said>)>> {
+    ) -> io::Result<Option<(u64, FrameHeader, Box<FrameContents>)>> {
         let start = composer.offset();
         // If the header is whole, the search skips its payload, which may look like a frame.
         let mut offset = match bad {
@@ -206,7 +206,7 @@ impl<'a, V: Volume> Scanner<'a, V> {
     }
 
     /// Returns the frame at `place` if it is whole. Returns nothing if a whole header follows whose chain does not match the frame.
-    fn accept(&mut self, place: u64) -> io::Result<Option<(u64, FrameHeader, Box<Said>)>> {
+    fn accept(&mut self, place: u64) -> io::Result<Option<(u64, FrameHeader, Box<FrameContents>)>> {
         if is(Mutant::TruncateAtFirstBad) {
             return Ok(None);
         }
@@ -241,7 +241,7 @@ fn decode(bytes: &[u8], salt: u64) -> Option<FrameHeader> {
 }
 
 /// Reads the records of a frame. Returns `None` if they contradict the frame's header.
-fn say(head: &FrameHeader, body: &[u8]) -> Option<Said> {
+fn say(head: &FrameHeader, body: &[u8]) -> Option<FrameContents> {
     let draft = FrameDraft {
         kind: head.kind,
         codec: head.codec,
@@ -256,7 +256,7 @@ fn say(head: &FrameHeader, body: &[u8]) -> Option<Said> {
         keys: Vec::new(),
         controls: Vec::new(),
     };
-    let mut said = Said { draft, heard: Heard::default() };
+    let mut said = FrameContents { draft, heard: Heard::default() };
     if head.kind != FrameKind::Data || head.codec != Codec::Raw {
         return Some(said);
     }

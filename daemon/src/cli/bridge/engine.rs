@@ -39,7 +39,7 @@ pub(super) fn send(
     let mut sender = Sender::start(spec, channel.clone(), options)?;
     let (name, progress) = (&spec.channel, progress());
     let (mut missed, mut lost) = (Alarm { told: 0 }, Alarm { told: 0 });
-    let (mut link, mut session, mut is_fenced, mut interrupted) = (Told::default(), None, 0, None);
+    let (mut link, mut session, mut is_fenced, mut interrupted) = (LinkReport::default(), None, 0, None);
     while !sender.is_finished() {
         std::thread::sleep(LOOK);
         if stop.is_set() {
@@ -128,13 +128,14 @@ fn report_sent(
 pub(super) fn receive(
     spec: &BridgeSpec,
     channel: PublisherBuilder,
-    (until_end, as_json): (bool, bool),
+    until_end: bool,
+    as_json: bool,
     stop: &Stop,
 ) -> Result<ExitCode> {
     let Some(mut receiver) = start_receiver(spec, &channel, stop)? else { return Ok(ExitCode::SUCCESS) };
     let (name, progress) = (&spec.channel, progress());
     let (mut missing, mut holes) = (Alarm { told: 0 }, Alarm { told: 0 });
-    let (mut link, mut session, mut interrupted) = (Told::default(), None, None);
+    let (mut link, mut session, mut interrupted) = (LinkReport::default(), None, None);
     while !receiver.is_finished() {
         std::thread::sleep(LOOK);
         if until_end && receiver.life().phase() == Phase::Ending {
@@ -209,18 +210,18 @@ fn report_received(as_json: bool, name: &str, life: &Life, counters: &ReceiveCou
 }
 
 /// The last words about the connection.
-struct Told {
+struct LinkReport {
     is_connected: bool,
     why: Option<String>,
 }
 
-impl Default for Told {
-    fn default() -> Told {
-        Told { is_connected: true, why: None }
+impl Default for LinkReport {
+    fn default() -> LinkReport {
+        LinkReport { is_connected: true, why: None }
     }
 }
 
-impl Told {
+impl LinkReport {
     fn look(
         &mut self,
         progress: &indicatif::ProgressBar,

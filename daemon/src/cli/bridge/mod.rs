@@ -156,7 +156,7 @@ fn outcome(channel: &str, life: &Life, missed: u64, interrupted: Option<Interrup
 }
 
 fn tell_refusals(channel: &str, life: &Life) {
-    life.refusals().iter().for_each(|refusal| note!("{channel}: {refusal}"));
+    life.refusals.iter().for_each(|refusal| note!("{channel}: {refusal}"));
 }
 
 /// Makes a progress line, which is shown only if stderr is a terminal.

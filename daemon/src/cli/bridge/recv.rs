@@ -104,10 +104,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let publisher = args.publisher(&host, &spec)?;
     if spec.nats().is_some() {
         args.common.refuse_capture()?;
-        return engine::receive(&spec, publisher, (args.common.until_end, args.common.json), &stop);
+        return engine::receive(&spec, publisher, args.common.until_end, args.common.json, &stop);
     }
     let capture = args.common.capture(&spec)?;
-    let tap = capture.as_ref().map(|capture| capture.tap());
+    let tap = capture.as_ref().map(|capture| capture.tap.clone());
     let options = IngressOptions { tap, ..IngressOptions::default() };
     let mut ingress = Ingress::start(&spec, publisher, options)?;
     let channel = &args.channel;
@@ -181,15 +181,15 @@ fn missed(channel: &str, counters: &ReceiveCounters, more: u64) -> String {
 
 fn report(args: &Args, ingress: &Ingress) -> Result<()> {
     let counters = ingress.counters();
-    let recovery = Latency::from(&ingress.recovery());
-    let to_ring = Latency::from(&ingress.receive_to_ring());
+    let latencies = ingress.latencies();
+    let (recovery, to_ring) = (Latency::from(&latencies.recovery), Latency::from(&latencies.to_ring));
     if args.common.json {
         return print_json(&json!({
             "channel": args.channel,
             "direction": "receive",
             "session": ingress.life().session().map(|session| session.to_string()),
-            "refusals": ingress.life().refusals(),
-            "wait": ingress.life().waiting(),
+            "refusals": ingress.life().refusals,
+            "wait": ingress.life().waiting,
             "receive": counters,
             "recovery": recovery,
             "receive_to_ring": to_ring,

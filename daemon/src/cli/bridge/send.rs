@@ -100,7 +100,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         return engine::send(&spec, &subscriber, &options, &stop);
     }
     let capture = args.common.capture(&spec)?;
-    let tap = || capture.as_ref().map(|capture| capture.tap());
+    let tap = || capture.as_ref().map(|capture| capture.tap.clone());
     let Some(mut egress) = start(args, &spec, &subscriber, tap, &stop)? else {
         return Ok(ExitCode::SUCCESS);
     };
@@ -242,8 +242,8 @@ fn report(args: &Args, spec: &BridgeSpec, egress: &Egress) -> Result<()> {
             "channel": args.channel,
             "direction": "send",
             "session": egress.life().session().map(|session| session.to_string()),
-            "refusals": egress.life().refusals(),
-            "wait": egress.life().waiting(),
+            "refusals": egress.life().refusals,
+            "wait": egress.life().waiting,
             "send": counters,
             "repair": spec.send.as_ref().and_then(|send| send.repair.as_ref()).map(|_| repair),
         }));

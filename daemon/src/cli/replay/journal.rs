@@ -9,7 +9,7 @@ use crate::cli::journal::Source;
 use crate::cli::journal::span::{Item, Part, schema_of};
 use crate::cli::pace::{Schedule, Speed};
 use crate::cli::publish::progress;
-use crate::cli::ring::{Published, wait_for_readers};
+use crate::cli::ring::{Counts, Published, wait_for_readers};
 use crate::cli::say::print_json;
 use crate::cli::stop::Stop;
 use crate::cli::{Host, MISSED};
@@ -47,7 +47,8 @@ pub(super) fn run(args: &Args, stop: &Stop) -> Result<ExitCode> {
     let mut play = Play { publisher, published: 0, bytes: 0, gaps: 0, missing: 0 };
     let played = play.all(args, &mut part, stop, &bar);
     bar.finish_and_clear();
-    let sums = Published::by(&play.publisher, first, (play.published, play.bytes, played?), started);
+    let sums = Counts { messages: play.published, bytes: play.bytes, is_complete: played? };
+    let sums = Published::by(&play.publisher, first, sums, started);
     let Play { gaps, missing, .. } = play;
     if args.json {
         let more = json!({ "journal": dir, "gaps": gaps, "missing": missing, "too_old": part.too_old });

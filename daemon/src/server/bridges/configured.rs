@@ -5,23 +5,24 @@
 use crate::server::pauses::Pauses;
 use serde_json::json;
 use shmcast::control::BridgeStatus;
-use shmcast_bridge::BridgeError;
+use shmcast_bridge::RunningEnd;
 use shmcast_bridge::egress::{Egress, Stopped};
-use shmcast_bridge::ingress::Ingress;
+use shmcast_bridge::ingress::{Ingress, Latencies};
 use shmcast_bridge::proto::counters::Histogram;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::spec::BridgeSpec;
 use shmcast_bridge::status::{Latency, Life, Phase, ReceiveCounters, RepairCounters, SendCounters, Waiting};
 use shmcast_engine::status::{ReceiveCounters as EngineReceiveCounters, SendCounters as EngineSendCounters};
 use shmcast_engine::{Receiver, Sender};
+use std::ops::Deref;
 use std::time::{Duration, Instant};
 
 /// Shortest time between two reports of the same kind about a bridge.
 const NEWS_EVERY: Duration = Duration::from_secs(60);
 
 /// A kind of report about a bridge: its event, its counter, the least increase of the counter that is reported, and its description.
-type News<C> = (&'static str, u64, fn(&C) -> u64, &'static str);
-const SEND_NEWS: [News<RepairCounters>; 3] = [
+type ReportKind<C> = (&'static str, u64, fn(&C) -> u64, &'static str);
+const SEND_NEWS: [ReportKind<RepairCounters>; 3] = [
     (
         "bridge-told-stale",
         1,
@@ -41,7 +42,7 @@ const SEND_NEWS: [News<RepairCounters>; 3] = [
         "times repairs were to come from the journal, and it is not there or not that of this stream",
     ),
 ];
-const LINE_NEWS: [News<SendCounters>; 4] = [
+const LINE_NEWS: [ReportKind<SendCounters>; 4] = [
     (
         "bridge-line-anew",
         1,
@@ -67,7 +68,7 @@ const LINE_NEWS: [News<SendCounters>; 4] = [
         "times the state file could not be written: the next start of the bridge knows less than what was sent",
     ),
 ];
-const ENGINE_SEND_NEWS: [News<EngineSendCounters>; 6] = [
+const ENGINE_SEND_NEWS: [ReportKind<EngineSendCounters>; 6] = [
     (
         "bridge-engine-lost",
         1,
@@ -91,7 +92,7 @@ const ENGINE_SEND_NEWS: [News<EngineSendCounters>; 6] = [
     ("bridge-engine-disconnected", 1, |c| c.disconnects, "times the connection to the servers broke"),
     ("bridge-missed", 1, |c| c.messages_missed, "messages were overwritten before they were sent"),
 ];
-const ENGINE_NEWS: [News<EngineReceiveCounters>; 5] = [
+const ENGINE_NEWS: [ReportKind<EngineReceiveCounters>; 5] = [
     ("bridge-engine-lost", 1, |c| c.ends_moved, "times the servers had less than they had shown"),
     (
         "bridge-unsealed",
@@ -103,7 +104,7 @@ const ENGINE_NEWS: [News<EngineReceiveCounters>; 5] = [
     ("bridge-engine-disconnected", 1, |c| c.disconnects, "times the connection to the servers broke"),
     ("bridge-missed", 1, |c| c.messages_missing, "messages never came"),
 ];
-const NEWS: [News<ReceiveCounters>; 7] = [
+const NEWS: [ReportKind<ReceiveCounters>; 7] = [
     (
         "bridge-other-feed",
         10,
@@ -158,7 +159,7 @@ pub(super) struct ConfiguredBridge {
     pub(super) started: Instant,
     pub(super) try_at: Instant,
     pauses: Pauses,
-    told: Told,
+    told: ReportMarks,
 }
 
 /// The reason why a bridge does nothing after its channel was promoted.
@@ -166,10 +167,10 @@ pub(super) const PROMOTED: &str =
     "its channel is one of this host: to receive it again, remove this bridge, reload, add it, and reload";
 
 /// For each kind of report: the count at the last report, and the time of that report.
-type Told = [(u64, Option<Instant>); NEWS.len()];
+type ReportMarks = [(u64, Option<Instant>); NEWS.len()];
 
 fn news_of<C>(
-    kinds: &[News<C>],
+    kinds: &[ReportKind<C>],
     counters: &C,
     told: &mut [(u64, Option<Instant>)],
     now: Instant,
@@ -232,16 +233,9 @@ pub struct BridgeFigures {
 pub enum Counted {
     /// A bridge that sends, and its retransmission server, if it has one.
     Send(Box<SendCounters>, Option<Box<RepairCounters>>),
-    /// A bridge that receives.
-    Receive {
-        /// The counters.
-        counters: Box<ReceiveCounters>,
-        /// Times from noticing a loss to getting the message.
-        recovery: Histogram,
-        /// Times from the kernel's time stamp of a packet to the ring.
-        to_ring: Histogram,
-    },
-    /// A bridge that sends through an engine. It also has the times from an append until its answer.
+    /// A bridge that receives, and the times that it has measured.
+    Receive(Box<ReceiveCounters>, Latencies),
+    /// A bridge that sends through an engine, and the times from an append to its answer.
     EngineSend(Box<EngineSendCounters>, Histogram),
     /// A bridge that receives through an engine.
     EngineReceive(Box<EngineReceiveCounters>),
@@ -255,9 +249,9 @@ impl BridgeFigures {
             Some(Counted::Send(send, repair)) => {
                 json!({ "wait": self.waiting, "send": send, "repair": repair })
             }
-            Some(Counted::Receive { counters, recovery, to_ring }) => json!({
-                "wait": self.waiting, "receive": counters, "recovery": Latency::from(recovery),
-                "receive_to_ring": Latency::from(to_ring),
+            Some(Counted::Receive(counters, times)) => json!({
+                "wait": self.waiting, "receive": counters, "recovery": Latency::from(&times.recovery),
+                "receive_to_ring": Latency::from(&times.to_ring),
             }),
             Some(Counted::EngineSend(send, acks)) => {
                 json!({ "engine": "nats", "send": send, "acks": Latency::from(acks) })
@@ -277,45 +271,21 @@ impl BridgeFigures {
     }
 }
 
+impl Deref for Endpoint {
+    type Target = RunningEnd;
+
+    fn deref(&self) -> &RunningEnd {
+        match self {
+            Self::Send(egress) => egress,
+            Self::Receive(ingress) => ingress,
+            Self::EngineSend(sender) => sender,
+            Self::EngineReceive(receiver) => receiver,
+        }
+    }
+}
+
 impl Endpoint {
-    pub(super) fn life(&self) -> &Life {
-        match self {
-            Self::Send(egress) => egress.life(),
-            Self::Receive(ingress) => ingress.life(),
-            Self::EngineSend(sender) => sender.life(),
-            Self::EngineReceive(receiver) => receiver.life(),
-        }
-    }
-
-    pub(super) fn is_finished(&self) -> bool {
-        match self {
-            Self::Send(egress) => egress.is_finished(),
-            Self::Receive(ingress) => ingress.is_finished(),
-            Self::EngineSend(sender) => sender.is_finished(),
-            Self::EngineReceive(receiver) => receiver.is_finished(),
-        }
-    }
-
-    /// Reads the bridge's keys again.
-    pub(super) fn reload_keys(&self, spec: &BridgeSpec) -> Result<(), BridgeError> {
-        match self {
-            Self::Send(egress) => egress.reload_keys(spec),
-            Self::Receive(ingress) => ingress.reload_keys(spec),
-            Self::EngineSend(sender) => sender.reload_keys(spec),
-            Self::EngineReceive(receiver) => receiver.reload_keys(spec),
-        }
-    }
-
-    pub(super) fn stop(&self) {
-        match self {
-            Self::Send(egress) => egress.stop(),
-            Self::Receive(ingress) => ingress.stop(),
-            Self::EngineSend(sender) => sender.stop(),
-            Self::EngineReceive(receiver) => receiver.stop(),
-        }
-    }
-
-    /// Stops the endpoint. If another endpoint must continue, returns the state from which it can.
+    /// Stops the endpoint. Returns the state from which another endpoint can continue, if that is needed.
     pub(super) fn into_stopped(self) -> Option<Stopped> {
         match self {
             Self::Send(egress) => Some(egress.into_stopped()),
@@ -329,9 +299,8 @@ impl Endpoint {
     pub(super) fn leave(&self) {
         match self {
             Self::Send(egress) => egress.leave(),
-            Self::Receive(ingress) => ingress.stop(),
             Self::EngineSend(sender) => sender.leave(),
-            Self::EngineReceive(receiver) => receiver.stop(),
+            Self::Receive(_) | Self::EngineReceive(_) => self.stop(),
         }
     }
 }
@@ -382,7 +351,7 @@ impl ConfiguredBridge {
     }
 
     pub(super) fn figures(&self) -> BridgeFigures {
-        let life = self.endpoint.as_ref().map(Endpoint::life);
+        let life = self.endpoint.as_ref().map(|endpoint| endpoint.life());
         let state = match self.state {
             State::Waiting => "waiting",
             State::Failed => "failed",
@@ -412,11 +381,7 @@ impl ConfiguredBridge {
                 let repair = serves.then(|| Box::new(egress.repair_counters()));
                 Counted::Send(Box::new(egress.counters()), repair)
             }
-            Endpoint::Receive(ingress) => Counted::Receive {
-                counters: Box::new(ingress.counters()),
-                recovery: ingress.recovery(),
-                to_ring: ingress.receive_to_ring(),
-            },
+            Endpoint::Receive(ingress) => Counted::Receive(Box::new(ingress.counters()), ingress.latencies()),
             Endpoint::EngineSend(sender) => Counted::EngineSend(Box::new(sender.counters()), sender.acks()),
             Endpoint::EngineReceive(receiver) => Counted::EngineReceive(Box::new(receiver.counters())),
         });
@@ -431,8 +396,8 @@ impl ConfiguredBridge {
             state,
             session: life.and_then(Life::session),
             why: self.why.clone().or(trouble),
-            refusals: life.map(|life| life.refusals().to_vec()).unwrap_or_default(),
-            waiting: life.map(|life| life.waiting().clone()),
+            refusals: life.map(|life| life.refusals.clone()).unwrap_or_default(),
+            waiting: life.map(|life| life.waiting.clone()),
             counted,
         }
     }
@@ -444,7 +409,7 @@ mod tests {
 
     #[test]
     fn each_kind_of_news_is_told_once_in_a_while_and_all_of_it_in_the_end() {
-        let (mut told, start) = (Told::default(), Instant::now());
+        let (mut told, start) = (ReportMarks::default(), Instant::now());
         let counted = |stale, contradicted, full| {
             let mut counters = shmcast_bridge::status::Board::<ReceiveCounters>::default().read();
             (counters.feed.packets_stale, counters.feed.claims_contradicted) = (stale, contradicted);

@@ -161,7 +161,7 @@ fn received<'a>(
 }
 
 enum Order {
-    Carry(Vec<BridgeSpec>),
+    Apply(Vec<BridgeSpec>),
     Stop,
 }
 
@@ -186,9 +186,9 @@ impl Supervisor {
     }
 
     /// Runs exactly these bridges from now on. A bridge that has not changed continues without interruption.
-    pub fn carry(&self, bridges: Vec<BridgeSpec>) {
+    pub fn apply(&self, bridges: Vec<BridgeSpec>) {
         // The thread receives until it is told to stop, so this send does not fail.
-        let _ = self.orders.send(Order::Carry(bridges));
+        let _ = self.orders.send(Order::Apply(bridges));
     }
 
     /// Stops all bridges. Their sessions do not end, because the next daemon continues them. Blocks for up to a second. If a bridge is just
@@ -212,7 +212,7 @@ impl Work {
     fn run(mut self, orders: &mpsc::Receiver<Order>) {
         loop {
             match orders.recv_timeout(LOOK) {
-                Ok(Order::Carry(bridges)) => self.carry(bridges),
+                Ok(Order::Apply(bridges)) => self.apply(bridges),
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -222,12 +222,12 @@ impl Work {
         let leaving = std::mem::take(&mut *self.bridges.leaving());
         let bridges = configured.into_values().chain(leaving);
         let endpoints: Vec<Endpoint> = bridges.filter_map(|bridge| bridge.endpoint).collect();
-        endpoints.iter().for_each(Endpoint::stop);
+        endpoints.iter().for_each(|endpoint| endpoint.stop());
         // Dropping an endpoint waits for its threads.
         drop(endpoints);
     }
 
-    fn carry(&mut self, wanted: Vec<BridgeSpec>) {
+    fn apply(&mut self, wanted: Vec<BridgeSpec>) {
         let (gone, mut stopped) = (self.keep_what_stays(&wanted), Vec::new());
         for (mut bridge, fate) in gone {
             let is_received =
@@ -319,7 +319,9 @@ impl Work {
     }
 
     fn look(&mut self) {
-        let has_left = |bridge: &ConfiguredBridge| bridge.endpoint.as_ref().is_none_or(Endpoint::is_finished);
+        let has_left = |bridge: &ConfiguredBridge| {
+            bridge.endpoint.as_ref().is_none_or(|endpoint| endpoint.is_finished())
+        };
         self.bridges.leaving().retain(|bridge| !has_left(bridge));
         self.bridges.promoted.renew();
         let mut due = Vec::new();
@@ -401,7 +403,7 @@ impl Work {
         let channel = Some(spec.channel.as_str());
         match started {
             Ok(endpoint) => {
-                for refusal in endpoint.life().refusals() {
+                for refusal in &endpoint.life().refusals {
                     tracing::warn!(bridge = name, "{refusal}");
                 }
                 self.events.tell("bridge-started", channel, None, None, &format!("{name:?}"));

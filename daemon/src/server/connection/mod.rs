@@ -176,7 +176,7 @@ impl Connection<'_> {
             packet = timeout(silence, receive(&self.socket, buffer)) => match packet {
                 Ok(packet) => {
                     let packet = packet?;
-                    self.hear(buffer, packet).await
+                    self.handle_packet(buffer, packet).await
                 }
                 Err(_) => Err(self.cut_off(Refused::new(RefusalCode::BadRequest, "no greeting in five seconds")).await),
             },
@@ -191,7 +191,7 @@ impl Connection<'_> {
         }
     }
 
-    async fn hear(&mut self, buffer: &[u8], packet: Packet) -> Result<(), End> {
+    async fn handle_packet(&mut self, buffer: &[u8], packet: Packet) -> Result<(), End> {
         let Packet { length, descriptors, truncated } = packet;
         if length == 0 && descriptors.is_empty() {
             return Err(End::HangUp);

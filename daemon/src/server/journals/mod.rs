@@ -111,7 +111,7 @@ impl Recorders {
 
     /// Keeps journals of exactly these channels from now on. A journal that has not changed continues without interruption. The call does
     /// not wait.
-    pub fn carry(&mut self, channels: &[ChannelConfig]) {
+    pub fn apply(&mut self, channels: &[ChannelConfig]) {
         let wanted = channels.iter().filter_map(|channel| Some((&channel.name, channel.journal.as_ref()?)));
         let wanted: BTreeMap<&String, &JournalConfig> = wanted.collect();
         self.journals.recordings().retain(|channel, recording| {
@@ -125,7 +125,7 @@ impl Recorders {
             stays
         });
         // The system may have threads again since the last attempt.
-        self.tend_at(None);
+        self.retry_refused_at(None);
         for (channel, config) in wanted {
             if !self.journals.has(channel) {
                 let recording = Arc::new(Recording::new(channel, config));
@@ -138,12 +138,12 @@ impl Recorders {
 
     /// Starts again the threads that the system refused to start. Each of these threads has a pause, and is tried again when the pause is
     /// over. Call this about once a second. The call does not wait.
-    pub fn tend(&mut self) {
-        self.tend_at(Some(Instant::now()));
+    pub fn retry_refused(&mut self) {
+        self.retry_refused_at(Some(Instant::now()));
     }
 
     /// Starts again those refused threads whose pause is over at `now`. If `now` is `None`, tries all refused threads.
-    fn tend_at(&mut self, now: Option<Instant>) {
+    fn retry_refused_at(&mut self, now: Option<Instant>) {
         let (due, later): (BTreeMap<_, _>, _) = std::mem::take(&mut self.refused)
             .into_iter()
             .partition(|(_, refused)| now.is_none_or(|now| refused.at <= now));
@@ -155,7 +155,7 @@ impl Recorders {
         }
     }
 
-    /// Starts the thread of a journal. If the system refuses, this is reported and shown, and [`tend`](Self::tend) tries again.
+    /// Starts the thread of a journal. If the system refuses, that is told and shown, and [`retry_refused`](Self::retry_refused) tries again.
     fn start(&mut self, recording: Arc<Recording>, mut pauses: Pauses) {
         let channel = recording.channel.clone();
         // The thread before may still write its last frames. If this thread is not started, the next one waits for it.
@@ -342,11 +342,11 @@ impl Work {
                 Err(_) if self.recording.is_to_stop() => return,
                 Err(e) => self.recording.fail(&self.events, &format!("{e:#}")),
             }
-            self.rest(pauses.after(begun.elapsed()));
+            self.pause(pauses.after(begun.elapsed()));
         }
     }
 
-    fn rest(&self, pause: Duration) {
+    fn pause(&self, pause: Duration) {
         let until = Instant::now() + pause;
         while Instant::now() < until && !self.recording.is_to_stop() {
             sleep(LOOK);
@@ -377,7 +377,7 @@ impl Work {
             (state.is_running, state.why, state.progress) = (true, None, Some(begun));
             state.stream.replace(stream)
         };
-        if let Some(before) = before.filter(|before| !before.is(stream)) {
+        if let Some(before) = before.filter(|before| *before != stream) {
             // The reserve that was asked for belongs to the previous channel.
             self.recording.wanted.store(0, Ordering::Relaxed);
             let before = folder_of(&config.dir, before);

@@ -23,13 +23,13 @@ const TIMES: [(&str, &str, Times); 3] = [
         "recovery_seconds",
         "From noticing a loss to having the message, from servers.",
         |counted| match counted {
-            Counted::Receive { recovery, .. } => Some(recovery),
+            Counted::Receive(_, times) => Some(&times.recovery),
             _ => None,
         },
     ),
     ("receive_to_ring_seconds", "From the kernel's time stamp of a packet to the ring.", |counted| {
         match counted {
-            Counted::Receive { to_ring, .. } => Some(to_ring),
+            Counted::Receive(_, times) => Some(&times.to_ring),
             _ => None,
         }
     }),
@@ -124,7 +124,7 @@ fn add<'a>(families: &mut Families<'a>, bridge: &'a BridgeFigures, names: &'a Na
                 families.add(&repair.leases, &[own]);
             }
         }
-        Some(Counted::Receive { counters, .. }) => {
+        Some(Counted::Receive(counters, _)) => {
             families.add(&counters.host, &[own]);
             families.add(&counters.feed, &[own]);
             families.add(&counters.malformed, &[own]);
@@ -171,7 +171,7 @@ fn sent(bridge: &BridgeFigures) -> Option<&SendCounters> {
 
 fn received(bridge: &BridgeFigures) -> Option<&ReceiveCounters> {
     match &bridge.counted {
-        Some(Counted::Receive { counters, .. }) => Some(counters),
+        Some(Counted::Receive(counters, _)) => Some(counters),
         _ => None,
     }
 }

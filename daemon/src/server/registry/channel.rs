@@ -30,7 +30,7 @@ pub(super) struct Channel {
     pub(super) publisher: Option<Attached>,
     pub(super) readers: BTreeMap<ConnectionId, Reader>,
     /// Generation and epoch of the last publisher whose death was reported to readers.
-    mourned: Option<(u64, u64)>,
+    mourned: Option<Death>,
     /// The generation in which the board was last reported as full, and the generation in which a message was last reported as too large
     /// for the board.
     told_of_board: [u64; 2],
@@ -55,9 +55,17 @@ pub(super) struct Reader {
     pub(super) notices: UnboundedSender<Notice>,
 }
 
+/// A publisher that died without closing its channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Death {
+    /// The generation of the channel's memory.
+    pub(super) generation: u64,
+    pub(super) epoch: u64,
+}
+
 impl Reader {
     /// Tells it of a publisher's death, if it wants to know.
-    pub(super) fn tell_death(&self, (generation, epoch): (u64, u64)) {
+    pub(super) fn tell_death(&self, Death { generation, epoch }: Death) {
         if self.watches {
             let reply = Response::PublisherGone { generation, epoch };
             // A reader that has hung up needs no notice.
@@ -67,7 +75,7 @@ impl Reader {
 }
 
 /// The channel's name, and the parts of the daemon that learn of its changes.
-pub(super) struct Told<'a> {
+pub(super) struct Observers<'a> {
     pub(super) name: &'a str,
     pub(super) store: &'a mut Store,
     pub(super) waker: &'a Waker,
@@ -144,7 +152,7 @@ impl Channel {
     pub(super) fn recognizes(
         &mut self,
         [segment, lock]: [&File; 2],
-        told: &mut Told<'_>,
+        told: &mut Observers<'_>,
     ) -> Result<bool, Refused> {
         if !HostedSegment::is_of_our_making(segment) {
             let why = "the segment handed back is not of this daemon's making";
@@ -183,7 +191,7 @@ impl Channel {
     pub(super) fn make_way(
         &mut self,
         anew: bool,
-        told: &mut Told<'_>,
+        told: &mut Observers<'_>,
     ) -> Result<Option<MemoryRequest>, Refused> {
         if self.is_lost() {
             return self.go_on(self.cut_of_lost(), told);
@@ -226,7 +234,11 @@ impl Channel {
 
     /// Does the same as [`go_on_after`](Self::go_on_after). If the channel has a journal and its memory is lost, the channel continues
     /// after the journal.
-    pub(super) fn go_on(&mut self, cut: Cut, told: &mut Told<'_>) -> Result<Option<MemoryRequest>, Refused> {
+    pub(super) fn go_on(
+        &mut self,
+        cut: Cut,
+        told: &mut Observers<'_>,
+    ) -> Result<Option<MemoryRequest>, Refused> {
         let after = match cut {
             Cut::Lost | Cut::Void => self.after(),
             Cut::Tail | Cut::Restart => None,
@@ -249,12 +261,12 @@ impl Channel {
         &mut self,
         cut: Cut,
         after: Option<After>,
-        told: &mut Told<'_>,
+        told: &mut Observers<'_>,
     ) -> Result<Option<MemoryRequest>, Refused> {
         // The new segment keeps the channel's stream, unless its sequences begin again.
         let entry = self.entry();
         let is_right = |made: &Header| match cut {
-            Cut::Tail => made.stream.is(entry.stream) && made.created_ns == entry.created_ns,
+            Cut::Tail => made.stream == entry.stream && made.created_ns == entry.created_ns,
             _ => made.created_ns >= next_stream_ns(Some(&entry)),
         };
         let fits = |Memory { hosted, is_after_journal, .. }: &Memory| {
@@ -277,7 +289,7 @@ impl Channel {
 
     /// Moves the channel to the spare segment. All steps that can fail come first. Then one store to the charter makes the move, and
     /// readers are notified.
-    fn move_to_spare(&mut self, cut: Cut, told: &mut Told<'_>) -> Result<(), Refused> {
+    fn move_to_spare(&mut self, cut: Cut, told: &mut Observers<'_>) -> Result<(), Refused> {
         let Self { config, charter, current, spare, readers, .. } = self;
         let Some(Memory { hosted: next, trouble, .. }) = spare else { return Ok(()) };
         if let Some(trouble) = trouble.take() {
@@ -349,11 +361,11 @@ impl Channel {
         }
     }
 
-    /// Returns the generation and epoch of the last publisher, if it died without closing the channel.
-    pub(super) fn dead_publisher(&self) -> Option<(u64, u64)> {
+    /// Returns the publisher that died without closing the channel, if no other publisher has followed.
+    pub(super) fn dead_publisher(&self) -> Option<Death> {
         let entry = self.entry();
         let epoch = self.current.as_ref()?.dead_publisher(entry.epoch)?;
-        Some((entry.generation, epoch))
+        Some(Death { generation: entry.generation, epoch })
     }
 
     /// Keeps publishers away while the result lives. This requires that the channel is closed, that its memory is not lost, and that no

@@ -18,12 +18,12 @@ const HELD_AGAIN: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct Gates {
     dir: PathBuf,
-    told: HashMap<(String, String), Told>,
+    told: HashMap<(String, String), LastReport>,
 }
 
 /// The counts of a gate when its events were last told.
 #[derive(Debug, Clone)]
-struct Told {
+struct LastReport {
     report: GateReport,
     held_at: Option<Instant>,
 }
@@ -132,10 +132,10 @@ impl Registry {
                 let key = (name.clone(), report.terms.gate.clone());
                 // The first call only reads the counts, because an earlier daemon has reported them.
                 let Some(before) = gates.told.get_mut(&key) else {
-                    gates.told.insert(key, Told { report, held_at: None });
+                    gates.told.insert(key, LastReport { report, held_at: None });
                     continue;
                 };
-                let news = News::since(&before.report, &report);
+                let news = GateChanges::since(&before.report, &report);
                 let is_early = before.held_at.is_some_and(|at| now.duration_since(at) < HELD_AGAIN);
                 if let Some(dropped) = &news.dropped {
                     events.tell("gate-dropped", Some(name), Some("reader"), None, dropped);
@@ -162,13 +162,13 @@ impl Registry {
 }
 
 /// What is new about a gate, in words.
-struct News {
+struct GateChanges {
     held: Option<String>,
     dropped: Option<String>,
     claims: Option<String>,
 }
 
-impl News {
+impl GateChanges {
     fn since(before: &GateReport, now: &GateReport) -> Self {
         let gate = &now.terms.gate;
         // The counts of a new publisher begin at 0.
@@ -225,11 +225,11 @@ mod tests {
 
     #[test]
     fn only_what_is_new_is_told_and_a_new_publisher_counts_from_zero() {
-        let none = News::since(&report(5, 1, 2), &report(5, 1, 2));
+        let none = GateChanges::since(&report(5, 1, 2), &report(5, 1, 2));
         assert!(none.held.is_none() && none.dropped.is_none() && none.claims.is_none());
-        let held = News::since(&report(5, 1, 2), &report(7, 1, 5)).held.unwrap();
+        let held = GateChanges::since(&report(5, 1, 2), &report(7, 1, 5)).held.unwrap();
         assert!(held.contains("held up 2 messages for 8 us in all") && held.contains("refused 3"), "{held}");
-        let dropped = News::since(&report(5, 4, 0), &report(0, 1, 0)).dropped.unwrap();
+        let dropped = GateChanges::since(&report(5, 4, 0), &report(0, 1, 0)).dropped.unwrap();
         assert!(dropped.contains("was dropped 1 times after 200 us"), "{dropped}");
     }
 }

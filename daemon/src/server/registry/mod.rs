@@ -15,7 +15,7 @@ use super::promoted::Promoted;
 use super::store::Store;
 use super::waker::Waker;
 use crate::config::Mode;
-use channel::{Attached, Channel, Reader, Told};
+use channel::{Attached, Channel, Observers, Reader};
 use gates::Gates;
 pub use memory::{After, Memory, MemoryRequest};
 pub use reload::{Changes, Made};
@@ -132,7 +132,8 @@ impl Registry {
         events: Events,
         store: Store,
         waker: Waker,
-        (uid, promoted): (u32, Promoted),
+        uid: u32,
+        promoted: Promoted,
     ) -> Self {
         let (channels, retired, received) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let gates = Gates::at(charters.beside("gates"));
@@ -159,7 +160,7 @@ impl Registry {
             );
             return Err(Refused::new(RefusalCode::Busy, why));
         }
-        let mut told = Told { name, store, waker, events };
+        let mut told = Observers { name, store, waker, events };
         if let [segment, lock] = shown {
             if !channel.recognizes([segment, lock], &mut told)? {
                 let why = format!("channel {name:?} has gone on without this publisher: start it again");
@@ -201,7 +202,7 @@ impl Registry {
             let why = format!("{who} may not read {name:?}: add it to the channel's subscribers");
             return Err(Refused::new(RefusalCode::Denied, why));
         }
-        let mut told = Told { name, store, waker, events };
+        let mut told = Observers { name, store, waker, events };
         let page = match shown {
             [segment, lock, page] => {
                 // A reader that shows older memory is given the current memory, like a new reader.
@@ -304,7 +305,7 @@ impl Registry {
             return Err(Refused::new(RefusalCode::BadRequest, format!("channel {name:?} {why}")));
         }
         let cut = if channel.is_lost() { channel.cut_of_lost() } else { Cut::Tail };
-        if let Some(request) = channel.go_on(cut, &mut Told { name, store, waker, events })? {
+        if let Some(request) = channel.go_on(cut, &mut Observers { name, store, waker, events })? {
             return Ok(Some(request));
         }
         let from = channel.cut_off();

@@ -1,6 +1,6 @@
 //! Applies a configuration to the channels, at the start and at a reload. An error leaves all channels unchanged.
 
-use super::channel::{Channel, Told, warn_of_refused_steps};
+use super::channel::{Channel, Observers, warn_of_refused_steps};
 use super::memory::reopen;
 use super::{After, Memory, MemoryRequest, Registry};
 use crate::config::{ChannelConfig, Config};
@@ -190,7 +190,7 @@ impl Registry {
         let Self { store, waker, events, .. } = self;
         let name = channel.config.name.clone();
         let after = channel.after();
-        let needed = channel.go_on_after(cut, after, &mut Told { name: &name, store, waker, events });
+        let needed = channel.go_on_after(cut, after, &mut Observers { name: &name, store, waker, events });
         match needed.map_err(|refused| anyhow::anyhow!("channel {name:?}: {}", refused.why))? {
             None => Ok(()),
             Some(_) => anyhow::bail!(

@@ -221,7 +221,7 @@ fn no_file_breaks_the_reader_of_captures() {
     let path = dir.path().join("sound.pcap");
     let file = CaptureFile::create(&path, 200).unwrap();
     for to in ["239.1.2.3:5000", "[ff02::1]:5000"] {
-        file.tap().record(1_700_000_000, "10.0.0.1:4000".parse().unwrap(), to.parse().unwrap(), &[7; 100]);
+        file.tap.record(1_700_000_000, "10.0.0.1:4000".parse().unwrap(), to.parse().unwrap(), &[7; 100]);
     }
     file.finish().unwrap();
     let raw = std::fs::read(&path).unwrap();

@@ -37,9 +37,9 @@ pub fn wire(data: &[u8]) {
     };
     let mut buffer = vec![0; data.len()];
     let mut writer = PacketWriter::new(packet.sequence);
-    for (sequence, message) in messages.iter() {
-        assert_eq!(sequence, writer.next());
-        assert!(writer.push(&mut buffer, message));
+    for message in messages.messages() {
+        assert_eq!(message.sequence, writer.next());
+        assert!(writer.push(&mut buffer, message.data));
     }
     assert_eq!(writer.next(), messages.end());
     assert_eq!(writer.finish(&mut buffer, packet.session), Some(data.len()));
@@ -48,7 +48,7 @@ pub fn wire(data: &[u8]) {
     let middle = messages.first() + messages.count() / 2;
     let (head, tail) = (messages.range(0..middle), messages.range(middle..u64::MAX));
     assert_eq!(head.blocks().len() + tail.blocks().len(), messages.blocks().len());
-    assert_eq!(tail.iter().count() as u64, tail.count());
+    assert_eq!(tail.messages().count() as u64, tail.count());
 }
 
 /// An accepted native packet has the messages that it says, its head written again is the same, and neither keys nor
@@ -181,7 +181,7 @@ pub fn pcap(data: &[u8]) {
         assert!(datagram.payload.len() <= data.len());
         handed_out += 1;
     }
-    let counters = capture.counters();
+    let counters = capture.counters;
     let skipped: u64 = Skipped::ALL.iter().map(|&reason| counters.skipped(reason)).sum();
     assert_eq!((counters.datagrams, counters.packets), (handed_out, handed_out + skipped));
 }
@@ -377,16 +377,16 @@ pub fn receiver(data: &[u8]) {
             asked += 1;
             assert!(asked <= 64, "requests without end");
         }
-        let (gaps, store) = receiver.backlog();
-        assert!(gaps.len() <= 2 * (config.gaps.max_holes + config.gaps.max_requests) + 8);
-        assert!(store.packets() <= packets, "{} packets are kept", store.packets());
-        assert!(receiver.next() <= receiver.horizon());
+        let state = receiver.state();
+        assert!(state.holes <= 2 * (config.gaps.max_holes + config.gaps.max_requests) + 8);
+        assert!(state.early_packets <= packets, "{} packets are kept", state.early_packets);
+        assert!(state.next <= state.horizon);
     }
-    let counters = receiver.counters();
-    let waiting = receiver.backlog().1.messages();
-    assert_eq!(counters.totals.messages_delivered, delivered);
+    let state = receiver.state();
+    let totals = state.counters.totals;
+    assert_eq!(totals.messages_delivered, delivered);
     assert_eq!(
-        counters.totals.messages_received,
-        delivered + counters.totals.messages_duplicate + counters.totals.messages_refused + waiting
+        totals.messages_received,
+        delivered + totals.messages_duplicate + totals.messages_refused + state.early_messages
     );
 }

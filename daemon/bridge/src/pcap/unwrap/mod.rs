@@ -78,7 +78,8 @@ pub struct Unwrap {
     kept_since: usize,
     past: Vec<Past>,
     left: Left,
-    counters: UnwrapCounters,
+    /// The counters so far. Each datagram is in one of them after [`Unwrap::finish`].
+    pub counters: UnwrapCounters,
 }
 
 impl Unwrap {
@@ -117,11 +118,6 @@ impl Unwrap {
         for kept in std::mem::take(&mut self.kept) {
             self.leave_out(&kept);
         }
-    }
-
-    /// Returns the counters so far. After [`Unwrap::finish`], each datagram is in one of them.
-    pub fn counters(&self) -> &UnwrapCounters {
-        &self.counters
     }
 
     /// Returns the sessions whose packets were left out, each with the number of these packets. The list has room for a limited number of

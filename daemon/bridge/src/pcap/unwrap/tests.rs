@@ -54,7 +54,7 @@ fn unwrap(only: Option<&str>, datagrams: &[Vec<u8>], is_file: bool) -> (Vec<Got>
         unwrap.take(datagram, &mut behind.iter().map(|datagram| &datagram[..]), &mut sink);
     }
     unwrap.finish(&mut sink);
-    let counters = *unwrap.counters();
+    let counters = unwrap.counters;
     assert_eq!(counters.datagrams, datagrams.len() as u64);
     assert_eq!(counters.accounted(), counters.datagrams, "{counters:?}");
     (got, counters)

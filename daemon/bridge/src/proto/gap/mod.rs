@@ -153,12 +153,12 @@ impl Gaps {
     }
 
     /// Whether nothing is missing.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.holes.is_empty()
     }
 
     /// Returns the number of holes.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.holes.len()
     }
 

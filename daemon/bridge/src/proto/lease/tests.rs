@@ -2,7 +2,7 @@ use super::super::control::is_control;
 use super::super::gap::{GapConfig, GapPolicy};
 use super::super::lease_client::{LeaseClient, LeaseState, RETRY_FIRST_NS};
 use super::super::receiver::{Follow, Origin, Receiver, ReceiverConfig};
-use super::super::replay::{Held, Replay, ReplayConfig};
+use super::super::replay::{Asker, Held, Holding, Replay, ReplayConfig};
 use super::super::session::Session;
 use super::super::wire::PacketWriter;
 use super::*;
@@ -373,8 +373,10 @@ impl FarAway {
             out[..CONTROL_MAX_BYTES].copy_from_slice(&control);
             size
         } else {
-            let source = (from, self.leases.is_proved(self.now_ns, from));
-            let ring = (Session::named("TEST").unwrap(), Held::of_ring(1, self.published + 1));
+            let is_proved = self.leases.is_proved(self.now_ns, from);
+            let source = Asker { from, is_proved, has_waited: false };
+            let held = Held::of_ring(1, self.published + 1);
+            let ring = Holding { session: Session::named("TEST").unwrap(), held };
             let read = |_, room: &mut [u8]| {
                 room.get_mut(..100)?.fill(7);
                 Some(100)

@@ -160,7 +160,7 @@ impl Container {
 
 /// Returns the length of each packet in `bytes`. The kernel has merged packets of equal length into these bytes. See
 /// [`wire::segment_of`](super::super::wire::segment_of).
-pub fn segment_of(bytes: &[u8]) -> usize {
+pub(crate) fn segment_of(bytes: &[u8]) -> usize {
     equal_packets(bytes, |bytes| {
         let length = bytes.get(HEADER_BYTES..HEAD_BYTES)?.first_chunk()?;
         Some(HEADER_BYTES + LENGTH_BYTES + usize::from(u16::from_be_bytes(*length)))

@@ -80,6 +80,23 @@ pub struct Receiver {
     counters: ReceiverCounters,
 }
 
+/// A receiver at one moment.
+#[derive(Debug, Clone)]
+pub struct ReceiverState {
+    /// The counters.
+    pub counters: ReceiverCounters,
+    /// The next sequence to deliver.
+    pub next: u64,
+    /// The sequence after the last message that is believed to be published.
+    pub horizon: u64,
+    /// Ranges of missing messages.
+    pub holes: usize,
+    /// Packets that arrived early and are stored.
+    pub early_packets: usize,
+    /// The messages in these packets.
+    pub early_messages: u64,
+}
+
 impl Receiver {
     /// Makes a receiver that has received nothing. Allocates its tables. Buffers for early packets are allocated when they are first
     /// needed.
@@ -266,7 +283,7 @@ impl Receiver {
         let (first, end) = (messages.first(), messages.end());
         self.counters.totals.messages_received += messages.count();
         if !messages.is_large() {
-            let sizes = messages.iter().map(|(_, data)| data.len());
+            let sizes = messages.messages().map(|message| message.data.len());
             self.gaps.note_sizes(messages.count(), messages.blocks().len(), sizes);
         }
         let of_use = if first > self.next {
@@ -426,8 +443,20 @@ impl Receiver {
     }
 
     /// The counters so far.
-    pub fn counters(&self) -> &ReceiverCounters {
+    pub(crate) fn counters(&self) -> &ReceiverCounters {
         &self.counters
+    }
+
+    /// Returns the receiver's state at this moment.
+    pub fn state(&self) -> ReceiverState {
+        ReceiverState {
+            counters: self.counters.clone(),
+            next: self.next,
+            horizon: self.horizon,
+            holes: self.gaps.len(),
+            early_packets: self.store.packets(),
+            early_messages: self.store.messages(),
+        }
     }
 
     /// Returns the session that is followed, if there is one.
@@ -442,12 +471,12 @@ impl Receiver {
     }
 
     /// Returns the next sequence to deliver.
-    pub fn next(&self) -> u64 {
+    pub(crate) fn next(&self) -> u64 {
         self.next
     }
 
     /// Returns the sequence after the last message that is believed to be published.
-    pub fn horizon(&self) -> u64 {
+    pub(crate) fn horizon(&self) -> u64 {
         self.horizon
     }
 
@@ -462,7 +491,7 @@ impl Receiver {
     }
 
     /// Returns the holes and the stored early packets, for metrics.
-    pub fn backlog(&self) -> (&Gaps, &Store) {
+    pub(crate) fn backlog(&self) -> (&Gaps, &Store) {
         (&self.gaps, &self.store)
     }
 }

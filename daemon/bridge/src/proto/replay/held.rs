@@ -1,4 +1,7 @@
-//! The range of messages that a server holds, and where it can read them.
+//! The range of messages that a server holds, where it can read them, and the receiver that asks for them.
+
+use super::super::session::Session;
+use std::net::SocketAddr;
 
 /// The sequences that a server holds: from `oldest` up to `next`, which is not included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,6 +14,27 @@ pub struct Held {
     pub place: Place,
     /// Whether the journal may have the messages if the ring overwrites them now.
     pub is_backed: bool,
+}
+
+/// The session whose messages a server sends again, and those that it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holding {
+    /// The session.
+    pub session: Session,
+    /// The messages.
+    pub held: Held,
+}
+
+/// The source of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asker {
+    /// The source's address.
+    pub from: SocketAddr,
+    /// Whether the source has proved that it receives at this address.
+    pub is_proved: bool,
+    /// Whether the same request was handled before, and its messages have been read from the journal meanwhile. Such a request is not
+    /// counted again.
+    pub has_waited: bool,
 }
 
 /// The memory from which the first message asked for can be read.
@@ -29,7 +53,7 @@ pub enum Place {
 
 impl Held {
     /// Returns the range of the messages that a ring holds.
-    pub fn of_ring(oldest: u64, next: u64) -> Held {
+    pub(crate) fn of_ring(oldest: u64, next: u64) -> Held {
         Held { oldest, next, place: Place::Ring, is_backed: false }
     }
 }

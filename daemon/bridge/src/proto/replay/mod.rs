@@ -35,9 +35,9 @@ use super::{DEFAULT_PAYLOAD_BYTES, MICROSECOND_NS};
 use merge::{Answer, Merge, Wait};
 use shmcast::hosting::fault;
 
-pub use held::{Held, Place};
+pub use held::{Asker, Held, Holding, Place};
 pub use merge::MergeConfig;
-pub use native::{Emit, Exchange, Piece, Read};
+pub use native::{AskedEntries, Emit, Exchange, Piece, Read};
 pub use past::{MAX_WAITING, Past, PastCounters};
 pub use shelf::{Block, Fetched};
 
@@ -213,37 +213,23 @@ impl Replay {
         Some(link.per_second())
     }
 
-    /// Answers one datagram of `from`, if it asks for messages of `session`. Costs one read and one copy per message, and no allocation.
+    /// Answers one datagram of `asker`, if it asks for messages that `holding` has. Costs one read and one copy per message, and no
+    /// allocation.
     ///
-    /// - `proved` says whether the source has proved its address.
-    /// - `held` says which messages the server holds.
     /// - `read` copies the message with this sequence to the start of the slice, and returns its size. It returns `None` if the message is
     ///   no longer there, or does not fit the slice.
     /// - `out` gets the reply. Its length limits the reply, as the payload size does.
     pub fn handle_request(
         &mut self,
         now_ns: u64,
-        (from, proved): (SocketAddr, bool),
+        asker: Asker,
         datagram: &[u8],
-        (session, held): (Session, Held),
+        Holding { session, held }: Holding,
         out: &mut [u8],
         read: impl FnMut(u64, &mut [u8]) -> Option<usize>,
     ) -> Reply {
-        self.counters.totals.requests += 1;
-        self.answer_request(now_ns, (from, proved), datagram, (session, held), out, read)
-    }
-
-    /// Answers a datagram that [`Replay::handle_request`] has seen before, in the same way. Its messages have been read from the journal
-    /// meanwhile.
-    pub(crate) fn answer_request(
-        &mut self,
-        now_ns: u64,
-        (from, proved): (SocketAddr, bool),
-        datagram: &[u8],
-        (session, held): (Session, Held),
-        out: &mut [u8],
-        read: impl FnMut(u64, &mut [u8]) -> Option<usize>,
-    ) -> Reply {
+        self.counters.totals.requests += u64::from(!asker.has_waited);
+        let Asker { from, is_proved: proved, .. } = asker;
         let request = Request::parse(datagram).map_err(|_| Refusal::Malformed);
         let admitted = self.check(from, request.map(|request| request.session), session);
         let request = match admitted.and(request) {
@@ -270,9 +256,9 @@ impl Replay {
         } else if held.place == Place::Disk {
             self.fetch(proved)
         } else {
-            match self.answer_of(now_ns, false, (from, proved), (request.first, 0), held) {
+            match self.answer_of(now_ns, false, asker, (request.first, 0), held) {
                 Answer::Ignored => Reply::Nothing(self.counters.refuse(Refusal::OnItsWay)),
-                answer => self.reply_messages(&request, (held, answer == Answer::All), out, read),
+                answer => self.reply_messages(&request, held, answer == Answer::All, out, read),
             }
         };
         self.note_place(&before, held.place);
@@ -308,14 +294,14 @@ impl Replay {
         &mut self,
         now_ns: u64,
         is_native: bool,
-        (from, proved): (SocketAddr, bool),
+        asker: Asker,
         range: (u64, u32),
         held: Held,
     ) -> Answer {
-        let may_draw_all = self.may_have_all(proved) && held.place == Place::Ring;
+        let may_draw_all = self.may_have_all(asker.is_proved) && held.place == Place::Ring;
         let merge = if is_native { &mut self.merge_native } else { &mut self.merge };
         match merge.as_mut().filter(|_| may_draw_all) {
-            Some(merge) => merge.answer(now_ns, from, range),
+            Some(merge) => merge.answer(now_ns, asker.from, range),
             None => Answer::One,
         }
     }
@@ -390,7 +376,8 @@ impl Replay {
     fn reply_messages(
         &mut self,
         request: &Request,
-        (held, to_all): (Held, bool),
+        held: Held,
+        to_all: bool,
         out: &mut [u8],
         mut read: impl FnMut(u64, &mut [u8]) -> Option<usize>,
     ) -> Reply {

@@ -1,7 +1,5 @@
 //! Answers the requests of native lines with messages and their marks, and with parts of messages larger than a packet.
 
-use std::net::SocketAddr;
-
 use super::super::control::{CONTROL_MAX_BYTES, ControlDatagram};
 use super::super::counters::Refusal;
 use super::super::native::ask::{Ask, Entry};
@@ -10,7 +8,7 @@ use super::super::native::fragments::{FRAGMENT_HEAD_BYTES, Fragment, MAX_PARTS};
 use super::super::native::records::{self, RecordWriter};
 use super::super::session::Session;
 use super::super::wire::{HEADER_BYTES, Meta, Request};
-use super::{Answer, Held, Place, Replay};
+use super::{Answer, Asker, Held, Place, Replay};
 
 /// A part of a message that was read from the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,52 +51,49 @@ pub struct Exchange<'a> {
     pub read: &'a mut Read<'a>,
     /// Sends a packet.
     pub emit: &'a mut Emit<'a>,
-    /// Takes an entry of a request whose messages must be read from the journal first. After that, `Replay::answer_ask` answers the entry.
+    /// Takes an entry whose messages must be read from the journal first. Then `Replay::handle_ask` answers it again.
     pub fetch: &'a mut dyn FnMut(Entry),
     /// Whether the answer that is being made is sent to all receivers. Set it to false at first.
     pub to_all: bool,
 }
 
+/// The entries that a receiver asks for in one datagram.
+#[derive(Debug)]
+pub struct AskedEntries<'a> {
+    /// The session that the receiver asks about.
+    pub session: Session,
+    /// The entries.
+    pub ask: Ask<'a>,
+    /// The size of the datagram.
+    pub datagram_bytes: usize,
+}
+
 impl Replay {
-    /// Answers a request for the entries of `asked`, which `from` sent in a datagram of `asked_bytes`. The rules are those of
-    /// [`Replay::handle_request`], except that an answer with parts of a large message has up to 64 packets.
+    /// Answers a request for the entries of `asked`. The rules are those of [`Replay::handle_request`], except that an answer with parts of a large message has up to 64 packets.
     ///
     /// `out` is the buffer for packets, and limits their size. The function `held` takes the first message of an entry, and returns which
     /// messages the server holds from there on.
     pub(crate) fn handle_ask(
         &mut self,
         now_ns: u64,
-        (from, proved): (SocketAddr, bool),
-        (asked, asked_bytes): ((Session, Ask<'_>), usize),
+        asker: Asker,
+        asked: &AskedEntries<'_>,
         held: &mut dyn FnMut(&Entry) -> Held,
         exchange: &mut Exchange<'_>,
         out: &mut [u8],
     ) {
-        self.counters.totals.requests += 1;
-        self.answer_ask(now_ns, (from, proved), (asked, asked_bytes), held, exchange, out);
-    }
-
-    /// Answers entries that [`Replay::handle_ask`] has seen before, in the same way. Their messages have been read from the journal
-    /// meanwhile.
-    pub(crate) fn answer_ask(
-        &mut self,
-        now_ns: u64,
-        (from, proved): (SocketAddr, bool),
-        (asked, asked_bytes): ((Session, Ask<'_>), usize),
-        held: &mut dyn FnMut(&Entry) -> Held,
-        exchange: &mut Exchange<'_>,
-        out: &mut [u8],
-    ) {
-        if let Err(refusal) = self.check(from, Ok(asked.0), exchange.session) {
+        self.counters.totals.requests += u64::from(!asker.has_waited);
+        let Asker { from, is_proved: proved, .. } = asker;
+        if let Err(refusal) = self.check(from, Ok(asked.session), exchange.session) {
             self.counters.refuse(refusal);
             return;
         }
         let may_have_all = self.may_have_all(proved);
         // The end of the buffer is reserved for the seal.
-        let most = self.limit(proved, asked_bytes).min(out.len()).max(HEAD_BYTES + SEAL_BYTES);
+        let most = self.limit(proved, asked.datagram_bytes).min(out.len()).max(HEAD_BYTES + SEAL_BYTES);
         let Some(out) = out.get_mut(..most) else { return };
-        for entry in asked.1.entries() {
-            let request = Request { session: asked.0, first: entry.first, count: entry.count };
+        for entry in asked.ask.entries() {
+            let request = Request { session: asked.session, first: entry.first, count: entry.count };
             let held = held(&entry);
             if let Err(refusal) = self.afford(now_ns, from, held.place) {
                 self.counters.refuse(refusal);
@@ -120,7 +115,7 @@ impl Replay {
                 (exchange.fetch)(entry);
                 0
             } else {
-                self.send_entry(now_ns, (from, proved), (&request, &entry), held, exchange, out)
+                self.send_entry(now_ns, asker, &entry, held, exchange, out)
             };
             self.note_place(&before, held.place);
             self.charge(now_ns, from, bytes);
@@ -131,23 +126,24 @@ impl Replay {
     fn send_entry(
         &mut self,
         now_ns: u64,
-        (from, proved): (SocketAddr, bool),
-        (request, entry): (&Request, &Entry),
+        asker: Asker,
+        entry: &Entry,
         held: Held,
         exchange: &mut Exchange<'_>,
         out: &mut [u8],
     ) -> usize {
-        let answer = self.answer_of(now_ns, true, (from, proved), (entry.first, entry.offset), held);
+        let answer = self.answer_of(now_ns, true, asker, (entry.first, entry.offset), held);
         if answer == Answer::Ignored {
             self.counters.refuse(Refusal::OnItsWay);
             return 0;
         }
         exchange.to_all = answer == Answer::All;
-        let may_have_all = self.may_have_all(proved);
-        match entry.bytes > 0 || held.place == Place::Disk {
-            true => self.send_parts(entry, (may_have_all, held), exchange, out),
-            false => self.send_messages(request, held, may_have_all, exchange, out),
+        let may_have_all = self.may_have_all(asker.is_proved);
+        if entry.bytes > 0 || held.place == Place::Disk {
+            return self.send_parts(entry, held, may_have_all, exchange, out);
         }
+        let request = Request { session: exchange.session, first: entry.first, count: entry.count };
+        self.send_messages(&request, held, may_have_all, exchange, out)
     }
 
     // Sends one packet of messages, or the first parts of the first message if that is too large for a packet.
@@ -168,7 +164,7 @@ impl Replay {
             let Some(piece) = (exchange.read)(packet.next(), 0, room) else { break };
             if piece.size < piece.total && packet.count() == 0 && self.is_large(piece.total) {
                 let entry = Entry { first: request.first, count: 1, offset: 0, bytes: piece.total as u32 };
-                return self.send_parts(&entry, (may_have_all, held), exchange, out);
+                return self.send_parts(&entry, held, may_have_all, exchange, out);
             }
             if piece.size < piece.total || !packet.commit(&mut out[..full], piece.size, piece.meta) {
                 break;
@@ -212,7 +208,8 @@ impl Replay {
     fn send_parts(
         &mut self,
         entry: &Entry,
-        (may_have_all, held): (bool, Held),
+        held: Held,
+        may_have_all: bool,
         exchange: &mut Exchange<'_>,
         out: &mut [u8],
     ) -> usize {

@@ -9,6 +9,14 @@ fn session() -> Session {
     Session::of_channel("TEST", 1).unwrap()
 }
 
+fn asker(from: &str, is_proved: bool) -> Asker {
+    Asker { from: from.parse().unwrap(), is_proved, has_waited: false }
+}
+
+fn holding(held: Held) -> Holding {
+    Holding { session: session(), held }
+}
+
 fn replay(config: ReplayConfig) -> Replay {
     Replay::new(ReplayConfig { allow: AllowList::new(vec!["10.0.0.0/8".parse().unwrap()]), ..config })
 }
@@ -23,8 +31,7 @@ fn ask(replay: &mut Replay, from: &str, proved: bool, datagram: &[u8]) -> (Reply
         room.get_mut(..100)?.fill(sequence as u8);
         Some(100)
     };
-    let from = (from.parse().unwrap(), proved);
-    let reply = replay.handle_request(0, from, datagram, (session(), HELD), &mut out, read);
+    let reply = replay.handle_request(0, asker(from, proved), datagram, holding(HELD), &mut out, read);
     (reply, out.to_vec())
 }
 
@@ -151,7 +158,8 @@ fn ask_natively(replay: &mut Replay, firsts: &[u64]) -> Vec<Kind> {
     let (mut body, mut out, mut kinds) = ([0; MAX_ASK_BYTES], [0; 2_000], Vec::new());
     let entries = firsts.iter().map(|&first| Entry { first, count: 1, offset: 0, bytes: 0 });
     let size = ask::write(entries, &mut body);
-    let asked = ((session(), Ask::parse(&body[..size]).unwrap()), 100);
+    let ask = Ask::parse(&body[..size]).unwrap();
+    let asked = AskedEntries { session: session(), ask, datagram_bytes: 100 };
     let mut read = |sequence: u64, _: u32, room: &mut [u8]| {
         room.get_mut(..100)?.fill(sequence as u8);
         Some(Piece { size: 100, total: 100, meta: Meta::default() })
@@ -160,8 +168,7 @@ fn ask_natively(replay: &mut Replay, firsts: &[u64]) -> Vec<Kind> {
     let mut fetch = |entry: Entry| panic!("{entry:?} is in the ring");
     let mut exchange =
         Exchange { session: session(), read: &mut read, emit: &mut emit, fetch: &mut fetch, to_all: false };
-    let from = ("10.0.0.1:9".parse().unwrap(), true);
-    replay.handle_ask(0, from, asked, &mut |_| HELD, &mut exchange, &mut out);
+    replay.handle_ask(0, asker("10.0.0.1:9", true), &asked, &mut |_| HELD, &mut exchange, &mut out);
     kinds
 }
 
@@ -181,9 +188,15 @@ fn native_receivers_are_told_as_much_as_plain_ones() {
 fn ask_past(replay: &mut Replay, proved: bool, place: Place) -> (Reply, Vec<u8>) {
     let mut out = [0; 2_000];
     let held = Held { place, is_backed: true, ..HELD };
-    let from = ("10.0.0.1:9".parse().unwrap(), proved);
     let read = |_: u64, room: &mut [u8]| room.get(..100).map(<[u8]>::len);
-    let reply = replay.handle_request(0, from, &request(20, 13), (session(), held), &mut out, read);
+    let reply = replay.handle_request(
+        0,
+        asker("10.0.0.1:9", proved),
+        &request(20, 13),
+        holding(held),
+        &mut out,
+        read,
+    );
     (reply, out.to_vec())
 }
 
@@ -203,9 +216,8 @@ fn what_the_journal_has_is_fetched_or_promised_to_who_has_proved_his_address() {
     assert_eq!((counters.totals.requests, counters.refused.journal_busy), (5, 1));
     // A message that was overwritten between the look and the reading is in the journal.
     let held = Held { is_backed: true, ..HELD };
-    let from = ("10.0.0.1:9".parse().unwrap(), true);
-    let of = (session(), held);
-    let reply = own.handle_request(0, from, &request(20, 13), of, &mut [0; 2_000], |_, _| None);
+    let from = asker("10.0.0.1:9", true);
+    let reply = own.handle_request(0, from, &request(20, 13), holding(held), &mut [0; 2_000], |_, _| None);
     assert_eq!(reply, Reply::Fetch);
 }
 

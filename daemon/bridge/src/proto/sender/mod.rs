@@ -190,7 +190,8 @@ impl Sender {
     ///
     /// # Errors
     /// [`PushError`]. After an error the message was not accepted.
-    pub fn push(&mut self, sequence: u64, data: &[u8]) -> Result<(), PushError> {
+    #[cfg(test)]
+    pub(crate) fn push(&mut self, sequence: u64, data: &[u8]) -> Result<(), PushError> {
         self.push_with(sequence, data, Meta::default())
     }
 

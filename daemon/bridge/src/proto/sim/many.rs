@@ -11,7 +11,7 @@ use super::super::lease::{LeaseConfig, LeaseServer};
 use super::super::lease_client::LeaseClient;
 use super::super::limit::AllowList;
 use super::super::receiver::{Delivery, Join, Origin, Receiver, ReceiverConfig};
-use super::super::replay::{Held, Replay, ReplayConfig};
+use super::super::replay::{Asker, Held, Holding, Replay, ReplayConfig};
 use super::super::session::Session;
 use super::super::wire::{Downstream, PacketWriter, Request};
 use super::super::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS, splitmix};
@@ -349,8 +349,9 @@ impl Many {
 
     fn serve(&mut self, at: usize, request: &[u8]) {
         let next = self.fates.len() as u64 * MESSAGES + 1;
-        let (mut out, from) = ([0; PAYLOAD_BYTES], (self.peers[at].address, true));
-        let of = (session(), Held::of_ring(1, next));
+        let mut out = [0; PAYLOAD_BYTES];
+        let from = Asker { from: self.peers[at].address, is_proved: true, has_waited: false };
+        let of = Holding { session: session(), held: Held::of_ring(1, next) };
         let reply = self.server.handle_request(self.now_ns, from, request, of, &mut out, write_message);
         let Some(bytes) = reply.bytes() else { return };
         if let Ok(packet) = Downstream::parse(&out[..bytes]) {

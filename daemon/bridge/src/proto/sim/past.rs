@@ -7,7 +7,9 @@ use super::super::gap::GapPolicy;
 use super::super::native::ask::{self, Ask, ENTRY_BYTES, Entry};
 use super::super::native::container::{Container, Kind};
 use super::super::receiver::Origin;
-use super::super::replay::{Block, Exchange, Fetched, Held, Piece, Place, Reply};
+use super::super::replay::{
+    AskedEntries, Asker, Block, Exchange, Fetched, Held, Holding, Piece, Place, Reply,
+};
 use super::super::session::Session;
 use super::super::wire::Request;
 use super::super::{MICROSECOND_NS, MILLISECOND_NS};
@@ -120,11 +122,9 @@ impl World {
             _ if sequence < history.held(server).oldest => None,
             _ => history.write_message(current, sequence, room),
         };
-        let (now_ns, source, of) = (self.now_ns, (address(at), true), (session, held));
-        let reply = match again {
-            false => self.servers[server].handle_request(now_ns, source, request, of, &mut out, read),
-            true => self.servers[server].answer_request(now_ns, source, request, of, &mut out, read),
-        };
+        let (now_ns, of) = (self.now_ns, Holding { session, held });
+        let source = Asker { from: address(at), is_proved: true, has_waited: again };
+        let reply = self.servers[server].handle_request(now_ns, source, request, of, &mut out, read);
         if reply == Reply::Fetch {
             self.pasts[server].wait(first, waiting);
         }
@@ -193,12 +193,11 @@ impl World {
             let mut exchange =
                 Exchange { session, read: &mut read, emit: &mut emit, fetch: &mut fetch, to_all: false };
             let mut out = [0; PAYLOAD_BYTES];
-            let ask = ((asked, Ask::parse(&body).unwrap()), size);
-            let (source, held) = ((address(at), true), &mut |_: &Entry| held);
-            match again {
-                false => self.servers[server].handle_ask(now_ns, source, ask, held, &mut exchange, &mut out),
-                true => self.servers[server].answer_ask(now_ns, source, ask, held, &mut exchange, &mut out),
-            }
+            let ask = Ask::parse(&body).unwrap();
+            let asked = AskedEntries { session: asked, ask, datagram_bytes: size };
+            let source = Asker { from: address(at), is_proved: true, has_waited: again };
+            let held = &mut |_: &Entry| held;
+            self.servers[server].handle_ask(now_ns, source, &asked, held, &mut exchange, &mut out);
             if let Some(entry) = fetched {
                 self.pasts[server].wait(entry.first, waiting(entry));
             }

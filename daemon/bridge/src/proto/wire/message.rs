@@ -180,7 +180,8 @@ impl<'a> Messages<'a> {
     }
 
     /// Returns each message's sequence and bytes, in order.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, &'a [u8])> + use<'a> {
+    #[cfg(test)]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &'a [u8])> + use<'a> {
         self.messages().map(|message| (message.sequence, message.data))
     }
 }

@@ -22,4 +22,5 @@ pub use mold::{
     HEADER_BYTES, Head, MAX_DATAGRAM_BYTES, MAX_MESSAGES, PacketWriter, REQUEST_BYTES, Request,
     end_of_session, heartbeat, max_message_bytes,
 };
-pub use packet::{Body, Downstream, segment_of};
+pub(crate) use packet::segment_of;
+pub use packet::{Body, Downstream};

@@ -8,7 +8,7 @@ use super::mold::{END_COUNT, HEADER_BYTES, HEARTBEAT_COUNT, Head, equal_packets,
 
 /// Returns the length of each packet in `bytes`. The kernel has merged packets of equal length into these bytes, but the last one may be
 /// shorter. If the bytes are not several valid packets, returns the length of all of them.
-pub fn segment_of(bytes: &[u8]) -> usize {
+pub(crate) fn segment_of(bytes: &[u8]) -> usize {
     equal_packets(bytes, |bytes| {
         if is_control(bytes) {
             return Some(bytes.len());

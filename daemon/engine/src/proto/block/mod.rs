@@ -92,6 +92,15 @@ pub enum Kind {
     Takeover,
 }
 
+/// The stream and the session under which a channel is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Carried {
+    /// The stream.
+    pub stream: Stream,
+    /// The session.
+    pub session: Session,
+}
+
 /// The name of a block. The servers keep it beside the block. An append may require that the log's last entry has a given name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockId {
@@ -145,7 +154,7 @@ pub struct Head {
 
 impl Head {
     /// Makes the head of a block whose body is not known yet. [`Cut::finish`] sets the kind, the sequences and the CRCs.
-    pub fn new(stream: Stream, session: Session, (writer, number): (u64, u64)) -> Head {
+    pub fn new(stream: Stream, session: Session, BlockId { writer, number }: BlockId) -> Head {
         Head {
             kind: Kind::Data,
             clock_error: 0,

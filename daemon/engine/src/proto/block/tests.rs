@@ -3,7 +3,7 @@ use super::*;
 
 fn head() -> Head {
     let (stream, session) = (Stream(*b"0123456789abcdef"), Session::of_channel("TICK", 35).unwrap());
-    let head = Head::new(stream, session, (0x1112_1314_1516_1718, 0x0203));
+    let head = Head::new(stream, session, BlockId { writer: 0x1112_1314_1516_1718, number: 0x0203 });
     Head { clock_error: 0x0102, before: 0xA1A2_A3A4, ..head }
 }
 

@@ -14,8 +14,8 @@
 //! A reader judges a block only by the block's own fields. So a block that is repeated, late or out of order changes only counters. The only
 //! state of a reader that outlives it is in the local ring: the session and the next sequence.
 
+mod io;
 mod place;
-mod said;
 #[cfg(test)]
 mod tests;
 
@@ -29,7 +29,7 @@ use super::mutant::{Mutant, is};
 use super::seal::Opener;
 use super::want::{Want, Wanted};
 
-pub use said::{Ask, Delivery, ReaderConfig, ReaderCounters};
+pub use io::{Ask, Delivery, ReaderConfig, ReaderCounters};
 
 /// The interval at which a request is repeated if it failed or returned nothing.
 const AGAIN_NS: u64 = 250 * MILLISECOND_NS;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::proto::block::{Cut, Packing, Stream};
+use crate::proto::block::{BlockId, Cut, Packing, Stream};
 use crate::proto::seal::Sealer;
 use shmcast_bridge::proto::wire::Meta;
 
@@ -10,7 +10,8 @@ fn session() -> Session {
 }
 
 fn block(cut: Cut) -> Vec<u8> {
-    cut.finish(Head::new(Stream::of_session(session()), session(), (1, 1)), &Sealer::default()).0
+    let id = BlockId { writer: 1, number: 1 };
+    cut.finish(Head::new(Stream::of_session(session()), session(), id), &Sealer::default()).0
 }
 
 fn messages(range: std::ops::RangeInclusive<u64>) -> Vec<u8> {

@@ -30,10 +30,10 @@
 //! of the block the log stores.
 
 mod again;
+mod io;
 mod last;
 #[cfg(test)]
 mod model;
-mod said;
 #[cfg(test)]
 mod tests;
 
@@ -48,7 +48,7 @@ use super::block::{BlockId, Cut, Head, Stream};
 use super::mutant::{Mutant, is};
 use super::seal::Sealer;
 
-pub use said::{Append, Last, Refusal, Resume, State, TROUBLES, Trouble, WriterCounters};
+pub use io::{Append, Last, Refusal, Resume, State, TROUBLES, Trouble, WriterCounters};
 
 /// The interval at which the last block is read again. It is read while another writer writes, or after a reading failed.
 pub const LOOK_NS: u64 = 250 * MILLISECOND_NS;
@@ -384,7 +384,7 @@ impl Writer {
 
     fn head(&self, clock_error: u16, before: u32) -> Head {
         let WriterConfig { stream, session, writer, .. } = self.config;
-        Head { clock_error, before, ..Head::new(stream, session, (writer, self.number)) }
+        Head { clock_error, before, ..Head::new(stream, session, BlockId { writer, number: self.number }) }
     }
 
     /// Handles the answer to an append: the entry number of the block, or an error.

@@ -1,7 +1,7 @@
 //! Copies and hashes a writer with all its fields.
 
 use crate::core::Pool;
-use crate::core::writer::{Doing, Writer};
+use crate::core::writer::{InFlight, Writer};
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 
@@ -36,14 +36,14 @@ pub(super) fn copy(of: &Writer) -> Writer {
 }
 
 /// Hashes the work of a lane. The match names every kind of work, so a new kind does not compile before it is hashed here.
-pub(super) fn hash_doing(doing: &Doing, hasher: &mut impl Hasher) {
+pub(super) fn hash_doing(doing: &InFlight, hasher: &mut impl Hasher) {
     match doing {
-        Doing::Frames { file, frames, next, .. } => (0, file, frames, next).hash(hasher),
-        Doing::Footer { file, .. } => (1, file).hash(hasher),
-        Doing::Sync { file, covers } => (2, file, covers).hash(hasher),
-        Doing::Spare => 3.hash(hasher),
-        Doing::Name { file } => (4, file).hash(hasher),
-        Doing::Finish { file } => (5, file).hash(hasher),
-        Doing::GiveUp => 6.hash(hasher),
+        InFlight::Frames { file, frames, next, .. } => (0, file, frames, next).hash(hasher),
+        InFlight::Footer { file, .. } => (1, file).hash(hasher),
+        InFlight::Sync { file, covers } => (2, file, covers).hash(hasher),
+        InFlight::Spare => 3.hash(hasher),
+        InFlight::Name { file } => (4, file).hash(hasher),
+        InFlight::Finish { file } => (5, file).hash(hasher),
+        InFlight::GiveUp => 6.hash(hasher),
     }
 }

@@ -12,7 +12,7 @@ use crate::cli::MISSED;
 use crate::cli::figures::grouped;
 use crate::cli::pace::Schedule;
 use crate::cli::publish::{Interruptible, progress};
-use crate::cli::ring::{Published, memory, wait_for_readers};
+use crate::cli::ring::{Counts, Published, memory, wait_for_readers};
 use crate::cli::say::{note, print_json};
 use crate::cli::stop::Stop;
 use anyhow::{Context, Error, Result, bail};
@@ -52,7 +52,8 @@ pub(super) fn run(args: &Args, stop: &Stop) -> Result<ExitCode> {
         bytes += again.bytes;
         is_complete = again.is_complete;
     }
-    let sums = Published::by(&publisher, first, (published, bytes, is_complete), started);
+    let sums = Counts { messages: published, bytes, is_complete };
+    let sums = Published::by(&publisher, first, sums, started);
     bar.finish_and_clear();
     let memory = memory(&publisher);
     publisher.close();

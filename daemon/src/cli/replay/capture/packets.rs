@@ -69,9 +69,9 @@ impl<'a> Packets<'a> {
 
     /// Returns the counts of the datagrams that were returned. Datagrams that were only read ahead do not count.
     pub(super) fn finish(self) -> (CaptureCounters, Protocols, Option<CaptureError>) {
-        let mut counters = *self.capture.counters();
+        let mut counters = self.capture.counters;
         counters.datagrams -= self.ahead.len() as u64;
         counters.packets -= self.ahead.len() as u64;
-        (counters, self.capture.protocols().clone(), self.failure)
+        (counters, self.capture.protocols.clone(), self.failure)
     }
 }

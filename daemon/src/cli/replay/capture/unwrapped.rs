@@ -88,7 +88,7 @@ impl Unwrapped {
     }
 
     pub(super) fn messages(&self) -> u64 {
-        self.unwrap.counters().messages
+        self.unwrap.counters.messages
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -102,13 +102,13 @@ impl Unwrapped {
 
     /// Whether messages of the feed are missing or were left out. If the user chose a session, other sessions do not count.
     pub(super) fn has_lost(&self) -> bool {
-        let counters = self.unwrap.counters();
+        let counters = &self.unwrap.counters;
         let is_lost = counters.has_lost() || self.only.is_none() && counters.other_sessions > 0;
         is_lost && !fault!("far_packets_are_left_out_silently")
     }
 
     pub(super) fn describe(&self) -> String {
-        let counters = self.unwrap.counters();
+        let counters = &self.unwrap.counters;
         let mut text = match &self.sessions[..] {
             [] => "no session in it".to_owned(),
             sessions => format!("session {}", said(sessions, self.more_sessions)),
@@ -158,7 +158,7 @@ impl Unwrapped {
     }
 
     pub(super) fn json(&self) -> Value {
-        let counters = self.unwrap.counters();
+        let counters = &self.unwrap.counters;
         let left: serde_json::Map<_, _> =
             self.unwrap.left_out().map(|(session, packets)| (session.to_string(), packets.into())).collect();
         json!({

@@ -13,7 +13,7 @@ use super::Report;
 use super::ends::{Channel, Ring};
 use super::fake::Log;
 use super::scenario::{BLOCK_BYTES, TROUBLED_NS};
-use crate::proto::block::{Packing, Stream};
+use crate::proto::block::{Carried, Packing, Stream};
 use crate::proto::reader::{Ask, Delivery, Reader, ReaderConfig};
 use crate::proto::want::{Answerer, Want, Wanted};
 use crate::proto::writer::{Append, Last, Resume, State, Trouble, Writer, WriterConfig};
@@ -356,7 +356,7 @@ impl World {
         let mut packing = Packing::new(BLOCK_BYTES);
         let offset = if let Wanted::Exact(offset) = want.wanted { offset as usize } else { 0 };
         let cut = channel.cut(now_ns, first, offset, &mut packing);
-        Some(self.answers.answer((STREAM, actor.writer.session()), cut, 0))
+        Some(self.answers.answer(Carried { stream: STREAM, session: actor.writer.session() }, cut, 0))
     }
 
     /// Sends the reader all entries that it has not had.

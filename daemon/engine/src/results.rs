@@ -89,3 +89,9 @@ pub struct Finding {
     /// The finding, and the step to take.
     pub says: String,
 }
+
+impl Finding {
+    pub(crate) fn new(about: &str, verdict: Verdict, says: impl Into<String>) -> Finding {
+        Finding { about: about.to_owned(), verdict, says: says.into() }
+    }
+}

@@ -1,0 +1,81 @@
+//! The part that all running ends of bridges have in common, whether they send or receive, over lines or through an engine.
+
+use super::BridgeError;
+use super::native::Keys;
+use super::spec::BridgeSpec;
+use super::status::Life;
+use super::thread::spawn;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// The threads of a running end, their status and their keys. Dropping it stops the end. Each end dereferences to it.
+#[derive(Debug)]
+pub struct RunningEnd {
+    life: Arc<Life>,
+    pub(crate) keys: Arc<Keys>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl RunningEnd {
+    /// Makes an end without threads.
+    pub fn new(life: Arc<Life>, keys: Arc<Keys>) -> Self {
+        Self { life, keys, threads: Vec::new() }
+    }
+
+    /// Starts one more thread of the end, pins it, and runs `body` in it. Returns once the thread is pinned, or has failed to be pinned.
+    ///
+    /// # Errors
+    /// [`BridgeError`]. After an error the thread does not run.
+    pub fn spawn(
+        &mut self,
+        name: &str,
+        cpu: Option<usize>,
+        body: impl FnOnce() + Send + 'static,
+    ) -> Result<(), BridgeError> {
+        self.threads.push(spawn(name, cpu, body)?);
+        Ok(())
+    }
+
+    /// Tells the end to stop soon.
+    ///
+    /// - A sender announces nothing: the session continues when another bridge sends it.
+    /// - A receiver returns its leases and closes the local channel, so that its readers see the end.
+    pub fn stop(&self) {
+        self.life.stop();
+    }
+
+    /// Whether all threads have ended.
+    pub fn is_finished(&self) -> bool {
+        self.threads.iter().all(JoinHandle::is_finished)
+    }
+
+    /// Waits until all threads have ended. Call [`stop`](Self::stop) first, or make the end leave. If a thread has panicked, the status
+    /// gets an error.
+    pub fn join(&mut self) {
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                self.life.fail("its thread panicked: please report this".to_owned());
+            }
+        }
+    }
+
+    /// Returns the phase, the session, the refusals and the error.
+    pub fn life(&self) -> &Life {
+        &self.life
+    }
+
+    /// Reads the keys file of the spec again. The threads use the new keys within 20 ms.
+    ///
+    /// # Errors
+    /// [`BridgeError::Keys`]; the keys stay as they were.
+    pub fn reload_keys(&self, spec: &BridgeSpec) -> Result<(), BridgeError> {
+        self.keys.reload(spec)
+    }
+}
+
+impl Drop for RunningEnd {
+    fn drop(&mut self) {
+        self.stop();
+        self.join();
+    }
+}
