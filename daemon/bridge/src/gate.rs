@@ -1,5 +1,5 @@
-//! Decides for how long a bridge tries to take its gate again. This matters when the bridge has lost its channel and attaches to the next
-//! one.
+//! Decides for how long a bridge tries to take its gate again. A gate is a place in a channel for a reader for which the publisher waits.
+//! The bridge takes it again when it has lost its channel and attaches to the next one.
 
 use shmcast::ChannelError;
 use shmcast::control::RefusalCode;

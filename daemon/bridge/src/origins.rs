@@ -52,7 +52,7 @@ impl Origins {
     }
 
     /// Returns the session of this tag under which `ring` was sent. If there is none, returns as the error the lowest epoch that the ring's
-    /// session may have. So no two rings share a session, even if one is made right after the other or the clock goes back.
+    /// session may have. So no two rings share a session, even if one ring is made right after the other, or if the clock goes back.
     ///
     /// # Errors
     /// The lowest epoch, if `ring` was not sent under this tag.

@@ -8,8 +8,9 @@
 //! - Requests are sent from a socket of their own, so that no other program receives the answers to the requests.
 //! - A unicast feed has one more socket, so that live packets are not mistaken for repairs.
 //!
-//! After the start, the loop of the first thread usually makes only the system calls of the sockets and of its waits. It makes others at
-//! the beginning and the end of a session. On native lines, it makes one call each 10 ms, which asks for the clock's error.
+//! After the start, the loop of the first thread usually makes only the system calls of the sockets and of its waits. It makes other system
+//! calls at the beginning and the end of a session. On native lines, it also makes one system call every 10 ms, which asks for the clock's
+//! error.
 
 use shmcast::PublisherBuilder;
 use std::sync::Arc;
@@ -216,7 +217,7 @@ impl Ingress {
         &self.shared.life
     }
 
-    /// Returns the problem that another feed arrives on the bridge's lines, if it does. The bridge runs nevertheless.
+    /// If another feed arrives on the bridge's lines, returns a text about this problem. The bridge runs nevertheless.
     pub fn trouble(&self) -> Option<String> {
         let stranger = self.life().stranger()?;
         let said = format!("another feed, session {stranger}, comes on the same lines and is not taken");
@@ -236,13 +237,13 @@ impl Ingress {
         self.shared.counters.read()
     }
 
-    /// Returns the times from noticing a loss to receiving the message, for messages that servers sent.
+    /// Returns how long it took from noticing a loss to receiving the message, for messages that servers sent.
     pub fn recovery(&self) -> Histogram {
         self.shared.recovery.read()
     }
 
-    /// Returns the times from the kernel's time stamp on a live datagram until its messages are in the ring. Only one in 16 of the
-    /// datagrams that arrive alone is measured.
+    /// Returns how long live datagrams took from the kernel's time stamp until their messages were in the ring. Of the datagrams that
+    /// arrive alone, only one in 16 is measured.
     pub fn receive_to_ring(&self) -> Histogram {
         self.shared.to_ring.read()
     }
@@ -282,8 +283,8 @@ impl IngressInvoker {
     /// Takes at most one batch of datagrams from each socket, publishes their messages, and does what is due. Returns false if there is
     /// nothing more to do.
     ///
-    /// It waits in one case only: when the ingress ends. It then waits up to half a second until the servers confirm that the leases are
-    /// returned. If the channel is just being opened, it waits for that as well.
+    /// It waits only when the ingress ends. It then waits up to half a second until the servers confirm that the leases are returned. If
+    /// the channel is just being opened, it also waits until the channel is open.
     #[inline]
     pub fn invoke(&mut self) -> bool {
         self.is_over = self.is_over || !self.receiving.turn();

@@ -30,7 +30,7 @@ use crate::status::Phase;
 use crate::thread::{Clock, SHOW_EVERY_NS, wall_ns};
 use crate::waiting::Choice;
 
-/// The longest time for which a sleeping thread does not check the stop flag, in nanoseconds.
+/// A sleeping thread wakes at least this often to check the stop flag. The unit is nanoseconds.
 const LOOK_UP_NS: u64 = 20 * MILLISECOND_NS;
 /// The number of idle turns of the loop between two yields. In these turns, the loop may find a datagram that has just arrived. After a
 /// turn that found datagrams, the loop yields at once, so that a reader on the same CPU can run.
@@ -66,7 +66,7 @@ pub(super) struct Receiving {
     /// The state of native lines; `None` if the lines are plain.
     pub(super) native: Option<NativeReceiving>,
     pub(super) choice: Choice,
-    /// The rate at which messages arrive. A thread that sleeps uses it.
+    /// The rate at which messages arrive. A thread that sleeps uses the rate to choose when it wakes.
     pub(super) pace: Pace,
     /// For each server, how many of its timeouts the loop has handled.
     pub(super) timeouts: [u64; MAX_SERVERS],
@@ -79,8 +79,8 @@ pub(super) struct Receiving {
     pub(super) tap: Option<Tap>,
     pub(super) clock: Clock,
     pub(super) awake: Awake,
-    /// All leases were last renewed because the receiver had not run for a while. This is the total time for which it had not run up to
-    /// that moment, in nanoseconds.
+    /// If the receiver has not run for a while, the loop renews all leases. This is the total time for which the receiver had not run when
+    /// the loop last did this, in nanoseconds.
     pub(super) left_out_ns: u64,
     pub(super) shared: Arc<IngressState>,
     pub(super) turns: u32,
@@ -289,8 +289,8 @@ impl Receiving {
         self.inlet.counters.host.sends_refused += port.send(to, packet, self.tap.as_ref());
     }
 
-    /// Renews leases early in two cases. A server that left a request unanswered may have restarted and lost its leases. And if this host
-    /// did not run for a second, all leases may have expired.
+    /// Renews leases before they are due in two cases. If a server left a request unanswered, it may have restarted and lost its leases. If
+    /// this host did not run for a second, all leases may have expired.
     fn doubt_leases(&mut self, now_ns: u64) {
         if self.awake.left_out_ns() - self.left_out_ns >= SECOND_NS {
             self.left_out_ns = self.awake.left_out_ns();

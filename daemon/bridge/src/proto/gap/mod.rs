@@ -71,7 +71,7 @@ struct Hole {
     /// The time of the first request for the hole. It has no meaning while `attempts` is 0.
     asked_ns: u64,
     attempts: u32,
-    /// The number of times that the wait for an answer was doubled.
+    /// How often the wait for an answer was doubled.
     doublings: u32,
     /// Servers ignored this number of requests for the hole, although they answered other requests meanwhile.
     ignored: u32,
@@ -108,7 +108,8 @@ pub struct Gaps {
     servers: [Server; MAX_SERVERS],
     /// The sequence before which all messages have been shown to exist.
     shown: u64,
-    /// A copy of a request. It tests a server that is down or doubted, while the request itself went to another server.
+    /// A copy of a request. It went to a server that is down or doubted, in order to test this server. The request itself went to another
+    /// server.
     probe: Option<Ask>,
     /// Time changes no hole before this moment.
     due_ns: u64,
@@ -162,8 +163,8 @@ impl Gaps {
         self.holes.len()
     }
 
-    /// Whether the early messages `first..end` may be stored. If the list of holes is full, only messages that make no new hole may be
-    /// stored.
+    /// Whether the messages `first..end`, which arrived before missing ones, may be stored. If the list of holes is full, only messages
+    /// that make no new hole may be stored.
     pub(crate) fn has_room(&self, first: u64, end: u64) -> bool {
         if self.holes.len() < self.config.max_holes {
             return true;
@@ -382,7 +383,7 @@ impl Gaps {
         }
     }
 
-    /// Notes a round trip of a server that was measured with a lease. It is ignored if there is a round trip from requests.
+    /// Notes a round trip of a server that was measured with a lease. It is ignored if a round trip was measured with a request.
     pub(crate) fn note_rtt(&mut self, server: usize, rtt_ns: u64) {
         if let Some(state) = self.servers.get_mut(server).filter(|state| state.rtt_ns == 0) {
             state.sample(rtt_ns.max(1));
@@ -425,7 +426,8 @@ impl Gaps {
         }
     }
 
-    /// Removes those holes from `next` on that were given up. Returns the sequence after them, or `None` if there are none.
+    /// Removes the holes that were given up and follow each other from `next` on. Returns the sequence after these holes, or `None` if
+    /// there are none.
     pub(crate) fn take_expired(&mut self, next: u64) -> Option<u64> {
         let mut end = None;
         while let Some(hole) = self.holes.front() {
