@@ -112,7 +112,7 @@ impl Failover {
         self.start_at = subscriber.next_sequence();
     }
 
-    /// Returns the election's next deadline in nanoseconds, but a time at most a millisecond away.
+    /// Returns the election's next deadline, but at most a millisecond after `now_ns`. The unit is nanoseconds.
     pub(super) fn next_deadline(&self, now_ns: u64) -> u64 {
         self.election.next_deadline().min(now_ns + MILLISECOND_NS)
     }

@@ -43,7 +43,7 @@ const TURNS_PER_ANSWER: u32 = 16;
 const LEAVE_NS: u64 = SECOND_NS / 2;
 /// The counters are updated this many times for each update of the histograms, because histograms are long.
 const SHOWS_PER_HISTOGRAM: u64 = 10;
-/// What one turn of the loop found in the sockets.
+/// The result of one turn of the loop: the datagrams that it found in the sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Found {
     Nothing,

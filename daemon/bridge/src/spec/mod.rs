@@ -167,7 +167,7 @@ impl<'de> Deserialize<'de> for LinkSpeed {
     }
 }
 
-/// How a bridge's thread waits while there is nothing to do.
+/// The way in which a bridge's thread waits while there is nothing to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WaitMode {

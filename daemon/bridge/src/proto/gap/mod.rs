@@ -71,7 +71,7 @@ struct Hole {
     /// The time of the first request for the hole. It has no meaning while `attempts` is 0.
     asked_ns: u64,
     attempts: u32,
-    /// How often the wait for an answer was doubled.
+    /// The number of times that the wait for an answer was doubled.
     doublings: u32,
     /// Servers ignored this number of requests for the hole, although they answered other requests meanwhile.
     ignored: u32,
@@ -80,7 +80,7 @@ struct Hole {
     /// bit in `gone` is set. Two answers are needed because a single answer may be forged.
     gone_once: u8,
     gone: u8,
-    /// How many answers said that no message of the hole is published yet.
+    /// The number of answers that said that no message of the hole is published yet.
     denied: u32,
     /// Whether our own socket dropped the messages. If so, no other receiver lacks them, and this receiver must request them itself.
     is_own: bool,

@@ -16,7 +16,7 @@ const SEALED: u8 = 1;
 const REPAIR: u8 = 2;
 const FROM_RECEIVER: u8 = 8;
 const KNOWN_FLAGS: u8 = SEALED | REPAIR | FROM_RECEIVER;
-/// The first of the numbers for kinds that stand for control datagrams. The number of a control datagram is added to this number.
+/// If a native packet contains a control datagram, the packet's kind is this number plus the number of the control datagram's kind.
 const CONTROL: u8 = 32;
 
 /// The kind of a native packet's body.
@@ -209,7 +209,7 @@ impl Numbers {
         }
     }
 
-    /// A sender has two series of packet numbers. Returns the number of packets of the longer series.
+    /// A sender has two series of packet numbers. Returns the number of packets in the longer series.
     pub(crate) fn sent(&self) -> u64 {
         self.live.max(self.other & !OTHER)
     }

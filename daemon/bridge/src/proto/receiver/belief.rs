@@ -17,7 +17,7 @@ use shmcast::hosting::fault;
 const JUMP_WITNESSES: u32 = 3;
 /// The least time over which these packets must arrive, in nanoseconds.
 const JUMP_NS: u64 = MILLISECOND_NS;
-/// The number of packets of a line that it takes to contradict a claim. Their sequences must be in order, and below the claim.
+/// This many packets of a line contradict a claim of the line. Their sequences must be in order, and below the claim.
 const CONTRADICTIONS: u32 = 4;
 /// If a line has repeated a claim for this time and sent nothing else, the claim is believed. The unit is nanoseconds.
 const REPEATED_NS: u64 = SECOND_NS;

@@ -81,8 +81,8 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Makes a receiver that has received nothing. Allocates its tables. Buffers for early packets are allocated when they are first
-    /// needed.
+    /// Makes a receiver that has received nothing. Allocates its tables. Buffers for packets that arrive before missing ones are allocated
+    /// when they are first needed.
     pub fn new(mut config: ReceiverConfig) -> Receiver {
         config.lines = config.lines.clamp(1, MAX_LINES);
         if config.is_native {
@@ -119,8 +119,8 @@ impl Receiver {
         }
     }
 
-    /// Takes one datagram, and delivers the messages that become available. Most datagrams have the next messages in order. These are
-    /// checked and delivered without a copy. They change neither the holes nor the store.
+    /// Takes one datagram, and delivers the messages that become available. Most datagrams have the next messages in order. Such datagrams
+    /// are checked and delivered without a copy. They change neither the holes nor the store.
     pub fn handle_datagram(
         &mut self,
         now_ns: u64,
@@ -456,12 +456,12 @@ impl Receiver {
         self.pulse.as_ref()
     }
 
-    /// Returns the messages larger than a packet that are not delivered yet, for metrics.
+    /// Returns, for metrics, the messages that are larger than a packet and not delivered yet.
     pub(crate) fn assembler(&self) -> &Assembler {
         &self.assembler
     }
 
-    /// Returns the holes and the stored early packets, for metrics.
+    /// Returns, for metrics, the holes, and the stored packets that arrived before missing ones.
     pub fn backlog(&self) -> (&Gaps, &Store) {
         (&self.gaps, &self.store)
     }

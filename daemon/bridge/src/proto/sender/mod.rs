@@ -321,7 +321,7 @@ impl Sender {
     }
 
     /// If a pulse of a native line is due, writes it to `out` and returns its size. A pulse is a packet with the sender's state. `state` is
-    /// called only if one is due. It returns the fields that this sender does not set itself.
+    /// called only if a pulse is due. It returns the fields that this sender does not set itself.
     pub fn poll_pulse(
         &mut self,
         now_ns: u64,
@@ -393,7 +393,8 @@ impl Sender {
     }
 }
 
-/// Returns the slot with this number, or `None` after the last one. This does not use `chunks_exact_mut`, which would need a division.
+/// Returns the slot with this number, or `None` after the last one. The function does not use `chunks_exact_mut`, which would need a
+/// division.
 #[inline]
 fn slot_of(slab: &mut [u8], size: usize, at: usize) -> Option<&mut [u8]> {
     slab.get_mut(at * size..(at + 1) * size)
