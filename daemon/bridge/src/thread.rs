@@ -54,7 +54,7 @@ pub fn wall_ns() -> u64 {
 /// Checks whether a thread can be pinned to this CPU.
 ///
 /// # Errors
-/// [`BridgeError`] if no thread can be pinned to it.
+/// [`BridgeError`] if no thread can be pinned to this CPU.
 pub fn try_cpu(cpu: Option<usize>) -> Result<(), BridgeError> {
     if cpu.is_some() {
         let _ = spawn("try-cpu", cpu, || ())?.join();
@@ -62,7 +62,7 @@ pub fn try_cpu(cpu: Option<usize>) -> Result<(), BridgeError> {
     Ok(())
 }
 
-/// Starts a thread, pins it to its CPU, and runs `body` in it. Returns when the thread is pinned, or could not be pinned.
+/// Starts a thread, pins it to its CPU, and runs `body` in it. Does not return before it is known whether the thread could be pinned.
 ///
 /// # Errors
 /// [`BridgeError`]. After an error the thread does not run.
@@ -98,7 +98,7 @@ pub(crate) fn spawn(
 pub struct Threads(Vec<JoinHandle<()>>);
 
 impl Threads {
-    /// Starts one more thread, as `spawn` does.
+    /// Starts a thread as `spawn` does, and adds it to these threads.
     ///
     /// # Errors
     /// [`BridgeError`]. After an error the thread does not run.

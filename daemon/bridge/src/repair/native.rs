@@ -137,7 +137,7 @@ struct Source {
     from: SocketAddr,
     session: Session,
     bytes: usize,
-    /// Whether the request has already waited for the disk. It does not wait again.
+    /// Whether the request has already waited for the disk. If so, it does not wait again.
     again: bool,
 }
 

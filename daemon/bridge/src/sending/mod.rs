@@ -54,7 +54,7 @@ pub(super) struct Sending {
     pub(super) state_renewed: AtomicU64,
     /// Whether this egress was told to take over.
     pub(super) takes_over: AtomicBool,
-    /// The highest term of receivers that reported our session as older than theirs; 0 if none did.
+    /// The highest term of receivers that reported our session as older than theirs; 0 if no receiver reported this.
     pub(super) told: AtomicU64,
     /// The number of receivers that request repairs, and the longest of their round trips in microseconds.
     pub(super) group: AtomicU64,
@@ -146,8 +146,8 @@ impl Sending {
     /// Notes which session this bridge sends, from which ring, and where the session began.
     ///
     /// - A resumed session began where the state file or the previous bridge says.
-    /// - Any other session began with its ring here. A ring has one session. Without a state file, this bridge does not know what an earlier
-    ///   bridge has sent in this session. The session's receivers may still request those messages.
+    /// - Any other session began with its ring on this host, because a ring has one session. Without a state file, this bridge does not
+    ///   know what an earlier bridge has sent in this session. The session's receivers may still request those messages.
     pub(super) fn note_start(
         &self,
         subscriber: &Subscriber,

@@ -41,11 +41,11 @@ pub struct NatsSpec {
     /// The file with the account, as `USER:PASSWORD` or a token. It must belong to root or to the bridge's user, and nobody else may be
     /// able to read it. If this is `None`, an account in one of the addresses is used, if there is one.
     pub account: Option<PathBuf>,
-    /// The file with the account's credentials, as `nsc` writes it; none if this is `None`.
+    /// The file with the account's credentials, as `nsc` writes it; no file if this is `None`.
     pub creds: Option<PathBuf>,
     /// The certificates against which the server's certificate is checked; those of the system if this is `None`.
     pub ca: Option<PathBuf>,
-    /// The certificate that identifies this host to the servers; none if this is `None`. It also needs `key`.
+    /// The file with the certificate that identifies this host to the servers; no file if this is `None`. A certificate also needs `key`.
     pub cert: Option<PathBuf>,
     /// The private key of `cert`.
     pub key: Option<PathBuf>,
@@ -59,7 +59,7 @@ pub struct NatsSpec {
     /// The limit for the bytes of a block, which can have many messages. 1024 to 8388608, and at most the servers' `max_payload`; 65536 by
     /// default.
     pub block_bytes: usize,
-    /// How many blocks may wait for an answer, 1 to 1024; 32 by default.
+    /// The number of blocks that may wait for an answer, 1 to 1024; 32 by default.
     pub in_flight: usize,
     /// The time after which an append without an answer has failed, in milliseconds, 100 to 60 000; 1000 by default.
     pub ack_ms: u64,
@@ -121,7 +121,7 @@ impl NatsSpec {
     /// Returns the account of this host on the servers, from its file or from an address.
     ///
     /// # Errors
-    /// A sentence that says that the file cannot be read, that others may read it, or that it has no account.
+    /// A sentence with the problem: the file cannot be read, other users may read it, or it has no account.
     pub fn read_account(&self) -> Result<Option<Account>, String> {
         let Some(file) = &self.account else { return Ok(self.accounts().next().cloned()) };
         let read = private::read(file, MAX_ACCOUNT_BYTES);

@@ -48,15 +48,15 @@ pub struct SendSpec {
     /// With `role = "auto"`: the place in the order in which the egresses take over, 0 to 15; 0 by default. Rank 0 takes over first. Each
     /// rank waits 4 ms longer than the previous one.
     pub rank: u8,
-    /// With `role = "auto"`: the address on which claims of the other egresses arrive, and from which ours are sent.
+    /// With `role = "auto"`: the address on which the claims of the other egresses arrive, and from which this egress sends its own claims.
     ///
     /// Use the IP address of a multicast line's interface, on every egress of the stream. With such addresses, claims stop an active egress
-    /// only if packets from the same address arrive as well. With another IP address, three claims are enough to stop it.
+    /// only if packets from the same address arrive as well. With another IP address, three claims are enough to stop an active egress.
     pub claim_bind: Option<SocketAddr>,
     /// With `role = "auto"`: the `claim_bind` addresses of the other egresses; at most 8. Claims from other addresses are dropped.
     pub peers: Vec<SocketAddr>,
     /// With `role = "auto"`: the silence after which another egress takes over, in milliseconds, 3 to 10 000; 15 by default. All egresses
-    /// of a stream should use the same.
+    /// of a stream should use the same value.
     pub takeover_ms: u64,
     /// The gate of the channel that the bridge uses. With a gate, the publisher waits for the bridge, within the gate's limit. Without one,
     /// the publisher may overwrite messages that the bridge has not read.
@@ -122,7 +122,7 @@ pub enum SendRole {
 pub struct RepairSpec {
     /// The address on which requests arrive.
     pub bind: SocketAddr,
-    /// The networks whose addresses may send requests, such as `10.1.0.0/16`. If the list is empty, no address may.
+    /// The networks whose addresses may send requests, such as `10.1.0.0/16`. If the list is empty, no address may send requests.
     #[serde(default)]
     pub allow: Vec<Network>,
     /// Whether allowed sources get full answers before they have proved their address; false by default. Receivers of other makes need
@@ -150,7 +150,7 @@ pub struct RepairSpec {
     #[serde(default = "default_lease_s")]
     pub lease_s: u64,
     /// The code point (DSCP) of repairs, 0 to 63, if it is not that of the feed. If `bind` is any address of the host, one socket sends
-    /// repairs and the packets of leases, and this is the code point of both.
+    /// both the repairs and the packets of leases. Then the packets of leases have this code point, too.
     #[serde(default)]
     pub dscp: Option<u8>,
     /// The multicast group of plain repairs for all receivers, on the interface of the first multicast line. If this is `None`, each plain
@@ -166,8 +166,8 @@ pub struct RepairSpec {
     /// means the longest round trip of any receiver plus 100.
     #[serde(default)]
     pub linger_us: Option<u64>,
-    /// Whether messages that the ring no longer has come from the channel's journal; true by default. Instead of true or false, this may be
-    /// the journal's directory. A journal of another stream is not used.
+    /// Whether the server reads from the channel's journal the messages that the ring no longer has; true by default. Instead of true or
+    /// false, this may be the journal's directory. A journal of another stream is not used.
     #[serde(default)]
     pub history: HistoryFrom,
 }

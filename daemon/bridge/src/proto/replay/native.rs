@@ -24,7 +24,7 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// Copies the bytes of a message, from `offset` on, to `room`, as far as they fit.
+    /// Copies to `room` the bytes of a message from `offset` on, as far as they fit.
     pub(crate) fn copy(message: &[u8], offset: u32, room: &mut [u8], meta: Meta) -> Self {
         let rest = message.get(offset as usize..).unwrap_or(&[]);
         let size = rest.len().min(room.len());

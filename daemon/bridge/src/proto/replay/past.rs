@@ -178,7 +178,7 @@ impl<Q: PartialEq> Past<Q> {
         self.waiting.remove(at).map(|(_, request)| request)
     }
 
-    /// Copies the bytes of a message on the shelf, from `offset` on, to `room`, as far as they fit. The shelf has the blocks that were read
+    /// Copies to `room` the bytes of a message on the shelf from `offset` on, as far as they fit. The shelf has the blocks that were read
     /// from the journal.
     pub(crate) fn read(&self, sequence: u64, offset: u32, room: &mut [u8]) -> Option<super::Piece> {
         let (data, meta) = self.shelf.get(sequence)?;

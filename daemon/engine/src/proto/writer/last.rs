@@ -127,7 +127,7 @@ impl Writer {
     ///
     /// - If this stream's session is later, this stream begins after the other stream.
     /// - If this session is not later, but the log never had this stream, this stream also begins there, with a session later than the
-    ///   other's. So readers follow it, even if this host's clock was wrong.
+    ///   other's. So readers follow this stream, even if this host's clock was wrong.
     /// - In all other cases the writer refuses.
     fn meet_other(&mut self, now_ns: u64, last: &Last, head: &Head) -> Result<(), Refusal> {
         let (ours, theirs) = (self.config.session, head.session);

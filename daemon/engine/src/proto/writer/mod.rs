@@ -56,8 +56,8 @@ pub const LOOK_NS: u64 = 250 * MILLISECOND_NS;
 const IDLE_LOOK_NS: u64 = SECOND_NS;
 /// The time for which a writer that was ordered to take over tries to replace a living writer.
 const ORDER_NS: u64 = 2 * SECOND_NS;
-/// The time for which the log may have more messages than the channel. A longer time is an error. A channel that is a mirror may lag a
-/// little.
+/// The log may have more messages than the channel for at most this time, because a channel that is a mirror may lag a little. A longer
+/// time is an error.
 const AHEAD_NS: u64 = 10 * SECOND_NS;
 
 /// The settings of a writer.
@@ -127,10 +127,10 @@ pub struct Writer {
     heed_ns: u64,
     /// Whether the log has acknowledged a block of this attempt.
     is_taken: bool,
-    /// The end of the block that was made last. It is the sequence after the last one in this block.
+    /// The end of the block that was made last. It is the sequence after the last sequence in this block.
     cut: u64,
     number: u64,
-    /// The sequence after the last one that the log has acknowledged; `None` before the first answer.
+    /// The sequence after the last sequence that the log has acknowledged; `None` before the first answer.
     stored: Option<u64>,
     /// The sequence with which this writer began.
     began: u64,
@@ -197,7 +197,7 @@ impl Writer {
         self.config.stream
     }
 
-    /// The sequence after the last one that the log has acknowledged; 0 before the first answer.
+    /// The sequence after the last sequence that the log has acknowledged; 0 before the first answer.
     pub fn stored(&self) -> u64 {
         self.stored.unwrap_or(0)
     }

@@ -86,7 +86,7 @@ struct World {
     reached: u64,
 }
 
-/// What happens next.
+/// The next event of the story.
 #[derive(Debug, Clone, Copy)]
 enum Action {
     /// One turn of a process: `Writer::poll`, `handle_last`, `take_resume`, `take_again`, `take_takeover` and `append`. A process without
