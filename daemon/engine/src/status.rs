@@ -36,8 +36,8 @@ counters! {
         resyncs_disconnected: counter "engine_resyncs_total" { cause = "disconnected" },
         /// The number of times that the last block was requested again because another writer announced itself.
         resyncs_rival: counter "engine_resyncs_total" { cause = "rival" },
-        /// The number of times that this channel changed to a later session, so that it follows another stream in the log. This is
-        /// necessary if this host's clock was behind.
+        /// The number of times that this channel changed to a later session, so that it comes after another stream in the log. This is
+        /// necessary if this host's clock was slow.
         successions: counter "engine_successions_total",
         /// The number of times that this bridge began to wait because another bridge writes the stream.
         fenced: counter "engine_fenced_total",

@@ -1,5 +1,5 @@
-//! The sockets of the election among the egresses (sending ends) of one stream. They send this egress's claims, and receive the claims and
-//! packets of the others.
+//! The sockets of the election among the egresses (sending ends) of one stream. They send this egress's claims (announcements of its role),
+//! and receive the claims and packets of the other egresses.
 
 use shmcast::Subscriber;
 use shmcast::sys::datagrams::{self, Inbox};

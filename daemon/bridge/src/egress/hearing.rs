@@ -1,5 +1,5 @@
-//! Receives the packets that the other egresses (sending ends) of the stream send: their claims, and packets on the bridge's own multicast
-//! lines.
+//! Receives the packets that the other egresses (sending ends) of the stream send: their claims (announcements of their roles), and packets
+//! on the bridge's own multicast lines.
 
 use shmcast::hosting::fault;
 use shmcast::sys::datagrams::Inbox;

@@ -34,8 +34,8 @@ impl EgressInvoker {
     /// Sends at most 1024 events that are waiting in the ring, and the heartbeats that are due. Returns false if there is nothing more to
     /// do.
     ///
-    /// It waits only in two cases. It waits while a socket's buffer is full or its share of the link is used up. And until it has sent the
-    /// messages that were in the ring when it attached, it waits for up to 100 us at a time.
+    /// The egress waits only in two cases. It waits while a socket's buffer is full, or while its share of the link is used up. While it
+    /// sends the messages that were in the ring when it attached, it also waits for up to 100 us at a time.
     #[inline]
     pub fn invoke(&mut self) -> bool {
         self.is_over = self.is_over || !self.live.turn();

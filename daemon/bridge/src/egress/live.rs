@@ -38,11 +38,12 @@ const CATCH_UP: Rate = Rate { per_second: 250_000_000, burst: 1 << 20 };
 const EVENTS_PER_STEP: usize = 64;
 /// While the loop catches up, it sleeps for this time whenever the limit [`CATCH_UP`] permits no packet yet.
 const STEP: Duration = Duration::from_micros(100);
-/// The longest time for which the rate is limited, in nanoseconds. Without this end, the loop would never catch up if the feed is faster
-/// than the limit.
+/// The longest time for which the rate is limited, in nanoseconds. If the rate stayed limited, the loop would never catch up with a feed
+/// that is faster than the limit.
 const CATCH_UP_NS: u64 = 10_000_000_000;
 
-/// Limits the rate of the messages that wait in the ring when the bridge attaches. Without the limit, they would all be sent in one burst.
+/// Limits the rate of the messages that wait in the ring when the bridge attaches. Without the limit, all these messages would be sent in
+/// one burst.
 #[derive(Debug)]
 pub(super) struct CatchUp {
     bucket: TokenBucket,

@@ -85,9 +85,9 @@ impl Egress {
     /// Attaches to the channel, opens the sockets and starts the threads. Blocks for `listen_ms` if a new session begins and the bridge has
     /// a multicast line.
     ///
-    /// `channel` says where the channel is, and its [`history`](SubscriberBuilder::history) says where its journal is. The spec decides how
-    /// to start and how to wait. The egress sends only messages of the ring. The retransmission server also answers from the journal, for
-    /// messages of the session that the ring no longer holds.
+    /// `channel` says where the channel is. Its [`history`](SubscriberBuilder::history) says where the channel's journal is. The spec
+    /// decides how to start and how to wait. The egress sends only messages of the ring. The retransmission server reads from the journal
+    /// the messages of the session that the ring no longer holds.
     ///
     /// # Errors
     /// [`BridgeError`]. After an error nothing is left running.

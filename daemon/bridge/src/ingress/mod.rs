@@ -104,7 +104,7 @@ pub struct Ingress {
 
 impl Ingress {
     /// Opens the channel as its publisher, opens the sockets and starts the thread. If an earlier bridge received the same session, this
-    /// one continues where it stopped.
+    /// bridge continues where that bridge stopped.
     ///
     /// # Errors
     /// [`BridgeError`]. After an error nothing is left running.

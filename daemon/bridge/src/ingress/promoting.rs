@@ -63,8 +63,8 @@ impl Promoter {
     /// The promotion is refused in two cases:
     ///
     /// - `force` is not set, and a line has received a packet within the last three seconds.
-    /// - The sequence at which the channel would continue is not below `below`, which is the reserve of its journal: the limit for the
-    ///   sequences of a publisher.
+    /// - The sequence at which the channel would continue is not below `below`. This is the reserve of the channel's journal, which limits
+    ///   the sequences of a publisher.
     ///
     /// # Errors
     /// [`PromoteError`]. After an error the ingress continues, and nothing has changed.

@@ -33,7 +33,7 @@ use crate::waiting::Choice;
 /// A sleeping thread wakes at least this often to check the stop flag. The unit is nanoseconds.
 const LOOK_UP_NS: u64 = 20 * MILLISECOND_NS;
 /// The number of idle turns of the loop between two yields. In these turns, the loop may find a datagram that has just arrived. After a
-/// turn that found datagrams, the loop yields at once, so that a reader on the same CPU can run.
+/// turn that found datagrams, the loop yields immediately, so that a reader on the same CPU can run.
 const TURNS_PER_YIELD: u32 = 32;
 /// The number of idle turns after which the loop checks whether work is due.
 const TURNS_PER_LOOK: u32 = 8;
@@ -344,7 +344,8 @@ impl Receiving {
         }
     }
 
-    /// Returns the leases, and waits up to [`LEAVE_NS`] for the answers. If a server does not answer, its lease expires by itself.
+    /// Returns the leases, and waits up to [`LEAVE_NS`] for the answers. If a server does not answer, the lease at this server expires by
+    /// itself.
     pub(super) fn leave(&mut self) {
         let mut now_ns = self.awake.at(self.clock.now_ns());
         let until_ns = now_ns + LEAVE_NS;

@@ -93,8 +93,8 @@ struct Shared {
 
 /// A reader that gives the parser the whole header of the file first, even if the header arrives in pieces.
 ///
-/// When the parser is created, it reads more often than it needs. The last time, this reader returns nothing. Otherwise the parser would
-/// wait on a pipe for the second packet before it returned the first.
+/// When the parser is created, it reads once more than necessary. At this last read, this reader returns nothing. Otherwise the parser
+/// would wait on a pipe for the second packet before it returned the first packet.
 struct Noting<R> {
     from: R,
     head: Vec<u8>,

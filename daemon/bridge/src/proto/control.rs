@@ -146,8 +146,8 @@ pub enum ControlDatagram {
     /// An egress (sending end) announces its role to the other egresses of its stream. Only egresses send and receive this kind of
     /// datagram.
     Claim(Claim),
-    /// A receiver informs a server that the server sends an older session of the channel. The server uses this when it begins its next
-    /// session. Servers that do not know this kind of datagram drop it.
+    /// A receiver informs a server that the server sends an older session of the channel. The server uses this report when it begins its
+    /// next session. Servers that do not know this kind of datagram drop it.
     Stale {
         /// The session that the receiver follows.
         session: Session,

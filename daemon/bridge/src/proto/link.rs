@@ -4,8 +4,8 @@
 //! overtake older ones. For this reason live packets take at most 95 % of the link. Messages that are published faster wait in the ring.
 //! After a time in which the sender did not run, it sends all messages that were published meanwhile without a wait.
 //!
-//! Live packets and repairs together also take at most 95 %, and only the repairs wait. Repairs always have at least 2 % of the link, so
-//! that a receiver that lags can catch up.
+//! Live packets and repairs together also take at most 95 %. To stay below this limit, only the repairs wait. Repairs always have at least
+//! 2 % of the link, so that a receiver that lags can catch up.
 //!
 //! All sizes are those on the wire: a packet takes [`FRAME_BYTES`] more than its payload.
 

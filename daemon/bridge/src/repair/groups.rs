@@ -1,4 +1,5 @@
-//! The multicast groups to which a server sends repairs for all receivers. The server also receives the repairs of other servers there.
+//! The multicast groups to which a server sends repairs for all receivers. On these groups, the server also receives the repairs of other
+//! servers.
 
 use shmcast::sys::datagrams::Inbox;
 use std::net::{SocketAddr, UdpSocket};

@@ -205,7 +205,7 @@ fn join(socket: &Socket, line: &LineSpec, interface: Interface) -> io::Result<()
     }
 }
 
-/// Leaves a line's multicast group and joins it again. By this, the network learns again that this host wants the group's packets.
+/// Leaves a line's multicast group and joins it again. So the network learns again that this host wants the group's packets.
 pub(super) fn rejoin(line: &LineSpec, socket: &UdpSocket) -> io::Result<()> {
     let socket = SockRef::from(socket);
     let interface = interface_of(line, &socket).map_err(io::Error::other)?;

@@ -85,7 +85,7 @@ pub struct BridgeSpec {
     #[serde(default)]
     pub cpu: Option<usize>,
     /// When the bridge waits for a packet, the kernel polls the network card for this time, in microseconds. The default 0 means not at
-    /// all. If the kernel refuses, the bridge reports that once and runs without it.
+    /// all. If the kernel refuses, the bridge reports the refusal once and runs without such polls.
     #[serde(default)]
     pub busy_poll_us: u32,
     /// The code point (DSCP) of all packets that the bridge sends, 0 to 63. By this number, switches and routers choose a queue. `None`
@@ -178,7 +178,7 @@ pub enum WaitMode {
     Yield,
     /// Sleeps, but polls for the short time in which the next message of a steady feed is expected. This uses a few hundredths of a core.
     /// At 1,000 messages a second, half of the messages arrive 10 to 40 us later than with `Spin`. If messages come irregularly, or after a
-    /// silence, they are up to some hundred us later.
+    /// silence, they arrive up to some hundred us later.
     Block,
     /// Chooses at the start, and shows the choice in the status. For each four CPUs that the process may use, one thread polls while
     /// messages flow, and sleeps after 10 ms without messages. The process's other threads use `Block`.

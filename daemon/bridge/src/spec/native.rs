@@ -13,7 +13,7 @@ pub enum Profile {
     #[default]
     Plain,
     /// This profile is for receivers of shmcast. Messages keep their tag, key flag and publish time, may be up to 16 MiB long, and may be
-    /// sealed. For other receivers, each packet is a MoldUDP64 packet with one message.
+    /// sealed. Receivers of other makes take each packet for a MoldUDP64 packet with one message.
     Native,
 }
 

@@ -34,8 +34,8 @@ pub enum Engine {
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NatsSpec {
-    /// The servers, such as `tls://n1:4222`. The bridge needs only one that it can reach. With `tls://`, nothing is sent before the server
-    /// has shown its certificate. A single server may be given without a list.
+    /// The servers, such as `tls://n1:4222`. The bridge needs only one server that it can reach. With `tls://`, nothing is sent before the
+    /// server has shown its certificate. A single server may be given without a list.
     #[serde(deserialize_with = "addresses")]
     pub servers: Vec<ServerAddress>,
     /// The file with the account, as `USER:PASSWORD` or a token. It must belong to root or to the bridge's user, and nobody else may be
@@ -68,9 +68,8 @@ pub struct NatsSpec {
     pub history: HistoryFrom,
     /// For a sender: whether it creates the stream if there is none; false by default.
     pub create: bool,
-    /// With `create`: the number of servers that keep a copy. If this is `None`, the number is 3 if at least three servers are given, and
-    /// otherwise
-    /// 1.
+    /// With `create`: the number of servers that keep a copy of the stream. If this is `None`, the number is 3 if at least three servers
+    /// are given, and otherwise 1.
     pub replicas: Option<u8>,
     /// With `create`: the limit for the bytes of the stream. Beyond it, the oldest messages are dropped. `None` means no limit.
     pub keep_bytes: Option<u64>,

@@ -33,15 +33,15 @@ pub struct SendSpec {
     /// The first message that the bridge sends; `resume` by default.
     pub from: StartAt,
     /// The file to which the bridge writes its session and the last sent sequence; no file if this is `None`. If the ring is still the same
-    /// after a restart of the bridge, the bridge continues that session. If the channel was created again, the session gets an epoch above
-    /// all earlier ones, even if the clock was set back.
+    /// after a restart of the bridge, the bridge continues the session in the file. If the channel was created again, the session gets an
+    /// epoch above all earlier ones, even if the clock was set back.
     pub state: Option<PathBuf>,
     /// The time for which a bridge listens on its multicast lines before it begins a new session, in milliseconds; 300 by default, at most
     /// 10 000. A session is new if the state file does not have it. The new session is later than every session of this channel that the
     /// bridge hears. With 0, the bridge does not listen.
     pub listen_ms: u64,
     /// The time for which the bridge serves repairs after the channel is closed, or after the bridge was told to leave, in milliseconds; 10
-    /// 000 by default. After the channel is closed, it also repeats the end of the session.
+    /// 000 by default. After the channel is closed, the bridge also repeats the end of the session.
     pub linger_ms: u64,
     /// Whether other egresses (sending ends) of the stream may take over; `only` by default.
     pub role: SendRole,
@@ -58,8 +58,8 @@ pub struct SendSpec {
     /// With `role = "auto"`: the silence after which another egress takes over, in milliseconds, 3 to 10 000; 15 by default. All egresses
     /// of a stream should use the same value.
     pub takeover_ms: u64,
-    /// The gate of the channel that the bridge uses. With a gate, the publisher waits for the bridge, within the gate's limit. Without one,
-    /// the publisher may overwrite messages that the bridge has not read.
+    /// The gate of the channel that the bridge uses. With a gate, the publisher waits for the bridge, within the gate's limit. Without a
+    /// gate, the publisher may overwrite messages that the bridge has not read.
     ///
     /// A message has passed the gate when the bridge has copied it out of the ring. A bridge with lines copies at most 1025 messages at a
     /// time, and passes their packets to the sockets before it copies more. A bridge with an engine copies only while it may append a
@@ -126,7 +126,7 @@ pub struct RepairSpec {
     #[serde(default)]
     pub allow: Vec<Network>,
     /// Whether allowed sources get full answers before they have proved their address; false by default. Receivers of other makes need
-    /// this. Use it only where nobody can forge a source address.
+    /// this. Set it to true only where nobody can forge a source address.
     #[serde(default)]
     pub trust_allowed: bool,
     /// The rate of repairs for all receivers together, in bytes a second. `None` means 100 000 000, or twice the feed's own rate if that is

@@ -293,7 +293,7 @@ impl Election {
 
     /// Makes this egress active, as an operator asked. Does nothing if the egress is active already.
     ///
-    /// If this egress knows the sequence up to which the active sender has sent, it becomes active at once. Otherwise it waits for the
+    /// If this egress knows the sequence up to which the active sender has sent, it becomes active immediately. Otherwise it waits for the
     /// active sender's claim. If no claim arrives in three times `takeover_ms`, there is no active sender, and this egress becomes active.
     pub(crate) fn order(&mut self, now_ns: u64) {
         if self.role != Role::Active && self.ordered_until_ns.is_none() {

@@ -63,7 +63,7 @@ impl Gaps {
     }
 
     /// Joins the hole at `at` with the hole before it, if no server was asked for the messages of either hole. Returns whether it joined
-    /// them. So a feed that is too fast for the store makes one growing hole, instead of one for each packet.
+    /// the holes. With this, a feed that is too fast for the store makes one growing hole, instead of one hole for each packet.
     fn join_with_last(&mut self, at: usize) -> bool {
         let (Some(&last), hole) = (at.checked_sub(1).and_then(|at| self.holes.get(at)), self.holes[at])
         else {

@@ -182,8 +182,8 @@ impl Gaps {
         (self.due_ns != u64::MAX).then_some(self.due_ns)
     }
 
-    /// Notes the sizes of messages, so that a request asks only for what fits in one answer. `sizes` has the size of each message. It is
-    /// read only while a server may be of another make.
+    /// Notes the sizes of messages, so that a request asks only for what fits in one answer. `sizes` has the size of each message. `sizes`
+    /// is read only while a server may be of another make.
     pub(crate) fn note_sizes(&mut self, messages: u64, bytes: usize, sizes: impl Iterator<Item = usize>) {
         if self.config.may_be_plain && self.servers.iter().any(|server| !server.is_ours) {
             self.longest_bytes = sizes.max().map_or(0, |size| size as u64).max(self.longest_bytes);
@@ -390,7 +390,7 @@ impl Gaps {
         }
     }
 
-    /// Requests the remaining messages at once if the answer to a request did not fit one datagram. Call this after [`Gaps::fill`].
+    /// Requests the remaining messages immediately if the answer to a request did not fit one datagram. Call this after [`Gaps::fill`].
     pub(crate) fn handle_rest(&mut self, server: usize, first: u64) {
         for hole in &mut self.holes {
             if hole.is_requested(server, first) {
@@ -401,8 +401,8 @@ impl Gaps {
         }
     }
 
-    /// Notes that a server sent a fragment of the message at `first`. If this was the last packet of the answer, the rest is requested at
-    /// once. Otherwise the receiver waits for the other packets of the answer.
+    /// Notes that a server sent a fragment of the message at `first`. If this was the last packet of the answer, the rest is requested
+    /// immediately. Otherwise the receiver waits for the other packets of the answer.
     pub(crate) fn handle_part(&mut self, now_ns: u64, server: usize, first: u64, is_last: bool) {
         if is_last {
             return self.handle_rest(server, first);

@@ -29,8 +29,8 @@ struct Pending {
 }
 
 impl Gaps {
-    /// Returns the next request to send, if one is due. `room` is the number of answers that the store can hold. One more request is always
-    /// allowed, because the answer to the first hole is delivered without being stored.
+    /// Returns the next request to send, if one is due. `room` is the number of answers that the store can hold. One request more than
+    /// `room` is always allowed, because the answer to the first hole is delivered without being stored.
     pub(crate) fn poll_request(
         &mut self,
         now_ns: u64,

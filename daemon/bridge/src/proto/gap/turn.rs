@@ -90,8 +90,8 @@ impl Gaps {
         paused.min().unwrap_or(u64::MAX)
     }
 
-    /// Returns the new state of the hole at `at`, whose messages are lost and not only late. Either the hole is requested at once, or it
-    /// waits because others may request it.
+    /// Returns the new state of the hole at `at`, whose messages are lost and not only late. Either the hole is requested immediately, or
+    /// it waits because other receivers may request it.
     pub(super) fn take_turn(&mut self, now_ns: u64, at: usize, counters: &mut ReceiverCounters) -> State {
         let hole = &mut self.holes[at];
         let is_first = hole.attempts == 0 && !std::mem::replace(&mut hole.has_waited, true);

@@ -128,8 +128,8 @@ impl Container {
         }
     }
 
-    /// Writes the fields before a body that is in the buffer already and has `body_bytes` bytes. Returns the size of the packet. Returns
-    /// `None` if the buffer is too short, or if the body is too long for a packet.
+    /// Writes the fields that precede a body. The body is already in the buffer, and has `body_bytes` bytes. Returns the size of the
+    /// packet. Returns `None` if the buffer is too short, or if the body is too long for a packet.
     pub fn write(&self, buffer: &mut [u8], body_bytes: usize) -> Option<usize> {
         let size = HEAD_BYTES + body_bytes;
         let length = u16::try_from(size - HEADER_BYTES - LENGTH_BYTES).ok()?;

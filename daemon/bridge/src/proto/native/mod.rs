@@ -53,8 +53,8 @@ pub fn parse(datagram: &[u8]) -> Result<(Downstream<'_>, Option<Pulse>), Malform
     Ok((Downstream { session, sequence, body }, pulse))
 }
 
-/// Checks the body of a data packet or of a fragment, without the packet around it. Its first message has the sequence `first`. `messages`
-/// is the number of messages, which is 1 for a fragment.
+/// Checks the body of a data packet or of a fragment, without the packet around it. The first message of the body has the sequence `first`.
+/// `messages` is the number of messages, which is 1 for a fragment.
 ///
 /// # Errors
 /// [`Malformed`] if the body is not valid, or if the kind is neither data nor a fragment.

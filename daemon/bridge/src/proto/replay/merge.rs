@@ -32,7 +32,7 @@ const LINGER_MORE_NS: u64 = 100 * MICROSECOND_NS;
 /// After this many first requests, their counts are halved.
 const REMEMBERED: u32 = 16;
 /// The server counts how many first requests for some messages were followed by another receiver's request. If at least one in this many
-/// was, the first answer to a request goes to all receivers.
+/// was followed, the first answer to a request goes to all receivers.
 const SHARED: u32 = 4;
 /// In any case, one in this many first answers is sent only to its asker. So the server notices when receivers no longer lose the same
 /// messages.

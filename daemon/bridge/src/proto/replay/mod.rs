@@ -61,8 +61,8 @@ pub struct ReplayConfig {
     pub payload_bytes: usize,
     /// The networks whose addresses may send requests. The list is empty by default, and then no address may.
     pub allow: AllowList,
-    /// Whether allowed sources get full replies without a proof of their address. Receivers of plain MoldUDP64 need this. It is only for
-    /// networks in which nobody can forge a source.
+    /// Whether allowed sources get full replies without a proof of their address. Receivers of plain MoldUDP64 need this. This setting is
+    /// only for networks in which nobody can forge a source.
     pub trust_allowed: bool,
     /// Whether the server tells a receiver that the messages asked for are gone, are not published yet, or must be requested later. The
     /// server does this with a control datagram, which receivers of plain MoldUDP64 ignore.

@@ -64,7 +64,7 @@ impl Replay {
     /// [`Replay::handle_request`], except that an answer with parts of a large message has up to 64 packets.
     ///
     /// `out` is the buffer for packets, and limits their size. The function `held` takes the first message of an entry, and returns which
-    /// messages the server holds from there on.
+    /// messages from this one on the server holds.
     pub(crate) fn handle_ask(
         &mut self,
         now_ns: u64,

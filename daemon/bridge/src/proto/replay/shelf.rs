@@ -25,8 +25,8 @@ const MAX_BLOCKS: usize = 16;
 /// The greatest number of bytes on the shelf. The shelf has the blocks that were read from the journal. The newest block stays on it even
 /// if this block alone is larger.
 const MAX_BYTES: usize = 64 << 20;
-/// If the journal does not have some messages, the server remembers this for so many nanoseconds. After this time the journal is searched
-/// again, because a recorder may have started.
+/// If the journal does not have some messages, the server remembers this for a time, which is given here in nanoseconds. After this time it
+/// searches the journal again, because a recorder may have started.
 const END_NS: u64 = super::super::SECOND_NS;
 
 /// A block of consecutive messages from a journal. The messages from `next()` up to `behind` are missing in the journal.

@@ -33,7 +33,8 @@ use open::Open;
 /// believe a single one.
 pub const LEAST_ENDS: u64 = 3;
 
-/// The times of the first heartbeats, counted from the last data, in nanoseconds. After these, there is one every [`HEARTBEAT_EVERY_NS`].
+/// The times of the first heartbeats, counted from the last data, in nanoseconds. After these heartbeats, there is a heartbeat every
+/// [`HEARTBEAT_EVERY_NS`].
 pub const HEARTBEAT_AFTER_NS: [u64; 6] = [
     250 * MICROSECOND_NS,
     MILLISECOND_NS,
@@ -297,7 +298,7 @@ impl Sender {
     }
 
     /// Ends the session. Close and send the batch first. From now on, end-of-session packets replace heartbeats, and the first one is due
-    /// at once. The caller should serve repairs until `Sender::is_finished`.
+    /// immediately. The caller should serve repairs until `Sender::is_finished`.
     pub fn end(&mut self, now_ns: u64) {
         if self.ended_ns.is_none() {
             self.ended_ns = Some(now_ns);

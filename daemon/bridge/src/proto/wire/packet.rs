@@ -7,7 +7,7 @@ use super::message::{LENGTH_BYTES, Malformed, Messages};
 use super::mold::{END_COUNT, HEADER_BYTES, HEARTBEAT_COUNT, Head, equal_packets, split_header};
 
 /// Returns the length of each packet in `bytes`. The kernel has merged packets of equal length into these bytes, but the last one may be
-/// shorter. If the bytes are not several valid packets, returns the length of all of them.
+/// shorter. If the bytes are not several valid packets, returns the length of all bytes.
 pub fn segment_of(bytes: &[u8]) -> usize {
     equal_packets(bytes, |bytes| {
         if is_control(bytes) {

@@ -1,8 +1,8 @@
 //! A model of one log with two writers of one channel. At any step a writer may be killed, stopped or restarted, an append may be late, and
 //! an answer may be lost.
 //!
-//! The writers and the blocks are the real ones. The model of the log is a list. It stores a block only after the entry that the append
-//! names.
+//! The writers and the blocks are the real ones. The model of the log is a list. The list stores a block only after the entry that the
+//! append names.
 
 use super::super::block::{Cut, Head, Kind, Stream, parse};
 use super::super::mutant::{CHOSEN, Mutant};

@@ -38,7 +38,7 @@ pub struct Last {
     /// The reason why the last valid block cannot be opened; `None` if it can be opened.
     pub unopened: Option<Damaged>,
     /// The number of the entry after which the log would have stored the last refused append; `None` if no append was refused. This number
-    /// differs from `sequence` only if the log has lost its end without noticing.
+    /// differs from `sequence` only if the log has lost its end and does not know this.
     pub stores_after: Option<u64>,
     /// Whether the last block belongs to another stream, although the log has an earlier block of the writer's stream.
     pub had_ours: bool,
@@ -139,8 +139,8 @@ pub struct WriterCounters {
     pub bytes: u64,
     /// The number of times that the last block was requested again, for each [`Trouble`].
     pub resyncs: [u64; TROUBLES.len()],
-    /// The number of times that this writer's stream changed to a later session, so that it follows another stream in the log. This is
-    /// necessary if this host's clock was behind.
+    /// The number of times that this writer's stream changed to a later session, so that it comes after another stream in the log. This is
+    /// necessary if this host's clock was slow.
     pub successions: u64,
     /// Times that another writer owned the last block.
     pub fenced: u64,

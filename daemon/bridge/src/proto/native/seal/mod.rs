@@ -109,8 +109,8 @@ impl Sealer {
         }
     }
 
-    /// Makes a packet from a body that is in the buffer after [`HEAD_BYTES`] bytes and has `body_bytes` bytes. Returns the packet's size,
-    /// or `None` if the buffer has no room for it.
+    /// Makes a packet from a body. The body is in the buffer after [`HEAD_BYTES`] bytes, and has `body_bytes` bytes. Returns the packet's
+    /// size, or `None` if the buffer has no room for it.
     pub fn finish(
         &mut self,
         buffer: &mut [u8],
