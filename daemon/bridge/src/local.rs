@@ -9,7 +9,7 @@ use super::times::OriginTimes;
 /// The local channel of a receiving end.
 #[derive(Debug)]
 pub struct Local {
-    /// `None` between the end of a session and the beginning of the next.
+    /// The channel's publisher; `None` between the end of a session and the beginning of the next one.
     pub publisher: Option<Publisher>,
     /// Decides which times messages get: those of the host where they were published, or those of this host.
     pub times: OriginTimes,

@@ -27,7 +27,7 @@ pub(super) fn is_from_server(role: Role, datagram: &Datagram<'_>, is_native: boo
     }
 }
 
-/// Returns the index of the server that sent a datagram. Counts the datagram as unexpected if no server did.
+/// Returns the index of the server that sent a datagram. Counts the datagram as unexpected if no server sent it.
 pub(super) fn server_of(servers: &[SocketAddr], datagram: &Datagram<'_>, inlet: &mut Inlet) -> Option<usize> {
     let server = servers.iter().position(|server| *server == datagram.from);
     inlet.counters.host.datagrams_unexpected += u64::from(server.is_none());

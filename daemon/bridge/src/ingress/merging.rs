@@ -14,7 +14,7 @@ const CALM_WINDOWS: u32 = 100;
 #[derive(Debug, Default)]
 pub(super) struct Merging {
     is_on: bool,
-    /// The number of packets in this window that arrived together with others.
+    /// The number of packets in this window that arrived together with other packets.
     together: usize,
     /// The number of consecutive windows in which fewer than `MANY` packets arrived together.
     calm: u32,

@@ -9,7 +9,7 @@ use crate::counters;
 use crate::table::Table;
 
 counters! {
-    /// Datagrams that were dropped because they are malformed, by reason.
+    /// Datagrams that were dropped because they are malformed, with a counter for each reason.
     pub struct MalformedCounters {
         /// Shorter than the header.
         too_short: counter "malformed_datagrams_total" { reason = "too-short" },
@@ -224,7 +224,7 @@ counters! {
         recovered_by_lines: counter "recovered_messages_total" { source = "line" },
         /// Messages that arrived on a line after they had been requested.
         requested_needlessly: counter "requested_needlessly_total",
-        /// Messages given up after they had been requested. Readers get a gap for them.
+        /// Messages that were given up after they had been requested. Readers get a gap for them.
         messages_expired: counter "expired_messages_total",
         /// Requests sent, first and repeated.
         requests,
@@ -317,7 +317,7 @@ pub enum Refusal {
     /// None of the messages asked for has been published yet.
     #[error("the messages are not published yet")]
     NotYet,
-    /// Requests whose messages the ring has overwritten and no journal has.
+    /// Requests for messages that the ring has overwritten and that no journal has.
     #[error("the messages are no longer held")]
     Gone,
     /// Requests from a source that has not proved its address, if a reply with a message would be over three times as long as the request.
@@ -347,13 +347,13 @@ counters! {
         global_rate: counter "repair_refused_total" { reason = "global-rate" },
         /// None of the messages asked for is published yet.
         not_yet: counter "repair_refused_total" { reason = "not-yet" },
-        /// Messages asked for that the ring has overwritten and no journal has.
+        /// Requested messages that the ring has overwritten and that no journal has.
         gone: counter "repair_refused_total" { reason = "gone" },
         /// The source has not proved its address.
         unproved: counter "repair_refused_total" { reason = "unproved" },
         /// The journal has the messages, but the disk was busy.
         journal_busy: counter "repair_refused_total" { reason = "journal-busy" },
-        /// Messages asked for that were already on their way to all receivers in a repair.
+        /// Requested messages that were already on their way to all receivers in a repair.
         on_its_way: counter "repair_refused_total" { reason = "on-its-way" },
     }
 }
@@ -371,7 +371,7 @@ counters! {
         bytes: counter "repair_bytes_total",
         /// Replies that were sent to all receivers at once.
         multicast_replies: counter "repair_multicasts_total",
-        /// Notices to all receivers to wait, because the rate was used up.
+        /// Notices that told all receivers to wait, because the rate was used up.
         pauses: counter "repair_pauses_total",
     }
 }
@@ -442,7 +442,7 @@ counters! {
         released: counter "lease_events_total" { event = "released" },
         /// Leases that expired.
         expired: counter "lease_events_total" { event = "expired" },
-        /// Leases refused because the server has as many as it may have.
+        /// Leases that were refused because the server already had the largest permitted number of leases.
         full: counter "lease_events_total" { event = "full" },
         /// Leases that moved to another address of the same receiver.
         replaced: counter "lease_events_total" { event = "replaced" },

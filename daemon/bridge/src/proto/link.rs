@@ -64,7 +64,7 @@ impl Link {
         Rate { per_second: self.percent(95), burst: BURST_BYTES }
     }
 
-    /// Returns the rate of live packets and repairs together. It limits only repairs.
+    /// Returns the rate of live packets and repairs together. This rate limits only repairs.
     fn whole_rate(&self) -> Rate {
         let burst = (self.percent(100) / REPAIR_BURST_SHARE).clamp(LEAST_REPAIR_BURST, BURST_BYTES);
         Rate { per_second: self.percent(95), burst }
@@ -163,7 +163,7 @@ pub struct Remainder {
     whole: TokenBucket,
     /// The token bucket from which repairs are sent while the bucket `whole` is closed.
     least: TokenBucket,
-    /// The times of the last steps, and the number of live bytes that had been sent at each. The oldest step is at `oldest`.
+    /// The times of the last steps, and the number of live bytes that had been sent at each of these times. The oldest step is at `oldest`.
     steps: [(u64, u64); STEPS],
     oldest: usize,
     /// The time of the last call of `note_live`, and the number of live bytes that had been sent by then.

@@ -33,14 +33,14 @@ pub(super) struct Sending {
     pub(super) renewal: Renewal,
     /// Receiving sockets of lines that were opened again. They are only used if there are other egresses of the stream.
     pub(super) ears: Renewal,
-    /// The socket of the group of plain repairs that was opened again. The repair thread takes it.
+    /// The reopened socket for the group of plain repairs. The repair thread takes this socket.
     pub(super) groups: Renewal,
     /// The number of bytes that live packets have taken on the wire so far.
     pub(super) live_bytes: AtomicU64,
     /// The name of the session that is sent, in two words of eight and two bytes. A reader may get the words of two different sessions. The
     /// name that it then reads belongs to no session.
     pub(super) session: [AtomicU64; 2],
-    /// The sequence after the last sent message. Repairs never go beyond it.
+    /// The sequence after the last sent message. Repairs never go beyond this sequence.
     pub(super) next: AtomicU64,
     /// The identity of the run in the ring that is sent.
     pub(super) ring: Mutex<[u64; 2]>,
@@ -200,7 +200,7 @@ impl Sending {
         }
     }
 
-    /// Returns the egress's progress. After its threads have ended, this is the place where it stopped.
+    /// Returns the egress's progress. After the egress's threads have ended, this is the place where the egress stopped.
     pub(super) fn stopped(&self) -> Stopped {
         let ring = *self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         let next = self.next.load(Ordering::Acquire);

@@ -65,7 +65,7 @@ pub struct SendSpec {
     /// time, and passes their packets to the sockets before it copies more. A bridge with an engine copies only while it may append a
     /// block. So at most `in_flight` blocks and 1025 messages wait for the servers.
     pub gate: Option<String>,
-    /// The retransmission server, which also grants unicast leases; none if `None`.
+    /// The retransmission server, which also grants unicast leases. If this is `None`, there is no server.
     pub repair: Option<RepairSpec>,
 }
 
@@ -146,7 +146,7 @@ pub struct RepairSpec {
     /// The limit for the number of leases of one address; 16 by default. With this limit, one host cannot take all leases.
     #[serde(default = "default_leases_per_source")]
     pub leases_per_source: usize,
-    /// If a lease is not renewed for this time, it expires, in seconds; 60 by default.
+    /// A lease expires if it is not renewed for this time, in seconds; 60 by default.
     #[serde(default = "default_lease_s")]
     pub lease_s: u64,
     /// The code point (DSCP) of repairs, 0 to 63, if it is not that of the feed. If `bind` is any address of the host, one socket sends
@@ -234,7 +234,7 @@ impl SendSpec {
 }
 
 impl BridgeSpec {
-    /// Returns the gate that the bridge uses, if it sends and uses one.
+    /// Returns the gate that the bridge uses. Returns `None` if the bridge does not send, or uses no gate.
     pub fn gate(&self) -> Option<&str> {
         self.send.as_ref().and_then(|send| send.gate.as_deref())
     }

@@ -129,7 +129,7 @@ impl Life {
         self.enter(Phase::Failed);
     }
 
-    /// Notes the session when it begins. This takes a lock, because sessions rarely begin.
+    /// Notes the session when it begins. This may take a lock, because sessions rarely begin.
     pub fn note_session(&self, session: Session) {
         *self.session.lock().unwrap_or_else(PoisonError::into_inner) = Some(session);
     }
@@ -193,7 +193,7 @@ counters! {
         ends,
         /// Datagrams that the kernel accepted, for all lines and leases.
         datagrams_sent: counter "sent_datagrams_total",
-        /// Datagrams that were sent in one call with others of the same length.
+        /// Datagrams that were sent in one call together with other datagrams of the same length.
         datagrams_segmented: counter "segmented_datagrams_total",
         /// The number of times that the kernel refused to send several packets in one call on a line. Later packets of the line are sent
         /// one by one.

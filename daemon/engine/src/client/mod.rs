@@ -39,7 +39,7 @@ use crate::status::Link;
 const CONNECT: Duration = Duration::from_secs(3);
 /// The greatest number of attempts to connect when a bridge starts. Only attempts that time out are repeated.
 const CONNECT_TRIES: u32 = 3;
-/// Interval of the client's pings. The client leaves a silent connection after two intervals.
+/// The interval of the client's pings. The client leaves a silent connection after two intervals.
 const PING: Duration = Duration::from_secs(1);
 /// The longest pause between two attempts to connect again.
 const RECONNECT: Duration = Duration::from_secs(1);
@@ -58,7 +58,7 @@ const MOST_WORDS: usize = 256;
 const OVERHEAD_BYTES: usize = 512;
 /// Bytes that are fetched ahead of the reader.
 const AHEAD_BYTES: usize = 8 << 20;
-/// Interval of the servers' heartbeats to a reader that has read all entries.
+/// The interval of the servers' heartbeats to a reader that has read all entries.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 /// The time after which the servers remove a consumer whose reader is away.
 const FORGET: Duration = Duration::from_secs(30);

@@ -31,12 +31,12 @@ mod tests;
 /// The number of packets by which one line may be ahead of another. Lines of one profile may differ by a batch of 32 packets, and lines of
 /// different profiles by twice as many.
 const APART: usize = 64;
-/// The additional wait of each rank, in nanoseconds. A rank waits longer than the next lower one by this time.
+/// Each rank waits this much longer than the next lower rank before it takes over. The unit is nanoseconds.
 const RANK_NS: u64 = 4 * MILLISECOND_NS;
 /// An egress that sends no claims counts as dead after a silence of this length. The unit is nanoseconds. Such an egress sends a heartbeat
 /// each second.
 const SILENT_NS: u64 = 3 * SECOND_NS;
-/// If we cannot receive an egress's packets, we yield to it after this many of its claims.
+/// If we cannot receive an egress's packets, we yield to this egress after this many of its claims.
 const CLAIMS: u32 = 3;
 
 /// The role of an egress.
@@ -50,7 +50,7 @@ pub enum Role {
     Active,
 }
 
-/// A claim in the form of the wire. An egress sends its claims to the other egresses of its stream.
+/// A claim in the form in which it is sent. An egress sends its claims to the other egresses of its stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
     /// The session that the egress sends or would send.

@@ -382,7 +382,7 @@ impl LeaseServer {
         self.leases.iter().filter(move |(_, lease)| is_live(lease)).map(|(address, _)| *address)
     }
 
-    /// Whether a client at this address has a lease. If it has, its address is proved.
+    /// Whether a client at this address has a lease. If so, its address is proved.
     pub(crate) fn is_proved(&self, now_ns: u64, address: SocketAddr) -> bool {
         self.leases.get(&address).is_some_and(|lease| lease.ends_ns > now_ns)
     }

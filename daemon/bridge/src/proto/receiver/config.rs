@@ -28,7 +28,7 @@ pub struct ReceiverConfig {
     pub gaps: GapConfig,
     /// Whether the lines are native.
     pub is_native: bool,
-    /// The limit for the bytes of messages larger than a packet that are stored before they are delivered.
+    /// The limit for the bytes of stored messages that are larger than a packet and not delivered yet.
     pub reassembly_bytes: usize,
     /// The seed of the random delays of requests. It should be random.
     pub seed: u64,

@@ -59,7 +59,7 @@ pub const CATCH_UP_FACTOR: u64 = 2;
 pub struct ReplayConfig {
     /// The largest datagram, in bytes.
     pub payload_bytes: usize,
-    /// The networks whose addresses may send requests. The list is empty by default, and then no address may.
+    /// The networks whose addresses may send requests. The list is empty by default, and then no address may send requests.
     pub allow: AllowList,
     /// Whether allowed sources get full replies without a proof of their address. Receivers of plain MoldUDP64 need this. This setting is
     /// only for networks in which nobody can forge a source.

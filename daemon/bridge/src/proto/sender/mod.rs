@@ -116,7 +116,7 @@ pub struct Sender {
     quiet_since_ns: u64,
     beats: usize,
     beat_at_ns: u64,
-    /// When the next pulse of a native line is due while messages flow.
+    /// The time at which the next pulse of a native line is due while messages flow.
     pulse_at_ns: u64,
     ended_ns: Option<u64>,
     counters: SenderCounters,

@@ -108,7 +108,7 @@ pub struct Writer {
     /// The number of the entry after which the log stores the next block. It has a value only if it differs from the number of the last
     /// entry.
     stores_after: Option<u64>,
-    /// The number and CRC of the block after which appends were refused, and how many were refused in a row.
+    /// The number and CRC of the block after which appends were refused, and how many appends were refused in a row.
     refused: ((u64, u32), u32),
     /// The highest entry number that the log is known to have stored.
     had: u64,
@@ -121,7 +121,7 @@ pub struct Writer {
     may_follow: bool,
     /// Until this time the writer may append after any block, because it was ordered to take over.
     ordered_until_ns: u64,
-    /// Whether this writer has taken over from another one, and must still append the block that announces this.
+    /// Whether this writer has taken over from another one, and must still append the block that announces the takeover.
     takes_over: bool,
     /// Until this time, the pulse (announcement) of a rival does not cause another reading of the last block.
     heed_ns: u64,
@@ -356,7 +356,7 @@ impl Writer {
         Some(self.append(now_ns, Cut::takeover(next), clock_error))
     }
 
-    /// Makes the block to append. Call this only if the writer [`has_room`](Self::has_room).
+    /// Makes the block to append. Call this only if [`has_room`](Self::has_room) returns true.
     pub fn append(&mut self, now_ns: u64, cut: Cut, clock_error: u16) -> Append {
         debug_assert!(self.has_room());
         self.number += 1;

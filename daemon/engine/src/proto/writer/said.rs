@@ -126,7 +126,7 @@ pub enum State {
     Ahead(u64),
     /// Another writer writes. The value is the time of its last pulse or block.
     Fenced(u64),
-    /// The last block cannot be opened for this reason: its writer has other keys.
+    /// The last block cannot be opened, because its writer has other keys.
     Shut(Damaged),
 }
 
