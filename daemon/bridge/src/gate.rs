@@ -1,5 +1,5 @@
-//! Decides for how long a bridge tries to take its gate again. This matters when the bridge has lost its channel and attaches to the next
-//! one.
+//! Decides for how long a bridge tries to take its gate again. A gate is a place in a channel for a reader for which the publisher waits.
+//! The bridge takes its gate again when it has lost its channel and attaches to the next channel.
 
 use shmcast::ChannelError;
 use shmcast::control::RefusalCode;
@@ -21,8 +21,8 @@ impl GateWait {
     /// Notes that an attempt to attach has failed. As long as the channel does not exist, the bridge may wait without limit.
     ///
     /// # Errors
-    /// The reason, once the gate has been refused for two seconds. The bridge's owner then ends the bridge, reports the reason, and starts
-    /// the bridge again.
+    /// The reason of the refusal, once the gate has been refused for two seconds. The bridge's owner then ends the bridge, reports the
+    /// reason, and starts the bridge again.
     pub fn bear(&mut self, spec: &BridgeSpec, now_ns: u64, error: &ChannelError) -> Result<(), String> {
         let is_refused = match error {
             ChannelError::Gate { .. } => true,

@@ -1,4 +1,4 @@
-//! A local channel that has the messages of another host, under the same sequences as there.
+//! A local channel that has the messages of another host, under the same sequences as on that host.
 
 use shmcast::hosting::fault;
 use shmcast::{Mark, PublishError, Publisher};
@@ -9,7 +9,7 @@ use super::times::OriginTimes;
 /// The local channel of a receiving end.
 #[derive(Debug)]
 pub struct Local {
-    /// `None` between the end of a session and the beginning of the next.
+    /// The channel's publisher; `None` between the end of a session and the beginning of the next one.
     pub publisher: Option<Publisher>,
     /// Decides which times messages get: those of the host where they were published, or those of this host.
     pub times: OriginTimes,
@@ -70,7 +70,7 @@ impl Local {
         }
     }
 
-    /// Reports to readers that the messages before `next` that have not arrived will never arrive.
+    /// Reports to readers as lost all messages before `next` that have not arrived.
     #[inline]
     pub fn skip_to(&mut self, next: u64) {
         let Some(publisher) = &mut self.publisher else { return };

@@ -99,14 +99,14 @@ impl KeysSeen {
     }
 }
 
-/// The part of a bridge to which a thread belongs. It decides whose packets the thread opens.
+/// The part of a bridge to which a thread belongs. This part decides whose packets the thread opens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     /// A receiver opens packets of egresses and servers.
     Receiver,
     /// A server opens packets of receivers.
     Server,
-    /// The keys for a sending end (egress). It opens the packets of the other sending ends of its stream.
+    /// A sending end (egress) opens the packets of the other sending ends of its stream.
     Egress,
 }
 

@@ -14,8 +14,8 @@ const MAX_SESSIONS: usize = 4_096;
 
 /// Returns the identity of a run. A run is a stream during the lifetime of its memory. Each session belongs to one run.
 ///
-/// The rings of a strict channel belong to one run. After a reboot, a stream with a journal continues with other sequences. It is then
-/// another run, and gets another session.
+/// On a strict channel, each publisher has a ring of its own. All these rings belong to one run. After a reboot, a stream with a journal
+/// continues with other sequences. This is another run, and gets another session.
 pub fn run_of(ring: &Header) -> [u64; 2] {
     let [first, second] = ring.stream.to_words();
     match fault!("each_ring_is_a_stream") {
@@ -52,7 +52,7 @@ impl Origins {
     }
 
     /// Returns the session of this tag under which `ring` was sent. If there is none, returns as the error the lowest epoch that the ring's
-    /// session may have. So no two rings share a session, even if one is made right after the other or the clock goes back.
+    /// session may have. So no two rings share a session, even if one ring is made right after the other, or if the clock goes back.
     ///
     /// # Errors
     /// The lowest epoch, if `ring` was not sent under this tag.
@@ -60,8 +60,8 @@ impl Origins {
         Self::find(&self.sessions(), tag, ring)
     }
 
-    /// Gives the result of [`of_ring`](Self::of_ring) to `choose`, and notes the session that it returns. The list is locked meanwhile: if
-    /// two bridges begin at the same time, the second one sees the session of the first.
+    /// Gives the result of [`of_ring`](Self::of_ring) to `choose`, and notes the session that `choose` returns. The list is locked
+    /// meanwhile: if two bridges begin at the same time, the second one sees the session of the first.
     ///
     /// # Errors
     /// Those of `choose`. After an error nothing is noted.

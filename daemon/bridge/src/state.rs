@@ -1,8 +1,8 @@
-//! The state file of an egress. The file has the session under which the ring was sent, and the sequence up to which it was sent. From the
-//! file, a restarted egress learns where to continue, and which session names are used already. If somebody removes or moves the file while
-//! the egress runs, the egress creates the file again.
+//! The state file of an egress. The file has the session under which the ring was sent, and the sequence up to which the ring was sent.
+//! From the file, a restarted egress learns where to continue, and which session names are used already. If somebody removes or moves the
+//! file while the egress runs, the egress creates the file again.
 //!
-//! The file has three slots of 64 bytes. The egress writes the first two slots alternately, and the complete one with the higher number is
+//! The file has three slots of 64 bytes. The egress writes the first two slots alternately, and the complete slot with the higher number is
 //! valid. The third slot has the sequence with which the session began. Numbers are little-endian:
 //!
 //! | at | size | field |
@@ -67,8 +67,8 @@ impl StateFile {
         self.renewed
     }
 
-    /// Creates the file again if its name is gone or belongs to another file. Writes the file again if the last write failed. Returns when
-    /// `progress` is safe on the disk.
+    /// Creates the file again if its name is gone or belongs to another file. Writes the file again if the last write failed. Does not
+    /// return before `progress` is safe on the disk.
     pub(super) fn keep(&mut self, progress: &Progress) -> io::Result<()> {
         let is_lost = !self.has_name()?;
         if !is_lost && !self.is_behind {
@@ -102,19 +102,19 @@ impl StateFile {
         }
     }
 
-    /// Returns the sequence of the first message of `session`, if the file has it.
+    /// Returns the sequence of the first message of `session`, if the file has this session.
     pub(super) fn begin(&self, session: Session) -> Option<u64> {
         self.begun.filter(|begun| begun.session == session).map(|begun| begun.next)
     }
 
-    /// Writes a session, whose first message is `begin`. Call this before the session's first packet. Returns when the record is safe on
-    /// the disk.
+    /// Writes a session, whose first message is `begin`. Call this before the session's first packet. Does not return before the record is
+    /// safe on the disk.
     pub(super) fn write_begin(&mut self, progress: &Progress, begin: u64) -> io::Result<()> {
         (self.begun, self.is_behind) = (Some(Progress { next: begin, ..*progress }), true);
         self.keep(progress)
     }
 
-    /// Overwrites the older slot. With `sync`, returns when the record is safe on the disk.
+    /// Overwrites the older slot. With `sync`, does not return before the record is safe on the disk.
     pub(super) fn write(&mut self, progress: &Progress, sync: bool) -> io::Result<()> {
         self.keep(progress)?;
         self.is_behind = true;

@@ -53,7 +53,7 @@ pub fn wall_ns() -> u64 {
 /// Checks whether a thread can be pinned to this CPU.
 ///
 /// # Errors
-/// [`BridgeError`] if no thread can be pinned to it.
+/// [`BridgeError`] if no thread can be pinned to this CPU.
 pub fn try_cpu(cpu: Option<usize>) -> Result<(), BridgeError> {
     if cpu.is_some() {
         let _ = spawn("try-cpu", cpu, || ())?.join();
@@ -61,7 +61,7 @@ pub fn try_cpu(cpu: Option<usize>) -> Result<(), BridgeError> {
     Ok(())
 }
 
-/// Starts a thread, pins it to its CPU, and runs `body` in it. Returns when the thread is pinned, or could not be pinned.
+/// Starts a thread, pins it to its CPU, and runs `body` in it. Does not return before it is known whether the thread could be pinned.
 ///
 /// # Errors
 /// [`BridgeError`]. After an error the thread does not run.

@@ -16,7 +16,7 @@ use super::thread::wall_ns;
 /// If two readings of the channel's clock are less than this apart, the reading of the wall clock between them is exact enough. The unit is
 /// nanoseconds.
 const CLOSE_NS: u64 = 1_000;
-/// The limit for repeated readings. Both clocks are read again until the readings are close together, but at most this often.
+/// The limit for repeated readings. Both clocks are read again until the readings are close together, but at most this number of times.
 const READINGS: usize = 8;
 
 /// One moment on both clocks.
@@ -111,7 +111,7 @@ impl OriginTimes {
         OriginTimes { limit_ns, moment: None, own_error_ns: unknown, sender_error_ns: unknown }
     }
 
-    /// Reads the clocks again. Then decides again which times messages get, by the errors of the clocks at both ends. Call this every few
+    /// Reads the clocks again. Then decides again, by the errors of the clocks at both ends, which times messages get. Call this every few
     /// milliseconds.
     pub fn refresh(&mut self, clock: Option<Clock>, pulse: Option<&Pulse>) {
         let Some(limit_ns) = self.limit_ns else { return };
@@ -123,8 +123,8 @@ impl OriginTimes {
         self.moment = clock.filter(|_| both).map(Moment::now);
     }
 
-    /// Begins to keep the times of publication, if this does not need the sender's report of its clock error. The first messages arrive
-    /// before this report.
+    /// Begins to keep the times of publication, if no report of the sender's clock error is needed for that. The first messages arrive
+    /// before such a report.
     pub(crate) fn begin(&mut self, clock: Clock) {
         if self.moment.is_none() && !fault!("times_begin_late") {
             self.refresh(Some(clock), None);

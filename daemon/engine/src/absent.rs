@@ -1,4 +1,4 @@
-//! Stand-ins for the client of NATS in builds without the feature `nats`. None of them can be started.
+//! Types that replace the client of NATS in builds without the feature `nats`. None of these types can be started.
 
 use crate::EngineError;
 use crate::options::{ReceiverOptions, SenderOptions};

@@ -19,7 +19,8 @@ use crate::send::runtime;
 
 /// The longest wait for the answer to a request that the servers may refuse.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// An entry number that no log reaches. If an append names this number as the previous entry, it is always refused, so it stores nothing.
+/// An entry number that no log reaches. If an append names this number as the previous entry, the servers always refuse the append, and
+/// store nothing.
 const NOWHERE: u64 = 1 << 62;
 
 #[derive(Default)]

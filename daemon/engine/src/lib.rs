@@ -57,7 +57,7 @@ pub use options::{ReceiverOptions, SenderOptions};
 use shmcast::ChannelError;
 use shmcast_bridge::BridgeError;
 
-/// An error at the start of a bridge through an engine, or of a command about a stream.
+/// The reason why a bridge through an engine did not start, or why a command about a stream failed.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// This build has no client of NATS.

@@ -1,6 +1,6 @@
 //! The receiving end of an engine. One thread has the connection, the reader and the local channel.
 //!
-//! Messages that the local channel cannot accept at once wait at the servers, so a slow receiver delays no other receiver.
+//! If the local channel cannot accept a message yet, the message waits at the servers. So a slow receiver delays no other receiver.
 
 use async_nats::jetstream::Message;
 use async_nats::jetstream::consumer::pull;
@@ -31,9 +31,9 @@ use crate::send::{checked, runtime};
 use crate::state::ReceiveState;
 use crate::status::ReceiveCounters;
 
-/// Longest time for which the thread does not check the stop flag.
+/// The thread checks the stop flag at least this often.
 const LOOK_UP: Duration = Duration::from_millis(20);
-/// How often the clocks are read.
+/// The interval at which the clocks are read.
 const CLOCK_EVERY_NS: u64 = 100 * MILLISECOND_NS;
 
 /// A running end that receives. Dropping it stops it.

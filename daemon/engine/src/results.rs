@@ -55,7 +55,7 @@ pub struct Verified {
     pub chain_breaks: u64,
     /// Sequences that are in more than one block.
     pub repeated: u64,
-    /// Sealed blocks. If keys were given, their seals were opened too.
+    /// Sealed blocks. If keys were given, the seals of these blocks were checked too.
     pub sealed: u64,
     /// The sessions, in their order.
     pub sessions: Vec<String>,
@@ -68,7 +68,7 @@ impl Verified {
     }
 }
 
-/// How serious a finding is.
+/// The seriousness of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// All is well.

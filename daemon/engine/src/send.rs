@@ -121,7 +121,7 @@ impl Sender {
         self.shared.leave.store(true, Ordering::Relaxed);
     }
 
-    /// Orders a waiting bridge to write. It may wait because another bridge writes, or because the last block cannot be opened.
+    /// Orders a waiting bridge to write. A bridge waits because another bridge writes, or because the last block cannot be opened.
     pub fn take_over(&self) {
         self.shared.takes_over.store(true, Ordering::Relaxed);
     }
@@ -168,10 +168,10 @@ pub(crate) fn runtime() -> Result<Runtime, EngineError> {
     Builder::new_current_thread().enable_all().build().map_err(|e| BridgeError::Start(e).into())
 }
 
-/// The required prefix of a reply subject. A request names the subject for its answer. Without this check, a request could name the subject
-/// of the stream.
+/// The required prefix of a reply subject. A request names the subject for its answer. If any subject were accepted, a request could name
+/// the subject of the stream.
 const INBOX: &str = "_INBOX.";
-/// If an append is older than this, it is dropped: the process did not run for a while, and a rival may write by now.
+/// An append that is older than this is dropped. In this case, the process did not run for a while, and a rival may write by now.
 const STALE_NS: u64 = SILENCE_NS / 2;
 
 /// The answer to an append: its round, and the block's entry number or an error.
@@ -228,8 +228,8 @@ fn heeds(now_ns: u64, heed_ns: &mut u64) -> bool {
     is_due
 }
 
-/// Returns all answers that are available. Successful answers of one round are merged into one with the highest number, so that the other
-/// thread wakes once for many blocks.
+/// Returns all answers that are available. Successful answers of one round are merged into one answer with the highest number, so that the
+/// thread that reads the ring wakes once for many blocks.
 fn all_there(flights: &mut Flights, first: Answer) -> Vec<Answer> {
     let mut answers = vec![first];
     while let Some(Some(next)) = flights.next().now_or_never() {

@@ -49,7 +49,7 @@ impl SendState {
         *self.carried.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a sentence about a last block that cannot be opened; `None` if it can.
+    /// Returns a sentence about a last block that cannot be opened; `None` if it can be opened.
     pub(crate) fn shut_out(&self) -> Option<String> {
         let why = (*self.shut_out.lock().unwrap_or_else(PoisonError::into_inner))?;
         Some(format!(

@@ -26,24 +26,24 @@ counters! {
         messages_missed: counter "engine_missed_messages_total",
         /// Messages that are gaps in the channel itself.
         gap_messages,
-        /// How often the last block was requested again because the servers refused an append.
+        /// The number of times that the last block was requested again because the servers refused an append.
         resyncs_refused: counter "engine_resyncs_total" { cause = "refused" },
-        /// How often the last block was requested again because an append had no answer in time.
+        /// The number of times that the last block was requested again because an append had no answer in time.
         resyncs_silent: counter "engine_resyncs_total" { cause = "silent" },
-        /// How often the last block was requested again because the servers were busy, or had no leader.
+        /// The number of times that the last block was requested again because the servers were busy, or had no leader.
         resyncs_busy: counter "engine_resyncs_total" { cause = "busy" },
-        /// How often the last block was requested again because the connection broke.
+        /// The number of times that the last block was requested again because the connection broke.
         resyncs_disconnected: counter "engine_resyncs_total" { cause = "disconnected" },
-        /// How often the last block was requested again because another writer announced itself.
+        /// The number of times that the last block was requested again because another writer announced itself.
         resyncs_rival: counter "engine_resyncs_total" { cause = "rival" },
-        /// How often this channel changed to a later session, so that it follows another stream in the log. This is necessary if this
-        /// host's clock was behind.
+        /// The number of times that this channel changed to a later session, so that it comes after another stream in the log. This is
+        /// necessary if this host's clock was slow.
         successions: counter "engine_successions_total",
-        /// How often this bridge began to wait because another bridge writes the stream.
+        /// The number of times that this bridge began to wait because another bridge writes the stream.
         fenced: counter "engine_fenced_total",
         /// 1 while this bridge waits because another bridge writes the stream.
         is_fenced: gauge "engine_fenced",
-        /// How often this bridge began to wait because the last block cannot be opened: its writer has other keys.
+        /// The number of times that this bridge began to wait because the last block cannot be opened: its writer has other keys.
         shut_out: counter "engine_shut_out_total",
         /// 1 while this bridge waits because the last block cannot be opened.
         is_shut_out,
@@ -85,7 +85,7 @@ counters! {
         chain_breaks: counter "engine_chain_breaks_total",
         /// Times that the place in the log was looked for.
         searches,
-        /// How often the stream's end moved back because the servers lost entries.
+        /// The number of times that the stream's end moved back because the servers lost entries.
         ends_moved: counter "engine_ends_moved_total",
         /// Holes in the stream.
         holes: counter "engine_holes_total",
@@ -173,7 +173,7 @@ impl Link {
         *self.undecided.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Notes that the stream has no leader, so that nothing can be stored.
+    /// Notes that the stream has no leader. Nothing can be stored then.
     pub(crate) fn undecided(&self, why: String) {
         let mut undecided = self.undecided.lock().unwrap_or_else(PoisonError::into_inner);
         let since = undecided.as_ref().map_or_else(Instant::now, |(since, _)| *since);

@@ -1,5 +1,5 @@
-//! The sockets of the election among the egresses (sending ends) of one stream. They send this egress's claims, and receive the claims and
-//! packets of the others.
+//! The sockets of the election among the egresses (sending ends) of one stream. They send this egress's claims (announcements of its role),
+//! and receive the claims and packets of the other egresses.
 
 use shmcast::Subscriber;
 use shmcast::sys::datagrams::{self, Inbox};
@@ -40,7 +40,7 @@ pub(super) struct Failover {
     hears_here: bool,
     bind: SocketAddr,
     pub(super) heard_ns: u64,
-    /// The sequence at which this egress began to read the ring. If it has received no packets of a peer, it begins to send at this
+    /// The sequence at which this egress began to read the ring. If the egress has received no packets of a peer, it begins to send at this
     /// sequence.
     pub(super) start_at: u64,
 }
@@ -112,14 +112,13 @@ impl Failover {
         self.start_at = subscriber.next_sequence();
     }
 
-    /// Returns the time at which this must be called again, in nanoseconds. It is the election's next deadline, but at most a millisecond
-    /// away.
+    /// Returns the election's next deadline, but at most a millisecond after `now_ns`. The unit is nanoseconds.
     pub(super) fn next_deadline(&self, now_ns: u64) -> u64 {
         self.election.next_deadline().min(now_ns + MILLISECOND_NS)
     }
 
     /// Receives the claims and packets that are waiting in the sockets. Takes one batch from each socket, or all packets if `all` is set.
-    /// The caller sets `all` after its loop has not run for a while.
+    /// The caller sets `all` if its loop has not run for a while.
     pub(super) fn hear(&mut self, now_ns: u64, all: bool) {
         let Failover { election, socket, inbox, peers, hearing, hears_others, hears_here, bind, .. } = self;
         hearing.look();
@@ -161,7 +160,7 @@ fn hears_peers(lines: &[&Line], bind: SocketAddr) -> bool {
     lines.iter().any(|line| line.to.ip().is_multicast() && is_of_line(line))
 }
 
-/// Returns 64 bits of the stream's identity, and whether a bridge from another host publishes the ring.
+/// Returns 64 bits of the stream's identity, and whether a bridge received the ring's messages from another host.
 pub(super) fn stream_of(subscriber: &Subscriber) -> (u64, bool) {
     let [first, second] = run_of(subscriber.header());
     (first ^ second.rotate_left(32), subscriber.remote_session().is_some())

@@ -1,5 +1,5 @@
-//! Receives the packets that the other egresses (sending ends) of the stream send: their claims, and packets on the bridge's own multicast
-//! lines.
+//! Receives the packets that the other egresses (sending ends) of the stream send: their claims (announcements of their roles), and packets
+//! on the bridge's own multicast lines.
 
 use shmcast::hosting::fault;
 use shmcast::sys::datagrams::Inbox;
@@ -32,7 +32,7 @@ struct Ear {
 /// The lines that this egress receives, and the keys with which it opens their packets.
 pub(super) struct Hearing {
     lines: Vec<Ear>,
-    /// Opens native packets, and claims if there are keys. `None` if all lines are plain.
+    /// Opens native packets. If there are keys, it also opens claims. `None` if all lines are plain.
     codec: Option<Codec>,
     keys: Arc<Keys>,
     is_sealed: bool,
@@ -97,7 +97,7 @@ impl Hearing {
         }
     }
 
-    /// Passes each valid packet that is waiting in the sockets to `take`, except our own packets. Takes one batch of each line, or all
+    /// Passes to `take` each valid packet that is waiting in the sockets, except our own packets. Takes one batch of each line, or all
     /// packets if `all` is set.
     pub(super) fn hear(&mut self, now_ns: u64, all: bool, mut take: impl FnMut(SocketAddr, &Downstream<'_>)) {
         let Hearing { lines, codec, own, .. } = self;
@@ -133,7 +133,7 @@ impl Hearing {
         }
     }
 
-    /// Writes the packet of a claim to `out`. Seals it if there are keys.
+    /// Writes the packet of a claim to `out`. Seals the packet if there are keys.
     pub(super) fn packet_of<'a>(
         &'a mut self,
         claim: Claim,

@@ -17,8 +17,8 @@ pub struct EgressInvoker {
 }
 
 impl EgressInvoker {
-    /// Opens the egress as [`Egress::start`] does, and may block as long. Packets are sent only in [`invoke`](Self::invoke). The spec's
-    /// `wait` and `cpu` have no effect.
+    /// Opens the egress as [`Egress::start`] does, and may block for as long as that function. Packets are sent only in
+    /// [`invoke`](Self::invoke). The spec's `wait` and `cpu` have no effect.
     ///
     /// # Errors
     /// [`BridgeError`]; nothing is left running.
@@ -35,8 +35,8 @@ impl EgressInvoker {
     /// Sends at most 1024 events that are waiting in the ring, and the heartbeats that are due. Returns false if there is nothing more to
     /// do.
     ///
-    /// It waits in two cases only. First, while a socket's buffer is full or the share of the link is used up. Second, for up to 100 us at
-    /// a time, until it has sent the messages that were in the ring when it attached.
+    /// The egress waits only in two cases. It waits while a socket's buffer is full, or while its share of the link is used up. While it
+    /// sends the messages that were in the ring when it attached, it also waits for up to 100 us at a time.
     #[inline]
     pub fn invoke(&mut self) -> bool {
         self.is_over = self.is_over || !self.live.turn();

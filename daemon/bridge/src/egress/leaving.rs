@@ -17,8 +17,8 @@ impl Live {
         }
     }
 
-    /// Ends the sending of an egress that leaves. This happens when it has sent all messages that were published before it was told to
-    /// leave.
+    /// Ends the sending of an egress that leaves. This happens when the egress has sent all messages that were published before it was told
+    /// to leave.
     pub(super) fn look_at_rest(&mut self, has_found: bool) {
         if let Some(Leaving::Sends { until }) = self.leaving
             && (!has_found || self.outlet.sender.next() >= until)

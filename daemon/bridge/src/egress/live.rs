@@ -21,10 +21,10 @@ use crate::waiting::Choice;
 
 /// The limit for the events that one turn of the loop takes from the ring.
 const EVENTS_PER_TURN: usize = 1_024;
-/// The longest time for which a sleeping thread does not check the stop flag.
+/// A sleeping thread wakes at least this often to check the stop flag.
 pub(super) const LOOK_UP: Duration = Duration::from_millis(20);
-/// An idle thread that no daemon wakes checks at this interval whether the channel was removed, in nanoseconds. Polls of an empty ring do
-/// not show a removal.
+/// If no daemon can wake an idle thread, the thread checks at this interval, in nanoseconds, whether the channel was removed. Polls of an
+/// empty ring do not show a removal.
 const LOOK_EVERY_NS: u64 = 5_000_000;
 /// After a silence of this length, a thread sleeps until the daemon wakes it. Before that, the thread chooses by itself how long it sleeps,
 /// because only the thread knows when the next message is expected.
@@ -36,13 +36,14 @@ const RETRY_NS: u64 = 20_000_000;
 const CATCH_UP: Rate = Rate { per_second: 250_000_000, burst: 1 << 20 };
 /// The number of events that one turn of the loop takes from the ring while the loop catches up.
 const EVENTS_PER_STEP: usize = 64;
-/// The time for which the loop sleeps while it catches up and the limit [`CATCH_UP`] permits no packet yet.
+/// While the loop catches up, it sleeps for this time whenever the limit [`CATCH_UP`] permits no packet yet.
 const STEP: Duration = Duration::from_micros(100);
-/// The longest time for which the rate is limited, in nanoseconds. Without this end, the loop would never catch up if the feed is faster
-/// than the limit.
+/// The longest time for which the rate is limited, in nanoseconds. If the rate stayed limited, the loop would never catch up with a feed
+/// that is faster than the limit.
 const CATCH_UP_NS: u64 = 10_000_000_000;
 
-/// Limits the rate of the messages that wait in the ring when the bridge attaches. Without the limit, they would all be sent in one burst.
+/// Limits the rate of the messages that wait in the ring when the bridge attaches. Without the limit, all these messages would be sent in
+/// one burst.
 #[derive(Debug)]
 pub(super) struct CatchUp {
     bucket: TokenBucket,
@@ -58,7 +59,7 @@ impl CatchUp {
 /// The work of an egress that was told to leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Leaving {
-    /// The egress was told to leave. It still sends the messages that were published before that.
+    /// The egress was told to leave. It still sends the messages that were published before this order.
     Sends { until: u64 },
     /// The egress has served repairs since this time.
     Serves { since_ns: u64 },

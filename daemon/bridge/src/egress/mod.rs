@@ -5,8 +5,8 @@
 //! The publisher waits for neither thread. If the publisher overwrites messages before the bridge has read them, the bridge counts these
 //! messages as missed, and receivers get an exact gap.
 //!
-//! After the start, the loop of the first thread makes only the system calls that send, sleep or yield. On native lines, each pulse (a
-//! packet with the sender's state) needs one more call, which asks for the clock's error.
+//! After the start, the loop of the first thread makes only the system calls that send, sleep or yield. On native lines, it also asks for
+//! the clock's error with one system call for each pulse (a packet with the sender's state).
 
 use shmcast::sys::slice;
 use shmcast::{ChannelError, History, Subscriber, SubscriberBuilder, Wait};
@@ -49,9 +49,9 @@ use live::Live;
 use opening::{Opened, ServerSockets};
 use outlet::Outlet;
 
-/// The factor by which the time slice of a sending thread is shorter than that of its publisher, if the thread polls and yields. If both
-/// share a CPU, the shorter slice makes each yield of the publisher switch to the sending thread. With equal slices, every second message
-/// might wait for the publisher's next yield. The price: a yield of the publisher takes one poll longer.
+/// If a sending thread polls and yields, its time slice is shorter than its publisher's by this factor. If the thread and the publisher
+/// share a CPU, each yield of the publisher then switches to the sending thread. With equal slices, every second message might wait for the
+/// publisher's next yield. The price is that a yield of the publisher takes one poll longer.
 const SHORTER: u32 = 2;
 
 /// Options that the bridge's owner sets. They are not part of the spec.
@@ -67,8 +67,8 @@ pub struct EgressOptions {
     pub is_channel_new: bool,
     /// The list in which the bridge notes the sessions that begin on this host.
     pub origins: Origins,
-    /// The progress of an earlier egress, which this one replaces. If the channel is still the same, this egress continues there, whatever
-    /// `from` says.
+    /// The progress of an earlier egress, which this one replaces. If the channel is still the same, this egress continues where that one
+    /// stopped, whatever `from` says.
     pub after: Option<Stopped>,
 }
 
@@ -99,9 +99,9 @@ impl Egress {
     /// Attaches to the channel, opens the sockets and starts the threads. Blocks for `listen_ms` if a new session begins and the bridge has
     /// a multicast line.
     ///
-    /// `channel` says where the channel is, and its [`history`](SubscriberBuilder::history) says where its journal is. The spec decides how
-    /// to start and how to wait. The egress sends only messages of the ring. The retransmission server also answers from the journal, for
-    /// messages of the session that the ring no longer holds.
+    /// `channel` says where the channel is. Its [`history`](SubscriberBuilder::history) says where the channel's journal is. The spec
+    /// decides how to start and how to wait. The egress sends only messages of the ring. The retransmission server reads from the journal
+    /// the messages of the session that the ring no longer holds.
     ///
     /// # Errors
     /// [`BridgeError`]. After an error nothing is left running.
@@ -217,10 +217,10 @@ impl Egress {
     }
 
     /// Tells the egress to leave. It sends the messages that are in the ring at this moment, serves repairs for the time that the spec
-    /// gives, and then stops. If other egresses send the same stream, it lets one of them send at once.
+    /// gives, and then stops. If there are other egresses of the same stream, one of them takes over immediately.
     ///
-    /// Leaving does not end the session, and no packet announces it: the channel's publisher may continue, and another bridge may send the
-    /// session.
+    /// Leaving does not end the session, and no packet announces that the egress leaves. The channel's publisher may continue, and another
+    /// bridge may send the session.
     pub fn leave(&self) {
         self.shared.leave.store(true, Ordering::Relaxed);
     }

@@ -163,9 +163,9 @@ pub(super) struct Resumed {
 /// Attaches to the channel, if possible at the sequence at which an earlier bridge stopped. Messages that the ring no longer holds are
 /// counted as lost.
 ///
-/// `said` is the progress of that earlier bridge. This bridge continues there if two conditions hold. First, it resumes or replaces that
-/// bridge. Second, that bridge sent the same ring, or the same session of another host. Otherwise this bridge begins where the spec says,
-/// or with the oldest message of a new channel.
+/// `said` is the progress of that earlier bridge. This bridge continues at the place where that bridge stopped, if two conditions hold.
+/// First, it resumes or replaces that bridge. Second, that bridge sent the same ring, or the same session of another host. Otherwise this
+/// bridge begins where the spec says, or with the oldest message of a new channel.
 pub(super) fn attach_where_it_was(
     spec: &BridgeSpec,
     from: StartAt,
@@ -215,8 +215,8 @@ pub(super) fn check_sizes(spec: &BridgeSpec, subscriber: &Subscriber) -> Result<
 /// Returns the session under which the channel is sent.
 ///
 /// - A channel that a bridge received keeps its session, unless the spec names one. So hosts farther away see the same stream.
-/// - Any other channel has a session of its own, whose term [`Terms`] chooses. `heard` returns the highest term of the sessions of other
-///   senders, but at most its argument.
+/// - Any other channel has a session of its own. [`Terms`] chooses its term, which is the number in the session's name. `heard` returns the
+///   highest term of the sessions of other senders, but at most its argument.
 ///
 /// A publisher that takes over the channel continues its session. A channel that is replaced begins another session.
 pub(super) fn session_of(

@@ -22,7 +22,7 @@ use crate::spec::{BridgeSpec, SendSpec};
 use crate::status::{Phase, SendCounters};
 use crate::thread::{Clock, wall_ns};
 
-/// The last part of a wait for the share of the link, in nanoseconds. The thread spins for this part.
+/// A thread that waits for its share of the link spins for this last part of the wait. The unit is nanoseconds.
 const SPIN_NS: u64 = 50_000;
 /// A thread that waits for the share of the link checks the stop flag at least this often. The unit is nanoseconds.
 const LONGEST_WAIT: Duration = Duration::from_millis(20);
@@ -51,7 +51,7 @@ pub(super) struct Outlet {
     pub(super) is_over: bool,
     /// Distinguishes the end of the channel from the end of an earlier publisher.
     pub(super) end: EndWatch,
-    /// The sequence after the last gap in the ring. A session that begins after a gap begins there.
+    /// The sequence after the last gap in the ring. A session that begins after a gap begins at this sequence.
     pub(super) gap_end: u64,
     pub(super) lines: Vec<Line>,
     /// The socket from which unicast leases are served.
@@ -369,15 +369,15 @@ fn charge<'a>(
     shared.live_bytes.store(shared.live_bytes.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
 }
 
-/// Returns the number of copies of a packet that are sent from one address. All of these use one link. If addresses differ in this number,
-/// returns the largest.
+/// Returns how many copies of a packet are sent from one address. All copies from one address use one link. If the addresses have different
+/// numbers of copies, returns the largest number.
 fn copies(lines: &[Line]) -> u64 {
     let by = |line: &Line| line.from.map(|from| from.ip());
     lines.iter().map(|line| lines.iter().filter(|other| by(other) == by(line)).count()).max().unwrap_or(0)
         as u64
 }
 
-/// Writes the heartbeat, end or pulse that is due to `out`, and returns its size. Returns `None` if nothing is due.
+/// Writes to `out` the heartbeat, end or pulse that is due, and returns its size. Returns `None` if nothing is due.
 fn poll_idle(
     sender: &mut Sender,
     (native, shared): (Option<&NativeState>, &Sending),
@@ -437,8 +437,8 @@ mod tests {
         Line { segments: Segments::Off, ..Line::to(to, None, socket, true) }
     }
 
-    /// The paused line of this test is a Unix socket, because its queue is short and easy to fill. A send on it waits as a send through a
-    /// paused network card does.
+    /// The paused line of this test is a Unix socket, because its queue is short and easy to fill. A send on this socket waits as a send
+    /// through a paused network card does.
     #[test]
     fn a_paused_line_is_waited_for_once_and_another_goes_on() {
         let (paused, drain) = UnixDatagram::pair().unwrap();

@@ -1,4 +1,5 @@
-//! Reopens lines whose interface was replaced or that receive nothing, and the multicast group on which repairs arrive.
+//! Reopens the lines, and the multicast group for repairs, if their interface was replaced. Joins the group of a line again if the line
+//! receives nothing.
 
 use super::merging::Merging;
 use super::port::{Port, Role};

@@ -13,8 +13,8 @@ use crate::proto::native::container::{Container, Kind};
 use crate::proto::receiver::Receiver;
 use crate::proto::wire::Malformed;
 
-/// Whether a server sent this datagram, and not the sender of a line. Native repairs for all receivers count as packets of a line, because
-/// they arrive there.
+/// Whether this datagram came from a server and not from the sender of a line. Native repairs for all receivers count as packets of a line,
+/// because they arrive on a line.
 pub(super) fn is_from_server(role: Role, datagram: &Datagram<'_>, is_native: bool) -> bool {
     match role {
         Role::Servers | Role::Unicast | Role::Repairs => true,
@@ -27,7 +27,7 @@ pub(super) fn is_from_server(role: Role, datagram: &Datagram<'_>, is_native: boo
     }
 }
 
-/// Returns the index of the server that sent a datagram. Counts the datagram as unexpected if no server did.
+/// Returns the index of the server that sent a datagram. Counts the datagram as unexpected if no server sent it.
 pub(super) fn server_of(servers: &[SocketAddr], datagram: &Datagram<'_>, inlet: &mut Inlet) -> Option<usize> {
     let server = servers.iter().position(|server| *server == datagram.from);
     inlet.counters.host.datagrams_unexpected += u64::from(server.is_none());
@@ -35,7 +35,7 @@ pub(super) fn server_of(servers: &[SocketAddr], datagram: &Datagram<'_>, inlet: 
 }
 
 /// Handles a server's datagram if it is a control datagram. Returns false if it is a repair. In both cases, the datagram shows that the
-/// server's lease is alive.
+/// lease at this server is alive.
 #[inline]
 pub(super) fn take_word(
     now_ns: u64,

@@ -148,8 +148,8 @@ impl Inlet {
         self.local.publisher.as_ref().map_or(self.counters.host.next_sequence, Publisher::next_sequence)
     }
 
-    /// Makes the channel one of this host, so that a local program can publish on it (a promotion). The channel stays open for this next
-    /// publisher.
+    /// Makes the channel a channel of this host, so that a local program can publish on it (a promotion). The channel stays open for this
+    /// next publisher.
     #[cold]
     pub(super) fn promote(
         &mut self,

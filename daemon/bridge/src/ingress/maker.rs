@@ -21,7 +21,7 @@ pub(super) struct Maker {
 }
 
 impl Maker {
-    /// Starts the thread. It runs on the caller's CPUs, not on that of a pinned receiving thread.
+    /// Starts the thread. It runs on the caller's CPUs, not on the CPU of a pinned receiving thread.
     pub(super) fn start(title: &str) -> Result<Maker, BridgeError> {
         let (orders, taken) = channel::<PublisherBuilder>();
         let (give, made) = channel();

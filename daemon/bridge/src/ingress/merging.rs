@@ -3,8 +3,8 @@
 //! With merging, packets that arrive together cost much less, and a packet that arrives alone costs more. So the bridge switches merging on
 //! when many packets arrive together. It switches merging off after a second in which few packets arrived together.
 
-/// Merging saves time if at least this many packets of a window arrive together. If a feed's packets arrive one by one, so many packets are
-/// together only in one case: the receiver did not run for most of the window.
+/// Merging saves time if at least this many packets of a window (10 ms or more) arrive together. A feed whose packets arrive one by one
+/// reaches this number only if the receiver did not run for most of the window.
 const MANY: usize = 64;
 /// Merging is switched off after this many consecutive windows with fewer than `MANY` packets together. A window lasts from one update of
 /// the shown counters to the next, which is 10 ms or more.
@@ -14,7 +14,7 @@ const CALM_WINDOWS: u32 = 100;
 #[derive(Debug, Default)]
 pub(super) struct Merging {
     is_on: bool,
-    /// The number of packets in this window that arrived together with others.
+    /// The number of packets in this window that arrived together with other packets.
     together: usize,
     /// The number of consecutive windows in which fewer than `MANY` packets arrived together.
     calm: u32,

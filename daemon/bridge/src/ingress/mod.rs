@@ -8,8 +8,9 @@
 //! - Requests are sent from a socket of their own, so that no other program receives the answers to the requests.
 //! - A unicast feed has one more socket, so that live packets are not mistaken for repairs.
 //!
-//! After the start, the loop of the first thread usually makes only the system calls of the sockets and of its waits. It makes others at
-//! the beginning and the end of a session. On native lines, it makes one call each 10 ms, which asks for the clock's error.
+//! After the start, the loop of the first thread usually makes only the system calls of the sockets and of its waits. It makes other system
+//! calls at the beginning and the end of a session. On native lines, it also makes one system call every 10 ms, which asks for the clock's
+//! error.
 
 use shmcast::PublisherBuilder;
 use std::ops::{Deref, DerefMut};
@@ -122,7 +123,7 @@ impl DerefMut for Ingress {
 
 impl Ingress {
     /// Opens the channel as its publisher, opens the sockets and starts the thread. If an earlier bridge received the same session, this
-    /// one continues where it stopped.
+    /// bridge continues where that bridge stopped.
     ///
     /// # Errors
     /// [`BridgeError`]. After an error nothing is left running.
@@ -260,8 +261,8 @@ impl IngressInvoker {
     /// Takes at most one batch of datagrams from each socket, publishes their messages, and does what is due. Returns false if there is
     /// nothing more to do.
     ///
-    /// It waits in one case only: when the ingress ends. It then waits up to half a second until the servers confirm that the leases are
-    /// returned. If the channel is just being opened, it waits for that as well.
+    /// It waits only when the ingress ends. It then waits up to half a second until the servers confirm that the leases are returned. If
+    /// the channel is just being opened, it also waits until the channel is open.
     #[inline]
     pub fn invoke(&mut self) -> bool {
         self.is_over = self.is_over || !self.receiving.turn();

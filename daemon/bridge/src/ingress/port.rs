@@ -108,8 +108,8 @@ impl Port {
         sent.refused
     }
 
-    /// Returns the index of the line whose counters include this socket's drops. For the socket of a line it is that line. For the socket
-    /// of a unicast feed it is the number after the spec's `lines`.
+    /// Returns the index of the line whose counters include this socket's drops. The socket of a line has the index of this line. The
+    /// socket of a unicast feed has the index `lines`, which comes after the lines of the spec.
     pub(super) fn line_or(&self, lines: usize) -> Option<usize> {
         match self.role {
             Role::Line(line) => Some(line),

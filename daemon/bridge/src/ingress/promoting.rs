@@ -48,7 +48,7 @@ impl Promoter {
     /// Returns the sequence at which the channel would continue if it were promoted now. Changes nothing.
     ///
     /// # Errors
-    /// [`PromoteError`], if the promotion would be refused with any reserve of the journal.
+    /// [`PromoteError`], if the promotion would be refused whatever reserve the journal has.
     pub fn next(&self, force: bool) -> Result<u64, PromoteError> {
         match self.promote(force, 0) {
             Err(PromoteError::BeyondJournal { next, .. }) => Ok(next),
@@ -57,13 +57,14 @@ impl Promoter {
         }
     }
 
-    /// Promotes the channel to one of this host. The ingress delivers what it has received, reports everything else as a gap, leaves the
+    /// Makes the channel a channel of this host. The ingress delivers what it has received, reports everything else as a gap, leaves the
     /// channel open for its next publisher, and ends. Blocks until the receiving thread has answered.
     ///
     /// The promotion is refused in two cases:
     ///
     /// - `force` is not set, and a line has received a packet within the last three seconds.
-    /// - The channel would not continue below the sequence `below`, which is the reserve of its journal.
+    /// - The sequence at which the channel would continue is not below `below`. This is the reserve of the channel's journal, which limits
+    ///   the sequences of a publisher.
     ///
     /// # Errors
     /// [`PromoteError`]. After an error the ingress continues, and nothing has changed.
@@ -87,7 +88,7 @@ impl Promoter {
 }
 
 impl Receiving {
-    /// Carries out the order if there is one. Returns whether the ingress has ended.
+    /// Carries out the order to promote if there is one. Returns whether the ingress has ended.
     #[cold]
     pub(super) fn execute_order(&mut self) -> bool {
         let Some(order) = self.shared.orders.take() else { return false };

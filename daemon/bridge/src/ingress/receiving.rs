@@ -29,10 +29,10 @@ use crate::status::Phase;
 use crate::thread::{Clock, SHOW_EVERY_NS, wall_ns};
 use crate::waiting::Choice;
 
-/// The longest time for which a sleeping thread does not check the stop flag, in nanoseconds.
+/// A sleeping thread wakes at least this often to check the stop flag. The unit is nanoseconds.
 const LOOK_UP_NS: u64 = 20 * MILLISECOND_NS;
 /// The number of idle turns of the loop between two yields. In these turns, the loop may find a datagram that has just arrived. After a
-/// turn that found datagrams, the loop yields at once, so that a reader on the same CPU can run.
+/// turn that found datagrams, the loop yields immediately, so that a reader on the same CPU can run.
 const TURNS_PER_YIELD: u32 = 32;
 /// The number of idle turns after which the loop checks whether work is due.
 const TURNS_PER_LOOK: u32 = 8;
@@ -42,7 +42,7 @@ const TURNS_PER_ANSWER: u32 = 16;
 const LEAVE_NS: u64 = SECOND_NS / 2;
 /// The counters are updated this many times for each update of the histograms, because histograms are long.
 const SHOWS_PER_HISTOGRAM: u64 = 10;
-/// What one turn of the loop found in the sockets.
+/// The result of one turn of the loop: the datagrams that it found in the sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Found {
     Nothing,
@@ -65,7 +65,7 @@ pub(super) struct Receiving {
     /// The state of native lines; `None` if the lines are plain.
     pub(super) native: Option<NativeReceiving>,
     pub(super) choice: Choice,
-    /// The rate at which messages arrive. A thread that sleeps uses it.
+    /// The rate at which messages arrive. A thread that sleeps uses the rate to choose when it wakes.
     pub(super) pace: Pace,
     /// For each server, how many of its timeouts the loop has handled.
     pub(super) timeouts: [u64; MAX_SERVERS],
@@ -78,8 +78,8 @@ pub(super) struct Receiving {
     pub(super) tap: Option<Tap>,
     pub(super) clock: Clock,
     pub(super) awake: Awake,
-    /// All leases were last renewed because the receiver had not run for a while. This is the total time for which it had not run up to
-    /// that moment, in nanoseconds.
+    /// If the receiver has not run for a while, the loop renews all leases. This is the total time for which the receiver had not run when
+    /// the loop last did this, in nanoseconds.
     pub(super) left_out_ns: u64,
     pub(super) shared: Arc<IngressState>,
     pub(super) turns: u32,
@@ -288,8 +288,8 @@ impl Receiving {
         self.inlet.counters.host.sends_refused += port.send(to, packet, self.tap.as_ref());
     }
 
-    /// Renews leases early in two cases. A server that left a request unanswered may have restarted and lost its leases. And if this host
-    /// did not run for a second, all leases may have expired.
+    /// Renews leases before they are due in two cases. If a server left a request unanswered, it may have restarted and lost its leases. If
+    /// this host did not run for a second, all leases may have expired.
     fn doubt_leases(&mut self, now_ns: u64) {
         if self.awake.left_out_ns() - self.left_out_ns >= SECOND_NS {
             self.left_out_ns = self.awake.left_out_ns();
@@ -343,7 +343,8 @@ impl Receiving {
         }
     }
 
-    /// Returns the leases, and waits up to [`LEAVE_NS`] for the answers. If a server does not answer, its lease expires by itself.
+    /// Returns the leases, and waits up to [`LEAVE_NS`] for the answers. If a server does not answer, the lease at this server expires by
+    /// itself.
     pub(super) fn leave(&mut self) {
         let mut now_ns = self.awake.at(self.clock.now_ns());
         let until_ns = now_ns + LEAVE_NS;

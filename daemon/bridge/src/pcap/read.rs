@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The first size of the read buffer. It is also the greatest number of bytes that one packet may take.
 const BUFFER_BYTES: usize = 256 << 10;
 const MAX_BLOCK_BYTES: usize = 16 << 20;
-/// The number of bytes of an empty pcapng block, which has its type, and its length twice.
+/// The number of bytes of an empty pcapng block. Such a block has its type once and its length twice.
 const MIN_BLOCK_BYTES: u32 = 12;
 /// The type of a section header. It is the same in both byte orders.
 const SECTION_HEADER: [u8; 4] = [0x0A, 0x0D, 0x0D, 0x0A];
@@ -95,8 +95,8 @@ struct Shared {
 
 /// A reader that gives the parser the whole header of the file first, even if the header arrives in pieces.
 ///
-/// When the parser is created, it reads more often than it needs. The last time, this reader returns nothing. Otherwise the parser would
-/// wait on a pipe for the second packet before it returned the first.
+/// When the parser is created, it reads once more than necessary. At this last read, this reader returns nothing. Otherwise the parser
+/// would wait on a pipe for the second packet before it returned the first packet.
 struct Noting<R> {
     from: R,
     head: Vec<u8>,
@@ -282,8 +282,8 @@ impl<'a> Capture<'a> {
         }
     }
 
-    /// Whether the next pcapng block claims to be too short: it needs bytes for its type and its two lengths. The parser does not check
-    /// this.
+    /// Whether the next pcapng block claims a length that is too short. A block needs bytes for its type and its two lengths. The parser
+    /// does not check this.
     fn is_next_block_too_short(&self) -> bool {
         let (Some(is_big_endian), data) = (self.is_big_endian, self.reader.data()) else { return false };
         // A section header states its own byte order, and the parser checks its least length.

@@ -65,7 +65,7 @@ pub(super) fn copy(to: &mut [u8], from: &[u8]) {
     to[last..].copy_from_slice(end);
 }
 
-/// Copies `SIZE` bytes from `at` on if the binary number of the length has the bit `SIZE`. `SIZE` must be a power of two. Returns the
+/// Copies `SIZE` bytes from the offset `at` on if the bit `SIZE` is set in the length of `from`. `SIZE` must be a power of two. Returns the
 /// number of copied bytes.
 #[inline(always)]
 fn piece<const SIZE: usize>(to: &mut [u8], from: &[u8], at: usize) -> usize {

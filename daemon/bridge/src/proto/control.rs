@@ -27,7 +27,7 @@ pub const COOKIE_BYTES: usize = 24;
 
 const MAGIC: [u8; 5] = [0xFF, b'S', b'H', b'M', b'C'];
 const BODY: usize = HEADER_BYTES;
-/// A bit in the role of a claim. It says that a bridge from another host publishes the egress's ring.
+/// A bit in the role of a claim. It says that a bridge received the messages of the egress's ring from another host.
 const MIRROR: u8 = 0x80;
 
 /// A proof that a datagram was sent from its source address. The server makes the proof and checks it. A client only sends it back.
@@ -146,8 +146,8 @@ pub enum ControlDatagram {
     /// An egress (sending end) announces its role to the other egresses of its stream. Only egresses send and receive this kind of
     /// datagram.
     Claim(Claim),
-    /// A receiver informs a server that the server sends an older session of the channel. The server uses this when it begins its next
-    /// session. Servers that do not know this kind of datagram drop it.
+    /// A receiver informs a server that the server sends an older session of the channel. The server uses this report when it begins its
+    /// next session. Servers that do not know this kind of datagram drop it.
     Stale {
         /// The session that the receiver follows.
         session: Session,
@@ -164,7 +164,7 @@ pub enum ControlDatagram {
     },
 }
 
-/// Whether a datagram is a control datagram. If not, it is MoldUDP64.
+/// Whether a datagram is a control datagram. If not, it is a packet of the protocol MoldUDP64.
 pub fn is_control(datagram: &[u8]) -> bool {
     datagram.starts_with(&MAGIC)
 }

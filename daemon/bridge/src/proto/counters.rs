@@ -9,7 +9,7 @@ use crate::counters;
 use crate::table::Table;
 
 counters! {
-    /// Datagrams that were dropped because they are malformed, by reason.
+    /// Datagrams that were dropped because they are malformed, with a counter for each reason.
     pub struct MalformedCounters {
         /// Shorter than the header.
         too_short: counter "malformed_datagrams_total" { reason = "too-short" },
@@ -115,8 +115,8 @@ impl Histogram {
         self.max_ns
     }
 
-    /// Returns the quantile for `share` (0 to 1), which is the value that at least this share of the values do not exceed. Returns 0 if
-    /// there are no values.
+    /// Returns the quantile for `share` (0 to 1). At least this share of the values are not greater than the quantile. Returns 0 if there
+    /// are no values.
     pub(crate) fn quantile_ns(&self, share: f64) -> u64 {
         let wanted = ((self.count() as f64 * share).ceil() as u64).max(1);
         let mut seen = 0;
@@ -210,7 +210,7 @@ counters! {
         messages_delivered,
         /// Messages that had already arrived, or that precede the first message of this receiver.
         messages_duplicate: counter "duplicate_messages_total",
-        /// Early messages dropped because the store was full. They are requested again.
+        /// Messages that arrived before missing ones, and were dropped because the store was full. They are requested again.
         messages_refused: counter "store_full_messages_total",
         /// Heartbeats and end-of-session packets.
         heartbeats,
@@ -224,13 +224,13 @@ counters! {
         recovered_by_lines: counter "recovered_messages_total" { source = "line" },
         /// Messages that arrived on a line after they had been requested.
         requested_needlessly: counter "requested_needlessly_total",
-        /// Messages given up after they had been requested. Readers get a gap for them.
+        /// Messages that were given up after they had been requested. Readers get a gap for them.
         messages_expired: counter "expired_messages_total",
         /// Requests sent, first and repeated.
         requests,
         /// Requests that were repeated.
         requests_repeated,
-        /// Losses that were not requested at once, because other receivers probably request the same messages.
+        /// Losses for which this receiver waited before it requested them, because other receivers probably request the same messages.
         requests_delayed: counter "delayed_requests_total",
         /// Losses that were repaired before this receiver requested them. Other receivers had requested them.
         requests_saved: counter "saved_requests_total",
@@ -251,13 +251,13 @@ counters! {
         /// Announcements of messages that do not exist. They were dropped when other packets contradicted them. More than a few of them
         /// suggest a forger.
         claims_contradicted: counter "contradicted_claims_total",
-        /// Packets of servers that this receiver did not request, or does not need any more.
+        /// Packets that servers sent although this receiver did not request them, or no longer needs them.
         repairs_unasked: counter "ignored_packets_total" { reason = "unasked-repair" },
         /// Fragments of messages larger than a packet.
         fragments: counter "fragments_total",
         /// Fragments that had already arrived.
         fragments_duplicate,
-        /// Fragments of early messages dropped because there was no room. They are requested again.
+        /// Fragments of messages that arrived before missing ones, and were dropped because there was no room. They are requested again.
         fragments_refused: counter "refused_fragments_total",
         /// Native packets that were dropped without being opened: repeated packets, or packets with messages older than all missing ones.
         copies: counter "old_packets_total",
@@ -275,7 +275,7 @@ pub struct ReceiverCounters {
     pub lines: [LineCounters; MAX_LINES],
     /// The counters of each server.
     pub servers: [ServerCounters; MAX_SERVERS],
-    /// The times from noticing a loss to receiving the message, for messages that a server sent.
+    /// The durations from noticing a loss to receiving the message, for messages that a server sent.
     pub recovery: Histogram,
 }
 
@@ -317,13 +317,14 @@ pub enum Refusal {
     /// None of the messages asked for has been published yet.
     #[error("the messages are not published yet")]
     NotYet,
-    /// Requests whose messages the ring has overwritten and no journal has.
+    /// Requests for messages that the ring has overwritten and that no journal has.
     #[error("the messages are no longer held")]
     Gone,
     /// Requests from a source that has not proved its address, if a reply with a message would be over three times as long as the request.
     #[error("the source must first prove its address")]
     Unproved,
-    /// Requests whose messages are in the journal, but the disk is busy, or the recorder has not written them yet.
+    /// Requests whose messages belong to the journal but cannot be read yet. Either the disk is busy, or the recorder has not written the
+    /// messages yet.
     #[error("the journal is read as fast as the disk allows")]
     JournalBusy,
     /// Requests whose messages are already on their way to all receivers in a repair.
@@ -346,13 +347,13 @@ counters! {
         global_rate: counter "repair_refused_total" { reason = "global-rate" },
         /// None of the messages asked for is published yet.
         not_yet: counter "repair_refused_total" { reason = "not-yet" },
-        /// Messages asked for that the ring has overwritten and no journal has.
+        /// Requested messages that the ring has overwritten and that no journal has.
         gone: counter "repair_refused_total" { reason = "gone" },
         /// The source has not proved its address.
         unproved: counter "repair_refused_total" { reason = "unproved" },
         /// The journal has the messages, but the disk was busy.
         journal_busy: counter "repair_refused_total" { reason = "journal-busy" },
-        /// Messages asked for that were already on their way to all receivers in a repair.
+        /// Requested messages that were already on their way to all receivers in a repair.
         on_its_way: counter "repair_refused_total" { reason = "on-its-way" },
     }
 }
@@ -370,7 +371,7 @@ counters! {
         bytes: counter "repair_bytes_total",
         /// Replies that were sent to all receivers at once.
         multicast_replies: counter "repair_multicasts_total",
-        /// Notices to all receivers to wait, because the rate was used up.
+        /// Notices that told all receivers to wait, because the rate was used up.
         pauses: counter "repair_pauses_total",
     }
 }
@@ -441,7 +442,7 @@ counters! {
         released: counter "lease_events_total" { event = "released" },
         /// Leases that expired.
         expired: counter "lease_events_total" { event = "expired" },
-        /// Leases refused because the server has as many as it may have.
+        /// Leases that were refused because the server already had the largest permitted number of leases.
         full: counter "lease_events_total" { event = "full" },
         /// Leases that moved to another address of the same receiver.
         replaced: counter "lease_events_total" { event = "replaced" },

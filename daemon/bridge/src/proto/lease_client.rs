@@ -11,12 +11,12 @@ use super::{MILLISECOND_NS, SECOND_NS, splitmix};
 pub(crate) const RETRY_FIRST_NS: u64 = 50 * MILLISECOND_NS;
 /// The longest wait for an answer, in nanoseconds.
 pub(crate) const RETRY_MAX_NS: u64 = 2 * SECOND_NS;
-/// The shortest time between two early renewals of a lease, in nanoseconds.
+/// If a client renews a lease before it is due, the time since the last renewal is at least this. The unit is nanoseconds.
 pub(crate) const DOUBT_EVERY_NS: u64 = 2 * RETRY_FIRST_NS;
-/// How often a stopping client sends Unsubscribe. After that it lets the lease expire.
+/// A stopping client sends Unsubscribe at most this number of times. After that it lets the lease expire.
 pub(crate) const UNSUBSCRIBE_TRIES: u32 = 5;
 
-/// How often the client sends Join to a server that may be too old to know Join. After that it sends Subscribe equally often.
+/// The client sends Join this number of times to a server that may be too old to know Join. After that it sends Subscribe equally often.
 const JOIN_TRIES: u32 = 2;
 
 /// The state of a client.
@@ -188,7 +188,7 @@ impl LeaseClient {
         }
     }
 
-    /// Writes the datagram that is due now to `out` and returns its size. Returns `None` if none is due.
+    /// Writes to `out` the datagram that is due now, and returns its size. Returns `None` if no datagram is due.
     pub(crate) fn poll_transmit(&mut self, now_ns: u64, out: &mut [u8; CONTROL_MAX_BYTES]) -> Option<usize> {
         if self.next_deadline().is_none_or(|at_ns| at_ns > now_ns) {
             return None;

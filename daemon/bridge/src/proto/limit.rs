@@ -42,8 +42,8 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// Whether the bucket has something left. One charge may take more than the rest. After that the bucket is closed until it has filled
-    /// up the deficit.
+    /// Whether the bucket has something left. One charge may take more than is left. After that the bucket is closed until it has filled up
+    /// the deficit.
     pub(crate) fn is_open(&self, now_ns: u64, rate: Rate) -> bool {
         self.opens_in_ns(now_ns, rate) == 0
     }
@@ -194,7 +194,7 @@ impl fmt::Display for Network {
     }
 }
 
-/// The networks whose addresses may use a server. If the list is empty, no address may.
+/// The networks whose addresses may use a server. If the list is empty, no address may use the server.
 #[derive(Debug, Clone, Default)]
 pub struct AllowList(Vec<Network>);
 

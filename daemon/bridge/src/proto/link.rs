@@ -2,10 +2,10 @@
 //!
 //! If a sender fills its link, its own packets wait in a queue of the network card or of a switch. In such a queue, a newer message cannot
 //! overtake older ones. For this reason live packets take at most 95 % of the link. Messages that are published faster wait in the ring.
-//! After a time in which the sender did not run, it sends at once all messages that were published meanwhile.
+//! After a time in which the sender did not run, it sends all messages that were published meanwhile without a wait.
 //!
-//! Live packets and repairs together also take at most 95 %, and only the repairs wait. Repairs always have at least 2 % of the link, so
-//! that a receiver that lags can catch up.
+//! Live packets and repairs together also take at most 95 %. To stay below this limit, only the repairs wait. Repairs always have at least
+//! 2 % of the link, so that a receiver that lags can catch up.
 //!
 //! All sizes are those on the wire: a packet takes [`FRAME_BYTES`] more than its payload.
 
@@ -18,12 +18,12 @@ use std::str::FromStr;
 /// Bytes that a packet takes on an Ethernet besides its payload: preamble, gap, Ethernet header and checksum, and the headers of IPv6 and
 /// UDP. A packet of IPv4 takes 20 bytes less.
 pub const FRAME_BYTES: u64 = 86;
-/// Bytes that may be sent at once before the rate of live packets applies.
+/// The number of bytes of live packets that may be sent in one burst. After that, the rate of live packets applies.
 pub const BURST_BYTES: u64 = 64 << 10;
 /// The lowest link speed that is accepted, in bits per second.
 const LEAST_BITS: u64 = 1_000_000;
-/// The burst of repairs is the number of bytes that the link transfers in a second, divided by this number. The quotient is half a
-/// millisecond of the link.
+/// The burst of repairs is the number of bytes that the link transfers in a second, divided by this number. The quotient is what the link
+/// transfers in half a millisecond.
 const REPAIR_BURST_SHARE: u64 = 2_000;
 /// The least burst of repairs in bytes: two packets of an Ethernet. It applies to slow links.
 const LEAST_REPAIR_BURST: u64 = 3_000;
@@ -64,7 +64,7 @@ impl Link {
         Rate { per_second: self.percent(95), burst: BURST_BYTES }
     }
 
-    /// Returns the rate of live packets and repairs together. It limits only repairs.
+    /// Returns the rate of live packets and repairs together. This rate limits only repairs.
     fn whole_rate(&self) -> Rate {
         let burst = (self.percent(100) / REPAIR_BURST_SHARE).clamp(LEAST_REPAIR_BURST, BURST_BYTES);
         Rate { per_second: self.percent(95), burst }
@@ -163,7 +163,7 @@ pub struct Remainder {
     whole: TokenBucket,
     /// The token bucket from which repairs are sent while the bucket `whole` is closed.
     least: TokenBucket,
-    /// The times of the last steps, and the number of live bytes that had been sent at each. The oldest step is at `oldest`.
+    /// The times of the last steps, and the number of live bytes that had been sent at each of these times. The oldest step is at `oldest`.
     steps: [(u64, u64); STEPS],
     oldest: usize,
     /// The time of the last call of `note_live`, and the number of live bytes that had been sent by then.
@@ -208,7 +208,8 @@ impl Remainder {
         self.whole.charge(now_ns, self.link.whole_rate(), bytes);
     }
 
-    /// Returns the part of the 95 % that live packets did not use in the last 10 ms, in bytes per second. Returns at least 2 % of the link.
+    /// Live packets and repairs may take 95 % of the link. Returns the part of these 95 % that live packets did not use in the last 10 ms,
+    /// in bytes per second. Returns at least 2 % of the link.
     pub(crate) fn per_second(&self) -> u64 {
         let ((since_ns, before), (now_ns, live_bytes)) = (self.steps[self.oldest], self.seen);
         let took_ns = u128::from(now_ns.saturating_sub(since_ns).max(MILLISECOND_NS));

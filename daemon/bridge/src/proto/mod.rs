@@ -43,7 +43,7 @@ pub const MILLISECOND_NS: u64 = 1_000_000;
 /// One second in nanoseconds.
 pub const SECOND_NS: u64 = 1_000_000_000;
 
-/// The most lines that a receiver listens to. Lines are copies of one feed.
+/// The greatest number of lines that a receiver listens to. Lines are copies of one feed.
 pub const MAX_LINES: usize = 4;
 /// The most retransmission servers that a receiver asks.
 pub const MAX_SERVERS: usize = 8;

@@ -6,7 +6,7 @@
 
 use super::MICROSECOND_NS;
 
-/// The time by which a thread begins to poll before a message is expected, in nanoseconds. This is necessary because a thread wakes late.
+/// A thread begins to poll this long before a message is expected, because a thread wakes late. The unit is nanoseconds.
 const LEAD_NS: u64 = 30 * MICROSECOND_NS;
 /// The least tolerance of an expected time, in nanoseconds.
 const LEAST_SLACK_NS: u64 = 10 * MICROSECOND_NS;
@@ -62,7 +62,7 @@ impl Pace {
         self.last_ns
     }
 
-    /// Returns what a thread should do that has nothing to do at `now_ns`: poll or sleep.
+    /// Returns whether a thread that has nothing to do at `now_ns` should poll or sleep.
     #[inline]
     pub(crate) fn advice(&self, now_ns: u64) -> Advice {
         if now_ns.saturating_sub(self.last_ns) < self.polls_for_ns {

@@ -11,8 +11,8 @@
 
 use super::session::EPOCH_LIMIT;
 
-/// The limit by which a term that other hosts named may be ahead. A term further ahead is ignored. Otherwise one forged packet could use up
-/// all terms.
+/// A term that other hosts named may be higher than this host's own terms by at most this number. A higher term is ignored. Otherwise one
+/// forged packet could use up all terms.
 pub(crate) const MOST_AHEAD: u64 = 1 << 20;
 
 /// The known terms of one channel.

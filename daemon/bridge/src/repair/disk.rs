@@ -1,5 +1,5 @@
 //! The thread that reads the journal for retransmissions. No other thread waits for this thread: orders and answers pass through queues.
-//! After each answer it sends a byte through a socket (the bell), on which the repair thread sleeps.
+//! After each answer, the disk thread sends a byte through a socket (the bell), on which the repair thread sleeps.
 
 use shmcast::ChannelJournal;
 use shmcast::journal::format::ControlRecord;

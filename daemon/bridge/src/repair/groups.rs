@@ -1,4 +1,5 @@
-//! The multicast groups to which a server sends repairs for all receivers. The server also receives the repairs of other servers there.
+//! The multicast groups to which a server sends repairs for all receivers. On these groups, the server also receives the repairs of other
+//! servers.
 
 use shmcast::sys::datagrams::Inbox;
 use std::net::{SocketAddr, UdpSocket};
@@ -25,8 +26,8 @@ fn native_line<'a>(spec: &'a BridgeSpec, repair: &RepairSpec) -> Option<&'a Line
     lines_of(spec, repair).find(|line| spec.profile_of(line) == Profile::Native)
 }
 
-/// The destinations of repairs for all receivers. One socket receives requests and also sends all of these repairs. So receivers know which
-/// server sent a repair.
+/// The destinations of repairs for all receivers. The socket that receives a server's requests also sends these repairs. So receivers
+/// recognise the server by the source address of a repair.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     /// The group of plain repairs.
@@ -62,8 +63,8 @@ impl Groups {
         Ok(Groups { plain, native, others })
     }
 
-    /// Returns the line over which repairs for all receivers are sent. It is the group of plain repairs on the interface of a line. If
-    /// there is no such group, it is the native line.
+    /// Returns the line over which repairs for all receivers are sent. The returned line is the group of plain repairs on the interface of
+    /// a line. If there is no such group, it is the native line.
     pub(crate) fn line(spec: &BridgeSpec, repair: &RepairSpec) -> Option<LineSpec> {
         let native = native_line(spec, repair);
         let via = native.or_else(|| lines_of(spec, repair).next());

@@ -4,7 +4,7 @@
 //! message, a third thread (`disk`) reads the message from the channel's journal, so that this thread never waits for a disk. If neither
 //! the ring nor the journal has the message, this thread tells the receiver that the message is gone.
 //!
-//! `proto::replay` and `proto::lease` decide which receivers get repairs, and how many.
+//! `proto::replay` and `proto::lease` decide which receivers get repairs, and how many repairs they get.
 
 use shmcast::hosting::fault;
 use shmcast::sys::datagrams::{self, Inbox};
@@ -48,9 +48,10 @@ use store::{Request, Store};
 
 /// The longest sleep. The thread notices a stop, or the end of a lease, after this time at the latest.
 const LOOK_UP: Duration = Duration::from_millis(20);
-/// The number of bytes in a receive slot. Requests and control datagrams fit. A longer datagram is neither of them, and is not needed.
+/// The number of bytes in a receive slot. Requests and control datagrams fit. A longer datagram is neither a request nor a control
+/// datagram, so it need not fit.
 const SLOT_BYTES: usize = 256;
-/// The burst of a token bucket is the rate of a second divided by this number. The quotient is 40 ms of the rate.
+/// The burst of a token bucket is what its rate allows in a second, divided by this number. The quotient is what the rate allows in 40 ms.
 const BURST_SHARE: u64 = 25;
 /// The interval at which the feed's own rate is measured, in nanoseconds.
 const MEASURE_EVERY_NS: u64 = SECOND_NS / 4;
@@ -75,7 +76,7 @@ pub(super) struct Repair {
     shared: Arc<Sending>,
 }
 
-/// The feed's rate in bytes per second. It rises at once, and falls over several seconds.
+/// The feed's rate in bytes per second. This value rises as soon as the rate rises, and falls over several seconds.
 #[derive(Debug, Default)]
 struct FeedRate {
     bytes: u64,

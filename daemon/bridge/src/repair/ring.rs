@@ -20,7 +20,7 @@ pub(super) enum Place {
 pub(super) struct Ring {
     /// `None` while the channel is gone.
     subscriber: Option<Subscriber>,
-    /// The number of the egress's attachment to the channel at the time when the subscriber was opened.
+    /// The egress counts how often it has attached to the channel. This is the count at the time when the subscriber was opened.
     pub(super) attached: u64,
     /// The last message that was too large for one answer: its sequence, size and marks. Its bytes are in `large`.
     kept: Option<(u64, usize, Meta)>,
@@ -42,8 +42,8 @@ impl Ring {
         self.subscriber.as_ref().map(Subscriber::clock)
     }
 
-    /// Copies the message `sequence`, from `offset` on, to `room`, as far as it fits. Stores a message that is larger than `room`, because
-    /// its next part will be requested soon. `moment` converts the message's time.
+    /// Copies to `room` the bytes of the message `sequence` from `offset` on, as far as they fit. Stores a message that is larger than
+    /// `room`, because its next part will be requested soon. `moment` converts the message's time.
     pub(super) fn read_part(
         &mut self,
         sequence: u64,
@@ -106,7 +106,7 @@ impl Ring {
         }
     }
 
-    /// Returns where a message can be read that was sent before `next`. Takes constant time for a message that the ring holds.
+    /// Returns where a message that was sent before `next` can be read. Takes constant time for a message that the ring holds.
     pub(super) fn place(&mut self, sequence: u64, next: u64) -> Place {
         let Some(subscriber) = &mut self.subscriber else { return Place::Lost(next) };
         match subscriber.seek(sequence) {

@@ -55,7 +55,7 @@ impl Store {
         self.ring.attach(subscriber, attached);
     }
 
-    /// Returns which messages from `first` on the server holds. `next` is the sequence after the last sent message.
+    /// Returns the range of the messages from `first` on that the server holds. `next` is the sequence after the last sent message.
     pub(super) fn held(&mut self, now_ns: u64, first: u64, next: u64, request: &Request) -> Held {
         self.from_shelf = false;
         let is_backed = self.journal.is_some();
@@ -86,7 +86,7 @@ impl Store {
         }
     }
 
-    /// Copies the message `sequence` to the start of the slice, and returns its size. Returns `None` if it does not fit.
+    /// Copies the message `sequence` to the start of the slice, and returns its size. Returns `None` if the message does not fit.
     pub(super) fn read(&mut self, sequence: u64, room: &mut [u8]) -> Option<usize> {
         if let Some(piece) = self.read_shelf(sequence, 0, room) {
             return (piece.size == piece.total).then_some(piece.size);

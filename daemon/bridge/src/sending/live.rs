@@ -3,8 +3,8 @@
 //! An IPv6 address takes several words, and no single store can change all of them. So the table has a version, which is odd while the
 //! table changes. Before each batch, the sending thread loads the version, and copies the table if the version has changed.
 //!
-//! If the version changes during the copy, the sending thread discards the copy, and uses the previous addresses for one more batch. So no
-//! packet is sent to an address whose words were mixed from two addresses.
+//! If the version changes during the copy, the sending thread discards the copy, and still uses the previous addresses for this batch. So
+//! no packet is sent to an address whose words were mixed from two addresses.
 
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};

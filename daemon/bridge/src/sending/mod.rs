@@ -32,14 +32,14 @@ pub(super) struct Sending {
     pub(super) renewal: Renewal,
     /// Receiving sockets of lines that were opened again. They are only used if there are other egresses of the stream.
     pub(super) ears: Renewal,
-    /// The socket of the group of plain repairs that was opened again. The repair thread takes it.
+    /// The reopened socket for the group of plain repairs. The repair thread takes this socket.
     pub(super) groups: Renewal,
     /// The number of bytes that live packets have taken on the wire so far.
     pub(super) live_bytes: AtomicU64,
     /// The name of the session that is sent, in two words of eight and two bytes. A reader may get the words of two different sessions. The
     /// name that it then reads belongs to no session.
     pub(super) session: [AtomicU64; 2],
-    /// The sequence after the last sent message. Repairs never go beyond it.
+    /// The sequence after the last sent message. Repairs never go beyond this sequence.
     pub(super) next: AtomicU64,
     /// The identity of the run in the ring that is sent.
     pub(super) ring: Mutex<[u64; 2]>,
@@ -53,7 +53,7 @@ pub(super) struct Sending {
     pub(super) state_renewed: AtomicU64,
     /// Whether this egress was told to take over.
     pub(super) takes_over: AtomicBool,
-    /// The highest term of receivers that reported our session as older than theirs; 0 if none did.
+    /// The highest term of receivers that reported our session as older than theirs; 0 if no receiver reported this.
     pub(super) told: AtomicU64,
     /// The number of receivers that request repairs, and the longest of their round trips in microseconds.
     pub(super) group: AtomicU64,
@@ -144,8 +144,8 @@ impl Sending {
     /// Notes which session this bridge sends, from which ring, and where the session began.
     ///
     /// - A resumed session began where the state file or the previous bridge says.
-    /// - Any other session began with its ring here. A ring has one session. Without a state file, this bridge does not know what an earlier
-    ///   bridge has sent in this session. The session's receivers may still request those messages.
+    /// - Any other session began with its ring on this host, because a ring has one session. Without a state file, this bridge does not
+    ///   know what an earlier bridge has sent in this session. The session's receivers may still request those messages.
     pub(super) fn note_start(
         &self,
         subscriber: &Subscriber,
@@ -198,7 +198,7 @@ impl Sending {
         }
     }
 
-    /// Returns the egress's progress. After its threads have ended, this is the place where it stopped.
+    /// Returns the egress's progress. After the egress's threads have ended, this is the place where the egress stopped.
     pub(super) fn stopped(&self) -> Stopped {
         let ring = *self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         let next = self.next.load(Ordering::Acquire);

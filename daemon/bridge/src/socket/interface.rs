@@ -55,7 +55,7 @@ pub(super) fn interface_of(line: &LineSpec, socket: &Socket) -> Result<Interface
     }
 }
 
-/// Looks up the interface of a line, with a socket that is opened for this.
+/// Looks up the interface of a line. Opens a socket for this purpose.
 pub(crate) fn look_up(line: &LineSpec) -> Result<Interface, SocketError> {
     interface_of(line, &super::new_socket(line.group)?)
 }

@@ -1,4 +1,4 @@
-//! The sockets of a bridge. They are opened, joined and tuned before the first packet.
+//! The sockets of a bridge. Before the first packet, they are opened and tuned, and join their multicast groups.
 //!
 //! The system may refuse an option of a socket:
 //!
@@ -31,7 +31,7 @@ pub(super) use interface::{Interface, link_of, look_up};
 mod drops;
 mod interface;
 
-/// The most packets that one busy poll takes from the network card.
+/// The greatest number of packets that one busy poll takes from the network card.
 const BUSY_POLL_BUDGET: u16 = 64;
 /// The longest time for which a sending thread waits for room in a socket's buffer.
 const PATIENCE: Duration = Duration::from_millis(10);
@@ -205,7 +205,7 @@ fn join(socket: &Socket, line: &LineSpec, interface: Interface) -> io::Result<()
     }
 }
 
-/// Leaves a line's multicast group and joins it again. By this, the network learns again that this host wants the group's packets.
+/// Leaves a line's multicast group and joins it again. So the network learns again that this host wants the group's packets.
 pub(super) fn rejoin(line: &LineSpec, socket: &UdpSocket) -> io::Result<()> {
     let socket = SockRef::from(socket);
     let interface = interface_of(line, &socket).map_err(io::Error::other)?;
@@ -262,7 +262,7 @@ pub(crate) fn aim(socket: &impl AsFd, line: &LineSpec, ttl: u8, loopback: bool) 
     Ok(())
 }
 
-/// Returns an address with any IP address of this host and any port, in the family of `peer`.
+/// Returns the address that stands for any IP address of this host and any port, in the family of `peer`.
 pub fn anywhere(peer: &SocketAddr) -> SocketAddr {
     match peer {
         SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
@@ -277,8 +277,8 @@ pub(super) fn set_patience(socket: &impl AsFd) -> io::Result<()> {
     setsockopt(socket, sockopt::SendTimeout, &patience).map_err(io::Error::from)
 }
 
-/// Opens a second socket at the address of a server's socket, only for sending. With two sockets, the datagrams of one never wait for room
-/// in the other. If the server is bound to any address of the host, both are the same socket.
+/// Opens a second socket at the address of a server's socket, only for sending. With two sockets, the datagrams of one socket never wait
+/// for room in the buffer of the other socket. If the server is bound to any address of the host, there is only one socket.
 ///
 /// # Errors
 /// [`SocketError`]
@@ -305,7 +305,7 @@ pub(crate) fn open_beside(server: &UdpSocket) -> Result<UdpSocket, SocketError> 
     Ok(socket.into())
 }
 
-/// Opens a socket at `address` for requests and leases. A server gives its own address. A receiver gives port 0.
+/// Opens a socket at `address` for requests and leases. For a server, `address` is its own address. For a receiver, the port is 0.
 ///
 /// # Errors
 /// [`SocketError`]

@@ -37,7 +37,7 @@ const MAX_DSCP: u8 = 63;
 /// The largest priority that needs no privilege.
 const MAX_PRIORITY: u8 = 6;
 
-/// One bridge: one channel, in one direction. Has exactly one of `send` and `receive`.
+/// One bridge: one channel, in one direction. A bridge has exactly one of `send` and `receive`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BridgeSpec {
@@ -84,8 +84,8 @@ pub struct BridgeSpec {
     /// The CPU that the bridge's thread is pinned to; the thread is not pinned if `None`.
     #[serde(default)]
     pub cpu: Option<usize>,
-    /// The time for which the kernel polls the network card in place of a wait of the bridge, in microseconds. The default 0 means not at
-    /// all. If the kernel refuses, the bridge reports that once and runs without it.
+    /// When the bridge waits for a packet, the kernel polls the network card for this time, in microseconds. The default 0 means not at
+    /// all. If the kernel refuses, the bridge reports the refusal once and runs without such polls.
     #[serde(default)]
     pub busy_poll_us: u32,
     /// The code point (DSCP) of all packets that the bridge sends, 0 to 63. By this number, switches and routers choose a queue. `None`
@@ -116,8 +116,8 @@ fn default_payload_bytes() -> usize {
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LineSpec {
-    /// The multicast group and port. This may also be a unicast address. For a sender, the unicast address is that of any host. For a
-    /// receiver, it is an address of the receiver's own host.
+    /// The multicast group and port. This may also be a unicast address. For a sender, the unicast address belongs to any host. For a
+    /// receiver, it belongs to the receiver's own host.
     pub group: SocketAddr,
     /// The interface, by its name or by one of its addresses. If this is `None`, the kernel chooses.
     #[serde(default)]
@@ -167,7 +167,7 @@ impl<'de> Deserialize<'de> for LinkSpeed {
     }
 }
 
-/// How a bridge's thread waits while there is nothing to do.
+/// The way in which a bridge's thread waits while there is nothing to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WaitMode {
@@ -178,7 +178,7 @@ pub enum WaitMode {
     Yield,
     /// Sleeps, but polls for the short time in which the next message of a steady feed is expected. This uses a few hundredths of a core.
     /// At 1,000 messages a second, half of the messages arrive 10 to 40 us later than with `Spin`. If messages come irregularly, or after a
-    /// silence, they are up to some hundred us later.
+    /// silence, they arrive up to some hundred us later.
     Block,
     /// Chooses at the start, and shows the choice in the status. For each four CPUs that the process may use, one thread polls while
     /// messages flow, and sleeps after 10 ms without messages. The process's other threads use `Block`.
@@ -211,8 +211,8 @@ pub struct ReceiveSpec {
     /// The time for which a message that seems to be lost may still arrive, in microseconds; 50 by default. The bridge requests the message
     /// only after this time.
     pub hold_us: u64,
-    /// The sequence to begin with if there is no session to resume. If messages from there on were already sent, the bridge requests them.
-    /// If this is `None`, the bridge begins with the first message that it receives.
+    /// The sequence to begin with if there is no session to resume. If messages from this sequence on were already sent, the bridge
+    /// requests them. If this is `None`, the bridge begins with the first message that it receives.
     pub from: Option<u64>,
     /// The sources from which packets are accepted on the lines, such as `10.0.0.1` or `10.1.0.0/16`. If the list is empty, a line accepts
     /// only the packets of the first source that sends on it. If that source falls silent, the line accepts another one.
@@ -222,7 +222,7 @@ pub struct ReceiveSpec {
     /// With `origin`: the largest error that the clock of either host may have, in microseconds; 1000 by default. With 0, any clock is
     /// accepted.
     pub clock_limit_us: u32,
-    /// The most memory for early messages that are larger than a packet, in bytes; 32 MiB by default.
+    /// The limit for the bytes of messages that are larger than a packet and cannot be delivered yet; 32 MiB by default.
     pub reassembly_bytes: usize,
     /// The size of each socket's receive buffer in bytes, up to 1 GiB; 4 MiB by default. The kernel's own limit is `net.core.rmem_max`.
     pub buffer_bytes: usize,
@@ -323,7 +323,8 @@ impl BridgeSpec {
         self.session.clone().unwrap_or_else(|| tag_of(&self.channel))
     }
 
-    /// Returns the problems of the spec, each as the field and what to do about it. Returns none if the bridge can be started.
+    /// Returns the problems of the spec. Each problem has the field and a text about what to do. If the bridge can be started, there are no
+    /// problems.
     pub fn problems(&self) -> Vec<(&'static str, String)> {
         let mut problems = Vec::new();
         let mut report = |field, what: String| problems.push((field, what));

@@ -12,12 +12,12 @@ pub enum Profile {
     /// MoldUDP64, for receivers of any make.
     #[default]
     Plain,
-    /// For receivers of shmcast. Messages keep their tag, key flag and publish time, may be up to 16 MiB long, and may be sealed. For other
-    /// receivers, each packet is a MoldUDP64 packet with one message.
+    /// This profile is for receivers of shmcast. Messages keep their tag, key flag and publish time, may be up to 16 MiB long, and may be
+    /// sealed. Receivers of other makes take each packet for a MoldUDP64 packet with one message.
     Native,
 }
 
-/// Which packets a receiver accepts on native lines if there are keys.
+/// The choice of the packets that a receiver accepts on native lines if there are keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Auth {
@@ -32,8 +32,8 @@ pub enum Auth {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TimeMode {
-    /// The time at which the message was published, if the clocks of both hosts are accurate enough. Otherwise the time at which the
-    /// message arrives.
+    /// The time at which the message was published, if the clocks of both hosts are accurate enough. If they are not accurate enough, the
+    /// time at which the message arrives.
     #[default]
     Origin,
     /// The time at which they arrive.

@@ -34,18 +34,18 @@ pub enum Engine {
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NatsSpec {
-    /// The servers, such as `tls://n1:4222`. The bridge needs only one that it can reach. With `tls://`, nothing is sent before the server
-    /// has shown its certificate. A single server may be given without a list.
+    /// The servers, such as `tls://n1:4222`. The bridge needs only one server that it can reach. With `tls://`, nothing is sent before the
+    /// server has shown its certificate. A single server may be given without a list.
     #[serde(deserialize_with = "addresses")]
     pub servers: Vec<ServerAddress>,
     /// The file with the account, as `USER:PASSWORD` or a token. It must belong to root or to the bridge's user, and nobody else may be
     /// able to read it. If this is `None`, an account in one of the addresses is used, if there is one.
     pub account: Option<PathBuf>,
-    /// The file with the account's credentials, as `nsc` writes it; none if this is `None`.
+    /// The file with the account's credentials, as `nsc` writes it; no file if this is `None`.
     pub creds: Option<PathBuf>,
     /// The certificates against which the server's certificate is checked; those of the system if this is `None`.
     pub ca: Option<PathBuf>,
-    /// The certificate that identifies this host to the servers; none if this is `None`. It also needs `key`.
+    /// The file with the certificate that identifies this host to the servers; no file if this is `None`. A certificate also needs `key`.
     pub cert: Option<PathBuf>,
     /// The private key of `cert`.
     pub key: Option<PathBuf>,
@@ -59,7 +59,7 @@ pub struct NatsSpec {
     /// The limit for the bytes of a block, which can have many messages. 1024 to 8388608, and at most the servers' `max_payload`; 65536 by
     /// default.
     pub block_bytes: usize,
-    /// How many blocks may wait for an answer, 1 to 1024; 32 by default.
+    /// The number of blocks that may wait for an answer, 1 to 1024; 32 by default.
     pub in_flight: usize,
     /// The time after which an append without an answer has failed, in milliseconds, 100 to 60 000; 1000 by default.
     pub ack_ms: u64,
@@ -68,9 +68,8 @@ pub struct NatsSpec {
     pub history: HistoryFrom,
     /// For a sender: whether it creates the stream if there is none; false by default.
     pub create: bool,
-    /// With `create`: the number of servers that keep a copy. If this is `None`, the number is 3 if at least three servers are given, and
-    /// otherwise
-    /// 1.
+    /// With `create`: the number of servers that keep a copy of the stream. If this is `None`, the number is 3 if at least three servers
+    /// are given, and otherwise 1.
     pub replicas: Option<u8>,
     /// With `create`: the limit for the bytes of the stream. Beyond it, the oldest messages are dropped. `None` means no limit.
     pub keep_bytes: Option<u64>,
@@ -121,7 +120,7 @@ impl NatsSpec {
     /// Returns the account of this host on the servers, from its file or from an address.
     ///
     /// # Errors
-    /// A sentence that says that the file cannot be read, that others may read it, or that it has no account.
+    /// A sentence with the problem: the file cannot be read, other users may read it, or it has no account.
     pub fn read_account(&self) -> Result<Option<Account>, String> {
         let Some(file) = &self.account else { return Ok(self.accounts().next().cloned()) };
         let read = private::read(file, MAX_ACCOUNT_BYTES);

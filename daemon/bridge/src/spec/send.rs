@@ -33,39 +33,39 @@ pub struct SendSpec {
     /// The first message that the bridge sends; `resume` by default.
     pub from: StartAt,
     /// The file to which the bridge writes its session and the last sent sequence; no file if this is `None`. If the ring is still the same
-    /// after a restart of the bridge, the bridge continues that session. If the channel was created again, the session gets an epoch above
-    /// all earlier ones, even if the clock was set back.
+    /// after a restart of the bridge, the bridge continues the session in the file. If the channel was created again, the session gets an
+    /// epoch above all earlier ones, even if the clock was set back.
     pub state: Option<PathBuf>,
     /// The time for which a bridge listens on its multicast lines before it begins a new session, in milliseconds; 300 by default, at most
     /// 10 000. A session is new if the state file does not have it. The new session is later than every session of this channel that the
     /// bridge hears. With 0, the bridge does not listen.
     pub listen_ms: u64,
     /// The time for which the bridge serves repairs after the channel is closed, or after the bridge was told to leave, in milliseconds; 10
-    /// 000 by default. After the channel is closed, it also repeats the end of the session.
+    /// 000 by default. After the channel is closed, the bridge also repeats the end of the session.
     pub linger_ms: u64,
     /// Whether other egresses (sending ends) of the stream may take over; `only` by default.
     pub role: SendRole,
     /// With `role = "auto"`: the place in the order in which the egresses take over, 0 to 15; 0 by default. Rank 0 takes over first. Each
     /// rank waits 4 ms longer than the previous one.
     pub rank: u8,
-    /// With `role = "auto"`: the address on which claims of the other egresses arrive, and from which ours are sent.
+    /// With `role = "auto"`: the address on which the claims of the other egresses arrive, and from which this egress sends its own claims.
     ///
     /// Use the IP address of a multicast line's interface, on every egress of the stream. With such addresses, claims stop an active egress
-    /// only if packets from the same address arrive as well. With another IP address, three claims are enough to stop it.
+    /// only if packets from the same address arrive as well. With another IP address, three claims are enough to stop an active egress.
     pub claim_bind: Option<SocketAddr>,
     /// With `role = "auto"`: the `claim_bind` addresses of the other egresses; at most 8. Claims from other addresses are dropped.
     pub peers: Vec<SocketAddr>,
     /// With `role = "auto"`: the silence after which another egress takes over, in milliseconds, 3 to 10 000; 15 by default. All egresses
-    /// of a stream should use the same.
+    /// of a stream should use the same value.
     pub takeover_ms: u64,
-    /// The gate of the channel that the bridge uses. With a gate, the publisher waits for the bridge, within the gate's limit. Without one,
-    /// the publisher may overwrite messages that the bridge has not read.
+    /// The gate of the channel that the bridge uses. With a gate, the publisher waits for the bridge, within the gate's limit. Without a
+    /// gate, the publisher may overwrite messages that the bridge has not read.
     ///
     /// A message has passed the gate when the bridge has copied it out of the ring. A bridge with lines copies at most 1025 messages at a
     /// time, and passes their packets to the sockets before it copies more. A bridge with an engine copies only while it may append a
     /// block. So at most `in_flight` blocks and 1025 messages wait for the servers.
     pub gate: Option<String>,
-    /// The retransmission server, which also grants unicast leases; none if `None`.
+    /// The retransmission server, which also grants unicast leases. If this is `None`, there is no server.
     pub repair: Option<RepairSpec>,
 }
 
@@ -122,11 +122,11 @@ pub enum SendRole {
 pub struct RepairSpec {
     /// The address on which requests arrive.
     pub bind: SocketAddr,
-    /// The networks whose addresses may send requests, such as `10.1.0.0/16`. If the list is empty, no address may.
+    /// The networks whose addresses may send requests, such as `10.1.0.0/16`. If the list is empty, no address may send requests.
     #[serde(default)]
     pub allow: Vec<Network>,
     /// Whether allowed sources get full answers before they have proved their address; false by default. Receivers of other makes need
-    /// this. Use it only where nobody can forge a source address.
+    /// this. Set it to true only where nobody can forge a source address.
     #[serde(default)]
     pub trust_allowed: bool,
     /// The rate of repairs for all receivers together, in bytes a second. `None` means 100 000 000, or twice the feed's own rate if that is
@@ -146,11 +146,11 @@ pub struct RepairSpec {
     /// The limit for the number of leases of one address; 16 by default. With this limit, one host cannot take all leases.
     #[serde(default = "default_leases_per_source")]
     pub leases_per_source: usize,
-    /// If a lease is not renewed for this time, it expires, in seconds; 60 by default.
+    /// A lease expires if it is not renewed for this time, in seconds; 60 by default.
     #[serde(default = "default_lease_s")]
     pub lease_s: u64,
     /// The code point (DSCP) of repairs, 0 to 63, if it is not that of the feed. If `bind` is any address of the host, one socket sends
-    /// repairs and the packets of leases, and this is the code point of both.
+    /// both the repairs and the packets of leases. Then the packets of leases have this code point, too.
     #[serde(default)]
     pub dscp: Option<u8>,
     /// The multicast group of plain repairs for all receivers, on the interface of the first multicast line. If this is `None`, each plain
@@ -166,8 +166,8 @@ pub struct RepairSpec {
     /// means the longest round trip of any receiver plus 100.
     #[serde(default)]
     pub linger_us: Option<u64>,
-    /// Whether messages that the ring no longer has come from the channel's journal; true by default. Instead of true or false, this may be
-    /// the journal's directory. A journal of another stream is not used.
+    /// Whether the server reads from the channel's journal the messages that the ring no longer has; true by default. Instead of true or
+    /// false, this may be the journal's directory. A journal of another stream is not used.
     #[serde(default)]
     pub history: HistoryFrom,
 }
@@ -234,7 +234,7 @@ impl SendSpec {
 }
 
 impl BridgeSpec {
-    /// Returns the gate that the bridge uses, if it sends and uses one.
+    /// Returns the gate that the bridge uses. Returns `None` if the bridge does not send, or uses no gate.
     pub fn gate(&self) -> Option<&str> {
         self.send.as_ref().and_then(|send| send.gate.as_deref())
     }

@@ -100,8 +100,8 @@ pub struct NoAddress;
 impl FromStr for ServerAddress {
     type Err = NoAddress;
 
-    /// Parses `nats://HOST:PORT` or `tls://HOST:PORT`. `USER:PASSWORD@` or `TOKEN@` may precede the host. In these, a `%` and two
-    /// hexadecimal digits stand for the character with this number.
+    /// Parses `nats://HOST:PORT` or `tls://HOST:PORT`. The account may precede the host, as `USER:PASSWORD@` or `TOKEN@`. In the account, a
+    /// `%` and two hexadecimal digits stand for the character with this number.
     fn from_str(text: &str) -> Result<ServerAddress, NoAddress> {
         let (scheme, rest) = text.split_once("://").ok_or(NoAddress)?;
         let is_tls = match scheme.to_ascii_lowercase().as_str() {

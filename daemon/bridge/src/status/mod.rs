@@ -1,8 +1,8 @@
 //! The status of a running bridge, readable from other threads.
 //!
 //! The bridge's threads count in plain numbers. Every few milliseconds they copy the numbers to a [`Board`], word by word with relaxed
-//! stores, so that a reader never delays them. Each number is correct, but two numbers that are read together may be some milliseconds
-//! apart. This module does not format or judge the numbers.
+//! stores, so that a reader never delays the threads. Each number is correct, but two numbers that are read together may be some
+//! milliseconds apart. This module does not format or judge the numbers.
 
 use serde::Serialize;
 use std::marker::PhantomData;
@@ -84,7 +84,7 @@ pub enum Phase {
     Running,
     /// The bridge was told to leave. It sends the messages that are waiting, and serves repairs for a while. Its session continues.
     Leaving,
-    /// The session is over. The bridge repeats its end and serves repairs.
+    /// The session is over. The bridge repeats the session's end and serves repairs.
     Ending,
     /// The bridge has stopped. Either it was told to stop, or the session is over.
     Ended,
@@ -143,7 +143,7 @@ impl Life {
         self.enter(Phase::Failed);
     }
 
-    /// Notes the session when it begins. This takes a lock, because sessions rarely begin.
+    /// Notes the session when it begins. This may take a lock, because sessions rarely begin.
     pub fn note_session(&self, session: Session) {
         *self.session.lock().unwrap_or_else(PoisonError::into_inner) = Some(session);
     }
@@ -197,18 +197,19 @@ counters! {
         ends,
         /// Datagrams that the kernel accepted, for all lines and leases.
         datagrams_sent: counter "sent_datagrams_total",
-        /// Datagrams that were sent in one call with others of the same length.
+        /// Datagrams that were sent in one call together with other datagrams of the same length.
         datagrams_segmented: counter "segmented_datagrams_total",
-        /// How often the kernel refused to send several packets in one call on a line. Later packets of the line are sent one by one.
+        /// The number of times that the kernel refused to send several packets in one call on a line. Later packets of the line are sent
+        /// one by one.
         segments_refused: counter "segments_refused_total",
         /// The number of the system's error when the kernel last refused to send several packets in one call; 0 if it never refused.
         segments_error,
         /// Datagrams that the kernel refused to send. Receivers request their messages.
         datagrams_refused: counter "refused_datagrams_total",
-        /// How often the publisher overwrote messages before the sending bridge had read them.
+        /// The number of times that the publisher overwrote messages before the sending bridge had read them.
         lapped: counter "lapped_total",
-        /// Messages that were overwritten before the bridge had sent them, or were out of order in the ring. Every receiver has a gap
-        /// there.
+        /// Messages that were overwritten before the bridge had sent them, or were out of order in the ring. Every receiver has a gap in
+        /// their place.
         messages_missed: counter "missed_messages_total",
         /// Messages that are in gaps of the channel itself.
         gap_messages,
@@ -216,26 +217,26 @@ counters! {
         messages_too_long: counter "too_long_messages_total",
         /// Sessions begun.
         sessions,
-        /// How often a line's buffer was full for so long that the bridge paused the line. The line's datagrams of that time count as
-        /// refused.
+        /// The number of times that a line's buffer was full for so long that the bridge paused the line. The line's datagrams of that time
+        /// count as refused.
         pauses: counter "line_pauses_total",
         /// The speed of the link that limits live packets and repairs, in bits a second; 0 if there is no limit.
         link_bits,
-        /// How often live packets had used up their share of the link, and had to wait.
+        /// The number of times that live packets had used up their share of the link, and had to wait.
         link_waits: counter "link_waits_total",
         /// The time for which live packets waited for the link, in nanoseconds.
         link_waited_ns,
         /// Times that the state file could not be written.
         state_errors: counter "state_errors_total",
-        /// How often the state file was removed or moved while the bridge ran, and was made again.
+        /// The number of times that the state file was removed or moved while the bridge ran, and was made again.
         state_renewed: counter "state_renewed_total",
-        /// How often a line was opened again, because its interface was replaced or got another address.
+        /// The number of times that a line was opened again, because its interface was replaced or got another address.
         lines_anew: counter "sending_lines_anew_total",
         /// The role among the egresses of the stream: 0 the only one, 1 listening, 2 standby, 3 sending.
         role,
         /// The number of the active egress's claim, if this egress has received it; 0 if the role is 0.
         claim,
-        /// How often this egress began to send. It begins in place of a peer, or because no peer sends.
+        /// The number of times that this egress began to send. It begins in place of a peer, or because no peer sends.
         takeovers: counter "takeovers_total",
         /// Times that this egress left the sending to a peer.
         yields: counter "yields_total",
@@ -284,11 +285,11 @@ counters! {
         plain_refused: counter "repair_plain_refused_total",
         /// Native requests whose seal does not match. They are forged or damaged.
         forged: counter "repair_forged_total",
-        /// Native requests that were already accepted. Also requests so old that it is no longer known whether they were accepted.
+        /// Native requests that were already accepted, or are so old that it is no longer known whether they were accepted.
         replayed: counter "repair_replayed_total",
         /// Native requests without a seal or with an unknown key, where a seal is required.
         unopened: counter "repair_unopened_total",
-        /// How often a receiver reported that it follows a later session of this channel.
+        /// The number of times that a receiver reported that it follows a later session of this channel.
         told_stale: counter "told_stale_total",
     }
 }

@@ -31,32 +31,32 @@ counters! {
         recovered_by_servers: counter "recovered_messages_total" { source = "server" },
         /// The number of receivers that the server reports; 0 if it reports none.
         group: gauge "group_receivers",
-        /// This receiver's position among the server's receivers, from 0. The first 16 receivers request lost messages at once.
+        /// This receiver's position among the server's receivers, from 0. The first 16 receivers request lost messages immediately.
         place: gauge "place",
         /// Datagrams of lines that the kernel passed on together with others. The sender or the kernel had merged them.
         datagrams_merged: counter "merged_datagrams_total",
         /// Datagrams that the kernel refused to send.
         sends_refused,
-        /// Datagrams that arrived on the sockets for servers, but not from a server.
+        /// Datagrams that arrived on the sockets for servers, but were not sent by a server.
         datagrams_unexpected: counter "ignored_packets_total" { reason = "unexpected-source" },
         /// Datagrams that arrived on a line, but not from its source.
         datagrams_locked_out: counter "ignored_packets_total" { reason = "other-source" },
         /// Errors of receiving, for example when a server's host replies that no program listens on the port.
         receive_errors: counter "receive_errors_total",
-        /// How often a line was opened again, because its interface was replaced or got another address.
+        /// The number of times that a line was opened again, because its interface was replaced or got another address.
         lines_anew: counter "receiving_lines_anew_total",
-        /// How often a group was joined again, because its line was silent while the feed arrived on another line.
+        /// The number of times that a group was joined again, because its line was silent while the feed arrived on another line.
         lines_rejoined: counter "lines_rejoined_total",
         /// Unicast leases that this receiver has.
         leases_held,
         /// Times that a server had no room for a lease.
         leases_full: counter "leases_full_total",
-        /// Bytes of messages larger than a packet that are not delivered yet.
+        /// Bytes of messages that are larger than a packet and not delivered yet.
         reassembly_bytes: gauge "reassembly_bytes",
         /// Native packets whose seal does not match. They are forged or damaged.
         forged: counter "forged_packets_total",
-        /// Sealed packets that were already accepted, among them copies on other lines. Also packets so old that it is no longer known
-        /// whether they were accepted.
+        /// Sealed packets that were already accepted, among them copies on other lines. Packets so old that it is no longer known whether
+        /// they were accepted count as well.
         replayed: counter "replayed_packets_total",
         /// Native packets without a seal or with an unknown key, where a seal is required.
         unopened: counter "unopened_packets_total",

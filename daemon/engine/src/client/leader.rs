@@ -28,7 +28,7 @@ impl Log {
         }
     }
 
-    /// Notes that the stream has no leader. If this lasts, it is reported.
+    /// Notes that the stream has no leader. Reports this state if it lasts.
     fn wait_for_leader(&self, why: &str) -> Option<State> {
         // A connection that is broken has its own words.
         if self.link.is_connected() {

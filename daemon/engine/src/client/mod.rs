@@ -35,30 +35,30 @@ use crate::proto::want::Want;
 use crate::proto::writer::{Last, Trouble};
 use crate::status::Link;
 
-/// How long a server may take to answer a new connection.
+/// The time in which a server must answer a new connection.
 const CONNECT: Duration = Duration::from_secs(3);
-/// Most attempts to connect when a bridge starts. Only attempts that time out are repeated.
+/// The greatest number of attempts to connect when a bridge starts. Only attempts that time out are repeated.
 const CONNECT_TRIES: u32 = 3;
-/// Interval of the client's pings. The client leaves a silent connection after two intervals.
+/// The interval of the client's pings. The client leaves a silent connection after two intervals.
 const PING: Duration = Duration::from_secs(1);
 /// The longest pause between two attempts to connect again.
 const RECONNECT: Duration = Duration::from_secs(1);
-/// How long a request about the log may take.
+/// The longest time that a request about the log may take.
 const REQUEST: Duration = Duration::from_secs(2);
-/// Longest time for which the servers of a stream may have no leader.
+/// The longest time for which the servers of a stream may have no leader.
 const ELECTION: Duration = Duration::from_secs(10);
 /// The header with a block's name.
 const NAME: &str = "Nats-Msg-Id";
-/// How long the servers remember the names of blocks.
+/// The time for which the servers remember the names of blocks.
 const NAMES: Duration = Duration::from_secs(1);
-/// The largest number of pulses, and of requests, that wait in a sender's client. The client drops any further one, and the process that
-/// sent it sends it again.
+/// The largest number of pulses, and of requests, that wait in a sender's client. The client drops further pulses and requests, and their
+/// senders repeat them.
 const MOST_WORDS: usize = 256;
 /// The number of bytes of an append without its block: the subject, the reply subject, and the headers.
 const OVERHEAD_BYTES: usize = 512;
 /// Bytes that are fetched ahead of the reader.
 const AHEAD_BYTES: usize = 8 << 20;
-/// Interval of the servers' heartbeats to a reader that has read all entries.
+/// The interval of the servers' heartbeats to a reader that has read all entries.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 /// The time after which the servers remove a consumer whose reader is away.
 const FORGET: Duration = Duration::from_secs(30);
@@ -82,7 +82,7 @@ pub(crate) struct Log {
     creates: Option<NatsSpec>,
     /// Whether a single server keeps the stream. Only in this case does an append name the previous entry ([`append_if`](Log::append_if)).
     is_alone: Arc<AtomicBool>,
-    /// The entry number after which the single server would have stored the append that was last refused; 0 if none was refused.
+    /// The number of the entry after which the single server would have stored the last refused append; 0 if no append was refused.
     stores_after: Arc<AtomicU64>,
 }
 
@@ -245,7 +245,7 @@ impl Log {
         Opener::new(self.keys.ring(), self.takes_open)
     }
 
-    /// Creates the stream. With `mirror_of`, the stream is a mirror of the stream with the same name in that domain.
+    /// Creates the stream. If `mirror_of` names a domain, the stream is a mirror of the stream with the same name in that domain.
     pub(crate) async fn create(&self, nats: &NatsSpec, mirror_of: Option<&str>) -> Result<Info, EngineError> {
         let source = |domain: &str| Source {
             name: self.name.clone(),
@@ -335,10 +335,10 @@ impl Log {
     /// `behind`. The returned future yields the answer.
     ///
     /// If several servers keep the stream, `behind` is not sent. A server compares names with its own memory, and a server that has just
-    /// caught up does not know the last name. It would skip entries that the other servers store.
+    /// caught up does not know the last name. Such a server would skip entries that the other servers store.
     ///
-    /// Without names, the entry numbers must be unique. They are: such a stream loses no stored entry, and a new stream begins with a
-    /// higher number.
+    /// Without names, the entry numbers must be unique. They are unique because such a stream loses no stored entry, and a new stream
+    /// begins with a higher number.
     ///
     /// If several blocks wait for their answers, the servers may refuse the first one, and store the second one after a rival's block.
     /// Readers detect such a block by its sequences.
@@ -445,8 +445,8 @@ impl Log {
         entries.heartbeat(HEARTBEAT).messages().await.map_err(|e| sentence(&e))
     }
 
-    /// Publishes a short message that the stream does not keep. If the connection does not accept it for some time, it is dropped, because
-    /// such messages are sent again and again.
+    /// Publishes a short message that the stream does not keep. If the connection does not accept the message for some time, the message is
+    /// dropped, because such messages are sent again and again.
     pub(crate) async fn say(&self, subject: impl Into<Subject>, word: Bytes) {
         // An error says that the client has ended, which the next append says as well.
         let _ = tokio::time::timeout(REQUEST, self.client.publish(subject.into(), word)).await;

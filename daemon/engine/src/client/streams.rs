@@ -51,8 +51,8 @@ impl Log {
         Some(None)
     }
 
-    /// Returns the first entry of a run of blocks that all have the session of `head`. The run ends at `known`. Going backwards from there,
-    /// a damaged entry ends the run.
+    /// Returns the first entry of a run of blocks that all have the session of `head`. The run ends at `known`. A damaged entry does not
+    /// belong to the run, so the run begins after it.
     async fn begin_of(&self, head: &Head, mut low: u64, known: u64) -> Option<u64> {
         let mut high = known;
         while low < high {

@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 
 use crate::proto::block::{Cut, Packing, max_whole_bytes};
 
-/// What an event means to the thread.
+/// The meaning of an event for the thread.
 #[derive(Debug)]
 pub(super) enum RingEvent {
     None,
@@ -22,7 +22,7 @@ pub(super) enum RingEvent {
     Error(RecvError),
 }
 
-/// What is known about the channel's end.
+/// The known facts about the channel's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     /// The last event was a message.
@@ -138,9 +138,9 @@ impl Cutter {
         Meta { tag: message.tag, key: message.key, time_ns }
     }
 
-    /// Handles an event of the ring. Call it only while no block waits to be appended.
+    /// Handles an event of the ring. Call this only while no block waits to be appended.
     ///
-    /// Returns `Continue` if the next event may be read at once. Returns `Break` if blocks now wait, or if the thread must handle the
+    /// Returns `Continue` if the next event may be read immediately. Returns `Break` if blocks now wait, or if the thread must handle the
     /// event.
     #[inline(always)]
     pub(super) fn take(&mut self, event: Event<'_>) -> ControlFlow<RingEvent> {
@@ -159,7 +159,7 @@ impl Cutter {
     }
 
     /// Adds a message to the current block. Returns false, and changes nothing, if the message is not the next one or does not fit. Both
-    /// are rare.
+    /// cases are rare.
     #[inline(always)]
     fn add(&mut self, message: &Message<'_>) -> bool {
         if message.sequence != self.due || message.payload.len() > self.max_whole {

@@ -47,7 +47,7 @@ impl Outlet {
     /// its sequence.
     ///
     /// The subscriber itself skips more messages, up to half of the ring, if the publisher is fast. After a burst, these messages are still
-    /// in the ring, and they would be reported as lost for no reason.
+    /// in the ring. Without this function, they would be reported as lost for no reason.
     pub(super) fn go_back(&mut self, next: u64) -> u64 {
         let oldest = self.channel.clone().page(false).history(History::Never).start(Start::Oldest).open();
         let oldest = oldest.map_or(next, |ring| ring.next_sequence()).max(self.cutter.due());

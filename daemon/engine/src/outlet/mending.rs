@@ -1,7 +1,7 @@
 //! The thread that answers requests for missing messages. It reads the messages from the ring or from the channel's journal.
 //!
 //! The thread has a short queue and uses at most half of a CPU, so a flood of requests does not delay the feed. If the queue is full, the
-//! thread drops a request, and the reader that sent it repeats it.
+//! thread drops a request, and the reader sends this request again.
 
 use async_nats::Subject;
 use shmcast::journal::Cause;
@@ -25,9 +25,9 @@ use crate::state::SendState;
 
 /// Greatest number of waiting requests.
 pub(crate) const MOST_WAITING: usize = 64;
-/// How long the disk may take for one answer.
+/// The longest time that the disk may take for one answer.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// The longest time for which the thread does not check whether the sender has ended.
+/// The thread checks at least this often whether the sender has ended.
 const LOOK_UP: Duration = Duration::from_millis(20);
 
 /// The state of the thread.
@@ -68,8 +68,8 @@ impl Mending {
     }
 }
 
-/// Makes a block that begins with the first requested sequence that this host has. Returns `None` if it has none of them, if they are not
-/// published yet, or if the search takes too long. Another sender may have them.
+/// Makes a block that begins with the first requested sequence that this host has. Returns `None` if this host has none of the requested
+/// sequences, if they are not published yet, or if the search takes too long. Another sender may have them.
 fn cut_for(channel: &SubscriberBuilder, want: &Want, block_bytes: usize) -> Option<Cut> {
     let mut past = channel.clone().page(false).start(Start::Sequence(want.first)).open().ok()?;
     if want.first >= past.next_sequence() + past.lag() {

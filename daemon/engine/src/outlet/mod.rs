@@ -33,21 +33,21 @@ use cutter::{Cutter, End, RingEvent};
 pub(crate) use identity::random;
 use identity::{clock_error, first_of, identity_of};
 
-/// The limit for the events that one turn takes from the ring. After that, the thread checks everything else.
+/// The limit for the events that one turn of the thread's loop takes from the ring.
 const EVENTS_PER_TURN: usize = 1_024;
-/// Longest time for which a sleeping thread does not check the stop flag.
+/// A sleeping thread wakes at least this often to check the stop flag.
 const LOOK_UP: Duration = Duration::from_millis(20);
 /// The same while answers may come.
 const LOOK_FOR_ANSWERS: Duration = Duration::from_millis(2);
-/// Interval at which an idle thread checks whether the channel was removed, if no daemon wakes it.
+/// The interval at which an idle thread checks whether the channel was removed, if no daemon can wake the thread.
 const LOOK_EVERY_NS: u64 = 5 * MILLISECOND_NS;
 /// Pause between two attempts to attach to a channel that has disappeared.
 const RETRY_NS: u64 = 20 * MILLISECOND_NS;
-/// How often the error of the clock is asked for.
+/// The interval at which the error of the clock is asked for.
 const CLOCK_EVERY_NS: u64 = SECOND_NS;
 /// If the active writer is silent for this time, a waiting writer takes over. This is the length of four pulse intervals.
 pub(crate) const SILENCE_NS: u64 = 4 * LOOK_NS;
-/// How long storing the rest of the ring may take at the end.
+/// The longest time that storing the rest of the ring may take at the end.
 const END_NS: u64 = 5 * SECOND_NS;
 
 /// The state of the thread.

@@ -26,7 +26,7 @@ pub(crate) enum Mutant {
     AsksNobody,
     /// The reader gives up all missing messages of a hole if nobody has the first of them.
     GivesUpAll,
-    /// The reader gives up messages that nobody has sent. It should search the log again before.
+    /// The reader gives up messages that nobody has sent. It should first search the log again.
     TrustsTheCopy,
     /// The reader does not notice that the log's end has moved back.
     TrustsTheEnd,

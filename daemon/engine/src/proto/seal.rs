@@ -58,7 +58,7 @@ impl Cut {
     }
 }
 
-/// Writes the head into `block`, which has the body after room for the head, and seals the block. Returns the block's CRC.
+/// Writes the head into `block`, and seals the block. The body is already in `block`, after the room for the head. Returns the block's CRC.
 fn finish(head: Head, sealer: &Sealer, block: &mut Vec<u8>) -> u32 {
     let head = Head { key: sealer.key(), ..head };
     let (place, body) = block.split_first_chunk_mut().expect("a block has room for its head");

@@ -23,7 +23,7 @@ pub struct UnwrapCounters {
     pub other_sessions: u64,
     /// Packets with new messages of an earlier session, which the receiver no longer follows. LOST.
     pub stale: u64,
-    /// Packets far ahead of all others that no other packet confirmed. LOST.
+    /// Packets that were far ahead of all others, and that no other packet confirmed. LOST.
     pub implausible: u64,
     /// Packets whose messages had already been given up. LOST.
     pub late: u64,

@@ -6,9 +6,9 @@
 //! A channel has one feed, so the receiver follows one session at a time. When a packet of another session arrives, this table decides
 //! which session the receiver follows:
 //!
-//! | the followed session | the other session | from when the other one is followed |
+//! | the followed session | the other session | when the receiver begins to follow the other session |
 //! |---|---|---|
-//! | there is none yet | any | from its first packet |
+//! | there is none yet | any | at its first packet |
 //! | has announced its end | any | after [`LATE_PACKETS`] packets, or at once if nothing is missing |
 //! | is silent | a higher epoch of the same channel | after [`LATE_PACKETS`] packets |
 //! | is silent | any other | after [`HELD_PACKETS`] packets |
@@ -34,18 +34,18 @@ use shmcast::MAX_SEQUENCE;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// The number of packets of the feed after which a missing message is given up. In a feed of 100,000 packets a second, they take ten
-/// milliseconds.
+/// The number of packets of the feed after which a missing message is given up. In a feed of 100,000 packets a second, this number of
+/// packets takes ten milliseconds.
 pub const HELD_PACKETS: usize = 1_024;
 /// The number of packets of the next session after which the receiver follows that session. Until then, late packets of the last session
 /// may arrive.
 pub const LATE_PACKETS: usize = 64;
-/// A limit in messages. A packet that is further ahead is accepted only if two others confirm it.
+/// A packet that is more than this number of messages ahead is accepted only if two other packets confirm it.
 pub const FAR_MESSAGES: u64 = 1 << 16;
 
 /// The number of packets that must agree before the receiver jumps far ahead.
 const WITNESSES: usize = 3;
-/// The number of bytes for packets that arrive before missing ones. There is room for more than [`HELD_PACKETS`] packets of the largest
+/// The number of bytes for packets that arrive before missing packets. There is room for more than [`HELD_PACKETS`] packets of the largest
 /// size.
 const EARLY_BYTES: usize = 128 << 20;
 
@@ -83,7 +83,7 @@ pub struct Unwrap {
 }
 
 impl Unwrap {
-    /// Makes a state that has seen no packet. With `only`, no other session is followed.
+    /// Makes a state that has seen no packet. If `only` is a session, no other session is followed.
     pub fn new(only: Option<Session>) -> Unwrap {
         Unwrap { only, ..Unwrap::default() }
     }

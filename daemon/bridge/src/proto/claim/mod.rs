@@ -28,15 +28,15 @@ mod model;
 #[cfg(test)]
 mod tests;
 
-/// The number of packets by which one line may be ahead of another: a batch of 32 packets, and as many again between lines of different
-/// profiles.
+/// The number of packets by which one line may be ahead of another. Lines of one profile may differ by a batch of 32 packets, and lines of
+/// different profiles by twice as many.
 const APART: usize = 64;
-/// The additional wait of each rank, in nanoseconds. A rank waits longer than the next lower one by this time.
+/// Each rank waits this much longer than the next lower rank before it takes over. The unit is nanoseconds.
 const RANK_NS: u64 = 4 * MILLISECOND_NS;
 /// An egress that sends no claims counts as dead after a silence of this length. The unit is nanoseconds. Such an egress sends a heartbeat
 /// each second.
 const SILENT_NS: u64 = 3 * SECOND_NS;
-/// If we cannot receive an egress's packets, we yield to it after this many of its claims.
+/// If we cannot receive an egress's packets, we yield to this egress after this many of its claims.
 const CLAIMS: u32 = 3;
 
 /// The role of an egress.
@@ -50,7 +50,7 @@ pub enum Role {
     Active,
 }
 
-/// A claim in the form of the wire. An egress sends its claims to the other egresses of its stream.
+/// A claim in the form in which it is sent. An egress sends its claims to the other egresses of its stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
     /// The session that the egress sends or would send.
@@ -63,7 +63,7 @@ pub struct Claim {
     pub rank: u8,
     /// The egress's role.
     pub role: Role,
-    /// Whether a bridge from another host publishes the egress's ring.
+    /// Whether a bridge received the messages of the egress's ring from another host.
     pub is_mirror: bool,
     /// 64 bits of the stream's identity.
     pub stream: u64,
@@ -85,8 +85,8 @@ pub(crate) struct ElectionConfig {
 /// The step that an egress must take next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Send this session from this sequence on. `None` means that no packet of the session has arrived. Then send from the place where this
-    /// egress began to read.
+    /// Send this session from this sequence on. `None` means that no packet of the session has arrived. The egress then sends from the
+    /// place where it began to read.
     Take(Session, Option<u64>),
     /// Stop when everything before this sequence has been sent. Another egress sends this session from this sequence on.
     Yield(Session, u64),
@@ -120,9 +120,9 @@ pub(crate) struct Election {
     claim: u64,
     highest: u64,
     other: Option<Sending>,
-    /// Whether this egress has heard a listener or standby that takes precedence over it.
+    /// Whether another egress that listens or stands by takes precedence over this one, according to its claim.
     better: bool,
-    /// The time of the last packet of the session on a line, and the first sequences of the last [`APART`] packets.
+    /// The time of the last packet of the session on a line, and the first sequence of each of the last [`APART`] packets.
     line_ns: Option<u64>,
     firsts: [u64; APART],
     packets: usize,
@@ -171,7 +171,7 @@ impl Election {
         }
     }
 
-    /// Notes the beginning of a turn of the sending loop. Returns whether the loop did not run for so long that another egress may have
+    /// Notes the beginning of a turn of the sending loop. Returns whether the loop has paused for so long that another egress may have
     /// taken over. If so, the caller must read all waiting packets before it sends anything.
     pub(crate) fn note_turn(&mut self, now_ns: u64) -> bool {
         let stood_ns = now_ns.saturating_sub(self.turned_ns);
@@ -293,7 +293,7 @@ impl Election {
 
     /// Makes this egress active, as an operator asked. Does nothing if the egress is active already.
     ///
-    /// If this egress knows the sequence up to which the active sender has sent, it becomes active at once. Otherwise it waits for the
+    /// If this egress knows the sequence up to which the active sender has sent, it becomes active immediately. Otherwise it waits for the
     /// active sender's claim. If no claim arrives in three times `takeover_ms`, there is no active sender, and this egress becomes active.
     pub(crate) fn order(&mut self, now_ns: u64) {
         if self.role != Role::Active && self.ordered_until_ns.is_none() {

@@ -4,8 +4,8 @@ use super::super::counters::ReceiverCounters;
 use super::{GapPolicy, Gaps, Hole, State};
 use shmcast::hosting::fault;
 
-/// If the messages of a claim were requested in vain more often than this, and are shown to exist after that, the count of attempts
-/// restarts at 0.
+/// A claim is a hole whose messages only one packet has announced. If they were requested in vain more often than this, and another packet
+/// then shows that they exist, the count of attempts restarts at 0.
 const STALE_DOUBLINGS: u32 = 2;
 
 impl Gaps {
@@ -62,8 +62,8 @@ impl Gaps {
         self.due_ns = self.due_ns.min(due_ns);
     }
 
-    /// Joins the hole at `at` with the hole before it, if no server was asked for either. Returns whether it joined them. So a feed that is
-    /// too fast for the store makes one growing hole, instead of one for each packet.
+    /// Joins the hole at `at` with the hole before it, if no server was asked for the messages of either hole. Returns whether it joined
+    /// the holes. With this, a feed that is too fast for the store makes one growing hole, instead of one hole for each packet.
     fn join_with_last(&mut self, at: usize) -> bool {
         let (Some(&last), hole) = (at.checked_sub(1).and_then(|at| self.holes.get(at)), self.holes[at])
         else {

@@ -80,7 +80,7 @@ struct Hole {
     /// bit in `gone` is set. Two answers are needed because a single answer may be forged.
     gone_once: u8,
     gone: u8,
-    /// How many answers said that no message of the hole is published yet.
+    /// The number of answers that said that no message of the hole is published yet.
     denied: u32,
     /// Whether our own socket dropped the messages. If so, no other receiver lacks them, and this receiver must request them itself.
     is_own: bool,
@@ -108,7 +108,8 @@ pub struct Gaps {
     servers: [Server; MAX_SERVERS],
     /// The sequence before which all messages have been shown to exist.
     shown: u64,
-    /// A copy of a request. It tests a server that is down or doubted, while the request itself went to another server.
+    /// A copy of a request. It went to a server that is down or doubted, in order to test this server. The request itself went to another
+    /// server.
     probe: Option<Ask>,
     /// Time changes no hole before this moment.
     due_ns: u64,
@@ -162,8 +163,8 @@ impl Gaps {
         self.holes.len()
     }
 
-    /// Whether the early messages `first..end` may be stored. If the list of holes is full, only messages that make no new hole may be
-    /// stored.
+    /// Whether the messages `first..end`, which arrived before missing ones, may be stored. If the list of holes is full, only messages
+    /// that make no new hole may be stored.
     pub(crate) fn has_room(&self, first: u64, end: u64) -> bool {
         if self.holes.len() < self.config.max_holes {
             return true;
@@ -181,8 +182,8 @@ impl Gaps {
         (self.due_ns != u64::MAX).then_some(self.due_ns)
     }
 
-    /// Notes the sizes of messages, so that a request asks only for what fits in one answer. `sizes` has the size of each message. It is
-    /// read only while a server may be of another make.
+    /// Notes the sizes of messages, so that a request asks only for what fits in one answer. `sizes` has the size of each message. `sizes`
+    /// is read only while a server may be of another make.
     pub(crate) fn note_sizes(&mut self, messages: u64, bytes: usize, sizes: impl Iterator<Item = usize>) {
         if self.config.may_be_plain && self.servers.iter().any(|server| !server.is_ours) {
             self.longest_bytes = sizes.max().map_or(0, |size| size as u64).max(self.longest_bytes);
@@ -382,14 +383,14 @@ impl Gaps {
         }
     }
 
-    /// Notes a round trip of a server that was measured with a lease. It is ignored if there is a round trip from requests.
+    /// Notes a round trip of a server that was measured with a lease. It is ignored if a round trip was measured with a request.
     pub(crate) fn note_rtt(&mut self, server: usize, rtt_ns: u64) {
         if let Some(state) = self.servers.get_mut(server).filter(|state| state.rtt_ns == 0) {
             state.sample(rtt_ns.max(1));
         }
     }
 
-    /// Requests the remaining messages at once if the answer to a request did not fit one datagram. Call this after [`Gaps::fill`].
+    /// Requests the remaining messages immediately if the answer to a request did not fit one datagram. Call this after [`Gaps::fill`].
     pub(crate) fn handle_rest(&mut self, server: usize, first: u64) {
         for hole in &mut self.holes {
             if hole.is_requested(server, first) {
@@ -400,8 +401,8 @@ impl Gaps {
         }
     }
 
-    /// Notes that a server sent a fragment of the message at `first`. If this was the last packet of the answer, the rest is requested at
-    /// once. Otherwise the receiver waits for the other packets of the answer.
+    /// Notes that a server sent a fragment of the message at `first`. If this was the last packet of the answer, the rest is requested
+    /// immediately. Otherwise the receiver waits for the other packets of the answer.
     pub(crate) fn handle_part(&mut self, now_ns: u64, server: usize, first: u64, is_last: bool) {
         if is_last {
             return self.handle_rest(server, first);
@@ -425,7 +426,8 @@ impl Gaps {
         }
     }
 
-    /// Removes those holes from `next` on that were given up. Returns the sequence after them, or `None` if there are none.
+    /// Removes the holes that were given up and follow each other from `next` on. Returns the sequence after these holes, or `None` if
+    /// there are none.
     pub(crate) fn take_expired(&mut self, next: u64) -> Option<u64> {
         let mut end = None;
         while let Some(hole) = self.holes.front() {

@@ -1,4 +1,4 @@
-//! Turns holes into requests. It chooses the server and the messages of each request, and bounds the number of unanswered ones.
+//! Turns holes into requests. It chooses the server and the messages of each request, and bounds the number of unanswered requests.
 
 use super::super::MAX_SERVERS;
 use super::super::counters::ReceiverCounters;
@@ -6,7 +6,7 @@ use super::super::wire::{HEADER_BYTES, LENGTH_BYTES, MAX_MESSAGES};
 use super::{Gaps, Hole, State};
 use shmcast::hosting::fault;
 
-/// The most unanswered requests for messages that may not exist. A server's answer shows that they exist.
+/// The greatest number of unanswered requests for messages that may not exist. A server's answer shows that such messages exist.
 const CLAIMS: usize = 8;
 
 /// A request to send now.
@@ -29,8 +29,8 @@ struct Pending {
 }
 
 impl Gaps {
-    /// Returns the next request to send, if one is due. `room` is the number of answers that the store can hold. One more request is always
-    /// allowed, because the answer to the first hole is delivered without being stored.
+    /// Returns the next request to send, if one is due. `room` is the number of answers that the store can hold. One request more than
+    /// `room` is always allowed, because the answer to the first hole is delivered without being stored.
     pub(crate) fn poll_request(
         &mut self,
         now_ns: u64,

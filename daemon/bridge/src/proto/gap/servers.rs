@@ -20,8 +20,8 @@ pub(super) struct Server {
     /// The smoothed round trip and its deviation; 0 before the first sample.
     pub(super) rtt_ns: u64,
     pub(super) deviation_ns: u64,
-    /// How often the wait for this server was doubled. Each timeout since the last reliable sample doubles the wait of all requests, as in
-    /// TCP. Otherwise, if a round trip became longer than the wait, it could never be measured again.
+    /// The number of times that the wait for this server was doubled. Each timeout since the last reliable sample doubles the wait of all
+    /// requests, as in TCP. Without this, a round trip that became longer than the wait could never be measured again.
     pub(super) backoff: u32,
     pub(super) backed_off_ns: u64,
     /// An addition to the wait. It grows when an answer arrives after the receiver has repeated the request.
@@ -73,7 +73,7 @@ impl Server {
         }
     }
 
-    /// Notes that a request timed out. Returns whether the server became down.
+    /// Notes that a request timed out. Returns whether the server counts as down from now on.
     pub(super) fn note_failure(&mut self, now_ns: u64) -> bool {
         self.failures = self.failures.saturating_add(1);
         let silent_ns = now_ns.saturating_sub(self.unanswered_ns.max(self.heard_ns));
@@ -83,8 +83,8 @@ impl Server {
         falls
     }
 
-    /// Whether the server has not answered lately, or has never answered. If there is another server, a request to such a server also goes
-    /// to the other one.
+    /// Whether the server has not answered lately, or has never answered. If so, requests to this server also go to another server, if
+    /// there is one.
     pub(super) fn is_doubted(&self) -> bool {
         let few = if self.rtt_ns == 0 { 1 } else { DOUBTED_AFTER };
         (self.is_down || self.failures >= few) && !fault!("nobody_is_doubted")

@@ -1,6 +1,6 @@
 //! Decides when a receiver requests a message that many other receivers may also have lost.
 //!
-//! Two kinds of receivers send their request at once: receivers with one of the first positions in the server's list of leases, and
+//! Two kinds of receivers send their request immediately: receivers with one of the first positions in the server's list of leases, and
 //! receivers whose own socket dropped the packet. The server answers with a repair for all receivers.
 //!
 //! All other receivers wait for this repair. If no repair arrives, each of them sends a request after a random delay. RFC 5401 shows that
@@ -11,7 +11,7 @@ use super::super::{MILLISECOND_NS, splitmix};
 use super::{Gaps, State};
 use shmcast::hosting::fault;
 
-/// The number of receivers that ask at once: those with the first positions in the server's list of leases. In a group of at most this
+/// The number of receivers that ask immediately: those with the first positions in the server's list of leases. In a group of at most this
 /// size, no receiver waits.
 const AT_ONCE: u16 = 16;
 /// The greatest round trip that is accepted for another receiver, in nanoseconds. A longer round trip counts as this one.
@@ -90,8 +90,8 @@ impl Gaps {
         paused.min().unwrap_or(u64::MAX)
     }
 
-    /// Returns the new state of the hole at `at`, whose messages are lost and not only late. Either the hole is requested at once, or it
-    /// waits because others may request it.
+    /// Returns the new state of the hole at `at`, whose messages are lost and not only late. Either the hole is requested immediately, or
+    /// it waits because other receivers may request it.
     pub(super) fn take_turn(&mut self, now_ns: u64, at: usize, counters: &mut ReceiverCounters) -> State {
         let hole = &mut self.holes[at];
         let is_first = hole.attempts == 0 && !std::mem::replace(&mut hole.has_waited, true);

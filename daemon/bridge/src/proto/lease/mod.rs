@@ -46,11 +46,11 @@ const CROWD: Rate = Rate { per_second: 20_000, burst: 2_000 };
 /// The rules by which leases are granted.
 #[derive(Debug, Clone)]
 pub(crate) struct LeaseConfig {
-    /// The networks whose addresses may have leases. The list is empty by default, and then no address may have one.
+    /// The networks whose addresses may have leases. The list is empty by default, and then no address may have a lease.
     pub allow: AllowList,
     /// The duration of a lease, in nanoseconds. A client may ask for less, but not for more.
     pub lease_ns: u64,
-    /// The time for which a cookie is valid, in nanoseconds. If this is shorter than a lease, each renewal takes one more round trip.
+    /// The time for which a cookie is valid, in nanoseconds. If this is shorter than a lease, each renewal takes an additional round trip.
     pub cookie_ns: u64,
     /// The most leases with live packets at a time.
     pub max_leases: usize,
@@ -281,10 +281,10 @@ impl LeaseServer {
         (count(alike().count()), count(before))
     }
 
-    /// Removes the old lease of a receiver that returns from another port or address. Returns whether it did.
+    /// Removes the old lease of a receiver that returns from another port or address. Returns whether a lease was removed.
     ///
-    /// If only the port differs, the old lease is removed at once. If the address differs, it is removed only if it is overdue. Otherwise
-    /// an attacker could take another receiver's lease.
+    /// If only the port differs, the old lease is removed immediately. If the address differs, the old lease is removed only if it is
+    /// overdue. Otherwise an attacker could take another receiver's lease.
     fn replace_own(&mut self, now_ns: u64, from: SocketAddr, lease: &Lease) -> bool {
         let is_own = |(address, other): &(&SocketAddr, &Lease)| {
             let is_same =
@@ -298,8 +298,8 @@ impl LeaseServer {
         is_replaced.is_some()
     }
 
-    /// Whether another lease may be granted. If a limit is reached, first ends the lease that is overdue for the longest time. If none is
-    /// overdue, returns false.
+    /// Whether another lease may be granted. If a limit is reached, first ends the lease that is overdue for the longest time. If no lease
+    /// is overdue, returns false.
     fn make_room(&mut self, now_ns: u64, from: SocketAddr, lease: &Lease) -> bool {
         let LeaseConfig { max_leases, max_proved, leases_per_source, .. } = self.config;
         let of_source = |address: &SocketAddr, _: &Lease| address.ip() == from.ip();
@@ -382,7 +382,7 @@ impl LeaseServer {
         self.leases.iter().filter(move |(_, lease)| is_live(lease)).map(|(address, _)| *address)
     }
 
-    /// Whether a client at this address has a lease. If it has, its address is proved.
+    /// Whether a client at this address has a lease. If so, its address is proved.
     pub(crate) fn is_proved(&self, now_ns: u64, address: SocketAddr) -> bool {
         self.leases.get(&address).is_some_and(|lease| lease.ends_ns > now_ns)
     }

@@ -16,7 +16,7 @@ const SEALED: u8 = 1;
 const REPAIR: u8 = 2;
 const FROM_RECEIVER: u8 = 8;
 const KNOWN_FLAGS: u8 = SEALED | REPAIR | FROM_RECEIVER;
-/// The first of the numbers for kinds that stand for control datagrams. The number of a control datagram is added to this number.
+/// If a native packet contains a control datagram, the packet's kind is this number plus the number of the control datagram's kind.
 const CONTROL: u8 = 32;
 
 /// The kind of a native packet's body.
@@ -128,8 +128,8 @@ impl Container {
         }
     }
 
-    /// Writes the fields before a body that is in the buffer already and has `body_bytes` bytes. Returns the size of the packet. Returns
-    /// `None` if the buffer is too short, or if the body is too long for a packet.
+    /// Writes the fields that precede a body. The body is already in the buffer, and has `body_bytes` bytes. Returns the size of the
+    /// packet. Returns `None` if the buffer is too short, or if the body is too long for a packet.
     pub fn write(&self, buffer: &mut [u8], body_bytes: usize) -> Option<usize> {
         let size = HEAD_BYTES + body_bytes;
         let length = u16::try_from(size - HEADER_BYTES - LENGTH_BYTES).ok()?;
@@ -209,7 +209,7 @@ impl Numbers {
         }
     }
 
-    /// A sender has two series of packet numbers. Returns the number of packets of the longer series.
+    /// A sender has two series of packet numbers. Returns the number of packets in the longer series.
     pub(crate) fn sent(&self) -> u64 {
         self.live.max(self.other & !OTHER)
     }

@@ -331,7 +331,7 @@ impl Assembler {
         }
     }
 
-    /// Writes the request for the missing parts of the message `sequence` to `out`. Returns the number of entries in the request, or 0 if
+    /// Writes to `out` the request for the missing parts of the message `sequence`. Returns the number of entries in the request, or 0 if
     /// no part of the message has arrived.
     pub(crate) fn ask(&mut self, sequence: u64, out: &mut [Entry; MAX_ENTRIES]) -> usize {
         let Some(at) = self.position(sequence) else { return 0 };

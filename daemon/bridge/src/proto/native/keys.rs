@@ -4,7 +4,8 @@
 //!
 //! - ID is 1 to 255.
 //! - HEX has 32 digits, a key of 128 bits.
-//! - TIME is a time in UTC, such as `2026-11-24T07:00:00Z`. The key seals from this time on, or at once if it has no TIME.
+//! - TIME is a time in UTC, such as `2026-11-24T07:00:00Z`. The key seals from this time on. A key without TIME has always reached its
+//!   time.
 //!
 //! Of the keys whose TIME has been reached, the one with the highest ID seals packets. All keys open packets. Empty lines and lines that
 //! begin with `#` are ignored.

@@ -30,8 +30,8 @@ use super::wire::{Body, Downstream, Malformed};
 use container::{Container, Kind};
 use pulse::Pulse;
 
-/// Checks a whole unsealed packet of a feed: data, a fragment or a pulse. For a pulse, the first value is a heartbeat or an end, and the
-/// second one is the whole pulse.
+/// Checks a whole unsealed packet of a feed: data, a fragment or a pulse. Returns the packet, and also the pulse if the packet is one. The
+/// returned packet of a pulse is a heartbeat or an end.
 ///
 /// # Errors
 /// [`Malformed`] if the parts of the packet contradict each other. No part of such a packet may be used.
@@ -53,8 +53,8 @@ pub fn parse(datagram: &[u8]) -> Result<(Downstream<'_>, Option<Pulse>), Malform
     Ok((Downstream { session, sequence, body }, pulse))
 }
 
-/// Checks the body of a data packet or of a fragment, without the packet around it. Its first message has the sequence `first`. `messages`
-/// is the number of messages, which is 1 for a fragment.
+/// Checks the body of a data packet or of a fragment, without the packet around it. The first message of the body has the sequence `first`.
+/// `messages` is the number of messages, which is 1 for a fragment.
 ///
 /// # Errors
 /// [`Malformed`] if the body is not valid, or if the kind is neither data nor a fragment.

@@ -1,9 +1,8 @@
 //! The replay window of RFC 6479. It remembers which of a sender's latest packet numbers were already accepted.
 //!
-//! The window is a ring of words and moves by whole words. So it rarely takes more than one changed word to accept a packet.
+//! The window is a ring of words and moves by whole words. So accepting a packet rarely changes more than one word.
 
-/// The size of the window. Of the packet numbers up to the highest one, this many of the latest may still be accepted. Lower numbers count
-/// as already accepted.
+/// The size of the window. This many of the latest packet numbers may still be accepted. Lower numbers count as already accepted.
 pub const WINDOW: u64 = 16_384;
 const WORDS: usize = (WINDOW / 64) as usize + 1;
 

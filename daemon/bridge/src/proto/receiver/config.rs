@@ -28,13 +28,13 @@ pub struct ReceiverConfig {
     pub gaps: GapConfig,
     /// Whether the lines are native.
     pub is_native: bool,
-    /// The limit for the bytes of messages larger than a packet that are stored before they are delivered.
+    /// The limit for the bytes of stored messages that are larger than a packet and not delivered yet.
     pub reassembly_bytes: usize,
     /// The seed of the random delays of requests. It should be random.
     pub seed: u64,
 }
 
-/// The default limit for the bytes of early messages that arrive in fragments.
+/// The default limit for the bytes of messages that arrive in fragments before the receiver can deliver them.
 pub const REASSEMBLY_BYTES: usize = 32 << 20;
 
 impl ReceiverConfig {
@@ -76,7 +76,7 @@ pub enum Delivery<'a> {
         session: Session,
         /// The first sequence that will be delivered, or reported as a gap.
         next: u64,
-        /// The session that was followed before. Also the sequence after the last message that was delivered from it.
+        /// The session that was followed before, and the sequence after the last message that was delivered from it.
         previous: Option<(Session, u64)>,
     },
     /// One message.

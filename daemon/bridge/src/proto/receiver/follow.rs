@@ -1,11 +1,11 @@
 //! Decides which sessions a receiver follows, and where it starts.
 //!
-//! | the followed session | another one that is heard | is followed |
+//! | the followed session | another session | when the receiver follows the other session |
 //! |---|---|---|
 //! | there is none yet | any that fits | at its first packet |
-//! | alive | the same channel's, of a higher epoch | after three packets over 10 ms, within a second |
-//! | alive | any other | not: dropped and counted |
-//! | silent, or ended | any that fits, but on native lines no other channel's | after three packets |
+//! | alive | a higher epoch of the same channel | after three packets over 10 ms, within a second |
+//! | alive | any other | never: its packets are dropped and counted |
+//! | silent, or ended | any that fits (on native lines, only of the same channel) | after three packets |
 //!
 //! On native lines every session belongs to a channel of shmcast, except for a mirror of a feed of another make. So a session with another
 //! tag belongs to another channel. The receiver must not mix the messages of two channels. For this reason it does not follow such a

@@ -60,7 +60,7 @@ pub struct Receiver {
     /// For each line, the highest sequence that it has reached.
     lines: [u64; MAX_LINES],
     /// The sequence after the last message that a line delivered, or that several packets far ahead announced. Once a second packet has the
-    /// same sequence or a higher one, all messages before it surely exist.
+    /// same sequence or a higher one, all messages before this sequence surely exist.
     ahead: u64,
     claim: Option<Claim>,
     end: Option<End>,
@@ -98,8 +98,8 @@ pub struct ReceiverState {
 }
 
 impl Receiver {
-    /// Makes a receiver that has received nothing. Allocates its tables. Buffers for early packets are allocated when they are first
-    /// needed.
+    /// Makes a receiver that has received nothing. Allocates its tables. Buffers for packets that arrive before missing ones are allocated
+    /// when they are first needed.
     pub fn new(mut config: ReceiverConfig) -> Receiver {
         config.lines = config.lines.clamp(1, MAX_LINES);
         if config.is_native {
@@ -136,8 +136,8 @@ impl Receiver {
         }
     }
 
-    /// Takes one datagram, and delivers the messages that become available. Most datagrams have the next messages in order. These are
-    /// checked and delivered without a copy. They change neither the holes nor the store.
+    /// Takes one datagram, and delivers the messages that become available. Most datagrams have the next messages in order. Such datagrams
+    /// are checked and delivered without a copy. They change neither the holes nor the store.
     pub fn handle_datagram(
         &mut self,
         now_ns: u64,
@@ -485,7 +485,7 @@ impl Receiver {
         self.pulse.as_ref()
     }
 
-    /// Returns the messages larger than a packet that are not delivered yet, for metrics.
+    /// Returns, for metrics, the messages that are larger than a packet and not delivered yet.
     pub(crate) fn assembler(&self) -> &Assembler {
         &self.assembler
     }

@@ -42,7 +42,8 @@ impl Receiver {
         }
     }
 
-    /// Notes any other control datagram of a server, for example about a lease. The server is up then.
+    /// Notes that a server sent a control datagram that needs no other handling, for example one about a lease. It shows that the server is
+    /// up.
     pub(crate) fn note_alive(&mut self, now_ns: u64, server: usize) {
         self.gaps.note_ours(server);
         self.gaps.note_alive(now_ns, server);

@@ -44,10 +44,10 @@ pub enum Place {
     Ring,
     /// In memory. It was read from the journal.
     Shelf,
-    /// In the journal. The request can wait until the journal has been read.
+    /// The message is in the journal. The request can wait until the journal has been read.
     Disk,
-    /// In the journal, but this request cannot wait until the journal has been read: the queue is full, or the request is in the queue
-    /// already.
+    /// The message is in the journal, but this request cannot wait until the journal has been read. Either the queue is full, or the
+    /// request is in the queue already.
     Busy,
 }
 

@@ -31,8 +31,8 @@ const MERGE_MAX_NS: u64 = 5 * MILLISECOND_NS;
 const LINGER_MORE_NS: u64 = 100 * MICROSECOND_NS;
 /// After this many first requests, their counts are halved.
 const REMEMBERED: u32 = 16;
-/// If at least one in this many past first requests was followed by another receiver's request, the first answer to a request goes to all
-/// receivers.
+/// The server counts how many first requests for some messages were followed by another receiver's request. If at least one in this many
+/// was followed, the first answer to a request goes to all receivers.
 const SHARED: u32 = 4;
 /// In any case, one in this many first answers is sent only to its asker. So the server notices when receivers no longer lose the same
 /// messages.

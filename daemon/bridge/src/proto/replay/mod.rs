@@ -12,8 +12,8 @@
 //! address to wait. Without this answer, the source would think that its request was lost.
 //!
 //! **Journal.** If the channel has a journal, the server also sends messages that the ring no longer has (`past`). It answers a request for
-//! such messages after the disk has been read. These answers take at most two milliseconds of the rate at once. The rest of the rate is for
-//! messages in the ring.
+//! such messages after the disk has been read. A burst of such answers takes at most what the rate allows in two milliseconds. The rest of
+//! the rate is for messages in the ring.
 
 mod held;
 mod merge;
@@ -45,9 +45,10 @@ pub use shelf::{Block, Fetched};
 pub const UNPROVED_FACTOR: usize = 3;
 /// The default rate of replies to one source, in bytes a second.
 pub const SOURCE_RATE_BYTES: u64 = 25_000_000;
-/// The burst of messages from the journal is the rate of a second divided by this number. The quotient is 2 ms of the rate.
+/// The default rate of replies to all sources together, in bytes a second.
 pub const GLOBAL_RATE_BYTES: u64 = 100_000_000;
-/// The burst of messages from the journal is the rate of a second divided by this number. The quotient is 2 ms of the rate.
+/// The burst of messages from the journal is the number of bytes that the rate allows in a second, divided by this number. The quotient is
+/// what the rate allows in 2 ms.
 const PAST_BURST_SHARE: u64 = 500;
 /// A rate that grows with the feed is at least the feed's own rate times this number. So a receiver that lags gains one second of the feed
 /// in each second.
@@ -58,13 +59,13 @@ pub const CATCH_UP_FACTOR: u64 = 2;
 pub struct ReplayConfig {
     /// The largest datagram, in bytes.
     pub payload_bytes: usize,
-    /// The networks whose addresses may send requests. The list is empty by default, and then no address may.
+    /// The networks whose addresses may send requests. The list is empty by default, and then no address may send requests.
     pub allow: AllowList,
-    /// Whether allowed sources get full replies without a proof of their address. Receivers of plain MoldUDP64 need this. It is only for
-    /// networks in which nobody can forge a source.
+    /// Whether allowed sources get full replies without a proof of their address. Receivers of plain MoldUDP64 need this. This setting is
+    /// only for networks in which nobody can forge a source.
     pub trust_allowed: bool,
-    /// Whether the server tells a receiver that the messages asked for are gone, must wait or are not published yet. It does this with a
-    /// control datagram, which receivers of plain MoldUDP64 ignore.
+    /// Whether the server tells a receiver that the messages asked for are gone, are not published yet, or must be requested later. The
+    /// server does this with a control datagram, which receivers of plain MoldUDP64 ignore.
     pub announce: bool,
     /// The rate of reply bytes for each source.
     pub source_rate: Rate,
@@ -76,7 +77,7 @@ pub struct ReplayConfig {
     pub global_grows: bool,
     /// The most sources that have a bucket at a time.
     pub max_sources: usize,
-    /// The link, if its speed is known. Repairs use the part of it that live packets do not use.
+    /// The link, if its speed is known. Repairs use the part of the link that live packets do not use.
     pub link: Option<Link>,
     /// The configuration of plain repairs for all receivers. `None` if each repair is sent only to its asker.
     pub merge: Option<MergeConfig>,

@@ -22,7 +22,7 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// Copies the bytes of a message, from `offset` on, to `room`, as far as they fit.
+    /// Copies to `room` the bytes of a message from `offset` on, as far as they fit.
     pub(crate) fn copy(message: &[u8], offset: u32, room: &mut [u8], meta: Meta) -> Self {
         let rest = message.get(offset as usize..).unwrap_or(&[]);
         let size = rest.len().min(room.len());
@@ -72,7 +72,7 @@ impl Replay {
     /// Answers a request for the entries of `asked`. The rules are those of [`Replay::handle_request`], except that an answer with parts of a large message has up to 64 packets.
     ///
     /// `out` is the buffer for packets, and limits their size. The function `held` takes the first message of an entry, and returns which
-    /// messages the server holds from there on.
+    /// messages from this one on the server holds.
     pub(crate) fn handle_ask(
         &mut self,
         now_ns: u64,

@@ -1,4 +1,4 @@
-//! Answers requests for messages that the ring no longer has, from the channel's journal.
+//! Reads from the channel's journal the messages that the ring no longer has, and answers requests for them.
 //!
 //! A request waits in a short queue until the disk has read the request's messages. Then the server answers it like any other request. If
 //! the queue is full, or the recorder has not written the messages yet, the server tells the receiver to ask again later. If the journal
@@ -15,7 +15,7 @@ use crate::proto::{MILLISECOND_NS, SECOND_NS};
 pub const MAX_WAITING: usize = 64;
 /// The pause after a failed read of the journal, in nanoseconds.
 const PAUSE_NS: u64 = 100 * MILLISECOND_NS;
-/// If a journal cannot be read, it is assumed for this time that it still holds its messages. The unit is nanoseconds.
+/// If a journal cannot be read, the server assumes for this time that the journal still holds its messages. The unit is nanoseconds.
 const PATIENCE_NS: u64 = 5 * SECOND_NS;
 
 counters! {
@@ -29,9 +29,9 @@ counters! {
         not_yet: counter "repair_journal_not_yet_total",
         /// Blocks of messages read from the journal for retransmissions.
         blocks: counter "repair_journal_blocks_total",
-        /// How often the journal could not be read for retransmissions.
+        /// The number of times that the journal could not be read for retransmissions.
         errors: counter "repair_journal_errors_total",
-        /// How often there was no journal of this stream when one was needed.
+        /// The number of times that there was no journal of this stream when one was needed.
         unusable: counter "repair_journal_unusable_total",
     }
 }
@@ -80,8 +80,8 @@ impl<Q: PartialEq> Past<Q> {
         }
     }
 
-    /// Returns which messages from `first` on are held, if the ring no longer has them. `ring` has the ring's oldest sequence, and the
-    /// sequence after its newest one.
+    /// If the ring no longer has the messages from `first` on, returns which of them the server holds. `ring` has the ring's oldest
+    /// sequence, and the sequence after its newest one.
     pub(crate) fn held(&mut self, now_ns: u64, first: u64, ring: (u64, u64), request: &Q) -> Held {
         let (oldest, next) = ring;
         let of_ring = |oldest| Held { is_backed: true, ..Held::of_ring(oldest, next) };
@@ -178,7 +178,7 @@ impl<Q: PartialEq> Past<Q> {
         self.waiting.remove(at).map(|(_, request)| request)
     }
 
-    /// Copies the bytes of a message on the shelf, from `offset` on, to `room`, as far as they fit. The shelf has the blocks that were read
+    /// Copies to `room` the bytes of a message on the shelf from `offset` on, as far as they fit. The shelf has the blocks that were read
     /// from the journal.
     pub(crate) fn read(&self, sequence: u64, offset: u32, room: &mut [u8]) -> Option<super::Piece> {
         let (data, meta) = self.shelf.get(sequence)?;

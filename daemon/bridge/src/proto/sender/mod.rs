@@ -33,7 +33,8 @@ use open::Open;
 /// believe a single one.
 pub const LEAST_ENDS: u64 = 3;
 
-/// The times of the first heartbeats, counted from the last data, in nanoseconds. After these, there is one every [`HEARTBEAT_EVERY_NS`].
+/// The times of the first heartbeats, counted from the last data, in nanoseconds. After these heartbeats, there is a heartbeat every
+/// [`HEARTBEAT_EVERY_NS`].
 pub const HEARTBEAT_AFTER_NS: [u64; 6] = [
     250 * MICROSECOND_NS,
     MILLISECOND_NS,
@@ -115,7 +116,7 @@ pub struct Sender {
     quiet_since_ns: u64,
     beats: usize,
     beat_at_ns: u64,
-    /// When the next pulse of a native line is due while messages flow.
+    /// The time at which the next pulse of a native line is due while messages flow.
     pulse_at_ns: u64,
     ended_ns: Option<u64>,
     counters: SenderCounters,
@@ -298,7 +299,7 @@ impl Sender {
     }
 
     /// Ends the session. Close and send the batch first. From now on, end-of-session packets replace heartbeats, and the first one is due
-    /// at once. The caller should serve repairs until `Sender::is_finished`.
+    /// immediately. The caller should serve repairs until `Sender::is_finished`.
     pub fn end(&mut self, now_ns: u64) {
         if self.ended_ns.is_none() {
             self.ended_ns = Some(now_ns);
@@ -322,7 +323,7 @@ impl Sender {
     }
 
     /// If a pulse of a native line is due, writes it to `out` and returns its size. A pulse is a packet with the sender's state. `state` is
-    /// called only if one is due. It returns the fields that this sender does not set itself.
+    /// called only if a pulse is due. It returns the fields that this sender does not set itself.
     pub fn poll_pulse(
         &mut self,
         now_ns: u64,
@@ -394,7 +395,8 @@ impl Sender {
     }
 }
 
-/// Returns the slot with this number, or `None` after the last one. This does not use `chunks_exact_mut`, which would need a division.
+/// Returns the slot with this number, or `None` after the last one. The function does not use `chunks_exact_mut`, which would need a
+/// division.
 #[inline]
 fn slot_of(slab: &mut [u8], size: usize, at: usize) -> Option<&mut [u8]> {
     slab.get_mut(at * size..(at + 1) * size)

@@ -71,7 +71,7 @@ pub struct Meta {
     pub tag: u16,
     /// Whether a reader may start at this message without the messages before it.
     pub key: bool,
-    /// When the message was published, in nanoseconds since 1970; 0 if that is unknown.
+    /// The time at which the message was published, in nanoseconds since 1970; 0 if it is unknown.
     pub time_ns: u64,
 }
 

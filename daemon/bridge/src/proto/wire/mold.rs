@@ -18,7 +18,7 @@ pub(super) const END_COUNT: u16 = 0xFFFF;
 /// The first fields of a downstream packet, read without its messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
-    /// The sequence of the first message, or the next one expected if the packet has no message.
+    /// The sequence of the first message, or the next expected sequence if the packet has no message.
     pub sequence: u64,
     /// The number of messages in the packet.
     pub messages: u16,
@@ -176,7 +176,7 @@ impl PacketWriter {
         self.commit(buffer, data.len())
     }
 
-    /// Writes the header. Returns the size of the datagram in the buffer, or `None` if it has no message.
+    /// Writes the header. Returns the size of the datagram in the buffer, or `None` if the packet has no message.
     pub fn finish(self, buffer: &mut [u8], session: Session) -> Option<usize> {
         if self.count == 0 {
             return None;

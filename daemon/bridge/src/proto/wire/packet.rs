@@ -27,7 +27,7 @@ pub(crate) fn segment_of(bytes: &[u8]) -> usize {
 pub struct Downstream<'a> {
     /// The session of the packet.
     pub session: Session,
-    /// The sequence of the first message, or the next one expected if the packet has no message; at least 1.
+    /// The sequence of the first message, or the next expected sequence if the packet has no message; at least 1.
     pub sequence: u64,
     /// The content of the packet.
     pub body: Body<'a>,
@@ -38,7 +38,7 @@ pub struct Downstream<'a> {
 pub enum Body<'a> {
     /// One message or more.
     Messages(Messages<'a>),
-    /// No message: the sender is alive, and the packet's sequence is the next one expected.
+    /// No message: the sender is alive, and the packet's sequence is the next expected sequence.
     Heartbeat,
     /// The session is over. There are no messages from the packet's sequence on.
     End,
@@ -66,7 +66,7 @@ impl<'a> Downstream<'a> {
         Ok(Downstream { session, sequence, body })
     }
 
-    /// Returns the sequence after the last message, or the next one expected if the packet has no message.
+    /// Returns the sequence after the last message, or the next expected sequence if the packet has no message.
     pub(crate) fn end(&self) -> u64 {
         match self.body {
             Body::Messages(messages) => messages.end(),

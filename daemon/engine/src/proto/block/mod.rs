@@ -63,8 +63,8 @@ const VERSION: u8 = 1;
 const SEALED_AT: usize = 34;
 const CRC_AT: usize = 52;
 
-/// The identity of a stream. If the channel is local, it is that of the channel. If the channel came from another host, it is the channel's
-/// session.
+/// The identity of a stream. For a local channel, it is the identity of the channel. For a channel that came from another host, it is the
+/// channel's session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stream(pub [u8; 16]);
 
@@ -180,7 +180,7 @@ impl Head {
         BlockId { writer: self.writer, number: self.number }
     }
 
-    /// Whether the block completes the sequence `due` or a later one, or begins at or after `due`.
+    /// Whether the block has the last part of the sequence `due` or of a later one, or begins at or after `due`.
     pub fn reaches(&self, due: u64) -> bool {
         self.first >= due || self.end() > due
     }
@@ -423,7 +423,7 @@ pub struct Packing {
     buffer: Vec<u8>,
     records: RecordWriter,
     first: u64,
-    /// Buffers of stored blocks, for reuse. Without them each block would touch new memory.
+    /// Buffers of stored blocks, for reuse. Without this reuse, each block would touch new memory.
     spare: Vec<Vec<u8>>,
 }
 

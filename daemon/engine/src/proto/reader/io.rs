@@ -8,13 +8,13 @@ use crate::proto::want::Want;
 /// The settings of a reader.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ReaderConfig {
-    /// The first sequence to deliver if the ring is empty. `None` means the oldest in the log.
+    /// The first sequence to deliver if the ring is empty. `None` means the oldest sequence in the log.
     pub from: Option<u64>,
-    /// The time after which messages that no writer has are given up. `None` means that they never are.
+    /// The time after which messages that no writer has are given up. `None` means that messages are never given up.
     pub give_up_ns: Option<u64>,
 }
 
-/// What a reader delivers to the local ring.
+/// One delivery of a reader to the local ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivery<'a> {
     /// A message.

@@ -58,8 +58,8 @@ enum Phase {
         heard_ns: u64,
         look: Look,
     },
-    /// The sequences up to `to` are missing. `since_ns` is the time at which the reader noticed that, or the later time at which a writer
-    /// last sent some of them.
+    /// The sequences up to `to` are missing. `since_ns` is the time at which the reader noticed the hole, or the later time at which a
+    /// writer last sent some of the missing messages.
     Hole {
         to: u64,
         since_ns: u64,
@@ -73,7 +73,8 @@ enum Look {
     Nothing,
     /// Whether the last entry that arrived is still there.
     Last,
-    /// Whether the log has a later entry. The servers send an entry only once, and a broken connection may have lost it.
+    /// Whether the log has an entry after the last one that arrived. The servers send an entry only once, and a broken connection may have
+    /// lost it.
     Behind,
 }
 
@@ -114,8 +115,8 @@ pub struct Reader {
     is_certain: bool,
     /// The last range of entry numbers that was skipped: its first number, and the number after it.
     lacking: Option<(u64, u64)>,
-    /// Two sequences at the time of the last search of the log: the next one, and the one before which no writer has any message. If the
-    /// log still lacks these messages, they are given up.
+    /// Two sequences at the time of the last search of the log: the next sequence, and the sequence before which no writer has any message.
+    /// If the log still lacks the messages between them, these are given up.
     nobodys: Option<(u64, u64)>,
     parts: Parts,
     opener: Opener,

@@ -86,7 +86,7 @@ impl Reader {
         self.halve(now_ns, low, upper)
     }
 
-    /// Checks whether the log still has the last entry that arrived. If it does, returns the request for a later entry.
+    /// Checks whether the log still has the last entry that arrived. If so, returns the request for a later entry.
     fn check_last(&mut self, now_ns: u64, entry: Option<(u64, &[u8])>) -> Option<(u64, Ask)> {
         self.phase = Phase::Follow { heard_ns: now_ns, look: Look::Nothing };
         let is_same = match entry {

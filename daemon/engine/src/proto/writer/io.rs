@@ -35,10 +35,10 @@ pub struct Last {
     pub crc: Option<u32>,
     /// The name of the last entry, valid or not; `None` if the servers have no name for it.
     pub id: Option<BlockId>,
-    /// The reason why the last valid block cannot be opened; `None` if it can.
+    /// The reason why the last valid block cannot be opened; `None` if it can be opened.
     pub unopened: Option<Damaged>,
     /// The number of the entry after which the log would have stored the last refused append; `None` if no append was refused. This number
-    /// differs from `sequence` only if the log has lost its end without noticing.
+    /// differs from `sequence` only if the log has lost its end and does not know this.
     pub stores_after: Option<u64>,
     /// Whether the last block belongs to another stream, although the log has an earlier block of the writer's stream.
     pub had_ours: bool,
@@ -126,7 +126,7 @@ pub enum State {
     Ahead(u64),
     /// Another writer writes. The value is the time of its last pulse or block.
     Fenced(u64),
-    /// The last block cannot be opened for this reason: its writer has other keys.
+    /// The last block cannot be opened, because its writer has other keys.
     Shut(Damaged),
 }
 
@@ -137,10 +137,10 @@ pub struct WriterCounters {
     pub blocks: u64,
     /// The bytes of these blocks.
     pub bytes: u64,
-    /// How often the last block was requested again, for each [`Trouble`].
+    /// The number of times that the last block was requested again, for each [`Trouble`].
     pub resyncs: [u64; TROUBLES.len()],
-    /// How often this writer's stream changed to a later session, so that it follows another stream in the log. This is necessary if this
-    /// host's clock was behind.
+    /// The number of times that this writer's stream changed to a later session, so that it comes after another stream in the log. This is
+    /// necessary if this host's clock was slow.
     pub successions: u64,
     /// Times that another writer owned the last block.
     pub fenced: u64,
@@ -159,7 +159,7 @@ pub struct Append {
     pub round: u64,
     /// When the writer returned it.
     pub at_ns: u64,
-    /// The number of the entry after which the block must be stored. The log must not store it anywhere else.
+    /// The number of the entry after which the block must be stored. The log must not store the block anywhere else.
     pub after: u64,
     /// The name of that entry; `None` if only the number counts.
     pub behind: Option<BlockId>,

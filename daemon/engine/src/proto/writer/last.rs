@@ -83,8 +83,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Handles a log without a valid block. If the log's number has changed too, the log lost its end or was created again. In this case,
-    /// all messages that it had acknowledged count as lost.
+    /// Handles a log without a valid block. If the number of its last entry has changed too, the log lost its end or was created again. In
+    /// this case, all messages that the log had acknowledged count as lost.
     fn lose_all(&mut self, last: u64) {
         if self.had > 0 && last != self.had {
             self.counters.lost_by_engine += self.stored().saturating_sub(self.began);
@@ -126,8 +126,8 @@ impl Writer {
     /// The result depends on the sessions:
     ///
     /// - If this stream's session is later, this stream begins after the other stream.
-    /// - If this session is not later, but the log never had this stream, this stream also begins there, with a session later than the
-    ///   other's. So readers follow it, even if this host's clock was wrong.
+    /// - If this session is not later, but the log never had this stream, this stream also begins after the other stream, with a session
+    ///   later than the other stream's. So readers follow this stream, even if this host's clock was wrong.
     /// - In all other cases the writer refuses.
     fn meet_other(&mut self, now_ns: u64, last: &Last, head: &Head) -> Result<(), Refusal> {
         let (ours, theirs) = (self.config.session, head.session);

@@ -56,8 +56,8 @@ pub const LOOK_NS: u64 = 250 * MILLISECOND_NS;
 const IDLE_LOOK_NS: u64 = SECOND_NS;
 /// The time for which a writer that was ordered to take over tries to replace a living writer.
 const ORDER_NS: u64 = 2 * SECOND_NS;
-/// The time for which the log may have more messages than the channel. A longer time is an error. A channel that is a mirror may lag a
-/// little.
+/// The log may have more messages than the channel for at most this time, because a channel that is a mirror may lag a little. A longer
+/// time is an error.
 const AHEAD_NS: u64 = 10 * SECOND_NS;
 
 /// The settings of a writer.
@@ -108,7 +108,7 @@ pub struct Writer {
     /// The number of the entry after which the log stores the next block. It has a value only if it differs from the number of the last
     /// entry.
     stores_after: Option<u64>,
-    /// The number and CRC of the block after which appends were refused, and how many were refused in a row.
+    /// The number and CRC of the block after which appends were refused, and how many appends were refused in a row.
     refused: ((u64, u32), u32),
     /// The highest entry number that the log is known to have stored.
     had: u64,
@@ -121,16 +121,16 @@ pub struct Writer {
     may_follow: bool,
     /// Until this time the writer may append after any block, because it was ordered to take over.
     ordered_until_ns: u64,
-    /// Whether this writer has taken over from another one, and must still append the block that announces this.
+    /// Whether this writer has taken over from another one, and must still append the block that announces the takeover.
     takes_over: bool,
     /// Until this time, the pulse (announcement) of a rival does not cause another reading of the last block.
     heed_ns: u64,
     /// Whether the log has acknowledged a block of this attempt.
     is_taken: bool,
-    /// The end of the block that was made last. It is the sequence after the last one in this block.
+    /// The end of the block that was made last. It is the sequence after the last sequence in this block.
     cut: u64,
     number: u64,
-    /// The sequence after the last one that the log has acknowledged; `None` before the first answer.
+    /// The sequence after the last sequence that the log has acknowledged; `None` before the first answer.
     stored: Option<u64>,
     /// The sequence with which this writer began.
     began: u64,
@@ -197,7 +197,7 @@ impl Writer {
         self.config.stream
     }
 
-    /// The sequence after the last one that the log has acknowledged; 0 before the first answer.
+    /// The sequence after the last sequence that the log has acknowledged; 0 before the first answer.
     pub fn stored(&self) -> u64 {
         self.stored.unwrap_or(0)
     }
@@ -356,7 +356,7 @@ impl Writer {
         Some(self.append(now_ns, Cut::takeover(next), clock_error))
     }
 
-    /// Makes the block to append. Call this only if the writer [`has_room`](Self::has_room).
+    /// Makes the block to append. Call this only if [`has_room`](Self::has_room) returns true.
     pub fn append(&mut self, now_ns: u64, cut: Cut, clock_error: u16) -> Append {
         debug_assert!(self.has_room());
         self.number += 1;

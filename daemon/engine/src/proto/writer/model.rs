@@ -1,8 +1,8 @@
 //! A model of one log with two writers of one channel. At any step a writer may be killed, stopped or restarted, an append may be late, and
 //! an answer may be lost.
 //!
-//! The writers and the blocks are the real ones. The model of the log is a list. It stores a block only after the entry that the append
-//! names.
+//! The writers and the blocks are the real ones. The model of the log is a list. The list stores a block only after the entry that the
+//! append names.
 
 use super::super::block::{Cut, Head, Kind, Stream, parse};
 use super::super::mutant::{CHOSEN, Mutant};
@@ -86,7 +86,7 @@ struct World {
     reached: u64,
 }
 
-/// What happens next.
+/// The next event of the story.
 #[derive(Debug, Clone, Copy)]
 enum Action {
     /// One turn of a process: `Writer::poll`, `handle_last`, `take_resume`, `take_again`, `take_takeover` and `append`. A process without

@@ -4,8 +4,8 @@
 //! direction. The sender's number is random at each start. The nonce of a packet is the packet's number. No other packet of this sender has
 //! the same number, so no nonce is used twice with one key.
 //!
-//! The seal also authenticates the bytes before the body. The cheap checks come before the cryptography. For example, a copy on another
-//! line of a packet that was already accepted is dropped without any cryptography.
+//! The seal also authenticates the bytes before the body. The cheap checks come before the cryptography. For example, if a packet was
+//! accepted on one line, its copy on another line is dropped without any cryptography.
 
 #[cfg(test)]
 mod tests;
@@ -52,7 +52,7 @@ impl SenderKey {
         SenderKey(LessSafeKey::new(UnboundKey::from(derived)))
     }
 
-    /// Seals `text` in place. The seal also covers `about`. A sender must never seal twice under one number.
+    /// Seals `text` in place. The seal also covers `about`. A sender must never seal two texts under one number.
     pub fn seal(&self, number: u64, about: &[u8], text: &mut [u8]) -> Option<[u8; SEAL_BYTES]> {
         let seal = self.0.seal_in_place_separate_tag(nonce_of(number), Aad::from(about), text).ok()?;
         seal.as_ref().try_into().ok()
@@ -109,8 +109,8 @@ impl Sealer {
         }
     }
 
-    /// Makes a packet from a body that is in the buffer after [`HEAD_BYTES`] bytes and has `body_bytes` bytes. Returns the packet's size,
-    /// or `None` if the buffer has no room for it.
+    /// Makes a packet from a body. The body is in the buffer after [`HEAD_BYTES`] bytes, and has `body_bytes` bytes. Returns the packet's
+    /// size, or `None` if the buffer has no room for it.
     pub fn finish(
         &mut self,
         buffer: &mut [u8],
@@ -146,7 +146,8 @@ impl Sealer {
 pub enum Unopened {
     /// The packet is damaged.
     Malformed(Malformed),
-    /// A packet with this number was already accepted. Or the number is so old that this is no longer known.
+    /// A packet with this number was already accepted. Or the number is so old that it is no longer known whether such a packet was
+    /// accepted.
     Replayed,
     /// The seal does not match. The packet is forged or damaged.
     Forged,
@@ -220,7 +221,7 @@ impl Opener {
     /// Opens a packet into `out`. The result has the form of a packet that was never sealed. Returns its size.
     ///
     /// # Errors
-    /// [`Unopened`]. The opener counts these packets, except for malformed ones.
+    /// [`Unopened`]. The opener counts the packets that it does not open, except for malformed packets.
     pub fn open(&mut self, now_ns: u64, datagram: &[u8], out: &mut [u8]) -> Result<usize, Unopened> {
         let opened = self.try_open(now_ns, datagram, out);
         match opened {
