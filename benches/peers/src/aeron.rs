@@ -1,5 +1,5 @@
-//! Aeron IPC: a log of three parts (terms), which receivers read in place. A driver observes how far each subscriber has read, and lets the
-//! publisher continue only so far. The driver is a thread of the publisher's process and is bound to no CPU, so its CPU time counts as the
+//! Aeron IPC: a log of three parts (terms), which receivers read in place. A driver observes how far each subscriber has read, and stops a
+//! publisher that is too far ahead. The driver is a thread of the publisher's process and is bound to no CPU, so its CPU time counts as the
 //! publisher's.
 
 use anyhow::{Context, Result, bail};
@@ -33,9 +33,9 @@ fn dir(spec: &Spec) -> String {
     spec.dir.join("aeron").display().to_string()
 }
 
-/// The smallest size of each of the three parts (terms) of the log, in bytes. The publisher may be ahead by half a term, and only the
-/// driver lets it continue. A driver without its own CPU runs only every few milliseconds. Until the driver runs again, a smaller term
-/// would be full.
+/// The smallest size of each of the three parts (terms) of the log, in bytes. The publisher may be half a term ahead of its subscribers,
+/// and only the driver lets the publisher continue. A driver without its own CPU runs only every few milliseconds. A smaller term would be
+/// full before the driver runs again.
 const TERM_BYTES: u64 = 16 << 20;
 
 fn term_bytes(spec: &Spec) -> usize {
@@ -63,7 +63,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
     Ok(())
 }
 
-/// The publisher and the driver. The fields are dropped in this order, the driver last.
+/// The publisher and the driver. Fields are dropped in their order, so the driver ends last.
 pub(crate) struct Sending {
     publication: AeronExclusivePublication,
     _client: Aeron,
@@ -125,7 +125,7 @@ impl Sender for Sending {
 pub(crate) struct Receiving {
     image: AeronImage,
     buffer: Vec<u8>,
-    /// Whether the receiver copies each message and then takes the time. If so, the latency includes the last byte of the message.
+    /// Whether the receiver copies each message before it reads the clock. If so, the latency includes the last byte of the message.
     copies: bool,
     _subscription: AeronSubscription,
     _client: Aeron,

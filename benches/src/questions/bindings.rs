@@ -27,7 +27,8 @@ const WARM_UP: Duration = Duration::from_secs(2);
 /// The CPU of the testees. The publisher of live messages runs on CPU 0.
 const CPU: usize = 1;
 
-/// A figure: the median over the laps. It also has the median of the ratios to the first language in each lap.
+/// The median of a figure over the laps. In each lap the figure also has a ratio to that of the first language, and the median of these
+/// ratios is stored too.
 #[derive(Debug, Clone, Serialize)]
 pub struct Figure {
     /// The operation that was timed.
@@ -56,7 +57,7 @@ pub struct Effort {
 /// Measures all testees. The first command is the testee in Rust, with which the others are compared.
 ///
 /// # Errors
-/// If a testee fails, or if it receives other messages than the others.
+/// If a testee fails, or if two testees receive different messages.
 pub fn run(commands: &[String], dir: &Path, sizes: &[usize], effort: Effort) -> Result<Vec<Figure>> {
     let mut testees = Vec::new();
     for command in commands {

@@ -33,7 +33,7 @@ pub fn write_answer(answer: &Answer, path: &Path) -> Result<()> {
     logs::write(answer, &stem, &path.with_file_name("histograms")).map(drop)
 }
 
-/// The number of longest hiccups of the sender, and of the receiver, that a drawn round keeps.
+/// A round that is drawn keeps this many hiccups of the sender, and this many of the receiver. It keeps the longest.
 const HICCUPS: usize = 100;
 
 /// Returns the part of an answer that tables, page and comparison need:
@@ -128,7 +128,7 @@ pub fn load_journal(dir: &Path) -> Result<Option<crate::questions::journal::answ
     if file.exists() { read(&file).map(Some) } else { Ok(None) }
 }
 
-/// Whether a directory has no other answers than the one about the journal.
+/// Whether the answer about the journal is the only answer in a directory.
 ///
 /// # Errors
 /// When the directory cannot be read.

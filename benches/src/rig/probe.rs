@@ -3,7 +3,7 @@
 //! The host of a virtual machine moves the machine's CPUs from time to time. After such a move, a cache line may take several times as long
 //! from one CPU to another and back, and all figures of shared memory change as much. Therefore a probe runs before and after each round,
 //! and only rounds of the same placement are compared. A round is played again if its probes disagree, or if other programs used the CPUs.
-//! The result of the round has no influence on this.
+//! The figures of the round have no influence on this decision.
 
 use crate::rig::child::bind;
 use crate::rig::spec::Usage;

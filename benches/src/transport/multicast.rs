@@ -34,7 +34,7 @@ fn destination(spec: &Spec) -> SocketAddrV4 {
 /// Makes the sender.
 ///
 /// # Errors
-/// The system's error. A container without multicast on `lo` refuses here.
+/// The system's error. In a container without multicast on `lo`, this call fails.
 pub fn sender(spec: &Spec) -> Result<UdpSender> {
     let socket = sockets::udp()?;
     socket.set_multicast_if_v4(&LOOPBACK).context("send multicast through lo")?;

@@ -50,9 +50,9 @@ impl Keep {
     /// - Only complete files are removed. The last file of the stream `own`, which is being recorded, always stays.
     /// - In each stream, the oldest files go first, so the remaining files have no holes between them.
     /// - Files that are [held](crate::hold) stay, unless there is too little free space.
-    /// - If a process has a file open, removing the file frees no space. Such files are removed only if later files free space. At most as
-    ///   many bytes of open files are removed as are missing, or as the later files free. With this limit, readers that keep files open do
-    ///   not make other readers lose all history.
+    /// - If a process has a file open, removing the file frees no space. Such files are removed only if later files free space. The removed
+    ///   open files together have at most this many bytes: the bytes that are missing, or, if this is more, the bytes that the later files
+    ///   free. With this limit, readers that keep files open do not make other readers lose all history.
     ///
     /// Adds the removed files to `trimmed`, even if this call fails. Refresh `streams` if a file was removed.
     ///
@@ -177,7 +177,8 @@ impl Excess<'_> {
         if is_over { remove_folder(journal, &folder) } else { Ok(()) }
     }
 
-    /// Whether the limits of bytes or age require the removal of a file that was complete at `since_ns`. A held file is never due.
+    /// Whether the limits of bytes or age require the removal of a file that was complete at `since_ns`. No limit requires the removal of a
+    /// held file.
     fn is_due(&self, since_ns: u64, is_held: bool) -> bool {
         let is_too_much = self.keep.bytes.is_some_and(|most| self.bytes > most);
         let age = Duration::from_nanos(self.wall_ns.saturating_sub(since_ns));

@@ -23,7 +23,7 @@ use std::path::PathBuf;
 
 /// The number of seeds that are drawn for each profile, to find the pairs that its stories play.
 const DRAWN: u64 = 200;
-/// The smallest number of stories of a profile that must play a pair. A lower number could be chance.
+/// A pair counts for a profile if at least this many of the profile's drawn stories play it. A lower number could be chance.
 const LEAST: u64 = 3;
 
 /// The profiles whose stories play a pair.
@@ -46,7 +46,7 @@ pub fn drawn() -> Played {
     played
 }
 
-/// Returns the first seed of each profile whose story plays a pair, among the drawn seeds.
+/// For each profile, returns the first of the drawn seeds whose story plays this pair.
 pub fn first_stories(feature: &str, event: &str) -> Vec<(Profile, u64)> {
     let plays = |profile, seed: &u64| pairs(&generate::story(*seed, profile)).contains(&(feature, event));
     let first = |profile: Profile| Some((profile, (0..DRAWN).find(|seed| plays(profile, seed))?));

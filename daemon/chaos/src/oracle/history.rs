@@ -75,7 +75,7 @@ pub struct Send {
     pub least: u64,
     /// The time when it began.
     pub began: Time,
-    /// The time at which the message was certainly sent. `None` if the actor was killed before that.
+    /// The time by which the message was certainly sent. `None` if the actor was killed before that.
     pub done: Option<Time>,
     /// The messages; `None` for a gap.
     pub messages: Option<(Identity, Sizes)>,

@@ -8,7 +8,8 @@ use super::history::{History, Publication};
 use crate::log::{Deed, Time};
 use std::collections::BTreeMap;
 
-/// The first sequence of a publication whose message is not valid any more, and the publication that followed.
+/// The place at which a later publication cut off an earlier one: the first sequence of the earlier one that is not valid any more, and the
+/// number of the later one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cut {
     pub(super) from: u64,

@@ -45,7 +45,7 @@ pub(super) struct Daemon {
     port: u16,
     /// Further tables of its configuration.
     tables: String,
-    /// How many requests a user may send per second, and how many at once.
+    /// The number of requests that a user may send per second, and the number that a user may send in one burst.
     pub(super) limits: [u32; 2],
     /// The command and arguments through which the daemon's program is started; empty for a direct start.
     pub(super) through: Vec<String>,

@@ -33,7 +33,8 @@ pub(super) const SPARE: &str = "spare";
 const CAPACITY: u64 = 1 << 16;
 /// A time longer than the wait of a new daemon. A new daemon waits for programs that have channels of a crashed daemon.
 const GRACE: Duration = Duration::from_millis(2200);
-/// The number of bytes of a ring for each entry of its index. The entry itself has 8 bytes. It is also the size of the smallest record.
+/// The index of a ring has one entry for each piece of this many bytes of the ring. The smallest record also has this size. An entry has 8
+/// bytes.
 const PER_ENTRY: u64 = 64;
 
 impl World<'_> {
@@ -181,8 +182,8 @@ impl World<'_> {
     /// Stops `holder`, an actor that has the daemon's channel, and returns a publisher of the third daemon. These are the steps:
     ///
     /// 1. `holder` is stopped, and the daemon crashes.
-    /// 2. A second daemon starts, and ends without contact to `holder`. If `is_brief`, it ends at once. Otherwise it first waits for
-    ///    `holder` in vain.
+    /// 2. A second daemon starts, and ends without contact to `holder`. If `is_brief`, this daemon ends without a wait. Otherwise it first
+    ///    waits for `holder` in vain.
     /// 3. A third daemon starts. Before `holder` continues, a publisher asks this daemon for the channel.
     pub(super) fn ask_the_third(
         &mut self,

@@ -103,7 +103,7 @@ fn size_of_all(pieces: &[Piece]) -> u64 {
 
 impl Writer {
     /// Makes a writer that begins a new file. `header` has the new file's number and sequence, and the salt and chain of the previous file.
-    /// `salt` is a random number. Every sequence before the new file's counts as durable.
+    /// `salt` is a random number. Every sequence before the sequence in `header` counts as durable.
     pub fn new(settings: Settings, header: FileHeader, pool: Pool, salt: u64) -> Self {
         let pages = (settings.file_bytes / PAGE as u64).max(2);
         let settings = Settings { file_bytes: pages * PAGE as u64, ..settings };
@@ -474,7 +474,7 @@ impl Writer {
         self.written = self.durable;
     }
 
-    /// Moves `durable` forward over synced frames in files with their final name, up to the first other frame.
+    /// Moves `durable` forward to the first frame that is not synced, or whose file does not have its final name yet.
     fn advance(&mut self) {
         while let Some(first) = self.pending.front() {
             let file = self.files.iter().find(|open| open.number == first.file);

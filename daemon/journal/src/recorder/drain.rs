@@ -76,8 +76,8 @@ pub(super) struct Drain {
     pub(super) next: u64,
     /// Control records at the recording's first sequence that the journal already has. The ring delivers them again.
     pub(super) known: Vec<ControlRecord>,
-    /// A sequence and an epoch. If the ring has not delivered the beginning of this epoch by then, the recorder records the epoch after
-    /// this sequence.
+    /// A sequence and an epoch. If the ring has reached this sequence but has not delivered the beginning of this epoch, the recorder
+    /// records the epoch at this place.
     pub(super) epoch_by: Option<(u64, u64)>,
     pub(super) naps: Naps,
     /// Bytes of messages in the last batch.

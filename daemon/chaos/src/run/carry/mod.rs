@@ -41,7 +41,7 @@ const GIVE_UP: &str = "receive.give_up_ms=2000";
 const GIVE_UP_AT_ONCE: &str = "receive.give_up_ms=50";
 /// The number of receivers that crash. It is larger than the number of receivers that a server can have at once.
 const CRASHES: usize = 40;
-/// The number of packets after which a receiver accepts on a line only packets of their sender, and a few more.
+/// After this many packets of one sender, a receiver accepts on the line only packets of this sender. The number includes a small margin.
 const LOCKING: u64 = 24;
 /// Number of threads that send requests endlessly.
 const ASKERS: usize = 8;
