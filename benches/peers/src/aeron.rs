@@ -16,14 +16,14 @@ use std::time::{Duration, Instant};
 
 /// The name of the transport.
 pub(crate) const NAME: &str = "aeron";
-/// The release of the C source, and of the crate in Cargo.toml that contains it.
+/// The release of Aeron's C source, and in parentheses the crate in Cargo.toml that contains this source.
 pub(crate) const VERSION: &str = "1.54.0 (rusteron 0.2.16)";
 
 const STREAM: i32 = 1001;
 /// The largest frame in bytes. The default of 1408 B would split messages of 1400 B.
 const MTU: usize = 8 << 10;
-/// The longest sleep between two keepalives of a client's thread to the driver. By default a client sends 60 a second, which
-/// would cost too much with a hundred receivers on few CPUs.
+/// A client's thread sends keepalives to the driver, and this is the longest sleep between two of them. By default a client sends 60
+/// keepalives a second. With a hundred receivers on few CPUs, this would cost too much.
 const CLIENT_SLEEP: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Messages taken at one poll.

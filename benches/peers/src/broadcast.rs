@@ -16,7 +16,7 @@ pub(crate) const NAME: &str = "bcast";
 pub(crate) const UNGATED: &str = "bcast-ungated";
 /// The ring with the gate. Its readers copy all available messages with one call of the crate.
 pub(crate) const BULK: &str = "bcast-bulk";
-/// The ring with the gate, received one message a call, as in a simple program.
+/// The ring with the gate. Its readers receive one message with each call, as in a simple program.
 pub(crate) const PLAIN: &str = "bcast-plain";
 /// The names above.
 pub(crate) const NAMES: [&str; 4] = [NAME, UNGATED, BULK, PLAIN];

@@ -199,9 +199,9 @@ pub struct Finding {
     pub says: String,
     /// Everything that was read for the finding, in order.
     pub read: Vec<Reading>,
-    /// Why the finding matters to a user who needs low latency, in one sentence.
+    /// The reason why the finding matters to a user who needs low latency, in one sentence.
     pub why: &'static str,
-    /// How to correct the problem, or how to learn more if the result is unknown. `None` for a pass.
+    /// The way to correct the problem, or to learn more if the result is unknown. `None` for a pass.
     pub mend: Option<Mend>,
 }
 

@@ -32,11 +32,11 @@ pub struct Host {
 }
 
 impl Host {
-    /// Makes a host from `root`, and determines the CPUs to check. These are `cpus`. Without `cpus`, these are the isolated CPUs, or all
-    /// CPUs if none is isolated.
+    /// Makes a host from `root`, and determines the CPUs to check. These are `cpus`, if given. Otherwise these are the isolated CPUs, or
+    /// all CPUs if none is isolated.
     ///
     /// # Errors
-    /// [`NotOnline`] when `cpus` is empty or has a CPU that is not online. If the host's online CPUs cannot be read, any are accepted.
+    /// [`NotOnline`] when `cpus` is empty or has a CPU that is not online. If the host's online CPUs cannot be read, any CPUs are accepted.
     pub fn new(root: Root, cpus: Option<CpuList>) -> Result<Self, NotOnline> {
         let list = |path: &str| match root.text(path)?.parse() {
             Ok(cpus) => Ok::<CpuList, Unread>(cpus),

@@ -234,8 +234,8 @@ fn admit_newcomers(shared: Arc<ServerState>, pauses: &'static [Duration]) {
     });
 }
 
-/// Waits until recorders that are starting record. Without this wait, a channel that was closed in an orderly way might have no clean end
-/// in its journal. Recorders are new programs themselves, so the wait makes sense only if new programs are accepted.
+/// Waits until the starting recorders have begun to record. Without this wait, a channel that was closed in an orderly way might have no
+/// clean end in its journal. Recorders are new programs themselves, so the wait makes sense only if new programs are accepted.
 async fn wait_for_recorders(shared: &ServerState) {
     let until = Instant::now() + STARTING;
     let are_let_in = || *shared.newcomers.borrow() == Newcomers::LetIn;
@@ -379,7 +379,7 @@ async fn reload(
     }
 }
 
-/// Makes the memory that a configuration needs on another thread, and then applies the whole configuration. After an error, nothing has
+/// Makes on another thread the memory that a configuration needs. Then applies the whole configuration. After an error, nothing has
 /// changed.
 async fn apply(shared: &ServerState, wanted: &Config) -> Result<Changes> {
     let missing = shared.registry().missing(wanted)?;
@@ -412,7 +412,7 @@ fn warn(config: &Config) {
 }
 
 /// Once a second, does the regular work: reports the counts of events that the log left out, forgets users who have left, and reports dead
-/// publishers, full boards and gates.
+/// publishers, full boards, and gates that delayed a publisher.
 fn spawn_housekeeping(shared: Arc<ServerState>) {
     tokio::spawn(async move {
         let mut tick = tokio::time::interval(Duration::from_secs(1));

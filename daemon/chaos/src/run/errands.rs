@@ -164,8 +164,8 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Tests a stopped program that has channels of a crashed daemon. Each new daemon must wait for them. The story's own daemons are not
-    /// used.
+    /// Tests a stopped program that has channels of a crashed daemon. Each new daemon must wait for such a program. The story's own daemons
+    /// are not used.
     pub(super) fn outlive(&mut self, brief: bool) -> Result<bool> {
         let name = if brief { "brief" } else { "second" };
         let Some(mut daemon) = self.second_daemon(name, false, false)? else { return Ok(false) };

@@ -1,4 +1,4 @@
-//! `shmcast journal hold` and `release`. The first makes the daemon keep files of a journal, and the second ends that.
+//! `shmcast journal hold` and `release`. `hold` makes the daemon keep files of a journal, and `release` ends such a hold.
 
 use super::span::sequence_at;
 use super::{Source, above};

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// Shortest time between two reports of the same kind about a bridge.
 const NEWS_EVERY: Duration = Duration::from_secs(60);
 
-/// A kind of report about a bridge: its event, its counter, the least increase of the counter that is reported, and its description.
+/// A kind of report about a bridge: its event, its counter, the smallest increase of the counter that causes a report, and its description.
 type News<C> = (&'static str, u64, fn(&C) -> u64, &'static str);
 const SEND_NEWS: [News<RepairCounters>; 3] = [
     (
@@ -241,7 +241,7 @@ pub enum Counted {
         /// Times from the kernel's time stamp of a packet to the ring.
         to_ring: Histogram,
     },
-    /// A bridge that sends through an engine. It also has the times from an append until its answer.
+    /// A bridge that sends through an engine. It also has the durations from an append until its answer.
     EngineSend(Box<EngineSendCounters>, Histogram),
     /// A bridge that receives through an engine.
     EngineReceive(Box<EngineReceiveCounters>),

@@ -173,8 +173,8 @@ impl Channel {
         self.fits(self.hosted(), self.entry().is_strict)
     }
 
-    /// Returns how a generation is cut off if its memory is lost but programs may still read it. On a strict channel its messages become
-    /// invalid, because its publisher may still write there.
+    /// Returns the way to cut off a generation whose memory this daemon lacks, but which programs may still read. On a strict channel the
+    /// messages of the generation become invalid, because its publisher may still write to this memory.
     pub(super) fn cut_of_lost(&self) -> Cut {
         if self.entry().is_strict { Cut::Void } else { Cut::Lost }
     }
@@ -234,8 +234,8 @@ impl Channel {
         self.go_on_after(cut, after, told)
     }
 
-    /// Whether the channel still needs the requested memory. If the memory continues a journal, it must be made only once, because the
-    /// journal then refers to it.
+    /// Whether the channel still needs the requested memory. If the memory continues a journal, the memory must be made only once, because
+    /// the journal then refers to this memory.
     pub(super) fn needs(&self, request: &MemoryRequest) -> bool {
         let fits = |spare: &Memory| {
             spare.is_after_journal && self.fits(&spare.hosted, self.config.mode == Mode::Strict)
@@ -404,7 +404,7 @@ impl Channel {
     }
 }
 
-/// Locks memory into RAM that a program brought back. For gigabytes this takes seconds, so it has a thread of its own.
+/// Locks into RAM the memory that a program brought back. For gigabytes this takes seconds, so it has a thread of its own.
 fn lock_again(name: &str, hosted: &HostedSegment) {
     let (channel, lock) = (name.to_owned(), hosted.lock_again());
     let thread = std::thread::Builder::new().name("lock-memory".into());

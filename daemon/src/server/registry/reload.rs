@@ -152,7 +152,7 @@ impl Registry {
         self.received = received.map(|bridge| (bridge.channel.clone(), bridge.title().to_owned())).collect();
     }
 
-    /// Makes a channel in new memory. If the channel is new or `forced`, it begins in this memory at once. If the channel is from an
+    /// Makes a channel in new memory. If the channel is new or `forced`, it begins in this memory immediately. If the channel is from an
     /// earlier daemon, the memory stays a spare, because a program may bring the earlier memory back.
     fn begin(
         &mut self,

@@ -1,5 +1,5 @@
-//! MoldUDP64 packets that do not come from the bridge, byte for byte. A packet has the session's name in 10 bytes, a sequence in 8 bytes,
-//! and a count in 2 bytes. The messages follow, each with its length in 2 bytes before it.
+//! Makes MoldUDP64 packets byte by byte, without the bridge. A packet has the session's name in 10 bytes, a sequence in 8 bytes, and a
+//! count in 2 bytes. The messages follow, each with its length in 2 bytes before it.
 
 use super::super::wire::{HEADER, Wire, local, socket};
 use super::CHANNEL;

@@ -31,7 +31,7 @@ const KEY: &str = "1 000102030405060708090a0b0c0d0e0f\n";
 pub(super) struct Network {
     pub(super) net: Net,
     dir: PathBuf,
-    /// The names of the hosts' namespaces, and of the switches' namespace as the last.
+    /// The names of the hosts' namespaces. The last name is that of the switches' namespace.
     names: Vec<String>,
     hubs: Vec<Hub>,
     /// The first host's second sender, if it runs, and how often it was started.
