@@ -12,7 +12,7 @@ use std::path::PathBuf;
 pub enum Wait {
     /// Polls without pause.
     Spin,
-    /// Polls, and makes a pause after a burst, so that several messages can be received at once. This is for high rates, not for low
+    /// Polls, and makes a pause after a burst, so that several messages can be received together. This is for high rates, not for low
     /// latency.
     Burst,
     /// Gives the core away after each empty poll.

@@ -29,7 +29,8 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// Begins a part in the directory at `path`, which is created if it does not exist. It must not have a journal of this stream yet.
+    /// Begins a part in the directory at `path`, which is created if it does not exist. The directory must not have a journal of this
+    /// stream yet.
     ///
     /// `header` is the header of the file in which the part begins. It has the part's first sequence and the epoch there. `clock` is a wall
     /// clock and the ring's ticks at the same time, as the journal gives them for the first record.

@@ -50,9 +50,9 @@ impl Keep {
     /// - Only complete files are removed. The last file of the stream `own`, which is being recorded, always stays.
     /// - In each stream, the oldest files go first, so the remaining files have no holes between them.
     /// - Files that are [held](crate::hold) stay, unless there is too little free space.
-    /// - If a process has a file open, removing the file frees no space. Such files are removed only if later files free space. The removed
-    ///   open files together have at most this many bytes: the bytes that are missing, or, if this is more, the bytes that the later files
-    ///   free. With this limit, readers that keep files open do not make other readers lose all history.
+    /// - If a process has a file open, removing the file frees no space. Such files are removed only if later files free space. Together,
+    ///   the removed open files have at most as many bytes as are missing, or as the later files free. The larger of the two numbers
+    ///   counts. With this limit, readers that keep files open do not make other readers lose all history.
     ///
     /// Adds the removed files to `trimmed`, even if this call fails. Refresh `streams` if a file was removed.
     ///

@@ -49,7 +49,7 @@ pub(super) struct Args {
     /// they come from the channel's journal, if there is one
     #[arg(long, default_value = "latest", value_parser = words(&["latest", "oldest", "key", "board"], parse_start), hide_possible_values = true)]
     from: Start,
-    /// How to wait: spin, burst, yield, spin-yield, backoff, sleep:MICROSECONDS, or park (only for a daemon's channel)
+    /// Way to wait: spin, burst, yield, spin-yield, backoff, sleep:MICROSECONDS, or park (only for a daemon's channel)
     #[arg(long, default_value = "yield", value_parser = words(WAITS, parse_wait), hide_possible_values = true)]
     wait: Wait,
     /// Where to continue after the ring has lapped this reader: oldest, latest or key

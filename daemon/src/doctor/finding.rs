@@ -107,7 +107,7 @@ pub struct Reading {
 pub struct Mend {
     /// The command, to be run as root.
     pub command: String,
-    /// Where to make the change permanent, so that it survives a reboot.
+    /// The place in which to make the change permanent, so that it survives a reboot.
     pub persist: String,
     /// The same change as data, if it is one value in one file.
     #[serde(skip)]

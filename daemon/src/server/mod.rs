@@ -400,8 +400,8 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Logs the warnings about a configuration. For these, it uses the limits of this process, which a service manager may have lowered
-/// silently. It looks up users, so it runs on another thread.
+/// Logs the warnings about a configuration. The warnings depend on the limits of this process, which a service manager may have lowered
+/// silently. This function looks up users, so it works on another thread.
 fn warn(config: &Config) {
     let config = config.clone();
     tokio::task::spawn_blocking(move || {

@@ -22,8 +22,8 @@ const USUAL: Pace = Pace::Every(10_000);
 /// Bytes of the file system that is frozen.
 const DISK: u64 = 3 << 30;
 
-/// A figure of a publisher's cost: the name, the function that returns the figure, and the largest allowed ratio between a round with a
-/// recorder and a round without a recorder.
+/// A figure of a publisher's cost: the name, the function that returns the figure, and a limit. The limit is for the ratio of a round with
+/// a recorder to a round without one.
 struct Share {
     name: &'static str,
     of: fn(&Cost) -> f64,

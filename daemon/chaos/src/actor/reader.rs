@@ -219,7 +219,8 @@ impl Reading {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Does the same as [`turn`](Self::turn) for a reader in another language. Here the duration is not that of a single call.
+    /// Does the same as [`turn`](Self::turn) for a reader in another language. The duration is not checked here, because one order to the
+    /// testee may take several calls.
     fn foreign_turn(&mut self, log: &mut Log, in_batches: bool) -> Result<ControlFlow<()>> {
         let Some(foreign) = &mut self.foreign else { return Ok(ControlFlow::Continue(())) };
         self.recorder.call_began = now();

@@ -58,7 +58,7 @@ pub struct Publication {
     pub sessions: Vec<String>,
     /// The time when it began to close, if it did.
     pub closing: Option<Time>,
-    /// The mode that the publisher asked for, and the mode of the channel that it got. `None` if it asked for none.
+    /// The mode that the publisher asked for, and the mode of the channel that it got. `None` if the publisher asked for no mode.
     pub mode: Option<[u32; 2]>,
     /// Errors of its calls.
     pub errors: Vec<(Time, &'static str, String)>,

@@ -61,8 +61,8 @@ pub(super) struct Daemon {
 }
 
 impl Daemon {
-    /// Makes a daemon, but does not start it. `tables` is a part of its configuration. It describes bridges, and channels that differ from
-    /// the channels of the story.
+    /// Makes a daemon, but does not start it. `tables` is the part of its configuration that describes bridges, and channels that differ
+    /// from the channels of the story.
     pub(super) fn new(
         name: &'static str,
         dir: &Path,

@@ -1,7 +1,7 @@
 //! The runner: plays a story with real processes in a directory of its own, and leaves the logs for the oracle.
 //!
 //! The runner carries out one step after the other. If a step gives an order to an actor, it waits for the answer. After the step `race`, a
-//! step does not wait: the next step begins at once, while the actor is still busy.
+//! step does not wait: the next step begins immediately, while the actor is still busy.
 
 mod actors;
 mod carry;

@@ -1,5 +1,5 @@
-//! Tests with a separate daemon: a slow start, a service manager's store that is almost full, and many
-//! readers that attach again at once.
+//! Tests with a separate daemon: a slow start, a service manager's store that is almost full, and many readers that attach again at the
+//! same time.
 
 use super::errands::{publish, subscribing};
 use super::{PATIENCE, World};

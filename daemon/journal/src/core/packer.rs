@@ -48,7 +48,7 @@ pub struct Packing {
     pub clock_bytes: usize,
 }
 
-/// Difference between two clocks, in nanoseconds, above which a clock record is written at once.
+/// Difference between two clocks, in nanoseconds, above which a clock record is written immediately.
 const STEP_NS: u64 = 1_000_000;
 
 /// The number of bytes of a clock record. A full frame may be larger than intended by this size.

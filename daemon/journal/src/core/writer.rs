@@ -141,7 +141,7 @@ impl Writer {
         self.waiting.push_back(Arc::new(frame));
     }
 
-    /// Tells the writer that no more frames follow. It seals the file after everything is written.
+    /// Tells the writer that no more frames follow. The writer seals the file after everything is written.
     pub const fn close(&mut self) {
         self.is_closing = true;
     }

@@ -221,7 +221,7 @@ pub struct BridgeFigures {
     pub why: Option<String>,
     /// Settings that the kernel refused, and the reasons. The bridge runs without them.
     pub refusals: Vec<String>,
-    /// How the thread of the bridge waits, and the reason; `None` before the bridge has run.
+    /// The way in which the thread of the bridge waits, and the reason for it; `None` before the bridge has run.
     pub waiting: Option<Waiting>,
     /// The counters; `None` before it has run for the first time.
     pub counted: Option<Counted>,

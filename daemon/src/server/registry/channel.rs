@@ -331,7 +331,7 @@ impl Channel {
         self.readers.values().for_each(|reader| reader.tell_death(dead));
     }
 
-    /// Reports that the board has no room for a key, or for a message. Each is reported once per generation.
+    /// Reports that the board has no room for a key, or no room for a message. Each of the two is reported once per generation.
     pub(super) fn tell_of_board(&mut self, name: &str, events: &Events) {
         let generation = self.entry().generation;
         let Some((counters, spec)) = self.hosted().board_counters().zip(self.hosted().board()) else {

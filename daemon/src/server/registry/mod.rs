@@ -318,7 +318,7 @@ impl Registry {
         Ok(None)
     }
 
-    /// Reports boards that have no room for a key or that a message does not fit. Each is reported once per generation. Call this
+    /// Reports boards that have no room for a key, or no room for a message. Each of the two is reported once per generation. Call this
     /// regularly.
     pub fn tell_of_boards(&mut self) {
         for (name, channel) in &mut self.channels {

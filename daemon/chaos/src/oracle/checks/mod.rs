@@ -404,7 +404,8 @@ fn a_part_of_a_line_is_found() {
     assert_found(&judge_alone("r", Vec::new(), piped(&["line 0", "li"])), "unpublished_message");
 }
 
-/// The messages before those of the second publisher are in another segment. A reader that attaches later cannot reach that segment.
+/// On a strict channel, each publisher has its own segment. A reader that attaches later cannot reach the segment of the first publisher,
+/// so the event of a lap is allowed.
 #[test]
 fn a_reader_that_begins_in_an_earlier_segment_may_be_lapped() {
     let judge = |strict: &[&str]| {
