@@ -27,8 +27,7 @@ const WARM_UP: Duration = Duration::from_secs(2);
 /// The CPU of the testees. The publisher of live messages runs on CPU 0.
 const CPU: usize = 1;
 
-/// The median of a figure over the laps. In each lap the figure also has a ratio to that of the first language, and the median of these
-/// ratios is stored too.
+/// A figure of a language: its median over the laps, and the median of its ratio to the first language's figure in the same lap.
 #[derive(Debug, Clone, Serialize)]
 pub struct Figure {
     /// The operation that was timed.

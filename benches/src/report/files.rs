@@ -91,7 +91,7 @@ fn shorten(outcome: &mut Outcome, is_compared: bool, is_drawn: bool) {
     (outcome.spec.dir, outcome.spec.daemon, outcome.spec.wire) = Default::default();
 }
 
-/// The order of the questions in a report. Other questions come last.
+/// The order of the questions in a report. Questions that are not in this list come last.
 const ORDER: [&str; 7] = ["latency", "throughput", "fanout", "oversubscribed", "churn", "bridge", "soak"];
 
 /// The file name of the answer about the journal. This answer has rows instead of rounds.

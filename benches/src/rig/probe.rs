@@ -183,7 +183,7 @@ pub fn resident_kib(pid: u32) -> u64 {
 pub struct Load {
     start: Account,
     since: Instant,
-    /// The CPU time at the start of the round: the sum for the round's processes and for all children that had ended before.
+    /// The CPU time at the start of the round: the sum for the round's processes and for all children that had ended before that.
     used_ns: u64,
 }
 
@@ -197,8 +197,8 @@ impl Load {
         Ok(Self { start: Account::now()?, since: Instant::now(), used_ns })
     }
 
-    /// Returns the shares of CPU time that others used. Call this when the round's processes have ended and the rig has waited for
-    /// them.
+    /// Returns the shares of CPU time that other programs and the hypervisor used. Call this when the round's processes have ended and the
+    /// rig has waited for them.
     ///
     /// # Errors
     /// When the kernel does not report the times.

@@ -211,7 +211,7 @@ fn held<'a>(
     holds.iter().filter(move |hold| hold.from < end)
 }
 
-/// Removes the folder of a stream without files, unless the folder has other contents.
+/// Removes the folder of a stream that has no files any more, unless the folder has other contents.
 fn remove_folder(journal: &Journal, folder: &File) -> io::Result<()> {
     if !journal.problems().is_empty() {
         return Ok(());

@@ -56,7 +56,7 @@ pub(super) struct Args {
     #[arg(long, default_value = "1s", value_parser = parse_duration)]
     interval: Duration,
 
-    /// Write an HdrHistogram interval log, one entry a CPU and interval, tagged cpu0, cpu1, ...
+    /// Write an HdrHistogram interval log, one entry per CPU and interval, tagged cpu0, cpu1, ...
     ///
     /// Any HdrHistogram log viewer opens it. Values are nanoseconds.
     #[arg(long, value_name = "FILE.hlog")]

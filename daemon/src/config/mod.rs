@@ -158,7 +158,7 @@ pub struct ChannelConfig {
     /// NUMA node from which memory is taken if possible. If this is `None`, the kernel chooses.
     #[serde(default)]
     pub numa_node: Option<u32>,
-    /// The clock that stamps messages. If this is `None`, the CPU's counter is used if it is invariant, and otherwise CLOCK_MONOTONIC.
+    /// The clock that stamps messages. `None` means the CPU's counter, or CLOCK_MONOTONIC on a CPU without an invariant counter.
     #[serde(default)]
     pub clock: Option<ClockChoice>,
     /// The application's number for the message schema; 0 for none.

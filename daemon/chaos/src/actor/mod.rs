@@ -68,7 +68,7 @@ pub struct Subscribing {
     /// Whether the reader prepares all memory.
     #[serde(default)]
     pub full: bool,
-    /// Whether the reader wants the event that its publisher has died.
+    /// Whether the reader wants the event that reports its publisher's death.
     #[serde(default)]
     pub watch: bool,
     /// Whether the reader never reads from a journal.

@@ -37,7 +37,7 @@ fn has_sought(reader: &Subscription) -> bool {
     reader.seen.iter().any(|entry| matches!(entry.what, Fact::Sought { .. }))
 }
 
-/// Checks that each receiver has all messages and gave up none. The check is made when everything is at rest.
+/// Checks that each receiver has all messages, and has given up no message. The check is made when everything is at rest.
 pub(super) fn check_bridges(history: &History, tool: &str, text: &str, findings: &mut Findings) {
     let Ok(status) = serde_json::from_str::<Value>(text) else {
         return findings.add(7, "tool_failed", tool, format!("no JSON: {text}"));

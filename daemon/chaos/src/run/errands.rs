@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 /// The first letter of the names of actors that open a channel with a wrong count.
 pub const TAMPERED: char = 't';
 
-/// The first letter of the names of readers of a channel at rest. In a channel at rest, a reader must get an event at each call until it
-/// has received all of them.
+/// The first letter of the names of readers of a channel at rest. In such a channel, a reader must get an event at each call until it has
+/// received all events.
 pub const AT_REST: char = 'u';
 /// A channel that no other step uses.
 pub(super) const SPARE: &str = "spare";
@@ -208,7 +208,7 @@ impl World<'_> {
         Ok(next)
     }
 
-    /// Starts a publisher. Its channel is one of a daemon, or a new channel in a directory.
+    /// Starts a publisher. The publisher's channel is a channel of a daemon, or a new channel in a directory.
     pub(super) fn start_publisher(&mut self, place: &Place, channel: &str) -> Result<Actor> {
         let mut publisher = self.start_actor('v')?;
         let sizes = matches!(place, Place::Dir(_)).then_some([CAPACITY, 1400]);
@@ -342,7 +342,7 @@ impl World<'_> {
     }
 }
 
-/// Makes a subscription that begins with the oldest message. Tests may change it.
+/// Makes a subscription that begins with the oldest message. Tests may change the result.
 pub(super) fn wanted(place: Place, channel: &str) -> Subscribing {
     let (channel, host, start, wait) = (channel.to_owned(), 0, story::Start::Oldest, Waiting::Yield);
     let (skip, page, full, watch) = (false, true, false, false);

@@ -249,8 +249,8 @@ impl World<'_> {
         if is_long { SEARCH_FAR_MS } else { SEARCH_MS }
     }
 
-    /// Waits until the far host has all messages of the first channel, even if it has no reader there. Later the tools are compared with
-    /// this state.
+    /// Waits until the far host has all messages of the first channel, even if the channel has no reader there. Later the tools are
+    /// compared with this state.
     fn wait_for_far(&self, last: &LastMessages) {
         let Some((_, sequence)) = last.get(&0) else { return };
         let name = &self.channels[0].name;

@@ -322,7 +322,7 @@ pub enum Step {
     /// A publisher opens a channel with a false count of published messages. The count is too large by this many times
     /// the number of entries in the index.
     Tamper { channel: u8, laps: u64 },
-    /// A reader that does not wait reaches a record of a kind that no version has. Messages follow after the record.
+    /// A reader receives by calls that do not wait. It reaches a record of a kind that no version has. Messages follow after the record.
     Unknown {},
     /// A reader that prepares its memory attaches to a channel. The channel's file is one large hole, without any allocated page.
     Hollow {},
@@ -338,7 +338,7 @@ pub enum Step {
     Pipe { lines: u8 },
     /// A daemon must listen at a path where another user's file or socket is.
     Squat { by: Squatter },
-    /// A client requests from the daemon, this many times, things that do not exist.
+    /// A client sends the daemon this many requests for things that do not exist.
     Flood { requests: u32 },
     /// A user whom no list of a channel names sends all requests to a daemon.
     Outsider {},

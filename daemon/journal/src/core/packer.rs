@@ -51,7 +51,7 @@ pub struct Packing {
 /// Difference between two clocks, in nanoseconds, above which a clock record is written immediately.
 const STEP_NS: u64 = 1_000_000;
 
-/// The number of bytes of a clock record. A full frame may be larger than intended by this size.
+/// The number of bytes of a clock record. A full frame may exceed its intended size by this number.
 pub const CLOCK_RECORD: usize = 40;
 
 impl Default for Packing {
@@ -197,8 +197,8 @@ impl Packer {
         true
     }
 
-    /// Ends the records of one ring. The next records come from the ring that `header` describes. Call [`at`](Self::at) with the new ring's
-    /// time first.
+    /// Ends the records of one ring. The next records come from the ring that `header` describes. Before this call, call [`at`](Self::at)
+    /// with the new ring's time.
     pub(crate) fn go_on_in(&mut self, header: Arc<FileHeader>) {
         self.close();
         self.latest_ns = self.latest_ns();

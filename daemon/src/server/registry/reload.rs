@@ -171,7 +171,7 @@ impl Registry {
         Ok(channel)
     }
 
-    /// Adds a removed channel again that still has attached programs. Its publisher is cut off. Its sequences begin at 1 again, or continue
+    /// Adds again a removed channel that still has attached programs. Its publisher is cut off. Its sequences begin at 1 again, or continue
     /// after its journal.
     fn revive(
         &mut self,

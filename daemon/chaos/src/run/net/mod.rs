@@ -39,7 +39,7 @@ pub(super) struct Network {
     senders: u32,
     is_sender_stopped: bool,
     keys: u32,
-    /// For each line: the time at which the forger last sent a single packet, and before it the number of datagrams at that time.
+    /// For each line, two numbers: the count of datagrams when the forger last sent a single packet, and the time of that packet.
     forged_at: [(u64, u64); 2],
     /// Whether the second host's channel was promoted to its own.
     pub(super) is_promoted: bool,
