@@ -15,8 +15,8 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// One lock for each file system. Retention handles journals on one file system one after another. So each journal measures the free space
-/// after the files of the previous one were removed.
+/// One lock for each file system. Retention handles journals on the same file system one after another. So each journal measures the free
+/// space after the files of the previous one were removed.
 static TURNS: Mutex<BTreeMap<u64, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
 
 /// How much of a journal is kept. By default: everything.
@@ -227,8 +227,8 @@ fn remove_folder(journal: &Journal, folder: &File) -> io::Result<()> {
 /// Returns the time at which the first of `files` was complete. This is the time at which the next file was begun, or `last_ns` for the
 /// last file.
 ///
-/// Wall clocks may have been set meanwhile. A time after `wall_ns` is ignored, and the next one is used. The result is not before the
-/// file's own beginning.
+/// Wall clocks may have been set meanwhile. A time later than `wall_ns` is ignored, and the beginning of the following file is used. The
+/// result is not before the file's own beginning.
 fn over_at(files: &[Arc<FileInfo>], last_ns: Option<u64>, wall_ns: u64) -> u64 {
     let has_been = |ns: &u64| *ns <= wall_ns;
     let later = files.iter().skip(1).map(|file| file.header.wall_ns).chain(last_ns);

@@ -257,7 +257,7 @@ fn attach(args: &Args, builder: SubscriberBuilder, stop: &Stop) -> Result<Option
     }
 }
 
-/// If the user asked only for new messages of a closed channel, and so would get none, reports how many messages the channel has.
+/// If the user asked only for new messages of a closed channel, and so would get no message, reports how many messages the channel has.
 fn tell_closed(host: &Host, channel: &str) {
     let Ok(status) = host.channel(channel) else { return };
     match (status.oldest_sequence, status.next_sequence) {

@@ -190,8 +190,8 @@ impl<'a> Probe<'a> {
         self.host.asked.is_some() || !self.host.isolated.is_empty()
     }
 
-    /// Returns the CPUs for a command that isolates CPUs. These are the checked CPUs. If all CPUs are checked, these are all except those
-    /// of the first core.
+    /// Returns the CPUs for a command that isolates CPUs. Usually these are the checked CPUs. If all CPUs are checked, the CPUs of the
+    /// first core are left out.
     pub(super) fn candidates(&mut self) -> Result<CpuList, Unread> {
         let online = self.online()?;
         if self.set_aside() {

@@ -42,7 +42,7 @@ pub struct Settings {
     pub sync_bytes: usize,
     /// Greatest number of bytes in one write.
     pub group_bytes: usize,
-    /// If the frames in memory have at least this many bytes, the recorder accepts no more.
+    /// If the frames in memory have at least this many bytes, the recorder accepts no more messages.
     pub buffer: usize,
     /// How long to wait before a failed disk is tried again.
     pub retry_every: Duration,

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 /// The limit for the frames in one write. Each frame is two parts of a vectored write, and the kernel accepts 1024 parts.
 const GROUP_FRAMES: usize = 400;
-/// Bytes of zeros that are written ahead of the frames. Without them, a small durable write costs many times more, because the file system
-/// must also record new blocks.
+/// The number of zero bytes that are written after the frames, where later frames will be. Without them, a small durable write costs many
+/// times more, because the file system must also record new blocks.
 const AHEAD: u64 = 768 << 10;
 
 /// A file that is written to, or is not finished yet.

@@ -92,7 +92,7 @@ pub(super) fn release(args: &ReleaseArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the journal's directory, which contains the folder of the stream, and the stream.
+/// Returns the journal's directory, and the stream whose folder it contains.
 fn home<'a>(source: &'a Source, journal: &Journal) -> Result<(&'a Path, StreamId)> {
     let dir = &source.dir;
     let stream = journal

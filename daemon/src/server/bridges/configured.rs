@@ -213,7 +213,7 @@ pub(super) enum Endpoint {
 pub struct BridgeFigures {
     /// The configuration.
     pub spec: BridgeSpec,
-    /// `waiting`, `running`, `listening`, `standby` while a peer sends, `ending`, `failed`, `promoted` or `leaving`.
+    /// The bridge's state: `waiting`, `running`, `listening`, `standby` while a peer sends, `ending`, `failed`, `promoted` or `leaving`.
     pub state: &'static str,
     /// The session that it carries, if one is known.
     pub session: Option<Session>,
@@ -315,7 +315,7 @@ impl Endpoint {
         }
     }
 
-    /// Stops the endpoint. If another endpoint must continue, returns the state from which it can.
+    /// Stops the endpoint. If another endpoint must continue, returns the state from which the other endpoint can continue.
     pub(super) fn into_stopped(self) -> Option<Stopped> {
         match self {
             Self::Send(egress) => Some(egress.into_stopped()),

@@ -48,7 +48,7 @@ pub(super) struct Attached {
 pub(super) struct Reader {
     pub(super) who: Identity,
     pub(super) page: HostedPage,
-    /// Whether tools do not show this reader. Such a reader reads on behalf of others.
+    /// Whether tools do not show this reader. Such a reader reads on behalf of other programs.
     pub(super) is_hidden: bool,
     /// Whether the reader is to be told when the publisher dies.
     pub(super) watches: bool,

@@ -332,7 +332,7 @@ impl Registry {
         self.channels.values_mut().chain(self.retired.values_mut()).for_each(Channel::tell_death);
     }
 
-    /// Removes the attachment of a connection. Returns whether it was a publisher's. The publisher may have died.
+    /// Removes the attachment of a connection. Returns whether it was the attachment of a publisher, which may have died.
     pub fn detach(&mut self, id: ConnectionId) -> bool {
         self.waker.forget(id);
         let mut is_publisher = false;

@@ -222,7 +222,7 @@ fn after(wanted: &ChannelConfig) -> Option<After> {
     wanted.journal.as_ref().map(|journal| After { dir: journal.dir.clone(), clean: None })
 }
 
-/// Finds the segment that `entry` names in `kept`. Returns it with its index.
+/// Finds in `kept` the segment that `entry` names. Returns the segment with its index.
 fn adopt(name: &str, entry: &Entry, kept: &[Kept]) -> anyhow::Result<Option<(usize, HostedSegment)>> {
     for (at, Kept { segment, lock, .. }) in kept.iter().enumerate() {
         if let Some(hosted) = HostedSegment::adopt(name, entry, segment, lock)? {
