@@ -10,8 +10,8 @@
 //! | a few for work that may block | making the memory of channels, look-ups in the user database, warnings of a configuration, ending the bridges | the system, the network |
 //! | `shmcast-waker` | wakes parked readers (`waker`); starts with the first of them | their bells, short pauses |
 //! | `bridges` | starts, watches and ends the bridges (`bridges`) | orders, 50 ms |
-//! | one or two a bridge | messages and repairs between hosts (`shmcast_bridge`) | rings, sockets |
-//! | `journal`, one a channel with a journal | starts, watches and ends its recorder; removes old files (`journals`) | 100 ms |
+//! | one or two per bridge | messages and repairs between hosts (`shmcast_bridge`) | rings, sockets |
+//! | `journal`, one per channel with a journal | starts, watches and ends its recorder; removes old files (`journals`) | 100 ms |
 //! | `journal-drain`, `-write`, `-sync`, `-help` of each recorder | from the ring to the disk (`shmcast_journal`) | the ring, 200 us; the disk |
 //!
 //! Each step of the event loop is short. It never waits for a disk, a name service or another thread.
