@@ -155,7 +155,7 @@ pub fn crash(program: &Path, role: &Publish, recorders: &[(Record, u64)]) -> Res
 /// Plays a round with the child program `program`. `meanwhile` runs while the publisher sends.
 ///
 /// # Errors
-/// When a process fails, or does not end in time. The other processes are killed then. Also if `meanwhile` fails.
+/// When a process fails, or does not end in time. The other processes are killed then. The call also fails if `meanwhile` fails.
 pub fn round(
     program: &Path,
     role: &Publish,

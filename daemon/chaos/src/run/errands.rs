@@ -33,8 +33,7 @@ pub(super) const SPARE: &str = "spare";
 const CAPACITY: u64 = 1 << 16;
 /// A time longer than the wait of a new daemon. A new daemon waits for programs that have channels of a crashed daemon.
 const GRACE: Duration = Duration::from_millis(2200);
-/// The index of a ring has one entry for each piece of this many bytes of the ring. The smallest record also has this size. An entry has 8
-/// bytes.
+/// A ring of n times this many bytes has n entries in its index. The smallest record also has this size. An entry has 8 bytes.
 const PER_ENTRY: u64 = 64;
 
 impl World<'_> {
