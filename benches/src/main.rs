@@ -39,7 +39,7 @@ struct Args {
     /// Laps of interleaved rounds
     #[arg(long, global = true, default_value_t = 5, value_parser = count(1, 1000))]
     laps: usize,
-    /// How often rounds of a case (one size, one number of receivers) may be repeated because the machine was not quiet
+    /// Number of times that rounds of a case (one size, one number of receivers) may be repeated because the machine was not quiet
     #[arg(long, global = true, default_value_t = 40)]
     retries: usize,
     /// The peers' program, whose path benches/peers/build.sh prints. All of its transports take part, or only those that --with names
@@ -93,7 +93,8 @@ enum Question {
     },
     /// Clients in other languages compared with Rust's: reading a ring, publishing, and live messages
     Bindings {
-        /// The commands that start testees of client/conformance. Quote each command as one argument; name testees that cannot publish last
+        /// The commands that start testees of client/conformance. Quote each command as one argument; put those that cannot publish at the
+        /// end
         #[arg(value_name = "TESTEE")]
         testees: Vec<String>,
         /// The testee in Rust; without it, the one beside this program
@@ -109,7 +110,7 @@ enum Question {
         /// Numbers of the requirements to measure, as METHOD.md lists them [default: all]
         #[arg(long, value_delimiter = ',', value_name = "ROWS", value_parser = journal_row)]
         rows: Vec<u32>,
-        /// How bytes are written to the disk, in the rows in which this makes a difference
+        /// Ways to write bytes to the disk, in the rows in which the way makes a difference
         #[arg(long, value_delimiter = ',', value_enum, default_values = ["direct", "buffered"])]
         io: Vec<Way>,
         /// Length of each sustained recording
@@ -353,7 +354,7 @@ fn path_of(args: &Args, answer: &Answer) -> Option<PathBuf> {
     }
 }
 
-/// Prints the rounds that failed, which the table does not show.
+/// Prints the failed rounds, because the table does not show them.
 fn print_failures(answer: &Answer) {
     for round in &answer.rounds {
         if let Err(why) = &round.outcome {

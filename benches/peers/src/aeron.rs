@@ -1,5 +1,5 @@
-//! Aeron IPC: a log of three parts (terms), which receivers read in place. A driver observes how far each subscriber has read, and lets the
-//! publisher continue only so far. The driver is a thread of the publisher's process and is bound to no CPU, so its CPU time counts as the
+//! Aeron IPC: a log of three parts (terms), which receivers read in place. A driver observes how far each subscriber has read, and stops a
+//! publisher that is too far ahead. The driver is a thread of the publisher's process and is bound to no CPU, so its CPU time counts as the
 //! publisher's.
 
 use anyhow::{Context, Result, bail};
@@ -16,14 +16,14 @@ use std::time::{Duration, Instant};
 
 /// The name of the transport.
 pub(crate) const NAME: &str = "aeron";
-/// The release of the C source, and of the crate in Cargo.toml that contains it.
+/// The release of Aeron's C source, and in parentheses the crate in Cargo.toml that contains this source.
 pub(crate) const VERSION: &str = "1.54.0 (rusteron 0.2.16)";
 
 const STREAM: i32 = 1001;
 /// The largest frame in bytes. The default of 1408 B would split messages of 1400 B.
 const MTU: usize = 8 << 10;
-/// The longest sleep between two keepalives of a client's thread to the driver. By default a client sends 60 a second, which
-/// would cost too much with a hundred receivers on few CPUs.
+/// A client's thread sends keepalives to the driver, and this is the longest sleep between two of them. By default a client sends 60
+/// keepalives a second. With a hundred receivers on few CPUs, this would cost too much.
 const CLIENT_SLEEP: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Messages taken at one poll.
@@ -33,9 +33,9 @@ fn dir(spec: &Spec) -> String {
     spec.dir.join("aeron").display().to_string()
 }
 
-/// The smallest size of each of the three parts (terms) of the log, in bytes. The publisher may be ahead by half a term, and only the
-/// driver lets it continue. A driver without its own CPU runs only every few milliseconds. Until the driver runs again, a smaller term
-/// would be full.
+/// The smallest size of each of the three parts (terms) of the log, in bytes. The publisher may be half a term ahead of its subscribers,
+/// and only the driver lets the publisher continue. A driver without its own CPU runs only every few milliseconds. A smaller term would be
+/// full before the driver runs again.
 const TERM_BYTES: u64 = 16 << 20;
 
 fn term_bytes(spec: &Spec) -> usize {
@@ -63,7 +63,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
     Ok(())
 }
 
-/// The publisher and the driver. The fields are dropped in this order, the driver last.
+/// The publisher and the driver. Fields are dropped in their order, so the driver ends last.
 pub(crate) struct Sending {
     publication: AeronExclusivePublication,
     _client: Aeron,
@@ -125,7 +125,7 @@ impl Sender for Sending {
 pub(crate) struct Receiving {
     image: AeronImage,
     buffer: Vec<u8>,
-    /// Whether the receiver copies each message and then takes the time. If so, the latency includes the last byte of the message.
+    /// Whether the receiver copies each message before it reads the clock. If so, the latency includes the last byte of the message.
     copies: bool,
     _subscription: AeronSubscription,
     _client: Aeron,

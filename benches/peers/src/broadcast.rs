@@ -14,17 +14,17 @@ use std::path::PathBuf;
 pub(crate) const NAME: &str = "bcast";
 /// The ring without the gate.
 pub(crate) const UNGATED: &str = "bcast-ungated";
-/// The ring with the gate. Its readers use the crate's other call, which copies all available messages at once.
+/// The ring with the gate. Its readers copy all available messages with one call of the crate.
 pub(crate) const BULK: &str = "bcast-bulk";
-/// The ring with the gate, received one message a call, as in a simple program.
+/// The ring with the gate. Its readers receive one message with each call, as in a simple program.
 pub(crate) const PLAIN: &str = "bcast-plain";
 /// The names above.
 pub(crate) const NAMES: [&str; 4] = [NAME, UNGATED, BULK, PLAIN];
 /// The release in Cargo.toml.
 pub(crate) const VERSION: &str = "1.0.0-rc.7";
 
-/// The share of the ring that the writer claims at once. It is the largest share that the crate's own bench tries. After each claim, the
-/// writer stores the new position, and a reader loads this position twice for each message. With a large share, the writer stores it
+/// The share of the ring that the writer claims in one step. It is the largest share that the crate's own bench tries. After each claim,
+/// the writer stores the new position, and a reader loads this position twice for each message. With a large share, the writer stores it
 /// rarely.
 const RESERVE: f64 = 0.05;
 

@@ -93,7 +93,7 @@ impl Sender for Sending {
 pub(crate) struct Receiving {
     subscriber: Subscriber<ipc::Service, [u8], ()>,
     buffer: Vec<u8>,
-    /// Whether the receiver copies each message and then takes the time. If so, the latency includes the last byte of the message.
+    /// Whether the receiver copies each message before it reads the clock. If so, the latency includes the last byte of the message.
     copies: bool,
     _service: Service,
     _node: Node<ipc::Service>,

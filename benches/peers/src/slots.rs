@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 /// The name of the transport.
 pub(crate) const NAME: &str = "ringfire";
-/// A ring in a mapped file (`ringfire`), received one message a call, as in a simple program.
+/// A ring in a mapped file (`ringfire`). Its readers receive one message with each call, as in a simple program.
 pub(crate) const PLAIN: &str = "ringfire-plain";
 /// The release in Cargo.toml.
 pub(crate) const VERSION: &str = "0.5.2";

@@ -27,7 +27,7 @@ const WARM_UP: Duration = Duration::from_secs(2);
 /// The CPU of the testees. The publisher of live messages runs on CPU 0.
 const CPU: usize = 1;
 
-/// A figure: the median over the laps. It also has the median of the ratios to the first language in each lap.
+/// A figure of a language: its median over the laps, and the median of its ratio to the first language's figure in the same lap.
 #[derive(Debug, Clone, Serialize)]
 pub struct Figure {
     /// The operation that was timed.
@@ -56,7 +56,7 @@ pub struct Effort {
 /// Measures all testees. The first command is the testee in Rust, with which the others are compared.
 ///
 /// # Errors
-/// If a testee fails, or if it receives other messages than the others.
+/// If a testee fails, or if two testees receive different messages.
 pub fn run(commands: &[String], dir: &Path, sizes: &[usize], effort: Effort) -> Result<Vec<Figure>> {
     let mut testees = Vec::new();
     for command in commands {

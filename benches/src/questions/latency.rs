@@ -17,7 +17,7 @@ const TITLE: &str = "One way to one receiver, both ends bound to a CPU, one mess
 /// Payload sizes; 1400 is what fits an Ethernet frame.
 pub const SIZES: [usize; 5] = [32, 64, 256, 1024, 1400];
 
-/// The case with enough messages for the 99.999th percentile. It also includes the kernel's UDP.
+/// The case with enough messages for the 99.999th percentile. The kernel's UDP also takes part in this case.
 pub const LONG: &str = "256 B beside UDP";
 /// The messages.
 const LONG_MESSAGES: u64 = 1_000_000;

@@ -144,8 +144,8 @@ impl Figures<'_> {
         self.answer.contestants(self.case).into_iter().find(is)
     }
 
-    /// Returns how this contestant's figure compares with that of `other`: the ratio of the two in each lap, and of these ratios the
-    /// median.
+    /// Compares this contestant's figure with the figure of `other`. Computes the ratio of the two figures in each lap, and returns the
+    /// median of these ratios.
     pub fn ratio(&self, other: Option<&Contestant>, of: impl Fn(&Outcome) -> f64) -> String {
         or_dash(other.and_then(|other| self.answer.ratio(self.case, (self.who, other), of)), 2)
     }

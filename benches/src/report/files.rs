@@ -33,7 +33,7 @@ pub fn write_answer(answer: &Answer, path: &Path) -> Result<()> {
     logs::write(answer, &stem, &path.with_file_name("histograms")).map(drop)
 }
 
-/// The number of longest hiccups of the sender, and of the receiver, that a drawn round keeps.
+/// A round that is drawn keeps this many hiccups of the sender, and this many of the receiver. It keeps the longest.
 const HICCUPS: usize = 100;
 
 /// Returns the part of an answer that tables, page and comparison need:
@@ -91,7 +91,7 @@ fn shorten(outcome: &mut Outcome, is_compared: bool, is_drawn: bool) {
     (outcome.spec.dir, outcome.spec.daemon, outcome.spec.wire) = Default::default();
 }
 
-/// The order of the questions in a report. Other questions come last.
+/// The order of the questions in a report. Questions that are not in this list come last.
 const ORDER: [&str; 7] = ["latency", "throughput", "fanout", "oversubscribed", "churn", "bridge", "soak"];
 
 /// The file name of the answer about the journal. This answer has rows instead of rounds.
@@ -128,7 +128,7 @@ pub fn load_journal(dir: &Path) -> Result<Option<crate::questions::journal::answ
     if file.exists() { read(&file).map(Some) } else { Ok(None) }
 }
 
-/// Whether a directory has no other answers than the one about the journal.
+/// Whether the answer about the journal is the only answer in a directory.
 ///
 /// # Errors
 /// When the directory cannot be read.

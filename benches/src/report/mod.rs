@@ -4,13 +4,13 @@
 //! |---|---|
 //! | [`files`] | JSON files, and the part of an answer that they contain |
 //! | [`provenance`] | the day, the rounds and the machine of an answer |
-//! | [`contests`] | each figure with that of the best other transport, and the verdict |
+//! | [`contests`] | each figure beside the figure of the best other transport, and the verdict |
 //! | [`conclusion`] | all verdicts in one paragraph and one picture |
 //! | [`text`] | RESULTS.md |
 //! | `journal` | JOURNAL.md |
 //! | [`page`] | report.html: one file that needs no other |
 //! | [`plots`], [`palette`], [`svg`] | which charts, in which colours, and how they are drawn |
-//! | [`logs`] | `.hgrm` and `.hlog`, of answers that were not written yet |
+//! | [`logs`] | `.hgrm` and `.hlog`, made before the answer itself is written |
 //! | [`compare`] | two sets of answers against each other |
 
 pub mod compare;

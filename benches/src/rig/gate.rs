@@ -97,7 +97,7 @@ impl Gate {
         }
     }
 
-    /// Returns the sequence up to which receiver `me` has reported to have everything.
+    /// Returns the sequence that receiver `me` has last reported. The receiver has everything up to this sequence.
     #[cfg(test)]
     pub fn passed(&self, me: usize) -> u64 {
         self.cells[me * STRIDE].load(Ordering::Acquire)

@@ -8,7 +8,7 @@
 //! | [`payload`] | numbered, stamped, checked messages |
 //! | [`publish`], [`receive`] | the two roles, run in processes of their own |
 //! | [`child`], [`files`] | services for both roles: a line to the rig, a CPU, the round's files |
-//! | [`windows`] | the same for long rounds, without keeping every message |
+//! | [`windows`] | the roles in long rounds, for which not every message is kept |
 //! | [`visitors`] | receivers that come and go during a round |
 //! | [`hosts`] | two hosts and the wire between them, on this machine |
 //! | [`bridge`] | the bridge's processes in a round |

@@ -2,8 +2,8 @@
 
 /// shmcast's own ring, on one host.
 pub const SHMCAST: &str = "shmcast";
-/// shmcast by the calls of a simple program: `publish`, which reads the clock for each message, and one message a call into
-/// the caller's own buffer.
+/// shmcast with the calls of a simple program. The publisher calls `publish`, which reads the clock for each message. Each call of the
+/// receiver copies one message into the receiver's own buffer.
 pub const SHMCAST_PLAIN: &str = "shmcast-plain";
 /// Like [`SHMCAST_PLAIN`], but the publisher does not give its messages a time stamp.
 pub const SHMCAST_UNTIMED: &str = "shmcast-untimed";

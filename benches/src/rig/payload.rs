@@ -27,8 +27,8 @@ fn word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
 }
 
-/// Whether two bodies are the same. Short bodies are compared here, because a call into the C library would take longer
-/// than some rings need for the whole message.
+/// Whether two bodies are the same. This function itself compares short bodies, because a call into the C library would take longer than
+/// some rings need for the whole message.
 #[inline]
 fn is_same(a: &[u8], b: &[u8]) -> bool {
     if a.len() > 64 || !a.len().is_multiple_of(8) {
@@ -37,7 +37,7 @@ fn is_same(a: &[u8], b: &[u8]) -> bool {
     a.chunks_exact(8).zip(b.chunks_exact(8)).all(|(a, b)| word(a) == word(b))
 }
 
-/// Makes memory with `bytes` zeros from the start of a cache line on. Returns it with the index of that start.
+/// Makes memory in which `bytes` zeros begin at the start of a cache line. Returns the memory, and the index of this start.
 pub(crate) fn zeros_from_a_line(bytes: usize) -> (Vec<u8>, usize) {
     let zeros = vec![0; bytes + LINE];
     let first = zeros.as_ptr().align_offset(LINE);
@@ -45,8 +45,8 @@ pub(crate) fn zeros_from_a_line(bytes: usize) -> (Vec<u8>, usize) {
 }
 
 /// Prepared messages of one size. They are contiguous in memory, and each begins at the start of a cache line. The memory is a separate
-/// block, because its position must not depend on the program's heap. A publisher with long pauses between its messages waits for each page
-/// of this memory.
+/// block, because its position must not depend on the program's heap. A publisher with long pauses between its messages has to wait for
+/// each page of this memory, because other work uses the CPU's caches during the pauses.
 #[derive(Debug)]
 pub struct Payloads {
     bytes: Vec<u8>,

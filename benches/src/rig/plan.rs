@@ -74,7 +74,7 @@ pub struct Played {
     pub lap: usize,
     /// The case, such as `256 B` or `50 receivers`. Rounds of one case are compared with each other.
     pub case: String,
-    /// Whether the round counts. It counts if the machine was quiet and both probes agreed.
+    /// Whether the round counts. It counts if the machine was quiet, and if the probes before and after the round agreed.
     pub counts: bool,
     /// The result, or the reason why it failed.
     pub outcome: std::result::Result<Outcome, String>,
@@ -122,8 +122,8 @@ impl Answer {
         found
     }
 
-    /// Returns the comparable rounds of a contestant in a case. These are the quiet rounds that have the placement of most
-    /// quiet rounds. If the machine was never quiet, these are all rounds that did not fail, and [`is_quiet`](Self::is_quiet) is
+    /// Returns the comparable rounds of a contestant in a case. These are the quiet rounds in which the CPUs had the same placement as in
+    /// most quiet rounds. If the machine was never quiet, these are all rounds that did not fail, and [`is_quiet`](Self::is_quiet) is
     /// false.
     pub fn comparable(&self, case: &str, contestant: &Contestant) -> Vec<(usize, &Outcome)> {
         let placement = self.placement(case);

@@ -3,7 +3,7 @@
 //! The host of a virtual machine moves the machine's CPUs from time to time. After such a move, a cache line may take several times as long
 //! from one CPU to another and back, and all figures of shared memory change as much. Therefore a probe runs before and after each round,
 //! and only rounds of the same placement are compared. A round is played again if its probes disagree, or if other programs used the CPUs.
-//! The result of the round has no influence on this.
+//! The figures of the round have no influence on this decision.
 
 use crate::rig::child::bind;
 use crate::rig::spec::Usage;
@@ -183,7 +183,7 @@ pub fn resident_kib(pid: u32) -> u64 {
 pub struct Load {
     start: Account,
     since: Instant,
-    /// The CPU time at the start of the round: the sum for the round's processes and for all children that had ended before.
+    /// The CPU time at the start of the round: the sum for the round's processes and for all children that had ended before that.
     used_ns: u64,
 }
 
@@ -197,8 +197,8 @@ impl Load {
         Ok(Self { start: Account::now()?, since: Instant::now(), used_ns })
     }
 
-    /// Returns the shares of CPU time that others used. Call this when the round's processes have ended and the rig has waited for
-    /// them.
+    /// Returns the shares of CPU time that other programs and the hypervisor used. Call this when the round's processes have ended and the
+    /// rig has waited for them.
     ///
     /// # Errors
     /// When the kernel does not report the times.

@@ -48,8 +48,7 @@ pub trait Sender {
     }
 }
 
-/// The time in ns for which a publisher spins before the intended time. Until then it sleeps. Timers may be late, so it wakes this much
-/// earlier.
+/// A publisher that sleeps wakes this many ns before the intended time, because timers may be late. Then it spins.
 const WAKE_EARLY_NS: u64 = 60_000;
 
 /// Opens the sending end and plays the role in this process: answers `ready`, waits for `go`, sends, reports, and waits for
@@ -172,7 +171,7 @@ impl<'a> Pace<'a> {
         self.counted_from = Some(ticks());
     }
 
-    /// Waits until the next intended time. If this time has passed, returns at once. Returns the intended time in ticks.
+    /// Waits until the next intended time. If this time has passed, returns without a wait. Returns the intended time in ticks.
     #[inline]
     fn wait(&mut self) -> u64 {
         let intended = (self.next >> 16) as u64;
@@ -199,7 +198,7 @@ impl<'a> Pace<'a> {
     }
 }
 
-/// Returns the time between two readings of the clock with nothing between them, in ns. It is the median of many pairs.
+/// Returns the time between two consecutive readings of the clock, in ns. It is the median of many pairs.
 fn clock_ns(clock: &Clock) -> u64 {
     let mut costs: Vec<u64> = (0..1001)
         .map(|_| {

@@ -1,4 +1,4 @@
-//! The receiver's role. When the last byte of a message is in private memory, the receiver takes the time. Then it checks all bytes, and
+//! The receiver's role. When the last byte of a message is in private memory, the receiver reads the clock. Then it checks all bytes, and
 //! counts the message. For each message, the hot path stores one word into memory that was touched before. Histograms are made afterwards.
 
 use crate::rig::child::{bind, say};
@@ -151,8 +151,8 @@ pub struct Sink {
     times_each: bool,
     /// The sequence that is due.
     next: u64,
-    /// The sequences of messages for which the sink only checks every byte, if they arrive in order. The sink counts these messages later,
-    /// all at once.
+    /// A range of sequences. If their messages arrive in order, the sink only checks the bytes of each message. It counts these messages
+    /// later, all together.
     plain: Range<u64>,
     /// The one-way latency of each message that counts, at the message's index; 0 for a message that has not arrived.
     one_way: Vec<u32>,

@@ -39,7 +39,7 @@ pub struct Outcome {
     pub last: Distribution,
     /// The publisher's time inside a send.
     pub cost: Distribution,
-    /// Messages a second from the first send to the last receipt. It counts the messages that the slowest receiver got.
+    /// Messages a second from the first send to the last receipt. Only the messages that the slowest receiver got are counted.
     pub rate: f64,
     /// How quiet the machine was.
     pub quiet: Quiet,

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 pub enum Wait {
     /// Polls without pause.
     Spin,
-    /// Polls, and makes a pause after a burst, so that several messages can be received at once. This is for high rates, not for low
+    /// Polls, and makes a pause after a burst, so that several messages can be received together. This is for high rates, not for low
     /// latency.
     Burst,
     /// Gives the core away after each empty poll.
@@ -283,7 +283,7 @@ pub struct Published {
     /// Clock ticks at the first that counts, and after the last.
     #[serde(default, skip_serializing_if = "is_default")]
     pub span: (u64, u64),
-    /// The time between two readings of the clock with nothing between them, in ns. Each publish figure includes it.
+    /// The time between two consecutive readings of the clock, in ns. Each publish figure includes this time.
     pub clock_ns: u64,
     /// The number of times that the transport had no room and the publisher tried again.
     #[serde(default, skip_serializing_if = "is_default")]

@@ -1,5 +1,5 @@
-//! The kernel's UDP on the loopback interface, by multicast or to one receiver. Shared memory replaces this. It has
-//! these settings:
+//! The kernel's UDP on the loopback interface, by multicast or to one receiver. shmcast's shared memory replaces this transport. These are
+//! its settings:
 //! - The socket is bound to the group itself, so that the kernel passes it no other traffic of this port.
 //! - Receive buffers are as large as the kernel allows (`SO_RCVBUFFORCE` where permitted).
 //! - The TTL is 1, and loop is on.
@@ -34,7 +34,7 @@ fn destination(spec: &Spec) -> SocketAddrV4 {
 /// Makes the sender.
 ///
 /// # Errors
-/// The system's error. A container without multicast on `lo` refuses here.
+/// The system's error. In a container without multicast on `lo`, this call fails.
 pub fn sender(spec: &Spec) -> Result<UdpSender> {
     let socket = sockets::udp()?;
     socket.set_multicast_if_v4(&LOOPBACK).context("send multicast through lo")?;

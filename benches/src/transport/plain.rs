@@ -1,5 +1,5 @@
-//! shmcast by the calls of a simple program: `publish` for each message, and `try_recv_into` for one message a call, into
-//! the caller's buffer. [`shm`](super::shm) uses the fastest calls.
+//! shmcast with the calls of a simple program. The publisher calls `publish` for each message. The receiver calls `try_recv_into`, which
+//! copies one message into the receiver's buffer. [`shm`](super::shm) uses the fastest calls.
 
 use super::shm::{hand, publisher, subscriber};
 use crate::rig::names::SHMCAST_UNTIMED;

@@ -43,7 +43,7 @@ pub struct DatagramSender {
 }
 
 impl DatagramSender {
-    /// Makes the sender without sockets. Receivers must bind theirs first.
+    /// Makes the sender without sockets. Receivers must bind their sockets first.
     ///
     /// # Errors
     /// None.

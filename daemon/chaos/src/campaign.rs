@@ -89,7 +89,7 @@ pub fn play_one(
     }
 }
 
-/// Whether another program took a port in the short time between the moment when this program found it free and its first use.
+/// Whether another program took a port in the short time after this program found the port free and before the first use of the port.
 fn lost_a_port(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause.downcast_ref::<io::Error>().is_some_and(|cause| cause.kind() == io::ErrorKind::AddrInUse)

@@ -14,8 +14,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// How often the story of a fault is played. If the story has not found the fault by then, this counts as a failure. Processes never run in
-/// exactly the same way, so one try is not enough.
+/// The number of times that the story of a fault is played. If the fault is not found by then, this counts as a failure. Processes never
+/// run in exactly the same way, so one try is not enough.
 const TRIES: u32 = 5;
 /// The name in the example of the macro's documentation.
 const EXAMPLE: &str = "no_such_fault";

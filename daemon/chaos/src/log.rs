@@ -35,7 +35,7 @@ pub struct Entry<T> {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fact {
-    /// A publisher is about to open a channel. All of its messages will have this number.
+    /// A publisher is about to open a channel. All messages of the publisher will contain this number.
     Opening { channel: String, publisher: u32 },
     /// The publisher has opened the channel.
     Opened { next: u64, epoch: u64, capacity: u64, largest: usize },
@@ -85,8 +85,8 @@ pub enum Fact {
         #[serde(default)]
         refused: bool,
     },
-    /// A reader received `count` messages in a row from `first` on, with `bytes` bytes of payload. All of them were right. `old` of the
-    /// messages have an old time.
+    /// A reader received `count` messages in a row from `first` on, with `bytes` bytes of payload. All of these messages were right. `old`
+    /// is the number of messages whose time is long past.
     Got {
         sequence: u64,
         first: Identity,
@@ -101,10 +101,10 @@ pub enum Fact {
     Lapped { missed: u64, resumed_at: u64 },
     /// A reader received the event of a gap.
     Gap { from: u64, to: u64 },
-    /// A reader received the event that neither ring nor journal has these sequences. If the reader is a journal, it lists the sequences as
-    /// missing.
+    /// A reader received the event that says that neither the ring nor the journal has these sequences. If the actor reads a journal, the
+    /// journal lists the sequences as missing.
     Lost { from: u64, to: u64, cause: String },
-    /// A reader received the event that it reads the ring again. The call that returned the event began at `since`.
+    /// A reader received the event that says that it reads from the ring again. The call that returned the event began at `since`.
     Live { sequence: u64, since: Time },
     /// A reader received the error that the recorder stands still.
     Stalled { sequence: u64 },
@@ -158,7 +158,7 @@ pub enum Deed {
     Started { who: String, pid: u32 },
     /// A signal was sent.
     Signalled { who: String, signal: String },
-    /// A process has ended. `sent` says whether the runner had sent it this signal.
+    /// A process has ended. If a signal ended it, `signal` is its number, and `sent` says whether the runner had sent this signal.
     Ended { who: String, code: Option<i32>, signal: Option<i32>, sent: bool, said: String },
     /// An actor did not answer in time.
     NoAnswer { who: String, order: String },
@@ -180,7 +180,7 @@ pub enum Deed {
     },
     /// From here on, all faults are ended.
     Healing,
-    /// The last messages of a channel have been published. The fields describe the very last one. `mode` is the mode in a daemon's
+    /// The last messages of a channel have been published. The fields describe the very last message. `mode` is the mode in a daemon's
     /// configuration.
     Last {
         channel: String,

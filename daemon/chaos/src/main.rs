@@ -113,7 +113,7 @@ enum Verb {
 struct Faults {
     /// Only these faults
     names: Vec<String>,
-    /// Search stories for faults that have none in the list yet, and write the stories to the list
+    /// For each fault without a story in the list, search a story that finds it, and write the story to the list
     #[arg(long)]
     find: bool,
     /// How many stories of each profile are tried

@@ -10,7 +10,7 @@ use anyhow::Result;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How often a story is played before it counts as a story that does not fail.
+/// The number of times that a story is played before it counts as a story that does not fail.
 const TRIES: u32 = 3;
 
 /// Searches for a shorter story, for at most `time`. Returns the shortest one in which a violation called

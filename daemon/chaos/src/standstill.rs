@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 /// Time between two looks at the clock.
 const PULSE: Duration = Duration::from_millis(20);
-/// If the thread wakes later than this, the whole machine has stalled. The scheduler alone never delays a thread for so long.
+/// If the thread that detects stalls wakes later than this, the whole machine has stalled. The scheduler alone never delays a thread for so
+/// long.
 const LIMIT: Duration = Duration::from_secs(2);
 
 /// End and length of each standstill so far.

@@ -1,4 +1,4 @@
-//! The begin and the end of a command: the command line, errors, and exit codes.
+//! The start and the end of a command: the command line, errors, and exit codes.
 
 use crate::say::{self, note};
 use crate::stop;

@@ -1,9 +1,9 @@
 //! `shmcast demo` sends the same messages to the same number of reader processes in two ways: through shared memory, and through kernel
 //! multicast over `lo`. It shows both results side by side.
 //!
-//! The demo needs no daemon, no root and no configuration: the channel lives in a temporary directory, and the readers are
-//! this program again. For both transports the demo measures two times: how long the publisher takes to publish a message,
-//! and how long it takes until the *last* reader has the message.
+//! The demo needs no daemon, no root and no configuration: the channel lives in a temporary directory, and the readers are this program
+//! again. For both transports the demo measures two durations: how long the publisher takes to publish a message, and how long it takes
+//! until the *last* reader has the message.
 //!
 //! The transports take short turns, so that other load of the machine affects both alike. `verdict` has the rule for when a
 //! comparison is printed.

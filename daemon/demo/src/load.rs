@@ -97,8 +97,8 @@ impl Meter {
         Some(sum)
     }
 
-    /// Waits for a second in which other programs use at most `share` of the CPUs, but waits no longer than `patience`. Returns whether
-    /// there was such a second.
+    /// Waits until other programs have used at most `share` of the CPUs for the length of one second. Returns whether this happened within
+    /// `patience`.
     pub(crate) fn wait_for_quiet(&self, patience: Duration, share: f64, stop: &Stop) -> Result<bool> {
         let deadline = Instant::now() + patience;
         while let Some(before) = self.read().filter(|_| Instant::now() < deadline) {

@@ -20,7 +20,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Measure shared memory beside kernel multicast on this machine; needs nothing else running
+    /// Measure shared memory beside kernel multicast on this machine; needs no daemon and no configuration
     Demo(shmcast_demo::Args),
     #[command(hide = true)]
     DemoReader(shmcast_demo::reader::Args),

@@ -64,8 +64,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The reader's connection to the demo. All readers share the two pipes. So a reader must read exactly its own bytes, and must write at
-/// once.
+/// The reader's connection to the demo. All readers share the two pipes. So a reader must read exactly its own bytes, and must write an
+/// answer without a buffer.
 struct Demo {
     orders: File,
     answers: File,

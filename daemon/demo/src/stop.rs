@@ -17,7 +17,7 @@ pub fn survive_file_size_limit() -> std::io::Result<()> {
     signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map(drop)
 }
 
-/// A flag that the first Ctrl-C or SIGTERM sets. A second signal ends the process at once.
+/// A flag that the first Ctrl-C or SIGTERM sets. A second signal ends the process immediately.
 #[derive(Debug)]
 pub struct Stop {
     /// The signal that came last, 0 before any.

@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | | opens its source | [`READY`] |
 //! | [`GO`] | receives the messages of the next turn | [`STARTED`], and [`DONE`] when it has the last one |
-//! | [`REPORT`], to one reader at a time | writes a latency for each message, and ends | 8 bytes a message |
+//! | [`REPORT`], to one reader at a time | writes a latency for each message, and ends | 8 bytes per message |
 //!
 //! A reader that waits for an order sleeps in `read`. So the readers of one transport use no CPU during the turn of the other
 //! transport.

@@ -29,7 +29,8 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// Begins a part in the directory at `path`, which is created if it does not exist. It must not have a journal of this stream yet.
+    /// Begins a part in the directory at `path`, which is created if it does not exist. The directory must not have a journal of this
+    /// stream yet.
     ///
     /// `header` is the header of the file in which the part begins. It has the part's first sequence and the epoch there. `clock` is a wall
     /// clock and the ring's ticks at the same time, as the journal gives them for the first record.
@@ -65,8 +66,8 @@ impl Cut {
         Ok(Self { directory, packer, writer, ring, latest_ns, base_ns: latest_ns })
     }
 
-    /// Sets the header of the files from which the next records come. If these are from another ring, the part continues in another file.
-    /// The last argument is a wall clock and the ring's ticks at the same time, as the journal gives them for these records.
+    /// Sets the header of the files from which the next records come. If these records are from another ring, the part continues in another
+    /// file. The last argument is a wall clock and the ring's ticks at the same time, as the journal gives them for these records.
     pub fn go_on_in(&mut self, header: &FileHeader, (wall_ns, ticks): (u64, u64)) {
         if header.ring.uuid == self.ring {
             return;

@@ -15,8 +15,8 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// One lock for each file system. Retention handles journals on one file system one after another. So each journal measures the free space
-/// after the files of the previous one were removed.
+/// One lock for each file system. Retention handles journals on the same file system one after another. So each journal measures the free
+/// space after the files of the previous one were removed.
 static TURNS: Mutex<BTreeMap<u64, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
 
 /// How much of a journal is kept. By default: everything.
@@ -50,9 +50,9 @@ impl Keep {
     /// - Only complete files are removed. The last file of the stream `own`, which is being recorded, always stays.
     /// - In each stream, the oldest files go first, so the remaining files have no holes between them.
     /// - Files that are [held](crate::hold) stay, unless there is too little free space.
-    /// - If a process has a file open, removing the file frees no space. Such files are removed only if later files free space. At most as
-    ///   many bytes of open files are removed as are missing, or as the later files free. With this limit, readers that keep files open do
-    ///   not make other readers lose all history.
+    /// - If a process has a file open, removing the file frees no space. Such files are removed only if later files free space. Together,
+    ///   the removed open files have at most as many bytes as are missing, or as the later files free. The larger of the two numbers
+    ///   counts. With this limit, readers that keep files open do not make other readers lose all history.
     ///
     /// Adds the removed files to `trimmed`, even if this call fails. Refresh `streams` if a file was removed.
     ///
@@ -177,7 +177,8 @@ impl Excess<'_> {
         if is_over { remove_folder(journal, &folder) } else { Ok(()) }
     }
 
-    /// Whether the limits of bytes or age require the removal of a file that was complete at `since_ns`. A held file is never due.
+    /// Whether the limits of bytes or age require the removal of a file that was complete at `since_ns`. No limit requires the removal of a
+    /// held file.
     fn is_due(&self, since_ns: u64, is_held: bool) -> bool {
         let is_too_much = self.keep.bytes.is_some_and(|most| self.bytes > most);
         let age = Duration::from_nanos(self.wall_ns.saturating_sub(since_ns));
@@ -210,7 +211,7 @@ fn held<'a>(
     holds.iter().filter(move |hold| hold.from < end)
 }
 
-/// Removes the folder of a stream without files, unless the folder has other contents.
+/// Removes the folder of a stream that has no files any more, unless the folder has other contents.
 fn remove_folder(journal: &Journal, folder: &File) -> io::Result<()> {
     if !journal.problems().is_empty() {
         return Ok(());
@@ -226,8 +227,8 @@ fn remove_folder(journal: &Journal, folder: &File) -> io::Result<()> {
 /// Returns the time at which the first of `files` was complete. This is the time at which the next file was begun, or `last_ns` for the
 /// last file.
 ///
-/// Wall clocks may have been set meanwhile. A time after `wall_ns` is ignored, and the next one is used. The result is not before the
-/// file's own beginning.
+/// Wall clocks may have been set meanwhile. A time later than `wall_ns` is ignored, and the beginning of the following file is used. The
+/// result is not before the file's own beginning.
 fn over_at(files: &[Arc<FileInfo>], last_ns: Option<u64>, wall_ns: u64) -> u64 {
     let has_been = |ns: &u64| *ns <= wall_ns;
     let later = files.iter().skip(1).map(|file| file.header.wall_ns).chain(last_ns);

@@ -1,5 +1,5 @@
-//! `shmcast board`: shows the last message of each key, or of one key, once or every second. It reads a channel's board, or makes one from
-//! a journal.
+//! `shmcast board`: shows the last message of each key, or of one key. With `--watch`, shows them again every second. The verb reads a
+//! channel's board, or makes a board from a journal.
 
 use super::HostArg;
 use super::figures::{Ns, counted, grouped, table};
@@ -91,7 +91,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// Returns the key that the user gave as bytes. It is padded with zeros to the length of the board's keys.
+/// Returns the bytes of the user's key. They are padded with zeros to the length of the board's keys.
 fn key_bytes(text: &str, length: usize) -> Result<Vec<u8>> {
     let mut bytes = match text.strip_prefix("0x") {
         Some(digits) => from_hex(digits)

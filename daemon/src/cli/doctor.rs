@@ -26,7 +26,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
 
-    /// Run only these checks, in full detail; all: every check [default: every check, with details of those that do not pass]
+    /// Run only these checks, in full detail; with the word all, run every check [default: every check, with details of those that do not
+    /// pass]
     #[arg(value_name = "CHECK", hide_possible_values = true,
           value_parser = PossibleValuesParser::new(doctor::ids().into_iter().chain(["all"])))]
     checks: Vec<String>,

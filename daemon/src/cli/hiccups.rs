@@ -56,7 +56,7 @@ pub(super) struct Args {
     #[arg(long, default_value = "1s", value_parser = parse_duration)]
     interval: Duration,
 
-    /// Write an HdrHistogram interval log, one entry a CPU and interval, tagged cpu0, cpu1, ...
+    /// Write an HdrHistogram interval log, one entry per CPU and interval, tagged cpu0, cpu1, ...
     ///
     /// Any HdrHistogram log viewer opens it. Values are nanoseconds.
     #[arg(long, value_name = "FILE.hlog")]
@@ -104,7 +104,7 @@ struct CpuOutcome {
     stalled_percent: f64,
     /// The time that the hypervisor took, with a resolution of one tick, usually 10 ms. It is null if the kernel does not report it.
     steal_ns: Option<u64>,
-    /// How often the kernel ran another task on the CPU. It is null if the kernel does not report it.
+    /// The number of times that the kernel ran another task on the CPU. It is null if the kernel does not report it.
     preemptions: Option<u64>,
     watched_ns: u64,
     clock_readings: u64,
@@ -168,7 +168,7 @@ impl Args {
     }
 
     /// Collects, shows and logs the recorder's results until the duration is over or a signal arrives. Returns whether a signal arrived,
-    /// and the time of the last collection since `begun`.
+    /// and the time from `begun` to the last collection.
     fn collect(
         &self,
         recorder: &Recorder,

@@ -80,7 +80,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Measure shared memory beside kernel multicast on this machine; needs nothing else running
+    /// Measure shared memory beside kernel multicast on this machine; needs no daemon and no configuration
     Demo(shmcast_demo::Args),
     /// Publish lines or length-prefixed messages from a file or stdin
     Pub(publish::Args),

@@ -31,7 +31,7 @@ const MOVED: [(&[&str], &str); 22] = [
     (&["--verbose", "-v"], "--json, or `shmcast doctor all`"),
 ];
 
-/// An error of clap, but without accounts. If an option no longer exists, the error also names its replacement.
+/// An error of clap, from which accounts are removed. If an option no longer exists, the error also names its replacement.
 pub(super) fn shown(error: &str) -> String {
     let text = without_accounts(error);
     let option = text.split_once("unexpected argument '").and_then(|(_, rest)| rest.split_once('\''));

@@ -149,7 +149,7 @@ fn publish_input(
     Ok(Counts { messages, bytes, is_complete })
 }
 
-/// An input that can be interrupted. If the program is told to stop, the next read fails, even if there is nothing to read.
+/// An input that can be interrupted. If the program is told to stop, a read fails, even a read that waits for input.
 pub(super) struct Interruptible<'a> {
     pub(super) file: File,
     stop: &'a Stop,

@@ -57,7 +57,7 @@ pub(super) struct Args {
     /// Directory of the journal; made if it is not there
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
-    /// When files are synced, to be safe from a power cut: at an interval, each (with each write) or none [default: 10ms]
+    /// When written data is synced, so that a power cut cannot remove it: at an interval, each (with each write) or none [default: 10ms]
     #[arg(long, value_parser = words(&["each", "none"], parse_sync), hide_possible_values = true)]
     sync: Option<SyncPolicy>,
     /// Set one of the rarer options, such as file=256MiB; the keys are listed below
@@ -217,7 +217,7 @@ fn is_restart(error: &anyhow::Error) -> bool {
 /// What was recorded of all streams.
 #[derive(Default)]
 struct Sums {
-    /// Number of recorded streams. A channel that is restarted has another stream.
+    /// Number of recorded streams. A channel that is restarted begins another stream.
     streams: u64,
     messages: u64,
     bytes: u64,

@@ -248,7 +248,7 @@ impl Published {
         sums
     }
 
-    /// Formats the summary of a verb for people. The verb has `published` or `replayed` messages.
+    /// Formats the summary of a verb for people. `verb` says whether the messages were `published` or `replayed`.
     pub(super) fn text(&self, verb: &str, channel: &str) -> String {
         let &Self { messages, bytes, is_complete, first, next, seconds, .. } = self;
         let sequences = match next - first {

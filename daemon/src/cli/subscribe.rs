@@ -49,13 +49,13 @@ pub(super) struct Args {
     /// they come from the channel's journal, if there is one
     #[arg(long, default_value = "latest", value_parser = words(&["latest", "oldest", "key", "board"], parse_start), hide_possible_values = true)]
     from: Start,
-    /// How to wait: spin, burst, yield, spin-yield, backoff, sleep:MICROSECONDS, or park (only for a daemon's channel)
+    /// Way to wait: spin, burst, yield, spin-yield, backoff, sleep:MICROSECONDS, or park (only for a daemon's channel)
     #[arg(long, default_value = "yield", value_parser = words(WAITS, parse_wait), hide_possible_values = true)]
     wait: Wait,
     /// Where to continue after the ring has lapped this reader: oldest, latest or key
     #[arg(long, default_value = "oldest", value_parser = words(&["oldest", "latest", "key"], parse_resume), hide_possible_values = true)]
     resume: Resume,
-    /// Read messages that the ring no longer has from the journal in this directory. With none, such messages are missed [default: the
+    /// Read from the journal in this directory the messages that the ring no longer has. With none, such messages are missed [default: the
     /// channel's journal, if it has one]
     #[arg(long, value_name = "DIR|none")]
     history: Option<PathBuf>,
@@ -257,7 +257,7 @@ fn attach(args: &Args, builder: SubscriberBuilder, stop: &Stop) -> Result<Option
     }
 }
 
-/// If the user asked only for new messages of a closed channel, and so would get none, reports how many messages the channel has.
+/// If the user asked only for new messages of a closed channel, and so would get no message, reports how many messages the channel has.
 fn tell_closed(host: &Host, channel: &str) {
     let Ok(status) = host.channel(channel) else { return };
     match (status.oldest_sequence, status.next_sequence) {

@@ -82,7 +82,7 @@ pub(super) enum Place {
     Time(SystemTime),
 }
 
-/// Parses a position in a journal: a sequence from 1 on, or a time as [`parse_time`] does.
+/// Parses a position in a journal: a sequence from 1 on, or a time in the form that [`parse_time`] accepts.
 pub(super) fn parse_place(text: &str) -> Result<Place, String> {
     if let Ok(sequence @ 1..) = text.parse() {
         return Ok(Place::Sequence(sequence));

@@ -221,7 +221,7 @@ pub(crate) fn explain(message: &str) -> String {
     }
 }
 
-/// Returns a suggestion in place of a name that is not in `names`. It is the nearest of them, or all of them if none is near.
+/// Returns a suggestion for a name that is not in `names`. The suggestion is the nearest name in `names`, or all names if no name is near.
 pub(super) fn hint(name: &str, names: &[&str]) -> String {
     let likeness = |other: &str| strsim::normalized_damerau_levenshtein(&name.to_lowercase(), other);
     let nearest = names.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));

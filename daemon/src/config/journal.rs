@@ -20,10 +20,10 @@ const LEAST_BUFFER: u64 = 1 << 20;
 pub struct JournalConfig {
     /// Absolute path of the journal's directory, which is created if it does not exist. Each channel needs a directory of its own.
     pub dir: PathBuf,
-    /// The choice when written data is synced, to be safe from a power cut. The default is every 10 ms.
+    /// The setting that says when written data is synced, so that a power cut cannot remove the data. The default is every 10 ms.
     #[serde(default = "sync_default", deserialize_with = "sync")]
     pub sync: SyncPolicy,
-    /// How files are written. The default is `direct`, if the file system supports that.
+    /// The way in which files are written. The default is `direct`, if the file system supports that.
     #[serde(default, deserialize_with = "io")]
     pub io: Io,
     /// The limit for the bytes in memory that wait for the disk, at least 1 MiB. The default is 64 MiB.

@@ -96,7 +96,7 @@ pub struct LimitsConfig {
     /// The limit for the requests of one uid per second in the long run, 1 to 1 000 000. The same limit applies to new connections of the
     /// uid. Two kinds of requests do not count: the greeting of a connection, and attaching again after a crash of the daemon.
     pub requests_per_second: u32,
-    /// The number of requests that one uid may make at once after a pause, 1 to 1 000 000. For new connections, this number or
+    /// The number of requests that one uid may make in one burst after a pause, 1 to 1 000 000. For new connections, this number or
     /// `connections_per_uid` is the limit, whichever is larger.
     pub request_burst: u32,
     /// The number of events that are kept, 1 to 65536. The daemon keeps this many past events for new followers, and this many unread
@@ -158,7 +158,7 @@ pub struct ChannelConfig {
     /// NUMA node from which memory is taken if possible. If this is `None`, the kernel chooses.
     #[serde(default)]
     pub numa_node: Option<u32>,
-    /// The clock that stamps messages. If this is `None`, the CPU's counter is used if it is invariant, and otherwise CLOCK_MONOTONIC.
+    /// The clock that stamps messages. `None` means the CPU's counter, or CLOCK_MONOTONIC on a CPU without an invariant counter.
     #[serde(default)]
     pub clock: Option<ClockChoice>,
     /// The application's number for the message schema; 0 for none.
@@ -319,7 +319,7 @@ impl Config {
         Ok(Self { is_public, ..Self::read(file, &path.display().to_string())? })
     }
 
-    /// Reads a configuration from `from`, up to its end. Errors name it as `origin`.
+    /// Reads a configuration from `from`, up to its end. Errors name the source as `origin`.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -338,11 +338,11 @@ impl Config {
         Self::parse(&text, origin)
     }
 
-    /// Parses the text of a configuration. Errors name it as `origin`.
+    /// Parses the text of a configuration. Errors name the text as `origin`.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`] with all problems that were found. Contradictions between fields are among them. It has at most 20 problems
-    /// of each section or table.
+    /// [`ConfigError::Invalid`] with all problems that were found. Contradictions between fields are among them. The error has at most 20
+    /// problems of each section or table.
     pub fn parse(text: &str, origin: &str) -> Result<Self, ConfigError> {
         let (config, problems) = read::read(text);
         if problems.is_empty() {

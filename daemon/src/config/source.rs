@@ -22,7 +22,7 @@ pub struct Problem {
     /// The place of the mistake.
     #[serde(flatten)]
     pub position: Position,
-    /// The section or channel with the problem; empty if it is outside of them.
+    /// The section or channel with the problem; empty if the problem is outside of sections and channels.
     pub section: String,
     /// The mistake, and what to do about it.
     pub what: String,

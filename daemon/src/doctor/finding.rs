@@ -107,7 +107,7 @@ pub struct Reading {
 pub struct Mend {
     /// The command, to be run as root.
     pub command: String,
-    /// Where to make the change permanent, so that it survives a reboot.
+    /// The place in which to make the change permanent, so that it survives a reboot.
     pub persist: String,
     /// The same change as data, if it is one value in one file.
     #[serde(skip)]
@@ -199,9 +199,9 @@ pub struct Finding {
     pub says: String,
     /// Everything that was read for the finding, in order.
     pub read: Vec<Reading>,
-    /// Why the finding matters to a user who needs low latency, in one sentence.
+    /// The reason why the finding matters to a user who needs low latency, in one sentence.
     pub why: &'static str,
-    /// How to correct the problem, or how to learn more if the result is unknown. `None` for a pass.
+    /// The way to correct the problem, or to learn more if the result is unknown. `None` for a pass.
     pub mend: Option<Mend>,
 }
 

@@ -94,8 +94,8 @@ fn turbo(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     }
 }
 
-/// The highest exit latency of a sleep state that is accepted. This latency is not visible as a stall, because it is about as long as a
-/// burst of cache misses.
+/// The highest accepted exit latency of a CPU's sleep state. This latency is not visible as a stall, because it is about as long as a burst
+/// of cache misses.
 const SHALLOW_US: u64 = 10;
 
 fn c_states(p: &mut Probe<'_>) -> Result<Verdict, Unread> {

@@ -32,11 +32,11 @@ pub struct Host {
 }
 
 impl Host {
-    /// Makes a host from `root`, and determines the CPUs to check. These are `cpus`. Without `cpus`, these are the isolated CPUs, or all
-    /// CPUs if none is isolated.
+    /// Makes a host from `root`, and determines the CPUs to check. These are `cpus`, if given. Otherwise these are the isolated CPUs, or
+    /// all CPUs if none is isolated.
     ///
     /// # Errors
-    /// [`NotOnline`] when `cpus` is empty or has a CPU that is not online. If the host's online CPUs cannot be read, any are accepted.
+    /// [`NotOnline`] when `cpus` is empty or has a CPU that is not online. If the host's online CPUs cannot be read, any CPUs are accepted.
     pub fn new(root: Root, cpus: Option<CpuList>) -> Result<Self, NotOnline> {
         let list = |path: &str| match root.text(path)?.parse() {
             Ok(cpus) => Ok::<CpuList, Unread>(cpus),
@@ -190,8 +190,8 @@ impl<'a> Probe<'a> {
         self.host.asked.is_some() || !self.host.isolated.is_empty()
     }
 
-    /// Returns the CPUs for a command that isolates CPUs. These are the checked CPUs. If all CPUs are checked, these are all except those
-    /// of the first core.
+    /// Returns the CPUs for a command that isolates CPUs. Usually these are the checked CPUs. If all CPUs are checked, the CPUs of the
+    /// first core are left out.
     pub(super) fn candidates(&mut self) -> Result<CpuList, Unread> {
         let online = self.online()?;
         if self.set_aside() {

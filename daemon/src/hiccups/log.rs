@@ -75,7 +75,7 @@ impl Log {
         Ok(log)
     }
 
-    /// Adds the stalls of one interval. The interval began `begun` after the log, and lasted `length`.
+    /// Adds the stalls of one interval. The interval began `begun` after the start of the log, and lasted `length`.
     ///
     /// # Errors
     /// [`LogError::Write`] if the file cannot be written.

@@ -194,7 +194,7 @@ pub struct CpuRecord {
     pub watched: Duration,
     /// The number of clock readings in that time.
     pub readings: u64,
-    /// How often the kernel ran another task in place of the measuring thread; `None` if the kernel does not report it.
+    /// The number of times that the kernel ran another task in place of the measuring thread; `None` if the kernel does not report it.
     pub preemptions: Option<u64>,
     /// The stalls that have not been drained yet.
     pub rest: Stalls,

@@ -134,7 +134,7 @@ impl Limits {
         f64::from(self.config.request_burst)
     }
 
-    /// The burst of connections. It is at least `connections_per_uid`, so that all programs of a user can attach again at once.
+    /// The burst of connections. It is at least `connections_per_uid`, so that all programs of a user can attach again at the same time.
     fn arrival_burst(&self) -> f64 {
         f64::from(self.config.request_burst.max(self.config.connections_per_uid))
     }

@@ -43,7 +43,7 @@ struct User {
 pub struct Summary {
     /// The number of lines.
     pub total: u64,
-    /// The most frequent lines that were left out: uid, event or refusal, count.
+    /// The most frequent of the lines that were left out. Each entry has the uid, the event or refusal, and the count.
     pub named: Vec<(u32, &'static str, u64)>,
 }
 

@@ -57,8 +57,8 @@ pub(super) fn listen(path: &Path, mode: u32) -> Result<(OwnedFd, Place)> {
     Ok((listener, Place { _lock: lock }))
 }
 
-/// Takes the lock that a daemon must hold to listen at `path`. The kernel releases the lock when the daemon ends for any reason. The file
-/// stays.
+/// Takes the lock that a daemon must hold to listen at `path`. The kernel releases the lock when the daemon ends for any reason. The lock's
+/// file stays.
 fn lock(path: &Path) -> Result<File> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-/// A spare descriptor, which is closed if no other is free. A notice to the service manager needs a descriptor for a moment, and the
-/// watchdog kills a daemon that cannot send notices.
+/// A spare descriptor for notices to the service manager. A notice needs a descriptor for a moment. If no other is free, the spare
+/// descriptor is closed. The watchdog would kill a daemon that cannot send notices.
 static RESERVE: Mutex<Option<File>> = Mutex::new(None);
 
 /// Opens the reserved descriptor. Call this before programs can use up all descriptors.

@@ -10,8 +10,8 @@
 //! | a few for work that may block | making the memory of channels, look-ups in the user database, warnings of a configuration, ending the bridges | the system, the network |
 //! | `shmcast-waker` | wakes parked readers (`waker`); starts with the first of them | their bells, short pauses |
 //! | `bridges` | starts, watches and ends the bridges (`bridges`) | orders, 50 ms |
-//! | one or two a bridge | messages and repairs between hosts (`shmcast_bridge`) | rings, sockets |
-//! | `journal`, one a channel with a journal | starts, watches and ends its recorder; removes old files (`journals`) | 100 ms |
+//! | one or two per bridge | messages and repairs between hosts (`shmcast_bridge`) | rings, sockets |
+//! | `journal`, one per channel with a journal | starts, watches and ends its recorder; removes old files (`journals`) | 100 ms |
 //! | `journal-drain`, `-write`, `-sync`, `-help` of each recorder | from the ring to the disk (`shmcast_journal`) | the ring, 200 us; the disk |
 //!
 //! Each step of the event loop is short. It never waits for a disk, a name service or another thread.
@@ -259,8 +259,8 @@ fn admit_newcomers(shared: Arc<ServerState>, pauses: &'static [Duration]) {
     });
 }
 
-/// Waits until recorders that are starting record. Without this wait, a channel that was closed in an orderly way might have no clean end
-/// in its journal. Recorders are new programs themselves, so the wait makes sense only if new programs are accepted.
+/// Waits until the starting recorders have begun to record. Without this wait, a channel that was closed in an orderly way might have no
+/// clean end in its journal. Recorders are new programs themselves, so the wait makes sense only if new programs are accepted.
 async fn wait_for_recorders(shared: &ServerState) {
     let until = Instant::now() + STARTING;
     let are_let_in = || *shared.newcomers.borrow() == Newcomers::LetIn;
@@ -393,7 +393,7 @@ async fn reload(options: &Options, shared: &ServerState, carriers: &mut Carriers
     }
 }
 
-/// Makes the memory that a configuration needs on another thread, and then applies the whole configuration. After an error, nothing has
+/// Makes on another thread the memory that a configuration needs. Then applies the whole configuration. After an error, nothing has
 /// changed.
 async fn apply(shared: &ServerState, wanted: &Config) -> Result<Changes> {
     let missing = shared.registry().missing(wanted)?;
@@ -414,8 +414,8 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Logs the warnings about a configuration. For these, it uses the limits of this process, which a service manager may have lowered
-/// silently. It looks up users, so it runs on another thread.
+/// Logs the warnings about a configuration. The warnings depend on the limits of this process, which a service manager may have lowered
+/// silently. This function looks up users, so it works on another thread.
 fn warn(config: &Config) {
     let config = config.clone();
     tokio::task::spawn_blocking(move || {
@@ -426,7 +426,7 @@ fn warn(config: &Config) {
 }
 
 /// Once a second, does the regular work: reports the counts of events that the log left out, forgets users who have left, and reports dead
-/// publishers, full boards and gates.
+/// publishers, full boards, and gates that delayed a publisher.
 fn spawn_housekeeping(shared: Arc<ServerState>) {
     tokio::spawn(async move {
         let mut tick = tokio::time::interval(Duration::from_secs(1));

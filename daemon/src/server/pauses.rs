@@ -4,7 +4,7 @@ use std::time::Duration;
 
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(30);
-/// If something has run for this time before it failed, the failure counts as the first one. So the pauses begin with the shortest one
+/// If something has run for this time before it failed, the failure counts as a first failure. So the pauses begin with the shortest pause
 /// again.
 const HEALTHY: Duration = Duration::from_secs(60);
 

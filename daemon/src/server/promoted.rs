@@ -14,7 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug, Clone)]
 pub struct Promoted {
     socket: PathBuf,
-    /// The channels that this daemon knows to be promoted. For each, whether it was reported that its file cannot be made again.
+    /// The channels that this daemon knows to be promoted. For each channel, the value says whether it was reported that the channel's file
+    /// cannot be made again.
     known: Arc<Mutex<BTreeMap<String, bool>>>,
 }
 

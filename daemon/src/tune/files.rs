@@ -97,7 +97,7 @@ pub(super) fn make_private_dir(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Replaces a file as a whole by one with this text and mode. When this returns, the new file is on the disk.
+/// Replaces a file as a whole. The new file has this text and this mode. When this returns, the new file is on the disk.
 pub(super) fn replace(path: &Path, text: &str, mode: u32) -> Result<(), TuneError> {
     let dir = path.parent().expect("the file is in a directory");
     let write = || {

@@ -69,8 +69,8 @@ impl Hosts {
         Self::make(test, &["a", "b", "c", "d", SWITCH], Self::connect)
     }
 
-    /// Makes `count` hosts. Each has a wire to the next host, and the last one to the first. There are no routes, so a host reaches only
-    /// its neighbours.
+    /// Makes `count` hosts. Each host has a wire to the next host. The last host has a wire to the first host. There are no routes, so a
+    /// host reaches only its neighbours.
     pub fn in_a_ring(test: &str, count: usize) -> Option<Self> {
         let kinds = HOSTS[..count].iter().map(|host| letter(*host)).collect::<Vec<_>>();
         Self::make(test, &kinds, Self::close_the_ring)

@@ -46,7 +46,7 @@ pub struct Site {
     pub store: PathBuf,
     pub host: String,
     pub port: u16,
-    /// The network namespace in which the server runs. `None` means that of the test.
+    /// The network namespace in which the server runs. `None` means the namespace of the test.
     pub namespace: Option<String>,
     /// Further settings of the section `jetstream`.
     pub jetstream: String,

@@ -45,7 +45,7 @@ pub struct Waited {
 }
 
 impl Waited {
-    /// Begins to measure a wait for the process `of`. The first thread of this process answers.
+    /// Begins to measure a wait for the process `of`. The first thread of this process gives the answer for which the test waits.
     pub fn for_process(of: u32) -> Self {
         Self { since: Instant::now(), queued: Self::queued(of), of }
     }

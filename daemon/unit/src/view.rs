@@ -1,5 +1,5 @@
-//! The files that the process sees, and those that it can write: systemd.exec(5), "Sandboxing". A mount
-//! namespace sets both.
+//! The files that the process sees, and those that it can write: systemd.exec(5), "Sandboxing". A mount namespace determines which files
+//! these are.
 
 use crate::identity::{User, mask_modes, octal, runtime_directory};
 use crate::settings::Settings;

@@ -1,4 +1,4 @@
-//! The answer. It has each row with its requirement, and with the limit that was measured in the same lap.
+//! The answer of this question. Each row has its requirement, and the limit that was measured in the same lap.
 
 use crate::rig::journal::limits::Limits;
 use crate::rig::journal::store::Store;
@@ -104,7 +104,8 @@ impl Row {
         median(self.laps.iter().map(|lap| lap.bound)).unwrap_or_default()
     }
 
-    /// Returns the verdict of a row: the median over the laps of its figure, compared with the bound of the same lap.
+    /// Returns the verdict of a row. Each lap has a margin: the difference between the lap's figure and the lap's bound. The median of the
+    /// margins decides.
     pub fn verdict(&self) -> Verdict {
         let margin = |lap: &Lap| match self.sense {
             Sense::AtLeast => lap.value - lap.bound,
@@ -147,7 +148,7 @@ impl JournalAnswer {
         }
     }
 
-    /// Adds a lap to the row with this number and measure. The first lap creates the row.
+    /// Adds a lap to the row that has this number and this `measure`. The first lap creates the row.
     pub fn add(&mut self, number: u32, measure: &str, (must, unit): (&str, &str), sense: Sense, lap: Lap) {
         let known = self.rows.iter_mut().find(|row| row.number == number && row.measure == measure);
         if let Some(row) = known {

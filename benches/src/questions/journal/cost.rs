@@ -11,7 +11,7 @@ use anyhow::{Result, ensure};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Two CPUs: that of the publisher, and that of the recorder. A reader may replace the recorder.
+/// The CPU of the publisher, and the CPU of the recorder. In some rounds, a reader takes the recorder's place.
 const CPUS: [Option<usize>; 2] = [Some(0), Some(1)];
 /// Pairs of rounds in a lap.
 const PAIRS: usize = 3;
@@ -22,8 +22,8 @@ const USUAL: Pace = Pace::Every(10_000);
 /// Bytes of the file system that is frozen.
 const DISK: u64 = 3 << 30;
 
-/// A figure of a publisher's cost: its name, how to read it, and the largest allowed ratio between a round with a recorder and a round
-/// without one.
+/// A figure of a publisher's cost: the name, the function that returns the figure, and a limit. The limit is for the ratio of a round with
+/// a recorder to a round without one.
 struct Share {
     name: &'static str,
     of: fn(&Cost) -> f64,
@@ -78,7 +78,8 @@ pub(super) fn beside_a_reader(plan: &Plan<'_>, lap: usize, answer: &mut JournalA
     system_calls(plan, answer)
 }
 
-/// Row 1 of the table: counts how many more system calls the publisher makes if it publishes this many more messages.
+/// Row 1 of the table: plays a short and a long run. Counts the additional system calls of the long run, and divides them by its additional
+/// messages.
 fn system_calls(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
     let more = plan.bytes(3 << 20);
     let calls = |messages| -> Result<u64> {
@@ -114,7 +115,7 @@ fn record(plan: &Plan<'_>, to: &Path) -> Record {
     Record { cpu: CPUS[1], ..record }
 }
 
-/// Freezes the disk for a time. Begins 100 ms after the publisher, when the recorder is writing.
+/// Freezes the disk for a time. The freeze begins 100 ms after the publisher, when the recorder is already writing.
 fn freeze(disk: &FrozenDisk, time: Duration) -> Result<()> {
     std::thread::sleep(Duration::from_millis(100));
     disk.freeze()?;

@@ -41,7 +41,7 @@ fn each(
 /// Measures the rows that were asked for. Each lap measures the limits first, and then plays every row once.
 ///
 /// # Errors
-/// When the limits cannot be measured. A row that cannot be played is no error but an entry of [`failed`](JournalAnswer::failed). So is a
+/// When the limits cannot be measured. A row that cannot be played only becomes an entry of [`failed`](JournalAnswer::failed). So does a
 /// row whose journal differs from the published messages.
 pub fn run(stage: &Stage, ask: &Ask) -> Result<JournalAnswer> {
     let mut answer = JournalAnswer::begin(stage.quick);

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 /// The peers that the launcher knows.
 const PEERS: [&str; 6] = ["aeron0", "aeron0-crc", "aeron1", "chronicle", "chronicle-sync", "plain"];
-/// The required speed of our recorder for each peer: our rate of recorded payload, divided by the peer's rate.
+/// For some peers, the required ratio: our rate of recorded payload, divided by the peer's rate.
 const MUST: [(&str, f64); 2] = [("aeron0", 1.0), ("aeron1", 3.0)];
 
 /// A peer's report.

@@ -31,8 +31,7 @@ pub struct Ask {
     pub rows: Vec<u32>,
     /// Payload sizes of sustained recording.
     pub sizes: Vec<usize>,
-    /// The ways in which bytes get to the disk. Rows 3, 5, 6 and 7 are played with each way, the other rows
-    /// with the first.
+    /// The ways in which bytes get to the disk. Rows 3, 5, 6 and 7 are played with each way, the other rows only with the first way.
     pub ways: Vec<Way>,
     /// The launcher of other projects' recorders, which are compared in row 3.
     pub peers: Option<PathBuf>,

@@ -1,5 +1,5 @@
-//! Rows about reading a journal. They measure four times: until a reader has caught up, until a point in time is found, until the journal
-//! is verified, and until the journal of a killed recorder is recovered.
+//! Rows about reading a journal. They measure four durations: until a reader has caught up, until a point in time is found, until the
+//! journal is verified, and until the journal of a killed recorder is recovered.
 
 use super::answer::{JournalAnswer, Lap, Sense};
 use super::plan::{FILE_BYTES, Plan, journal_in};
@@ -24,7 +24,7 @@ const LONGEST: Duration = Duration::from_secs(300);
 const CROWD: usize = 50;
 /// Bytes that each of them reads.
 const EACH: u64 = 128 << 20;
-/// For a journal of many files: the size of a file in bytes, and the number of files.
+/// The size of a file in bytes and the number of files, for a journal of many files.
 const MANY: (u64, u64) = (1 << 20, 1024);
 
 /// Does something while it watches how quiet the machine is.

@@ -1,4 +1,4 @@
-//! Rows about recording: the rate, the time until messages are durable, the bytes a message, and the CPU time.
+//! Rows about recording: the rate, the time until messages are durable, the bytes per message, and the CPU time.
 
 use super::answer::{JournalAnswer, Lap, Sense};
 use super::peers;

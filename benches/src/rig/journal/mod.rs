@@ -1,4 +1,4 @@
-//! Rounds with a recorder. The recorder is a separate process, as a recorder in use is (`shmcast record`).
+//! Rounds with a recorder. The recorder is a separate process, like `shmcast record`.
 //!
 //! | file | what |
 //! |---|---|

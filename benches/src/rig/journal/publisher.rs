@@ -14,7 +14,7 @@ use std::time::Duration;
 /// The pause of a publisher that the gate holds back. It sleeps instead of spinning, because the recorder may
 /// need its CPU.
 const HELD_BACK: Duration = Duration::from_micros(50);
-/// If a publisher's next send is further away than this (in ns), it sleeps for a part of the time.
+/// If the time until the next send is longer than this (in ns), the publisher sleeps for a part of this time.
 const SLEEPS_FROM_NS: u64 = 500_000;
 /// It wakes so long before, in ns.
 const WAKES_BEFORE_NS: u64 = 200_000;

@@ -42,7 +42,7 @@ pub fn forget_all(journal: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Reads from a sequence on. Ends at the event that says that the reader has caught up. Each sequence must come exactly once.
+/// Reads the journal from a sequence on. Ends at the event that says that the reader has caught up. Each sequence must come exactly once.
 pub(super) fn catch_up(role: &CatchUp) -> Result<()> {
     bind(role.cpu)?;
     report(|| {

@@ -58,8 +58,8 @@ fn words() -> Receiver<String> {
     words
 }
 
-/// Plays the role in this process: answers `ready`, waits for `go`, and records. Answers the word `where` by a [`Standing`]. After `until
-/// N`, waits until everything up to N is durable and the last file is finished. Then answers by a [`Recorded`], and ends.
+/// Plays the role in this process: answers `ready`, waits for `go`, and records. Answers the word `where` with a [`Standing`]. After `until
+/// N`, waits until everything up to N is durable and the last file is finished. Then answers with a [`Recorded`], and ends.
 ///
 /// # Errors
 /// The error of the recorder or of a pipe.

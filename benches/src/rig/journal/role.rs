@@ -80,7 +80,7 @@ pub struct Record {
     pub buffer: usize,
     /// Bytes at which a file is sealed.
     pub file_bytes: u64,
-    /// The size of all files in bytes above which the oldest files are deleted; 0 for never.
+    /// The limit of the total size of all files, in bytes. Above it, the oldest files are deleted. With 0 there is no limit.
     pub keep_bytes: u64,
     /// If not 0, the recorder reports to the round's gate, for a ring of this many messages.
     pub gate_messages: u64,
@@ -147,7 +147,7 @@ pub struct Published {
     pub messages: u64,
     /// Clock ticks before the first and after the last.
     pub span: (u64, u64),
-    /// The time that a call of send takes. Without pauses between the sends, each value is the mean over a run of [`RUN`] sends.
+    /// The duration of a call of send. Without pauses between the sends, each value is the mean over a run of [`RUN`] sends.
     pub cost: Cost,
     /// Clock ticks at each send, where they were asked for.
     pub sends: Vec<u64>,

@@ -67,7 +67,7 @@ impl Running<'_> {
     /// Asks the recorder for its present position.
     ///
     /// # Errors
-    /// If there is none, or it does not answer.
+    /// If there is no recorder, or it does not answer.
     pub fn standing(&mut self) -> Result<Standing> {
         let recorder = self.recorder.as_mut().context("this round has no recorder")?;
         recorder.tell("where")?;
@@ -155,7 +155,7 @@ pub fn crash(program: &Path, role: &Publish, recorders: &[(Record, u64)]) -> Res
 /// Plays a round with the child program `program`. `meanwhile` runs while the publisher sends.
 ///
 /// # Errors
-/// When a process fails, or does not end in time. The other processes are killed then. Or the error of `meanwhile`.
+/// When a process fails, or does not end in time. The other processes are killed then. The call also fails if `meanwhile` fails.
 pub fn round(
     program: &Path,
     role: &Publish,

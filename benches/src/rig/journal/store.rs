@@ -80,7 +80,7 @@ impl Default for Mount {
 }
 
 impl Mount {
-    /// Parses the mount in a line of `mountinfo`. Returns `None` if its file system has another number.
+    /// Parses the mount in a line of `mountinfo`. Returns `None` if the file system of the mount does not have the device number `number`.
     fn of(line: &str, number: &str) -> Option<Self> {
         let (place, kind) = line.split_once(" - ")?;
         let place: Vec<&str> = place.split(' ').collect();

@@ -68,14 +68,14 @@ pub struct Subscribing {
     /// Whether the reader prepares all memory.
     #[serde(default)]
     pub full: bool,
-    /// Whether the reader wants the event that its publisher has died.
+    /// Whether the reader wants the event that reports its publisher's death.
     #[serde(default)]
     pub watch: bool,
     /// Whether the reader never reads from a journal.
     #[serde(default)]
     pub live_only: bool,
-    /// The command of a testee in another language. If given, the testee receives instead of this process, and tools see no page of this
-    /// process.
+    /// The command of a testee in another language. If given, the testee receives instead of this process, and tools see no reader page of
+    /// this process.
     #[serde(default)]
     pub testee: Option<String>,
 }
@@ -96,7 +96,7 @@ pub enum Order {
     Rush {},
     /// Subscribe.
     Subscribe(Subscribing),
-    /// Subscribe this many times, and continue after a lap each time.
+    /// Subscribe this many times. Each subscription lasts until the reader was lapped and has continued.
     Join { wanted: Subscribing, times: u16 },
     /// Receive.
     Read { how: How, ms: u32, rest_us: u32 },
@@ -276,7 +276,7 @@ impl Actor {
         }
     }
 
-    /// Forks a child. Returns whether it did. It does not fork if the library runs a thread for the connection to a daemon.
+    /// Forks a child, unless the library runs a thread for the connection to a daemon. Returns whether there was a child.
     fn fork(&mut self) -> Result<Value> {
         let Self { publisher, reader, .. } = self;
         let child = fork(|| {

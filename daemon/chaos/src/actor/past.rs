@@ -8,7 +8,7 @@ use shmcast::journal::format::ControlRecord;
 use shmcast::journal::{Entry, Journal, JournalControl, JournalError};
 use std::path::Path;
 
-/// Reads the journal in `dir`. Skips a journal without a file. Logs an error.
+/// Reads the journal in `dir`. Skips a journal without a file. If the journal cannot be read, logs the reason.
 pub(super) fn read(log: &mut Log, dir: &Path) -> Result<()> {
     let journal = match Journal::open(dir) {
         Err(JournalError::Empty { .. }) => return Ok(()),

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// Longest time that one call waits.
 const CALL: Duration = Duration::from_millis(20);
-/// If a call is late by more than this time, the call is logged. The oracle decides whether that is too late.
+/// A call is logged if it ends later than its time limit by more than this time. The oracle decides whether the delay is a violation.
 const SLACK: Duration = Duration::from_millis(100);
 
 /// A subscription.
@@ -219,7 +219,8 @@ impl Reading {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Does the same as [`turn`](Self::turn) for a reader in another language. Here the duration is not that of a single call.
+    /// Does the same as [`turn`](Self::turn) for a reader in another language. The duration is not checked here, because one order to the
+    /// testee may take several calls.
     fn foreign_turn(&mut self, log: &mut Log, in_batches: bool) -> Result<ControlFlow<()>> {
         let Some(foreign) = &mut self.foreign else { return Ok(ControlFlow::Continue(())) };
         self.recorder.call_began = now();
@@ -385,9 +386,8 @@ fn has_descriptors() -> bool {
     files.is_ok()
 }
 
-/// Returns two times of this actor since its start, in nanoseconds: the time for which it ran, and the time for which it was ready to run
-/// but another process had the CPU. The actor has one thread. The file stays open after the first call, because later there may be no
-/// free descriptor.
+/// Returns two durations since this actor's start, in nanoseconds: how long the actor ran, and how long it was ready to run while another
+/// process had the CPU. The actor has one thread. The file stays open after the first call, because later there may be no free descriptor.
 pub(super) fn on_cpu_and_waiting() -> [u64; 2] {
     static FILE: OnceLock<Option<fs::File>> = OnceLock::new();
     let mut text = [0; 128];

@@ -101,7 +101,7 @@ impl Recorder {
         self.fact(fact);
     }
 
-    /// Notes another fact. It stays in order with the received events.
+    /// Notes a fact that is not a message. Ends the present run of messages first, so that the log keeps the order.
     pub(super) fn fact(&mut self, fact: Fact) {
         self.end_run();
         let breaks = |fact: &Fact| {
@@ -128,7 +128,7 @@ impl Recorder {
         self.ready.push(Entry { at: now(), what: fact });
     }
 
-    /// Notes that the recorder does not progress. Notes this error only once for each sequence.
+    /// Notes that the recorder of the channel's journal does not progress. Notes this error only once for each sequence.
     pub(super) fn stalled(&mut self, sequence: u64) {
         if std::mem::replace(&mut self.stalled_at, sequence) != sequence {
             self.fact(Fact::Stalled { sequence });

@@ -84,7 +84,7 @@ impl Writer {
         self.publish(PUBLISHER);
     }
 
-    /// All actors leave the channel. Then somebody writes a wrong count of messages to it, and a publisher opens it.
+    /// All actors leave the channel. Then a wrong count of messages is written into the channel, and a publisher opens it.
     fn tamper(&mut self) {
         let channel = self.channel();
         self.free_all();

@@ -1,8 +1,8 @@
 //! The matrix of features and events. Each cell names the test or the story that shows what happens when this event meets this feature.
 //!
 //! `matrix.toml` lists features, events, tests, the pairs that cannot meet, and the pairs that nothing shows yet. It does not list stories.
-//! Instead the program generates stories of each profile, and computes the pairs that they play ([`played`]). `MATRIX.md` is made from
-//! both. A test checks that no cell is empty and that `MATRIX.md` is up to date.
+//! Instead the program generates stories of each profile, and computes the pairs that they play ([`played`]). `MATRIX.md` is made from the
+//! file and from these pairs. A test checks that no cell is empty and that `MATRIX.md` is up to date.
 
 mod cells;
 mod page;
@@ -23,7 +23,7 @@ use std::path::PathBuf;
 
 /// The number of seeds that are drawn for each profile, to find the pairs that its stories play.
 const DRAWN: u64 = 200;
-/// The smallest number of stories of a profile that must play a pair. A lower number could be chance.
+/// A pair counts for a profile if at least this many of the profile's drawn stories play it. A lower number could be chance.
 const LEAST: u64 = 3;
 
 /// The profiles whose stories play a pair.
@@ -46,7 +46,7 @@ pub fn drawn() -> Played {
     played
 }
 
-/// Returns the first seed of each profile whose story plays a pair, among the drawn seeds.
+/// For each profile, returns the first of the drawn seeds whose story plays this pair.
 pub fn first_stories(feature: &str, event: &str) -> Vec<(Profile, u64)> {
     let plays = |profile, seed: &u64| pairs(&generate::story(*seed, profile)).contains(&(feature, event));
     let first = |profile: Profile| Some((profile, (0..DRAWN).find(|seed| plays(profile, seed))?));

@@ -58,7 +58,7 @@ pub struct Publication {
     pub sessions: Vec<String>,
     /// The time when it began to close, if it did.
     pub closing: Option<Time>,
-    /// The mode that the publisher asked for, and the mode of the channel that it got. `None` if it asked for none.
+    /// The mode that the publisher asked for, and the mode of the channel that it got. `None` if the publisher asked for no mode.
     pub mode: Option<[u32; 2]>,
     /// Errors of its calls.
     pub errors: Vec<(Time, &'static str, String)>,
@@ -75,7 +75,7 @@ pub struct Send {
     pub least: u64,
     /// The time when it began.
     pub began: Time,
-    /// The time at which the message was certainly sent. `None` if the actor was killed before that.
+    /// The time by which the message was certainly sent. `None` if the actor was killed before that.
     pub done: Option<Time>,
     /// The messages; `None` for a gap.
     pub messages: Option<(Identity, Sizes)>,

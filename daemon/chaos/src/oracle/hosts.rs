@@ -37,7 +37,7 @@ fn has_sought(reader: &Subscription) -> bool {
     reader.seen.iter().any(|entry| matches!(entry.what, Fact::Sought { .. }))
 }
 
-/// Checks that each receiver has all messages and gave up none. The check is made when everything is at rest.
+/// Checks that each receiver has all messages, and has given up no message. The check is made when everything is at rest.
 pub(super) fn check_bridges(history: &History, tool: &str, text: &str, findings: &mut Findings) {
     let Ok(status) = serde_json::from_str::<Value>(text) else {
         return findings.add(7, "tool_failed", tool, format!("no JSON: {text}"));
@@ -88,7 +88,8 @@ fn is_forgery(deed: &Deed) -> bool {
     matches!(deed, Deed::Step { step: Step::Net(NetStep::Play { .. }), .. })
 }
 
-/// Of the `count` messages from `first` on, returns how many must have an old time for their readers. Returns `None` if this is not known.
+/// Returns how many of the `count` messages from `first` on must reach this reader with a time that is long past. Returns `None` if this is
+/// not known.
 pub(super) fn old_messages(
     history: &History,
     reader: &Subscription,

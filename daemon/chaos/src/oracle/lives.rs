@@ -8,7 +8,8 @@ use super::history::{History, Publication};
 use crate::log::{Deed, Time};
 use std::collections::BTreeMap;
 
-/// The first sequence of a publication whose message is not valid any more, and the publication that followed.
+/// The place at which a later publication cut off an earlier one. `from` is the first sequence of the earlier publication that is not valid
+/// any more. `by` is the number of the later publication.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cut {
     pub(super) from: u64,

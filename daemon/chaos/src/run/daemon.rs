@@ -45,7 +45,7 @@ pub(super) struct Daemon {
     port: u16,
     /// Further tables of its configuration.
     tables: String,
-    /// How many requests a user may send per second, and how many at once.
+    /// The number of requests that a user may send per second, and the number that a user may send in one burst.
     pub(super) limits: [u32; 2],
     /// The command and arguments through which the daemon's program is started; empty for a direct start.
     pub(super) through: Vec<String>,
@@ -61,8 +61,8 @@ pub(super) struct Daemon {
 }
 
 impl Daemon {
-    /// Makes a daemon, but does not start it. `tables` is a part of its configuration. It describes bridges, and channels that differ from
-    /// the channels of the story.
+    /// Makes a daemon, but does not start it. `tables` is the part of its configuration that describes bridges, and channels that differ
+    /// from the channels of the story.
     pub(super) fn new(
         name: &'static str,
         dir: &Path,

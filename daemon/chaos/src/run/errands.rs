@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 /// The first letter of the names of actors that open a channel with a wrong count.
 pub const TAMPERED: char = 't';
 
-/// The first letter of the names of readers of a channel at rest. In a channel at rest, a reader must get an event at each call until it
-/// has received all of them.
+/// The first letter of the names of readers of a channel at rest. In such a channel, a reader must get an event at each call until it has
+/// received all events.
 pub const AT_REST: char = 'u';
 /// A channel that no other step uses.
 pub(super) const SPARE: &str = "spare";
@@ -33,7 +33,7 @@ pub(super) const SPARE: &str = "spare";
 const CAPACITY: u64 = 1 << 16;
 /// A time longer than the wait of a new daemon. A new daemon waits for programs that have channels of a crashed daemon.
 const GRACE: Duration = Duration::from_millis(2200);
-/// The number of bytes of a ring for each entry of its index. The entry itself has 8 bytes. It is also the size of the smallest record.
+/// A ring of n times this many bytes has n entries in its index. The smallest record also has this size. An entry has 8 bytes.
 const PER_ENTRY: u64 = 64;
 
 impl World<'_> {
@@ -163,8 +163,8 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Tests a stopped program that has channels of a crashed daemon. Each new daemon must wait for them. The story's own daemons are not
-    /// used.
+    /// Tests a stopped program that has channels of a crashed daemon. Each new daemon must wait for such a program. The story's own daemons
+    /// are not used.
     pub(super) fn outlive(&mut self, brief: bool) -> Result<bool> {
         let name = if brief { "brief" } else { "second" };
         let Some(mut daemon) = self.second_daemon(name, false, false)? else { return Ok(false) };
@@ -181,8 +181,8 @@ impl World<'_> {
     /// Stops `holder`, an actor that has the daemon's channel, and returns a publisher of the third daemon. These are the steps:
     ///
     /// 1. `holder` is stopped, and the daemon crashes.
-    /// 2. A second daemon starts, and ends without contact to `holder`. If `is_brief`, it ends at once. Otherwise it first waits for
-    ///    `holder` in vain.
+    /// 2. A second daemon starts, and ends without contact to `holder`. If `is_brief`, this daemon ends without a wait. Otherwise it first
+    ///    waits for `holder` in vain.
     /// 3. A third daemon starts. Before `holder` continues, a publisher asks this daemon for the channel.
     pub(super) fn ask_the_third(
         &mut self,
@@ -207,7 +207,7 @@ impl World<'_> {
         Ok(next)
     }
 
-    /// Starts a publisher. Its channel is one of a daemon, or a new channel in a directory.
+    /// Starts a publisher. The publisher's channel is a channel of a daemon, or a new channel in a directory.
     pub(super) fn start_publisher(&mut self, place: &Place, channel: &str) -> Result<Actor> {
         let mut publisher = self.start_actor('v')?;
         let sizes = matches!(place, Place::Dir(_)).then_some([CAPACITY, 1400]);
@@ -341,7 +341,7 @@ impl World<'_> {
     }
 }
 
-/// Makes a subscription that begins with the oldest message. Tests may change it.
+/// Makes a subscription that begins with the oldest message. Tests may change the result.
 pub(super) fn wanted(place: Place, channel: &str) -> Subscribing {
     let (channel, host, start, wait) = (channel.to_owned(), 0, story::Start::Oldest, Waiting::Yield);
     let (skip, page, full, watch) = (false, true, false, false);

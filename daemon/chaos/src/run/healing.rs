@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 const LAST: u32 = 100;
 /// For how long readers look for the last message.
 const SEARCH_MS: u64 = 10_000;
-/// For how long readers look for the last message if a bridge sends the channel, or if channels have journals. If the end of a session was
-/// lost, a receiver accepts another session only after 10 s. A lapped reader of a journal needs time, too, because it reads all messages
-/// that other readers skip.
+/// The time for which readers search for the last message if a bridge sends the channel, or if channels have journals. If the end of a
+/// session was lost, a receiver accepts another session only after 10 s. A lapped reader of a journal needs time, too, because it reads all
+/// messages that other readers skip.
 const SEARCH_FAR_MS: u64 = 25_000;
 
 /// For each channel number: the last message of the channel, and its sequence.
@@ -148,7 +148,7 @@ impl World<'_> {
     }
 
     /// Lets publishers that still have their channel publish once more. These messages must reach the readers, whatever happened before.
-    /// Only some stories do this. In the others, readers must get their first message from the last publisher.
+    /// Only some stories do this. In the other stories, readers must get their first message from the last publisher.
     fn publish_farewell(&mut self) -> LastMessages {
         let mut last = LastMessages::new();
         // Messages that a wire lost arrive only after the far host has repaired the loss.
@@ -249,8 +249,8 @@ impl World<'_> {
         if is_long { SEARCH_FAR_MS } else { SEARCH_MS }
     }
 
-    /// Waits until the far host has all messages of the first channel, even if it has no reader there. Later the tools are compared with
-    /// this state.
+    /// Waits until the far host has all messages of the first channel, even if the channel has no reader there. Later the tools are
+    /// compared with this state.
     fn wait_for_far(&self, last: &LastMessages) {
         let Some((_, sequence)) = last.get(&0) else { return };
         let name = &self.channels[0].name;

@@ -235,7 +235,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Verifies all journals and reads them completely. All recorders have ended before.
+    /// Verifies all journals and reads them completely. All recorders must have ended before this call.
     pub(super) fn read_journals(&mut self) -> Result<()> {
         let entries = fs::read_dir(journals_dir(&self.dir)).into_iter().flatten().flatten();
         let mut dirs: Vec<PathBuf> = entries.flat_map(|entry| streams_in(&entry.path())).collect();

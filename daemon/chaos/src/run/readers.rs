@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// The first letter of the names of readers that must get the event of their publisher's death.
 pub const BEREAVED: char = 'w';
 
-/// The time within which a reader receives available messages, or a program notices the end of another.
+/// The time within which a reader receives available messages, or a program notices the end of another program.
 const NOTICE: Duration = Duration::from_millis(100);
 /// How often a program has run by then that looks each 10 ms.
 const RUNS: u64 = 5;

@@ -1,5 +1,5 @@
-//! Tests with a separate daemon: a slow start, a service manager's store that is almost full, and many
-//! readers that attach again at once.
+//! Tests with a separate daemon: a slow start, a service manager's store that is almost full, and many readers that attach again at the
+//! same time.
 
 use super::errands::{publish, subscribing};
 use super::{PATIENCE, World};
@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 const LONG: Duration = Duration::from_secs(6);
 /// Time in which clients notice that their daemon has died.
 const NOTICE: Duration = Duration::from_millis(200);
-/// The time within which many readers must have attached again. It is far shorter than the limits on requests
-/// would allow.
+/// The time within which many readers must have attached again. If the limits on requests applied to these readers, they would need far
+/// longer.
 const RETURN: Duration = Duration::from_secs(8);
 
 /// The channel of a publisher that is interrupted.

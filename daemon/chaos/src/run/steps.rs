@@ -122,8 +122,8 @@ impl World<'_> {
         self.order_to_attach(Whom::Publisher(who), order, number)
     }
 
-    /// Orders an actor to attach to the channel with this number. Before that, the actor leaves its present channel. It does so even if
-    /// both are the same channel.
+    /// Orders an actor to attach to the channel with this number. Before that, the actor leaves its present channel. The actor leaves even
+    /// if the two channels are the same.
     fn order_to_attach(&mut self, whom: Whom, order: Order, number: usize) -> Result<bool> {
         let before = self.there(whom).and_then(|actor| actor.channel.take());
         self.note_lost_rings("its last holder left it for another, or to attach again")?;

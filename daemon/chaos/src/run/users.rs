@@ -1,5 +1,4 @@
-//! Tests with other users of the host. They need a program that can become another user, and are skipped
-//! where there is none.
+//! Tests with other users of the host. They need a program that can become another user. Without such a program, they are skipped.
 
 use super::daemon::Daemon;
 use super::errands::publish;

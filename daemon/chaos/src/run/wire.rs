@@ -1,8 +1,8 @@
 //! The wire between two hosts of a story. Datagrams pass through this program, which drops, duplicates, delays or forges some of them. Both
 //! hosts are this machine.
 //!
-//! A line leads from the sender's address to the receiver's address. Requests to the repair server pass through this program too. It has a
-//! separate socket for each client, so that it can pass answers back to the right client.
+//! A line leads from the sender's address to the receiver's address. Requests to the repair server pass through this program too. This
+//! program has a separate socket for each client, so that it can pass answers back to the right client.
 
 use anyhow::{Context, Result};
 use fastrand::Rng;
@@ -163,8 +163,8 @@ impl Wire {
         self.quality.carried.load(Ordering::Relaxed)
     }
 
-    /// Sends the receiver a heartbeat that announces a sequence far ahead. Its session is that of the feed, or another one. Returns false
-    /// if no session is known.
+    /// Sends the receiver a heartbeat that announces a sequence far ahead. The heartbeat's session is the session of the feed, or another
+    /// session. Returns false if no session is known.
     pub(super) fn forge(&self, ahead: u64, is_other_session: bool) -> Result<bool> {
         let Some(mut header) = self.header() else { return Ok(false) };
         let sequence = u64::from_be_bytes(header[10..18].try_into().context("eight bytes")?);

@@ -92,7 +92,7 @@ pub struct Channel {
     pub journal: Option<Recorded>,
 }
 
-/// How a daemon records a channel. The files of its journal have the smallest possible size.
+/// The settings with which a daemon records a channel. The files of the journal have the smallest possible size.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recorded {
     /// When the recorder syncs its writes: `each`, `none` or an interval.
@@ -181,7 +181,7 @@ pub enum Whom {
     Daemon,
     /// The far host's daemon.
     Far,
-    /// The daemon of the host with this number. Only some hosts need this, because others have a variant of their own.
+    /// The daemon of the host with this number. Hosts whose daemons have a variant of their own do not use this variant.
     Host(u8),
     /// `shmcast record` of the channel with this number. Each recorder has its own directory.
     Recorder(u8),
@@ -237,7 +237,7 @@ pub enum Trouble {
     Strangers,
     /// Another host sends other messages on the line, under the name of the same session.
     Impostor,
-    /// The channel is opened anew several times, each time with messages at once.
+    /// The channel is opened anew several times. Messages are published directly after each opening.
     Anew,
     /// The sender of a newer session dies, and a sender of an older copy of the channel takes over.
     Older,
@@ -322,12 +322,12 @@ pub enum Step {
     /// A publisher opens a channel with a false count of published messages. The count is too large by this many times
     /// the number of entries in the index.
     Tamper { channel: u8, laps: u64 },
-    /// A reader that does not wait reaches a record of a kind that no version has. Messages follow after the record.
+    /// A reader receives by calls that do not wait. It reaches a record of a kind that no version has. Messages follow after the record.
     Unknown {},
     /// A reader that prepares its memory attaches to a channel. The channel's file is one large hole, without any allocated page.
     Hollow {},
-    /// A publisher is stopped while its daemon crashes and the next daemon ends. It then attaches to a third daemon.
-    /// The second daemon waits for the publisher in vain, or is `brief` and ends at once.
+    /// A publisher is stopped while its daemon crashes and the next daemon ends. It then attaches to a third daemon. The second daemon
+    /// waits for the publisher in vain. If `brief`, it ends without this wait.
     Outlive {
         #[serde(default)]
         brief: bool,
@@ -338,7 +338,7 @@ pub enum Step {
     Pipe { lines: u8 },
     /// A daemon must listen at a path where another user's file or socket is.
     Squat { by: Squatter },
-    /// A client requests from the daemon, this many times, things that do not exist.
+    /// A client sends the daemon this many requests for things that do not exist.
     Flood { requests: u32 },
     /// A user whom no list of a channel names sends all requests to a daemon.
     Outsider {},
@@ -358,7 +358,7 @@ pub enum Step {
     /// A publisher publishes and is killed while its reader is stopped. The reader watches its publisher.
     Bereave { wait: Waiting },
     /// A daemon crashes, and only a stopped reader has the memory of a channel. The next daemon waits in vain for this reader. With `brief`
-    /// the daemon ends at once.
+    /// the daemon ends without this wait.
     Inherit { brief: bool },
     /// A reader without a free descriptor reaches a message that is not valid, because its publisher was cut off.
     Withhold {},

@@ -47,8 +47,8 @@ pub enum SyncPolicy {
     /// Files are synced only when they are finished, and for reserve records. A power cut loses the bytes that the kernel has not written
     /// by then.
     None,
-    /// Files are synced at this interval, in parallel with writes. Reserve records are synced at once, because publishers may wait for
-    /// them.
+    /// Files are synced at this interval, in parallel with writes. Reserve records are synced without this delay, because publishers may
+    /// wait for them.
     Interval(Duration),
     /// Each write is safe when it returns.
     Each,

@@ -48,10 +48,10 @@ pub struct Packing {
     pub clock_bytes: usize,
 }
 
-/// Difference between two clocks, in nanoseconds, above which a clock record is written at once.
+/// Difference between two clocks, in nanoseconds, above which a clock record is written immediately.
 const STEP_NS: u64 = 1_000_000;
 
-/// The number of bytes of a clock record. A full frame may be larger than intended by this size.
+/// The number of bytes of a clock record. A full frame may exceed its intended size by this number.
 pub const CLOCK_RECORD: usize = 40;
 
 impl Default for Packing {
@@ -176,7 +176,7 @@ impl Packer {
         self.epoch
     }
 
-    /// Sets the time in both clocks. Call this before packing events.
+    /// Sets the present time of both clocks. Call this before packing events.
     pub fn at(&mut self, now: Now, ticks: u64) {
         (self.now, self.ticks) = (now, ticks);
     }
@@ -197,8 +197,8 @@ impl Packer {
         true
     }
 
-    /// Ends the records of one ring. The next records come from the ring that `header` describes. Call [`at`](Self::at) with the new ring's
-    /// time first.
+    /// Ends the records of one ring. The next records come from the ring that `header` describes. Before this call, call [`at`](Self::at)
+    /// with the new ring's time.
     pub(crate) fn go_on_in(&mut self, header: Arc<FileHeader>) {
         self.close();
         self.latest_ns = self.latest_ns();
@@ -291,8 +291,8 @@ impl Packer {
         &mut self.open.as_mut().expect("opened above").0
     }
 
-    /// Returns the latest wall clock of the records so far. A reader computes the same value from the last clock record. It never goes
-    /// back, even if the clock was set back. So a frame's index time is an upper bound for all earlier records.
+    /// Returns the latest wall clock of the records so far. A reader computes the same value from the last clock record. This value never
+    /// goes back, even if the clock was set back. So a frame's index time is an upper bound for all earlier records.
     fn latest_ns(&self) -> u64 {
         let last = self.noted.and_then(|noted| wall_ns(noted, self.header.ring.clock_hz, self.last_time));
         last.map_or(self.latest_ns, |last| last.max(self.latest_ns))
@@ -305,9 +305,9 @@ impl Packer {
         wall.map_or(self.now.wall_ns, |wall| wall.min(self.now.wall_ns))
     }
 
-    /// Adds a clock record to a new frame if one of these is true: the last one is too old, it is too many bytes away, or the wall clock
-    /// was set since then. Also adds one if `is_later` says that the frame's index time is later than its first record, because a reader
-    /// that begins there needs the record.
+    /// Adds a clock record to a new frame in these cases: the last clock record is too old or too many bytes away, or the wall clock was
+    /// set since then. Also adds a clock record if `is_later` says that the frame's index time is later than its first record, because a
+    /// reader that begins at this frame needs it.
     fn note_clock(&mut self, is_later: bool) {
         let offset = self.now.wall_ns.wrapping_sub(self.now.mono.as_nanos() as u64);
         let step = self.last_clock.map_or(0, |(_, last)| offset.wrapping_sub(last) as i64);
@@ -375,7 +375,7 @@ mod tests {
         frame.bytes.windows(8).any(|bytes| bytes == number.to_le_bytes())
     }
 
-    /// If there is a new reserve, the next frame has a record of it, even if the frame before was almost full.
+    /// If there is a new reserve, the next frame has a record of it, even if the previous frame was almost full.
     #[test]
     fn a_frame_claims_no_reserve_that_a_later_one_names() {
         for filled in 1_500..2_048 {

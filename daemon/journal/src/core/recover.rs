@@ -9,7 +9,7 @@ use shmcast::journal::format::{
 use std::io;
 use thiserror::Error;
 
-/// The limit for the bytes after the last whole frame of a repaired file that are kept for inspection.
+/// When a file is repaired, at most this many bytes after its last whole frame are kept for inspection.
 const TORN_KEPT: u64 = 1 << 20;
 /// The ending of the names of files with these bytes.
 const TORN: &str = ".torn";

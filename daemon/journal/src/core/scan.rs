@@ -21,7 +21,7 @@ pub struct Scan {
     pub durable: u64,
     /// Bytes in use after the last whole frame.
     pub behind: u64,
-    /// The header of the footer after the last whole frame, if there is one. The header of the next file refers to this header.
+    /// If a footer follows the last whole frame, this is the header of the footer. The header of the next file refers to it.
     pub footer: Option<FrameHeader>,
     /// The state that the records of this file state.
     pub heard: Heard,
@@ -219,7 +219,7 @@ impl<'a, V: Volume> Scanner<'a, V> {
     }
 }
 
-/// Returns the offset after the last byte of a file that is not zero; 0 if there is none.
+/// Returns the offset after the last nonzero byte of a file; 0 if all bytes are zeros.
 pub(super) fn used(volume: &mut impl Volume, name: &str, size: u64) -> io::Result<u64> {
     let mut chunk = vec![0; CHUNK];
     let mut end = size;

@@ -8,8 +8,8 @@ use std::time::Duration;
 pub enum Io {
     /// By `O_DIRECT`, in whole pages of the recorder's memory.
     ///
-    /// Direct writes cost a fraction of the CPU time of `Buffered` and do not fill the page cache. The write that failed reports its error
-    /// itself. If the file system does not support direct writes, or is in memory, the recorder uses `Buffered`.
+    /// Direct writes cost a fraction of the CPU time of `Buffered` and do not fill the page cache. A direct write that fails reports its
+    /// error itself. If the file system does not support direct writes, or is in memory, the recorder uses `Buffered`.
     #[default]
     Direct,
     /// Through the page cache.
@@ -31,7 +31,7 @@ impl Io {
 pub struct Settings {
     /// When written data is made safe.
     pub sync: SyncPolicy,
-    /// How bytes are written to the disk. Only the threads use this setting.
+    /// The way in which bytes are written to the disk. Only the threads use this setting.
     pub io: Io,
     /// The size limit of a file in bytes. If the next frame would exceed it, the recorder finishes (seals) the file.
     pub file_bytes: u64,
@@ -42,7 +42,7 @@ pub struct Settings {
     pub sync_bytes: usize,
     /// Greatest number of bytes in one write.
     pub group_bytes: usize,
-    /// If the frames in memory have at least this many bytes, the recorder accepts no more.
+    /// If the frames in memory have at least this many bytes, the recorder accepts no more messages.
     pub buffer: usize,
     /// How long to wait before a failed disk is tried again.
     pub retry_every: Duration,

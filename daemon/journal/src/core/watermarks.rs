@@ -45,7 +45,7 @@ impl Writer {
         self.bytes_written
     }
 
-    /// The number of the newest file. If there is no file yet, the number that the first one will have.
+    /// The number of the newest file. If there is no file yet, this is the number that the first file will have.
     pub(crate) const fn active(&self) -> u64 {
         self.header.file
     }

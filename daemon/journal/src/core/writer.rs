@@ -12,8 +12,8 @@ use std::time::Duration;
 
 /// The limit for the frames in one write. Each frame is two parts of a vectored write, and the kernel accepts 1024 parts.
 const GROUP_FRAMES: usize = 400;
-/// Bytes of zeros that are written ahead of the frames. Without them, a small durable write costs many times more, because the file system
-/// must also record new blocks.
+/// The number of zero bytes that are written after the frames, where later frames will be. Without them, a small durable write costs many
+/// times more, because the file system must also record new blocks.
 const AHEAD: u64 = 768 << 10;
 
 /// A file that is written to, or is not finished yet.
@@ -103,7 +103,7 @@ fn size_of_all(pieces: &[Piece]) -> u64 {
 
 impl Writer {
     /// Makes a writer that begins a new file. `header` has the new file's number and sequence, and the salt and chain of the previous file.
-    /// `salt` is a random number. Every sequence before the new file's counts as durable.
+    /// `salt` is a random number. Every sequence before the sequence in `header` counts as durable.
     pub fn new(settings: Settings, header: FileHeader, pool: Pool, salt: u64) -> Self {
         let pages = (settings.file_bytes / PAGE as u64).max(2);
         let settings = Settings { file_bytes: pages * PAGE as u64, ..settings };
@@ -141,7 +141,7 @@ impl Writer {
         self.waiting.push_back(Arc::new(frame));
     }
 
-    /// Tells the writer that no more frames follow. It seals the file after everything is written.
+    /// Tells the writer that no more frames follow. The writer seals the file after everything is written.
     pub const fn close(&mut self) {
         self.is_closing = true;
     }
@@ -475,7 +475,7 @@ impl Writer {
         self.written = self.durable;
     }
 
-    /// Moves `durable` forward over synced frames in files with their final name, up to the first other frame.
+    /// Moves `durable` forward to the first frame that is not synced, or whose file does not have its final name yet.
     fn advance(&mut self) {
         while let Some(first) = self.pending.front() {
             let file = self.files.iter().find(|open| open.number == first.file);

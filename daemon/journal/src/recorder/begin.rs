@@ -21,8 +21,8 @@ pub(super) struct Begun {
     pub(super) writer: Writer,
     /// Control records that follow the journal's last message. The journal has them already, but the ring delivers them again.
     pub(super) known: Vec<ControlRecord>,
-    /// A sequence and an epoch. If the ring has not delivered the beginning of this epoch by then, the recorder records the epoch after
-    /// this sequence.
+    /// A sequence and an epoch. If the ring has reached this sequence but has not delivered the beginning of this epoch, the recorder
+    /// records the epoch at this place.
     pub(super) epoch_by: Option<(u64, u64)>,
     pub(super) first: u64,
     pub(super) missing: u64,

@@ -53,7 +53,7 @@ impl Naps {
         Self { shortest: nap, longest: nap, silence: Duration::ZERO, little: (capacity / 256) as usize }
     }
 
-    /// Whether very few bytes were published. If so, the recorder may sleep as if there had been none.
+    /// Whether very few bytes were published. If so, the recorder may sleep as if no bytes had been published.
     const fn is_little(&self, bytes: usize) -> bool {
         bytes < self.little
     }
@@ -74,10 +74,10 @@ pub(super) struct Drain {
     pub(super) ring: [u64; 2],
     /// The sequence due in the ring.
     pub(super) next: u64,
-    /// Control records at the recording's first sequence that the journal already has. The ring delivers them again.
+    /// Control records at the recording's first sequence. The journal already has them, but the ring delivers them again.
     pub(super) known: Vec<ControlRecord>,
-    /// A sequence and an epoch. If the ring has not delivered the beginning of this epoch by then, the recorder records the epoch after
-    /// this sequence.
+    /// A sequence and an epoch. If the ring has reached this sequence but has not delivered the beginning of this epoch, the recorder
+    /// records the epoch at this place.
     pub(super) epoch_by: Option<(u64, u64)>,
     pub(super) naps: Naps,
     /// Bytes of messages in the last batch.
@@ -90,7 +90,7 @@ pub(super) struct Drain {
 
 impl Drain {
     /// Records until the channel cannot be read any more. If the recorder must stop, records until it has taken everything that was
-    /// published before. Returns how many messages are left in the ring because the disk accepted no more.
+    /// published before that. Returns how many messages are left in the ring because the disk accepted no more.
     pub(super) fn run(mut self) -> Result<u64, RecordError> {
         if self.is_each {
             // Without this call the kernel lets each sleep last 50 us longer. If the call fails, messages become durable a little later.

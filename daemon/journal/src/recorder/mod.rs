@@ -46,12 +46,12 @@ pub struct Progress {
     pub bytes: u64,
     /// Bytes of frames in memory.
     pub buffered: u64,
-    /// The greatest durable reserve; 0 if there is none. A publisher may use sequences up to the reserve. After that, the journal must have
-    /// a higher one.
+    /// The greatest durable reserve; 0 if there is none. A publisher may use sequences up to the reserve. For later sequences, the journal
+    /// must first have a higher reserve.
     pub reserve: u64,
-    /// The number of the newest file. If there is no file yet, the number that the first one will have.
+    /// The number of the newest file. If there is no file yet, this is the number that the first file will have.
     pub file: u64,
-    /// How the recorder writes: as set, or [`Io::Buffered`] after the file system refused direct writes.
+    /// The way in which the recorder writes: as set, or [`Io::Buffered`] after the file system refused direct writes.
     pub io: Io,
     /// Whether the disk refuses writes at the moment. Messages that do not fit into memory are lost, and the journal lists them as lost.
     pub is_failed: bool,

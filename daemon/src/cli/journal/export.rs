@@ -175,7 +175,8 @@ impl<W: Write> Feed<W> {
         Ok(())
     }
 
-    /// Begins a packet with the sequence `sequence`. If that skips many sequences, writes heartbeats first, which confirm the new sequence.
+    /// Begins a packet with the sequence `sequence`. If the packet skips many sequences, writes heartbeats first, which confirm the new
+    /// sequence.
     fn go_to(&mut self, sequence: u64) -> Result<()> {
         if self.sums.packets > 0 && self.has_leapt(sequence) {
             for _ in 0..HEARTBEATS {

@@ -1,4 +1,4 @@
-//! `shmcast journal hold` and `release`. The first makes the daemon keep files of a journal, and the second ends that.
+//! `shmcast journal hold` and `release`. `hold` makes the daemon keep files of a journal, and `release` ends such a hold.
 
 use super::span::sequence_at;
 use super::{Source, above};
@@ -92,7 +92,7 @@ pub(super) fn release(args: &ReleaseArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the journal's directory, which contains the folder of the stream, and the stream.
+/// Returns the journal's directory, and the stream whose folder it contains.
 fn home<'a>(source: &'a Source, journal: &Journal) -> Result<(&'a Path, StreamId)> {
     let dir = &source.dir;
     let stream = journal

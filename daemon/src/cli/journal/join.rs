@@ -71,9 +71,9 @@ fn sources(args: &Args) -> Result<Vec<Source<'_>>> {
 
 /// The state of the parts at a sequence.
 enum Found {
-    /// This part has the next message. Or the channel itself had a gap at the next sequence, and this part has the gap.
+    /// This part has the next message, or records that the channel itself had a gap at the next sequence.
     Part(usize),
-    /// All parts that reach this sequence record it as lost. Of their losses, this is the shortest one.
+    /// All parts that reach this sequence record it as lost. The value is the shortest of their losses.
     Lost(Loss),
     /// None reaches it.
     Nothing,

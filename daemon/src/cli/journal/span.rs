@@ -38,7 +38,7 @@ pub(in crate::cli) struct Part {
     reader: Reader,
     /// The sequence behind the last one, as far as it is known.
     end: u64,
-    /// The time at which the part ends, in nanoseconds since 1970. It has a value until a later message is found.
+    /// The time at which the part ends, in nanoseconds since 1970. It becomes `None` when a later message is found.
     until_ns: Option<u64>,
     /// Number of requested sequences that are older than all sequences in the journal.
     pub(in crate::cli) too_old: u64,
@@ -70,8 +70,8 @@ impl Span {
         Ok(part)
     }
 
-    /// The schema at the first entry of a part; `None` if the part is empty. If the part ends by a time, records about clocks and rings
-    /// before the first message do not count, because they may be later than the part.
+    /// The schema at the first entry of a part; `None` if the part is empty. If the end of the part is given as a time, records about
+    /// clocks and rings before the first message do not count, because they may be later than the part.
     fn first_schema(&self, part: &mut Part) -> Result<Option<SchemaId>> {
         let ends_by_time = matches!(self.to, Some(Place::Time(_)));
         while let Some(item) = part.next()? {
@@ -147,8 +147,8 @@ impl Part {
         self.reader.due().min(self.end)
     }
 
-    /// Finds the end of a part that ends at a time. `sequence` is the first message after this time, and was returned last. If the clock
-    /// was set back, messages of an earlier time may follow. So this function reads the rest of the journal.
+    /// Finds the end of a part that ends at a time. `sequence` is the first message after this time, and the reader has just returned it.
+    /// If the clock was set back, messages of an earlier time may follow. So this function reads the rest of the journal.
     fn find_end(&mut self, sequence: u64, until_ns: u64) -> Result<()> {
         let (mut end, mut is_within) = (sequence, false);
         while let Some(entry) = self.reader.next()? {

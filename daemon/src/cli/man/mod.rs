@@ -105,7 +105,7 @@ fn with_channels(command: clap::Command) -> clap::Command {
     command.mut_subcommands(with_channels)
 }
 
-/// Returns the channels that a verb without `--dir` would find. If they cannot be listed, returns none.
+/// Returns the channels that a verb without `--dir` would find. If they cannot be listed, returns an empty list.
 fn channels() -> Vec<CompletionCandidate> {
     let host = HostArg::default().host();
     let channels = host.ok().and_then(|host| host.channels().ok()).unwrap_or_default();

@@ -42,7 +42,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// The shortest interval. If the channels were read more often, this would cost more than it shows.
+/// The shortest interval. More frequent readings would cost much CPU time and show little more.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 /// Time to wait for a key before the loop checks for other work.
 const NAP: Duration = Duration::from_millis(50);

@@ -44,8 +44,8 @@ struct Column<T> {
     heading: &'static str,
     width: u16,
     is_number: bool,
-    /// The narrowest terminal with room for this column and all columns that need a narrower terminal. On an even narrower terminal, the
-    /// table would cut off digits of numbers.
+    /// The smallest width of the terminal at which this column is shown. At this width, there is room for this column and for all columns
+    /// with a smaller value here. On a narrower terminal, the table would cut off digits of numbers.
     from: u16,
     cell: fn(&T) -> String,
     /// Whether it is a number that should be 0.

@@ -214,7 +214,7 @@ pub(super) enum Endpoint {
 pub struct BridgeFigures {
     /// The configuration.
     pub spec: BridgeSpec,
-    /// `waiting`, `running`, `listening`, `standby` while a peer sends, `ending`, `failed`, `promoted` or `leaving`.
+    /// The bridge's state: `waiting`, `running`, `listening`, `standby` while a peer sends, `ending`, `failed`, `promoted` or `leaving`.
     pub state: &'static str,
     /// The session that it carries, if one is known.
     pub session: Option<Session>,
@@ -222,7 +222,7 @@ pub struct BridgeFigures {
     pub why: Option<String>,
     /// Settings that the kernel refused, and the reasons. The bridge runs without them.
     pub refusals: Vec<String>,
-    /// How the thread of the bridge waits, and the reason; `None` before the bridge has run.
+    /// The way in which the thread of the bridge waits, and the reason for it; `None` before the bridge has run.
     pub waiting: Option<Waiting>,
     /// The counters; `None` before it has run for the first time.
     pub counted: Option<Counted>,

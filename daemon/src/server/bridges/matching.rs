@@ -39,7 +39,8 @@ pub(super) fn fates(old: &[BridgeSpec], wanted: &[BridgeSpec]) -> Vec<Fate> {
     fates
 }
 
-/// Whether the new bridge must not run beside the old one. Either the new one could not start, or both would send the same messages.
+/// Whether the new bridge must not run beside the old one. Either the new bridge could not start, or both bridges would send the same
+/// messages.
 pub(super) fn is_in_the_way(old: &BridgeSpec, new: &BridgeSpec) -> bool {
     let theirs = sockets(new);
     if sockets(old).iter().any(|socket| theirs.iter().any(|other| meet(socket, other))) {

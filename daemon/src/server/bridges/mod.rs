@@ -286,7 +286,7 @@ impl Work {
     }
 
     /// Stops each leaving bridge that cannot run beside one of the `fresh` bridges. Returns the states from which the fresh bridges
-    /// continue. If a leaving bridge still runs and its name is used again, it gets another name.
+    /// continue. If a leaving bridge still runs and its name is used again, the leaving bridge gets another name.
     fn make_way(&self, fresh: &[BridgeSpec]) -> Vec<(BridgeSpec, Stopped)> {
         let is_in_the_way =
             |old: &ConfiguredBridge| fresh.iter().any(|new| matching::is_in_the_way(&old.spec, new));

@@ -355,8 +355,8 @@ impl Connection<'_> {
         }
     }
 
-    /// Waits until the memory of all channels is made. The wait is shorter than a client waits for an answer. Returns whether the memory is
-    /// made.
+    /// Waits until the memory of all channels is made. The wait is shorter than a client's wait for an answer. Returns whether the memory
+    /// is made.
     async fn is_open(&mut self) -> bool {
         if self.shared.opened.get().is_some() {
             return true;

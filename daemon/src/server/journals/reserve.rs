@@ -16,7 +16,7 @@ impl Journals {
     }
 
     /// Prepares a channel to skip sequences. Returns when the channel's journal has a durable reserve of at least `sequence`. If the
-    /// channel has no journal, returns at once.
+    /// channel has no journal, returns without a wait.
     ///
     /// # Errors
     /// A sentence, if the journal does not record, or does not write the reserve within two seconds.

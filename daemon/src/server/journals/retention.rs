@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Most programs that an event names.
 const NAMED: usize = 3;
-/// If the wall clock was set, it must run for this time before files are removed because of its time.
+/// After a large step, the wall clock must run for this time before it decides about the age of files.
 const BELIEVED_AFTER: Duration = Duration::from_secs(3600);
 /// Largest step of the wall clock that is accepted at once.
 const UNNOTICED: Duration = Duration::from_secs(1);

@@ -13,7 +13,7 @@ pub(super) struct Troubles {
 }
 
 impl Troubles {
-    /// Returns the text to report now, if a report is due. A new problem is reported at once, and a lasting one once a minute.
+    /// Returns the text to report now, if a report is due. A new problem is reported immediately, and a lasting problem once a minute.
     pub(super) fn news(&mut self, trouble: String) -> Option<String> {
         let more = match &mut self.last {
             Some((last, told, more)) if *last == trouble && told.elapsed() < EVERY => {

@@ -7,7 +7,7 @@ use shmcast::control::GateReport;
 /// A family: its name, kind and help, and the figure.
 type Family = (&'static str, &'static str, &'static str, fn(&GateReport) -> Option<u64>);
 
-/// A family of times. The function returns nanoseconds, and the metric is in seconds.
+/// A family of durations. The function returns nanoseconds, and the metric is in seconds.
 type Times = (&'static str, &'static str, &'static str, fn(&GateReport) -> u64);
 
 const FAMILIES: [Family; 9] = [

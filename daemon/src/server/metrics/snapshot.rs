@@ -52,7 +52,7 @@ pub struct ChannelFigures {
 #[derive(Debug)]
 pub struct ReaderFigures {
     /// The process id. If a process is attached to the channel several times, its second attachment has the suffix `/2`, the third `/3`,
-    /// and so on. [`OTHERS`] for several readers.
+    /// and so on. For several readers, this is [`OTHERS`].
     pub reader: String,
     /// The command; empty if it is not known.
     pub command: String,

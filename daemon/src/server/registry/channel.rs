@@ -48,7 +48,7 @@ pub(super) struct Attached {
 pub(super) struct Reader {
     pub(super) who: Identity,
     pub(super) page: HostedPage,
-    /// Whether tools do not show this reader. Such a reader reads on behalf of others.
+    /// Whether tools do not show this reader. Such a reader reads on behalf of other programs.
     pub(super) is_hidden: bool,
     /// Whether the reader is to be told when the publisher dies.
     pub(super) watches: bool,
@@ -181,8 +181,8 @@ impl Channel {
         self.fits(self.hosted(), self.entry().is_strict)
     }
 
-    /// Returns how a generation is cut off if its memory is lost but programs may still read it. On a strict channel its messages become
-    /// invalid, because its publisher may still write there.
+    /// Returns the way to cut off a generation whose memory this daemon lacks, but which programs may still read. On a strict channel the
+    /// messages of the generation become invalid, because its publisher may still write to this memory.
     pub(super) fn cut_of_lost(&self) -> Cut {
         if self.entry().is_strict { Cut::Void } else { Cut::Lost }
     }
@@ -246,8 +246,8 @@ impl Channel {
         self.go_on_after(cut, after, told)
     }
 
-    /// Whether the channel still needs the requested memory. If the memory continues a journal, it must be made only once, because the
-    /// journal then refers to it.
+    /// Whether the channel still needs the requested memory. If the memory continues a journal, the memory must be made only once, because
+    /// the journal then refers to this memory.
     pub(super) fn needs(&self, request: &MemoryRequest) -> bool {
         let fits = |spare: &Memory| {
             spare.is_after_journal && self.fits(&spare.hosted, self.config.mode == Mode::Strict)
@@ -343,7 +343,7 @@ impl Channel {
         self.readers.values().for_each(|reader| reader.tell_death(dead));
     }
 
-    /// Reports that the board has no room for a key, or for a message. Each is reported once per generation.
+    /// Reports that the board has no room for a key, or no room for a message. Each of the two is reported once per generation.
     pub(super) fn tell_of_board(&mut self, name: &str, events: &Events) {
         let generation = self.entry().generation;
         let Some((counters, spec)) = self.hosted().board_counters().zip(self.hosted().board()) else {
@@ -416,7 +416,7 @@ impl Channel {
     }
 }
 
-/// Locks memory into RAM that a program brought back. For gigabytes this takes seconds, so it has a thread of its own.
+/// Locks into RAM the memory that a program brought back. For gigabytes this takes seconds, so it has a thread of its own.
 fn lock_again(name: &str, hosted: &HostedSegment) {
     let (channel, lock) = (name.to_owned(), hosted.lock_again());
     let thread = std::thread::Builder::new().name("lock-memory".into());

@@ -140,8 +140,8 @@ impl Registry {
         Self { channels, retired, charters, events, store, waker, uid, received, promoted, gates }
     }
 
-    /// Grants a publisher the segment, the lock and the charter. Two programs may be granted them at once. The lock then decides which of
-    /// them publishes. With `anew`, the channel's sequences begin at 1 again.
+    /// Grants a publisher the segment, the lock and the charter. Two programs may get this grant at the same time. The lock then decides
+    /// which of them publishes. With `anew`, the channel's sequences begin at 1 again.
     ///
     /// # Errors
     /// [`Refused`] with the reason.
@@ -185,7 +185,7 @@ impl Registry {
     ///
     /// - If `bell` is given, this call takes the bell. The reader is then woken when there is something to read.
     /// - A hidden reader is not shown by tools.
-    /// - A reader that watches learns when the publisher dies, or at once if the publisher is already dead.
+    /// - A reader that watches learns when the publisher dies, or immediately if the publisher is already dead.
     ///
     /// # Errors
     /// [`Refused`] with the reason.
@@ -319,7 +319,7 @@ impl Registry {
         Ok(None)
     }
 
-    /// Reports boards that have no room for a key or that a message does not fit. Each is reported once per generation. Call this
+    /// Reports boards that have no room for a key, or no room for a message. Each of the two is reported once per generation. Call this
     /// regularly.
     pub fn tell_of_boards(&mut self) {
         for (name, channel) in &mut self.channels {
@@ -333,7 +333,7 @@ impl Registry {
         self.channels.values_mut().chain(self.retired.values_mut()).for_each(Channel::tell_death);
     }
 
-    /// Removes the attachment of a connection. Returns whether it was a publisher's. The publisher may have died.
+    /// Removes the attachment of a connection. Returns whether it was the attachment of a publisher, which may have died.
     pub fn detach(&mut self, id: ConnectionId) -> bool {
         self.waker.forget(id);
         let mut is_publisher = false;
@@ -402,9 +402,9 @@ impl Registry {
         self.channels.get(name).is_some_and(Channel::is_left)
     }
 
-    /// Whether a program may attach again to the next daemon. Either the program is attached now, or it has lost memory that it has not
-    /// brought back. Lost memory matters only if its sequences may be in use. This is so if a publisher was let in, or if the sequences
-    /// continue from earlier memory.
+    /// Whether some program may attach again to the next daemon. Either a program is attached now, or a program may still have memory that
+    /// this daemon lacks. Such memory matters only if its sequences may be in use. This is so if a publisher was let in, or if the
+    /// sequences continue from earlier memory.
     pub fn is_needed(&self) -> bool {
         let goes_on = |entry: Entry| entry.first > 1 && !fault!("memory_without_a_publisher_is_forgotten");
         let is_in_use = |entry: Entry| entry.is_granted || goes_on(entry);

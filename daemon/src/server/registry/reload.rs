@@ -152,7 +152,7 @@ impl Registry {
         self.received = received.map(|bridge| (bridge.channel.clone(), bridge.title().to_owned())).collect();
     }
 
-    /// Makes a channel in new memory. If the channel is new or `forced`, it begins in this memory at once. If the channel is from an
+    /// Makes a channel in new memory. If the channel is new or `forced`, it begins in this memory immediately. If the channel is from an
     /// earlier daemon, the memory stays a spare, because a program may bring the earlier memory back.
     fn begin(
         &mut self,
@@ -171,7 +171,7 @@ impl Registry {
         Ok(channel)
     }
 
-    /// Adds a removed channel again that still has attached programs. Its publisher is cut off. Its sequences begin at 1 again, or continue
+    /// Adds again a removed channel that still has attached programs. Its publisher is cut off. Its sequences begin at 1 again, or continue
     /// after its journal.
     fn revive(
         &mut self,
@@ -222,7 +222,7 @@ fn after(wanted: &ChannelConfig) -> Option<After> {
     wanted.journal.as_ref().map(|journal| After { dir: journal.dir.clone(), clean: None })
 }
 
-/// Finds the segment that `entry` names in `kept`. Returns it with its index.
+/// Finds in `kept` the segment that `entry` names. Returns the segment with its index.
 fn adopt(name: &str, entry: &Entry, kept: &[Kept]) -> anyhow::Result<Option<(usize, HostedSegment)>> {
     for (at, Kept { segment, lock, .. }) in kept.iter().enumerate() {
         if let Some(hosted) = HostedSegment::adopt(name, entry, segment, lock)? {

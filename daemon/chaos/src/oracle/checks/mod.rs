@@ -131,9 +131,9 @@ fn silent_losses_are_found() {
     assert_eq!(judge_with(seen, vec![("q", next)], removed), Vec::<String>::new());
 }
 
-/// Two publishers began the channel, so that an empty message has the same sequence in both lives of the channel. The oracle must count the
-/// message for the life that the reader is in. Only a message that exists in the other life alone shows that the reader changed lives
-/// wrongly.
+/// A channel has two lives, because two publishers began it at sequence 1. Both lives have an empty message with the same sequence. The
+/// oracle must count the message for the life that the reader is in. If only the other life has an empty message there, the reader has
+/// changed lives without an event, and the oracle must report this.
 #[test]
 fn a_message_that_says_nothing_is_of_the_beginning_that_is_read() {
     const COUNT: u32 = 4000;
@@ -404,7 +404,8 @@ fn a_part_of_a_line_is_found() {
     assert_found(&judge_alone("r", Vec::new(), piped(&["line 0", "li"])), "unpublished_message");
 }
 
-/// The messages before those of the second publisher are in another segment. A reader that attaches later cannot reach that segment.
+/// On a strict channel, each publisher has its own segment. A reader that attaches later cannot reach the segment of the first publisher,
+/// so the event of a lap is allowed.
 #[test]
 fn a_reader_that_begins_in_an_earlier_segment_may_be_lapped() {
     let judge = |strict: &[&str]| {

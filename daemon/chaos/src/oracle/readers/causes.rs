@@ -10,7 +10,8 @@ use crate::story::{Change, Step, Whom};
 /// The number of segments that are kept for a reader while it does not poll. Each segment belongs to one publisher.
 const LED: usize = 8;
 
-/// Whether this action may detach readers from the daemon. They then miss the segments in between.
+/// Whether this action may detach readers from the daemon. Detached readers miss the segments that publishers make before the readers
+/// attach again.
 fn may_detach(entry: &Entry<Deed>) -> bool {
     match &entry.what {
         Deed::Step { step, .. } => {
@@ -51,8 +52,8 @@ impl Cursor<'_> {
         self.is_carried() || self.history.net.is_some() && !is_strict
     }
 
-    /// Returns the sequence at which a promoted host continues, or `None` if `at` is not before this sequence. Messages before it that this
-    /// host lacks never arrive.
+    /// Returns the sequence at which a promoted host continues, or `None` if `at` is not before this sequence. If this host lacks earlier
+    /// messages, they never arrive.
     pub(super) fn promoted(&self, at: u64) -> Option<u64> {
         self.history.deeds.iter().find_map(|entry| match &entry.what {
             Deed::Promoted { channel, to, .. } if *channel == self.reader.channel => {
@@ -88,7 +89,7 @@ impl Cursor<'_> {
     }
 
     /// Whether a lap is allowed. It is allowed if the messages from the expected sequence on may have filled half of the ring, or if
-    /// another publisher's segment lies in between.
+    /// another publisher's segment lies between the expected sequence and the reader's new position.
     pub(super) fn was_overrun(&self, resumed_at: u64) -> bool {
         let of_this_life = |p: &&Publication| {
             let is_of_this_life = self.life.is_none() || self.lives.life(p.number) == self.life;

@@ -46,8 +46,8 @@ impl Cursor<'_> {
             (to.saturating_add(1), true, false, false);
     }
 
-    /// Whether the sequences from `from` to before `next` may have been skipped because of a reserve. This is possible if two things are
-    /// true: they are at least as many as a reserve skips, and the story may have lost the channel's memory.
+    /// Whether a restarted channel may have skipped the sequences from `from` to `next - 1`, because a journal had reserved them. Two
+    /// things must be true: there are at least as many sequences as a reserve skips, and the story may have lost the channel's memory.
     pub(super) fn is_left_out(&self, from: u64, next: u64) -> bool {
         let may_lose = |entry: &Entry<Deed>| match &entry.what {
             Deed::Step { step, .. } => matches!(
@@ -89,7 +89,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// Judges the event that a reader reads the ring again. The event must come when the next message is available.
+    /// Judges the event that says that a reader reads from the ring again. The event must come when the next message is available.
     pub(super) fn live(&mut self, sequence: u64, since: Time, findings: &mut Findings) {
         let (who, expected) = (self.reader.actor.as_str(), self.expected);
         if !self.reader.history {
@@ -137,7 +137,7 @@ impl Cursor<'_> {
     }
 }
 
-/// Returns the smallest number of bytes that the records of a publication can take, for the sequences from `from` to before `to`.
+/// Returns the smallest number of bytes that the records of a publication can take, for the sequences from `from` to `to - 1`.
 fn bytes_between(publication: &Publication, from: u64, to: u64) -> u64 {
     let mut bytes = 0;
     for send in &publication.sends {

@@ -39,9 +39,9 @@ const GIVE_UP: &str = "receive.give_up_ms=2000";
 /// The time after which messages that no server has are given up, in stories without lost packets. In such a story, only messages that do
 /// not exist can be given up.
 const GIVE_UP_AT_ONCE: &str = "receive.give_up_ms=50";
-/// The number of receivers that crash. It is larger than the number of receivers that a server can have at once.
+/// The number of receivers that crash. It is larger than the number of receivers that a server can have at the same time.
 const CRASHES: usize = 40;
-/// The number of packets after which a receiver accepts on a line only packets of their sender, and a few more.
+/// After this many packets of one sender, a receiver accepts on the line only packets of this sender. The number includes a small margin.
 const LOCKING: u64 = 24;
 /// Number of threads that send requests endlessly.
 const ASKERS: usize = 8;

@@ -1,5 +1,5 @@
-//! MoldUDP64 packets that do not come from the bridge, byte for byte. A packet has the session's name in 10 bytes, a sequence in 8 bytes,
-//! and a count in 2 bytes. The messages follow, each with its length in 2 bytes before it.
+//! Makes MoldUDP64 packets byte by byte, without the bridge. A packet has the session's name in 10 bytes, a sequence in 8 bytes, and a
+//! count in 2 bytes. The messages follow, each with its length in 2 bytes before it.
 
 use super::super::wire::{HEADER, Wire, local, socket};
 use super::CHANNEL;
@@ -19,7 +19,8 @@ const STRANGER: [u8; 10] = *b"STRANGER  ";
 const END: u16 = 0xFFFF;
 /// Beyond the sequences of all channels.
 const BEYOND: u64 = 1 << 62;
-/// The number of messages in the first packet of an answer of another vendor's server. Each later packet has twice as many.
+/// The number of messages in the first packet of an answer of another vendor's server. Each later packet of the answer has twice this
+/// number.
 const A_PACKET: usize = 2;
 
 type Name = [u8; 10];
@@ -61,7 +62,7 @@ fn name(wire: &Wire) -> Option<Name> {
     wire.header().and_then(|header| header[..10].try_into().ok())
 }
 
-/// Returns the name of a later session: its epoch is higher by `by`. The last six characters of a name are its epoch in base 36.
+/// Returns the name of a later session, whose epoch is higher by `by`. The last six characters of a name are its epoch in base 36.
 fn later(mut name: Name, by: u8) -> Name {
     let digit = name[9];
     let value = if digit.is_ascii_digit() { digit - b'0' } else { digit.wrapping_sub(b'A').wrapping_add(10) };

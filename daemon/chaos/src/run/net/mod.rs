@@ -31,7 +31,7 @@ const KEY: &str = "1 000102030405060708090a0b0c0d0e0f\n";
 pub(super) struct Network {
     pub(super) net: Net,
     dir: PathBuf,
-    /// The names of the hosts' namespaces, and of the switches' namespace as the last.
+    /// The names of the hosts' namespaces. The last name is that of the switches' namespace.
     names: Vec<String>,
     hubs: Vec<Hub>,
     /// The first host's second sender, if it runs, and how often it was started.
@@ -39,7 +39,7 @@ pub(super) struct Network {
     senders: u32,
     is_sender_stopped: bool,
     keys: u32,
-    /// For each line: the number of datagrams at the time when the forger last sent a single packet, and this time.
+    /// For each line, two numbers: the count of datagrams when the forger last sent a single packet, and the time of that packet.
     forged_at: [(u64, u64); 2],
     /// Whether the second host's channel was promoted to its own.
     pub(super) is_promoted: bool,

@@ -157,7 +157,7 @@ impl World<'_> {
         Ok(client.is_ok_and(|client| client.take_over_bridge(super::tables::OUT).is_ok()))
     }
 
-    /// Adds a key to the keys file. It starts later than all other keys. Then lets all daemons read the file again.
+    /// Adds a key to the keys file. The new key starts later than all other keys. Then lets all daemons read the file again.
     fn change_keys(&mut self, backwards: bool) -> Result<bool> {
         let Some(network) = self.network.as_mut().filter(|network| network.net.sealed) else {
             return Ok(false);
