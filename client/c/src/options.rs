@@ -97,7 +97,7 @@ unsafe impl Options for SubscribeOptions {}
 /// Copies the caller's options. Options that the caller's struct lacks are zero, which is the default of every option.
 ///
 /// # Safety
-/// `options` is null, or points to a `u32` that is the count of readable bytes there, itself included.
+/// `options` is null, or points to readable memory whose first four bytes are its size in bytes, as a `u32`.
 unsafe fn copy<T: Options>(options: *const T) -> Result<T, Failure> {
     // SAFETY: by the trait's contract, all zeros are a value.
     let mut ours: T = unsafe { std::mem::zeroed() };
@@ -244,7 +244,7 @@ pub(crate) unsafe fn publisher(
 }
 
 /// # Safety
-/// `gates` is null or points to `count` of them, whose names end with a zero.
+/// `gates` is null or points to `count` gates, whose names end with a zero byte.
 unsafe fn gates(gates: *const Gate, count: usize) -> Result<Vec<shmcast::Gate>, Failure> {
     let is_sound = gates.is_null() == (count == 0) && gates.is_aligned() && count <= 1 << 10;
     if !is_sound {
@@ -353,7 +353,7 @@ pub(crate) unsafe fn open_board(
     Ok(builder.open_board()?)
 }
 
-/// Reads how a select waits.
+/// Reads the options that say how a select waits.
 ///
 /// # Safety
 /// `options` as for [`copy`].

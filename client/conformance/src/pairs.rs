@@ -99,7 +99,8 @@ impl Pair {
         }
     }
 
-    /// Waits until the reader has attached. So even if its program starts slowly, it does not meet a daemon that was killed meanwhile.
+    /// Waits until the reader has attached. No daemon is killed before that, so the reader finds a living daemon, even if the reader's
+    /// program starts slowly.
     fn wait_for_reader(&self) -> Result<()> {
         let Some(daemon) = &self.daemon else { return Ok(()) };
         let until = Instant::now() + Duration::from_secs(60);

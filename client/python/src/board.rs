@@ -136,8 +136,8 @@ impl BoardEntry {
 /// A `Board` receives no messages. Use a `Subscriber` with `start="board"` to get the newest message of each key and then every later
 /// message.
 ///
-/// Raises `ChannelError` with the code "no board" if the channel has none. Only one thread at a time may use a board. A forked child must
-/// open its own.
+/// Raises `ChannelError` with the code "no board" if the channel has no board. Only one thread at a time may use a board. A forked child
+/// must open its own board.
 #[pyclass(frozen, weakref, module = "shmcast")]
 pub(crate) struct Board {
     handle: Handle<shmcast::Board>,

@@ -15,7 +15,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The time to wait until another process gives up its file lease.
+/// The longest time to wait for another process to give up its lease on a file.
 const LEASED: Duration = Duration::from_millis(100);
 
 /// An open directory. It is opened in a way that needs no permission to list its entries.

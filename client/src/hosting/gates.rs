@@ -88,7 +88,7 @@ impl HostedGates {
     /// yet.
     ///
     /// # Errors
-    /// The system's error; `InvalidInput` if the name is not one of a gate.
+    /// The system's error; `InvalidInput` if the name is not a valid gate name.
     pub fn for_reader(&self, name: &str) -> io::Result<[File; 2]> {
         let invalid = |e: GateError| io::Error::new(io::ErrorKind::InvalidInput, e.to_string());
         let name: GateName = name.parse().map_err(invalid)?;

@@ -101,7 +101,7 @@ impl HostedCharter {
     /// current segment; `None` if it is lost.
     ///
     /// If `next` was made to [`continue_from`](HostedSegment::continue_from) the channel's journal, its sequences do not begin at 1. After
-    /// each kind of cut, they continue at the end of the journal.
+    /// each kind of cut, the sequences continue at the end of the journal.
     ///
     /// The closure `ready` does all other steps that can fail. If it fails, nothing has changed. After it, nothing can fail.
     ///

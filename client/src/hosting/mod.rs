@@ -482,8 +482,8 @@ pub(crate) fn new_header(
 }
 
 impl ParkedReader {
-    /// Makes the waker watch the ring of `segment`, in which the channel continues. The caller must also inform the reader of the new
-    /// segment, because this wakes the reader.
+    /// Makes the waker watch the ring of `segment`, in which the channel continues. The caller must also tell the reader about the new
+    /// segment, because this call does not wake the reader.
     pub fn watch(&mut self, segment: &HostedSegment) {
         self.watch_ring(segment.locator());
     }

@@ -229,7 +229,8 @@ impl Ending {
         self.last.stream
     }
 
-    /// Whether the journal ends clean, or its reserve is near `next`. A ring may continue there only after [`reopen`](Self::reopen).
+    /// Whether a ring may continue after this journal only after a call of [`reopen`](Self::reopen). There are two reasons for such a call:
+    /// the journal says that the stream ended, or its reserve is near `next`.
     pub(crate) fn needs_reopening(&self, next: u64) -> bool {
         self.is_clean() || next.saturating_add(RESERVE / 2) > self.said.reserve
     }
@@ -365,7 +366,7 @@ fn lock_of(folder: &Folder) -> Result<Held, JournalError> {
     }
 }
 
-/// Gives a file its final name if its recorder ended too early. The next recorder would do the same.
+/// Gives a file its final name if the file's recorder ended before it did this. The next recorder would do the same.
 fn name_spare(folder: &Folder) -> Result<(), JournalError> {
     let os = || JournalError::os("name", folder.path_of(SPARE));
     let file = match folder.file(SPARE, OFlags::RDONLY) {
@@ -392,7 +393,8 @@ fn name_spare(folder: &Folder) -> Result<(), JournalError> {
     }
 }
 
-/// Refuses a journal with a whole file that this build cannot read. A file without a whole header was never synced to the disk.
+/// Refuses a journal that has a file with a whole header that this build cannot read. A file without a whole header does not matter: it was
+/// never synced to the disk.
 fn check_problems(journal: &Journal) -> Result<(), JournalError> {
     let own = journal.files().first().map(|file| file.header.stream);
     for problem in journal.problems() {

@@ -28,7 +28,7 @@ const PAUSE_FOR_DAEMON: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Files {
     place: Place,
-    /// The stream that is read. Files of another stream are an error. If the caller gave no stream, it is the stream of the first file.
+    /// The stream that is read. Files of another stream are an error. If the caller gave no stream, the stream of the first file is read.
     stream: Option<StreamId>,
 }
 
@@ -175,8 +175,8 @@ impl Files {
         self.check(picked)
     }
 
-    /// Whether the journal has a file of the stream. If so, opens the file with the sequence `due` for reading, or the oldest file if none
-    /// has it.
+    /// Whether the journal has a file of the stream. If so, opens the file with the sequence `due` for reading, or the oldest file if no
+    /// file has this sequence.
     pub(crate) fn has_stream(&mut self, due: u64) -> Result<bool, JournalError> {
         match self.pick(Wanted::Sequence(due)) {
             Err(JournalError::OtherStream { .. }) => Ok(false),

@@ -104,7 +104,7 @@ pub struct Mark {
     pub key: bool,
 }
 
-/// Chooses the messages that have the time of their publication.
+/// Chooses which messages carry the time of their publication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Stamps {

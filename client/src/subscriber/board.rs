@@ -124,7 +124,8 @@ impl Subscriber {
         self.joining.as_ref().map(|joining| joining.place)
     }
 
-    /// Begins with the board. If `is_told`, the subscriber will return the board's messages. Otherwise it only takes their counts.
+    /// Begins with the board. If `is_told`, the subscriber will return the board's messages. Otherwise the subscriber only takes the counts
+    /// of these messages.
     pub(super) fn begin_with_board(&mut self, is_told: bool) -> Result<(), ChannelError> {
         let name = self.header().channel.clone();
         let start = Instant::now();
@@ -176,7 +177,7 @@ impl Subscriber {
         self.moves
     }
 
-    /// Continues in the next segment if the channel has moved there. It is for a caller that receives no messages.
+    /// Continues in the next segment if the channel has moved there. This function is for a caller that receives no messages.
     pub(crate) fn follow_without_receiving(&mut self) -> Result<(), RecvError> {
         self.check_process()?;
         while self.hosted.as_mut().is_some_and(|hosted| hosted.look_ahead() && hosted.may_go_on()) {
@@ -341,8 +342,8 @@ impl Subscriber {
         }
     }
 
-    /// Reads the board. The next sequence of the reader is `due`: of each key that has a message at or above `due`, the reader gets the
-    /// newest one. Returns false if the board cannot be read. The reader's place is then undefined.
+    /// Reads the board. `due` is the reader's next sequence. The reader will get the newest message of each key that has a message with the
+    /// sequence `due` or a later one. Returns false if the board cannot be read. The reader's place is then undefined.
     pub(super) fn conflate(&mut self, due: u64) -> bool {
         let verdict = self.verdict_on_read();
         let Some(joining) = &mut self.joining else { return false };

@@ -59,8 +59,8 @@ impl Hosted {
         !self.next.is_empty() || self.attachment.has_moved()
     }
 
-    /// Whether the next segment has arrived and this one has ended. If the next segment came with a new charter, the present charter no
-    /// longer counts.
+    /// Whether the next segment has arrived and the present segment has ended. If the next segment came with a new charter, the present
+    /// segment has ended, whatever the old charter says.
     pub(super) fn may_go_on(&self) -> bool {
         let is_over = || matches!(self.verdict_on_read(), Verdict::Cut { .. });
         self.next.front().is_some_and(|next| next.charter.is_some() || is_over())
