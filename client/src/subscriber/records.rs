@@ -1,4 +1,4 @@
-//! Many messages in one call, as whole records. So programs in other languages need no call for each message.
+//! Receives many messages in one call, as whole records. So programs in other languages need no call for each message.
 
 use super::{Buffer, Doubt, Outcome, Subscriber, note_latency};
 use crate::message::{Event, Message, RecvError};

@@ -100,7 +100,7 @@ impl Subscriber {
         }
     }
 
-    /// Does the same as [`tell`](Self::tell) for a glance that found nothing.
+    /// Does the same as [`tell`](Self::tell) for a poll that found nothing.
     #[inline(never)]
     pub(super) fn tell_nothing(&mut self) -> Result<Option<Outcome>, RecvError> {
         let told = if self.is_elsewhere() { None } else { self.tell(Poll::Empty, 0)? };

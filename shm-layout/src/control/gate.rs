@@ -13,7 +13,7 @@ pub struct GateTerms {
     pub lag_bytes: u64,
     /// The limit of one message's wait, in nanoseconds.
     pub wait_ns: u64,
-    /// Whether the publisher refuses the message after the wait. If false, it drops the gate and publishes.
+    /// Whether the publisher refuses the message after the wait. If false, the publisher drops the gate and publishes the message.
     pub refuse: bool,
 }
 

@@ -157,7 +157,8 @@ pub enum Response {
         /// Grows with each start of the daemon.
         instance: u64,
     },
-    /// The daemon is still making the memory of its channels. Send `hello` again at once: the daemon answers it when the memory is made.
+    /// The daemon is still making the memory of its channels. Send `hello` again immediately. The daemon answers this second `hello` when
+    /// the memory is made.
     Starting {},
     /// Attached as publisher.
     Publishing {
@@ -194,7 +195,7 @@ pub enum Response {
     Promoted(Promotion),
     /// The channel continues in another segment. The segment comes with this packet.
     Moved(Generation),
-    /// The channel's publisher died without closing it. Only readers that requested this get it.
+    /// The channel's publisher died without closing the channel. Only readers that requested this packet get it.
     PublisherGone {
         /// The generation into which it published.
         generation: u64,
@@ -238,7 +239,7 @@ pub struct Generation {
 }
 
 /// A file of a channel's journal that the daemon passes to a reader. The reader compares these fields with the bytes of the file. If they
-/// differ, the bytes are right.
+/// differ, the bytes of the file are right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
     /// The number of the file.
@@ -313,7 +314,7 @@ pub struct ChannelStatus {
     /// The state: `new`, `active`, `recovering`, `closed`, `orphaned` (its publisher died), `superseded` (replaced), `damaged`, or
     /// `private` (files that this user may not read).
     pub state: String,
-    /// The publisher; `None` if there is none, or if this process cannot see it.
+    /// The publisher; `None` if there is no publisher, or if this process cannot see it.
     pub publisher: Option<Process>,
     /// Number of publishers so far.
     pub epoch: u64,
@@ -398,8 +399,8 @@ pub struct JournalStatus {
     pub waiting_bytes: u64,
     /// Number of the newest file.
     pub file: u64,
-    /// How the recorder writes: `direct` (past the page cache) or `buffered` (through it). Empty if nothing is recorded yet, or if the
-    /// daemon does not report it.
+    /// How the recorder writes: `direct` (past the page cache) or `buffered` (through the page cache). The text is empty if nothing is
+    /// recorded yet, or if the daemon does not report how.
     #[serde(default)]
     pub io: String,
     /// Bytes of all files.

@@ -87,10 +87,10 @@ pub const fn bucket_limit_ns(bucket: usize) -> u64 {
     (1 << (bucket + 1)) - 1
 }
 
-/// The check of a position in the segment with this identity.
+/// Returns the check word of a position: a product that also depends on the identity of the segment.
 ///
-/// If a torn read mixes the bytes of two positions, the mixed position is accepted only if the bytes of the two checks mix to exactly this
-/// product.
+/// If a torn read mixes the bytes of two positions, it may also mix the bytes of their check words. The mixed position is accepted only if
+/// the mixed check word is exactly its check word.
 #[inline(always)]
 pub const fn check(position: u64, [high, low]: [u64; 2]) -> u64 {
     (position ^ low).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ high

@@ -124,7 +124,7 @@ pub struct Header {
     /// The stream whose messages the segment has.
     pub stream: StreamId,
     /// The time at which the sequences of the channel's memory began, in nanoseconds since 1970. At that time, this segment or an earlier
-    /// one was made. If it was an earlier one, its sequences continue in this one.
+    /// segment of the channel was made. If it was an earlier segment, the sequences of that segment continue in this one.
     pub created_ns: u64,
     /// The clock that stamps messages.
     pub clock: ClockKind,

@@ -1,5 +1,5 @@
-//! Finds the tail of a ring, or an upper bound of the tail. With this, a daemon ends a ring whose publisher may still publish, or may have
-//! damaged the ring.
+//! Finds the tail of a ring, or an upper bound of the tail. A daemon uses this when it ends a ring whose publisher may still publish, or
+//! may have damaged the ring.
 
 use crate::error::Corrupt;
 use crate::layout::geometry::{GRANULE, MAX_COUNT, MAX_SEQUENCE};
@@ -33,7 +33,7 @@ impl TailBound {
 }
 
 impl Locator {
-    /// Finds the tail, or an upper bound of it. With this, a daemon ends a segment whose publisher may still publish.
+    /// Finds the tail, or an upper bound of it. A daemon uses this when it ends a segment whose publisher may still publish.
     ///
     /// - Every message and gap that had been committed before the call has a sequence below [`TailBound::next_sequence`]. This also holds
     ///   for every message that a reader returned before the call, if a fence (`SeqCst`) on both sides orders the two.
