@@ -74,7 +74,7 @@ impl Row {
     }
 }
 
-/// A reader's own copy of a board, merged with the ring. All memory is allocated when the copy is made for the first time.
+/// A reader's own copy of a board, merged with the ring. All memory is allocated when this value is made.
 #[derive(Debug)]
 pub struct Snapshot {
     view: View,
