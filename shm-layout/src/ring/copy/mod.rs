@@ -70,7 +70,7 @@ impl Copier {
     /// `INLINE` bytes; the call may have stored some of them too. The bytes after the payload in the last word are undefined.
     ///
     /// # Panics
-    /// When the words have no room for all of it.
+    /// When the words have too little room.
     #[inline(always)]
     pub fn store_rest<'a, const INLINE: usize>(self, words: &[AtomicU64], bytes: &'a [u8]) -> &'a [u8] {
         const { assert!(INLINE.is_multiple_of(8) && INLINE >= 32) };
@@ -87,7 +87,7 @@ impl Copier {
     /// Stores `bytes` at the start of `words`. The rest of the last word that it stores is undefined.
     ///
     /// # Panics
-    /// When the words have no room for all of it.
+    /// When the words have too little room.
     #[inline(always)]
     pub fn store(self, words: &[AtomicU64], bytes: &[u8]) {
         #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
