@@ -198,9 +198,9 @@ unsafe fn channel<'a>(name: *const c_char) -> Result<&'a str, Failure> {
 /// Opens a publisher as the options say.
 ///
 /// # Safety
-/// - `name`, and each text of the options, is null or ends with a zero
-/// - `options` as for [`copy`]
-/// - `gates` of the options is null or points to `gate_count` gates
+/// - `name` is null or ends with a zero, and so does each text of the options
+/// - `options` is as [`copy`] requires
+/// - the field `gates` of the options is null or points to `gate_count` gates
 pub(crate) unsafe fn publisher(
     name: *const c_char,
     options: *const PublishOptions,
@@ -356,7 +356,7 @@ pub(crate) unsafe fn open_board(
 /// Reads the options that say how a select waits.
 ///
 /// # Safety
-/// `options` as for [`copy`].
+/// `options` is as [`copy`] requires.
 pub(crate) unsafe fn select_wait(options: *const SubscribeOptions) -> Result<Wait, Failure> {
     // SAFETY: by this function's contract.
     wait(&unsafe { copy(options) }?)

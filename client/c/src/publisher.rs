@@ -23,8 +23,8 @@ impl Publishing {
         Failure::publishing(&self.publisher.header().channel, error)
     }
 
-    /// Publishes a message by calling the closure `how`. Fails while a claim is open (memory in the ring that the caller still fills),
-    /// because `how` would overwrite this memory.
+    /// Publishes a message by calling the closure `how`. Fails while a claim is open (a buffer that the caller still fills), because `how`
+    /// would overwrite this buffer.
     #[inline(always)]
     fn publish(
         &mut self,

@@ -229,8 +229,8 @@ impl Ending {
         self.last.stream
     }
 
-    /// Whether a ring may continue after this journal only after a call of [`reopen`](Self::reopen). There are two reasons for such a call:
-    /// the journal says that the stream ended, or its reserve is near `next`.
+    /// Whether [`reopen`](Self::reopen) must be called before a ring continues after this journal. It must be called if the journal says
+    /// that the stream ended, or if the journal's reserve is near `next`.
     pub(crate) fn needs_reopening(&self, next: u64) -> bool {
         self.is_clean() || next.saturating_add(RESERVE / 2) > self.said.reserve
     }
@@ -393,8 +393,7 @@ fn name_spare(folder: &Folder) -> Result<(), JournalError> {
     }
 }
 
-/// Refuses a journal that has a file with a whole header that this build cannot read. A file without a whole header does not matter: it was
-/// never synced to the disk.
+/// Refuses a journal with a file that this build cannot read. A file without a whole header is ignored: it was never synced to the disk.
 fn check_problems(journal: &Journal) -> Result<(), JournalError> {
     let own = journal.files().first().map(|file| file.header.stream);
     for problem in journal.problems() {

@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Plays the conformance suite with a testee, and says which vectors the testee failed.
+/// Plays the conformance suite with a testee, and says which vectors (test cases) the testee failed.
 #[derive(Debug, Parser)]
 #[command(
     version,

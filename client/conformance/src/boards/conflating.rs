@@ -1,5 +1,5 @@
-//! Vectors for conflating readers. These readers skip messages that are no longer the newest of their key. In the vectors, a publisher
-//! overtakes these readers by a whole ring.
+//! Vectors (test cases) for conflating readers. These readers skip messages that are no longer the newest of their key. In the vectors, a
+//! publisher overtakes these readers by a whole ring.
 
 use super::history::{History, pool, publish, spec};
 use super::shelf::{Entry, Message};

@@ -1,5 +1,5 @@
-//! Vectors that play the stores of a publisher one at a time. Readers join after each store. In other vectors the publisher
-//! dies after a store, and a successor takes over.
+//! Vectors (test cases) that play the stores of a publisher one at a time. In some vectors, readers join after each store. In others, the
+//! publisher dies after a store, and a successor takes over.
 
 use super::clerk::AT;
 use super::history::History;

@@ -203,7 +203,7 @@ fn damage(all: &mut Vec<Vector>) {
     }
 }
 
-/// Opens a channel. If the testee fails, returns its failure from the calling function.
+/// Makes the testee open a channel. This is a macro: if the testee fails, the function that uses the macro returns that failure.
 macro_rules! opened {
     ($channel:expr, $testee:expr, $watch:expr) => {
         match $channel.opened($testee, $watch)? {

@@ -1,4 +1,4 @@
-//! Vectors in which the testee publishes on a channel with a gate. The suite plays the gate's reader.
+//! Vectors (test cases) in which the testee publishes on a channel with a gate. The suite plays the gate's reader.
 
 use super::Vector;
 use super::page::{BYTES, Page, check};
@@ -54,7 +54,8 @@ fn create(testee: &mut Testee, dir: &Path, refuse: u8) -> Result<Answer> {
     ))
 }
 
-/// Makes the testee open a channel with a gate. If the testee fails, returns its failure from the calling function.
+/// Makes the testee open a channel with a gate. This is a macro: if the testee fails, the function that uses the macro returns that
+/// failure.
 macro_rules! created {
     ($testee:expr, $refuse:expr) => {{
         let dir = scratch()?;

@@ -1,5 +1,5 @@
-//! Vectors in which the testee is the reader of a gate. It must hold the lock, and its position must never be ahead of
-//! the messages that it has returned.
+//! Vectors (test cases) in which the testee is the reader of a gate. It must hold the lock, and its position must never be ahead of the
+//! messages that it has returned.
 
 use super::page::Page;
 use super::{Vector, uuid};
