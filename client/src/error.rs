@@ -279,7 +279,7 @@ impl ChannelError {
 /// The message schema in a channel's header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchemaId {
-    /// The application's number for the schema; 0 if the channel has none.
+    /// The application's number for the schema; 0 if the channel has no schema number.
     pub id: u64,
     /// The application's name for the schema. A reader that gives the empty name accepts any name.
     pub name: String,

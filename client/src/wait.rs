@@ -33,8 +33,8 @@ pub enum Wait {
     /// with the publisher in the middle of a burst, or it takes batches and gets within [`BURST_CLOSE`] messages of the publisher.
     ///
     /// If a reader is close to the publisher, cache lines move back and forth between the two. A reader that stays behind gets several
-    /// messages at once from lines that are ready. The price is a delay. If a message follows [`BURST`] others within [`BURST_WITHIN`], the
-    /// message may be late by that pause. At lower rates there is no difference from `Spin`.
+    /// messages together from lines that are ready. The price is a delay. If a message follows [`BURST`] others within [`BURST_WITHIN`],
+    /// the message may be late by that pause. At lower rates there is no difference from `Spin`.
     Burst,
     /// Polls this many times without a pause. After that, yields the core after each poll.
     SpinThenYield(u32),

@@ -205,7 +205,7 @@ pub struct GateFigures {
     pub looks: u64,
     /// Claims of positions that the ring had not reached.
     pub impossible: u64,
-    /// The number of messages that were refused because the call never waits.
+    /// The number of messages that were refused by calls that never wait.
     pub turned_away: u64,
     /// Counts of waits by bucket.
     pub histogram: [u64; BUCKETS],

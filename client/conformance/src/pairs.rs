@@ -22,8 +22,8 @@ pub struct Plan {
     pub messages: u64,
     /// Bytes of the ring.
     pub capacity: u64,
-    /// How often a process is killed. With files it is always the publisher. With a daemon's channel it is alternately the publisher and
-    /// the daemon.
+    /// The number of times that a process is killed. With files, this process is always the publisher. With a daemon's channel, it is
+    /// alternately the publisher and the daemon.
     pub kills: u32,
     /// Whether the channel is a daemon's.
     pub by_daemon: bool,

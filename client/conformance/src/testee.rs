@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// How long an answer may take. A testee that takes longer counts as hanging.
+/// The longest time that an answer may take. A testee that takes longer counts as hanging.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The first line of a testee.

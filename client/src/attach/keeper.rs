@@ -3,7 +3,7 @@
 //! daemon that hangs delays only its own keeper.
 //!
 //! Publishing and receiving do not use the keeper. While the daemon lives, the keeper sleeps in `poll`. When the daemon is gone, the keeper
-//! tries to attach again, after 20 ms at first and every 250 ms later. The keeper ends one second after the last attachment.
+//! tries to attach again, after 20 ms at first and every 250 ms later. The keeper ends one second after the last attachment has ended.
 
 use crate::attach::connect::Conversation;
 use crate::attach::park;
@@ -76,7 +76,8 @@ struct Inner {
 #[derive(Debug)]
 pub(crate) struct Successor {
     pub(crate) segment: Arc<ParentsOnly<File>>,
-    /// The segment, mapped and prepared by the keeper, so that its reader can continue at once; `None` if the keeper could not map it.
+    /// The segment, mapped and prepared by the keeper, so that its reader can continue without delay; `None` if the keeper could not map
+    /// it.
     pub(crate) ready: Option<(Segment, Vec<Step>)>,
     pub(crate) generation: Generation,
     /// A new charter (the file in which the daemon says which segments are valid). `None` if the daemon still uses the earlier charter.
@@ -144,7 +145,7 @@ impl Attachment {
         self.shared.has_moved.load(Ordering::Acquire)
     }
 
-    /// Takes the next segment in which the channel continues. Costs one load if there is none.
+    /// Takes the next segment in which the channel continues. Costs one load if there is no such segment.
     pub(crate) fn moved(&self) -> Option<Successor> {
         let moved = &self.shared.has_moved;
         // Every reader calls this when it finds nothing to read, so it is one load while there is no segment.

@@ -231,7 +231,7 @@ impl ParkedReader {
     }
 
     /// Checks whether the reader sleeps and has something to read. If so, wakes the reader, once for each nap. The reader may write
-    /// anything into its page. Whatever the reader writes, this call affects no other reader. The call reads two words of the ring, and
+    /// anything into its page. This call affects no other reader, whatever the reader writes. The call reads two words of the ring, and
     /// makes at most one system call, which does not block.
     ///
     /// Cost: one cache line of the page, and two of the ring, which are the same for all readers that sleep at the same position.
@@ -280,7 +280,7 @@ impl Bell {
     }
 
     /// Blocks until `other` is readable or one of `bells` rings. Empties the bells that rang. Returns the indices of the bells that are
-    /// broken, or whose readers have closed their end. A later wait for such a bell would return at once each time.
+    /// broken, or whose readers have closed their end. A later wait for such a bell would never block.
     ///
     /// # Errors
     /// The error of `poll`: `EINTR` after a signal, `EINVAL` for more bells than this process may have descriptors.

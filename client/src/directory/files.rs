@@ -147,8 +147,8 @@ impl ChannelFiles {
         }
     }
 
-    /// Takes the writer lock and writes this process's id to the lock file. If there is no file, makes one if `may_make` is true. Returns
-    /// `None` if the channel does not exist, or was removed at this moment.
+    /// Takes the writer lock and writes this process's id to the lock file. If there is no lock file and `may_make` is true, makes the
+    /// file. Returns `None` if the channel does not exist, or was removed at this moment.
     ///
     /// # Errors
     /// [`ChannelError::NotAChannel`] if the file is not a lock file of shmcast's. Nothing is written to such a file.
@@ -259,8 +259,8 @@ impl ChannelFiles {
         }
     }
 
-    /// Renames the channel, so that it is gone at once, and then removes its files. Also removes the files of channels that were renamed
-    /// earlier, if the process that renamed them has died. The caller holds the lock, and `inventory` has no foreign file.
+    /// Renames the channel, so that it is gone in one step, and then removes its files. Also removes the files of channels that were
+    /// renamed earlier, if the process that renamed them has died. The caller holds the lock, and `inventory` has no foreign file.
     pub(super) fn discard(&self, inventory: Inventory) -> Result<Removed, ChannelError> {
         let hidden = format!("{REMOVED}{}", unique());
         let renamed = self.parent.rename(&self.name, &hidden);

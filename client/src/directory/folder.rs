@@ -139,7 +139,7 @@ impl Folder {
         Ok(unlinkat(&self.fd, name.as_ref(), AtFlags::REMOVEDIR)?)
     }
 
-    /// Renames an entry. Replaces an existing entry of the new name.
+    /// Renames an entry. If another entry already has the new name, replaces that entry.
     pub(crate) fn rename(&self, from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) -> io::Result<()> {
         Ok(renameat_with(&self.fd, from.as_ref(), &self.fd, to.as_ref(), RenameFlags::empty())?)
     }

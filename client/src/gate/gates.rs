@@ -62,7 +62,7 @@ pub struct GateStatus {
     pub dropped: u64,
     /// Messages that were refused after a wait.
     pub refused: u64,
-    /// The number of messages that were refused because the call never waits.
+    /// The number of messages that were refused by calls that never wait.
     pub turned_away: u64,
     /// Number of positions that the reader claimed although the ring had not reached them. An honest reader never does this.
     pub impossible: u64,
@@ -177,8 +177,8 @@ impl Gates {
         Some(Box::new(Self::begin(files.gates, page, header.uuid, &header.geometry, writer)))
     }
 
-    /// Reads each gate for the first time. A gate whose reader was not lapped is in force at once, because the previous publisher may have
-    /// waited for this gate.
+    /// Reads each gate for the first time. A gate whose reader was not lapped is in force from the start, because the previous publisher
+    /// may have waited for this gate.
     ///
     /// At this moment the reader may be further behind than the gate's configured lag, because the publisher may use the ring up to the
     /// frontier that the previous publisher left.

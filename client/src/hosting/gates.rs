@@ -58,7 +58,7 @@ impl HostedGates {
         Ok(Self(GateFolder::make(&Folder::unnamed(dir)?, name, MODE)?))
     }
 
-    /// Opens the directory of the channel `name`; `None` if there is none.
+    /// Opens the directory of the channel `name`. Returns `None` if there is no such directory.
     ///
     /// # Errors
     /// The system's error.

@@ -52,7 +52,7 @@ enum Place {
 pub(super) struct Picked {
     pub(super) opened: Opened,
     pub(super) path: PathBuf,
-    /// The offset at which the search should begin, if a daemon gave one.
+    /// The offset at which the search should begin, if a daemon gave such an offset.
     pub(super) hint: Option<u64>,
     /// The sequence at which the file ends, because a later file begins there.
     pub(super) limit: Option<u64>,
@@ -154,7 +154,7 @@ impl Files {
         self.check(picked)
     }
 
-    /// Picks the file after the one with this number and salt, because that file has no more messages. The next sequence is `due`.
+    /// Picks the next file, because the file with this number and salt has no more messages. The next sequence is `due`.
     pub(super) fn pick_after(
         &mut self,
         (number, salt): (u64, u64),

@@ -74,8 +74,8 @@ pub struct Journal {
     listed: Option<(i64, i64)>,
 }
 
-/// The lock on a journal's folder, which its recorder holds. Dropping this value releases the lock at once, even if child processes have
-/// copies of the descriptor. The kernel releases the lock when the recorder ends for any reason.
+/// The lock on a journal's folder, which its recorder holds. Dropping this value releases the lock immediately, even if child processes
+/// have copies of the descriptor. The kernel releases the lock when the recorder ends for any reason.
 #[derive(Debug)]
 pub struct JournalLock {
     _held: Held,

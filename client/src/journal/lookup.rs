@@ -190,7 +190,7 @@ impl Reader {
     }
 }
 
-/// Returns the last key message of a file whose sequence is below `limit`.
+/// Returns the last key message in a file, among the key messages with a sequence below `limit`.
 fn last_key(cursor: &mut Cursor, limit: u64) -> io::Result<Option<u64>> {
     if let Some(footer) = cursor.footer()? {
         let below = footer.keys.partition_point(|key| key.sequence < limit);

@@ -21,7 +21,7 @@ use std::time::Duration;
 const WAIT_FOR_FILES: Duration = Duration::from_micros(200);
 
 impl Subscriber {
-    /// Returns the event of a new epoch if the reader has skipped the record that announces it. The state in the segment has this epoch.
+    /// Returns the event of a new epoch if the reader has skipped the record that announces it. The segment's state word has the new epoch.
     pub(super) fn epoch_in_force(&mut self) -> Option<Outcome> {
         // While a new publisher is recovering, its record is still to come. A publisher that has closed is not reported any more.
         let (epoch, State::Active) = self.reader.state()? else { return None };
@@ -160,8 +160,8 @@ impl Subscriber {
         self.hosted.as_ref().map_or(Verdict::Open, |hosted| hosted.verdict_on_read())
     }
 
-    /// Whether no message of a strict channel may be returned now. The reason is that the channel's publisher was cut off, or is about to
-    /// be cut off.
+    /// Whether the channel is strict and no message may be returned now. The reason is that the channel's publisher was cut off, or is
+    /// about to be cut off.
     pub(super) fn is_withheld(&self) -> bool {
         self.is_strict() && self.verdict_on_read() != Verdict::Open
     }

@@ -145,7 +145,7 @@ pub struct Subscriber {
     gate: Option<Box<HeldGate>>,
     /// The channel's journal, if it may have one.
     past: Option<Box<Past>>,
-    /// The channel's board, if this subscriber begins with it or conflates.
+    /// The channel's board, if this subscriber begins with the board or conflates (may skip old messages of a key).
     joining: Option<Box<board::Joining>>,
 }
 

@@ -25,8 +25,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum History {
-    /// The journal that the channel's daemon keeps. If the channel is a file and `$SHMCAST_JOURNALS` is set, the journal is in that
-    /// directory, below the channel's name. Root, this user or the channel's owner must own the journal's directory.
+    /// The journal that the channel's daemon keeps. If the channel is a file and `$SHMCAST_JOURNALS` is set, the journal is a subdirectory
+    /// of the directory that this variable names. The subdirectory has the channel's name. Root, this user or the channel's owner must own
+    /// the journal's directory.
     #[default]
     Auto,
     /// No source: overwritten messages are lost.

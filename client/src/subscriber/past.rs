@@ -31,7 +31,7 @@ use shmcast_layout::ring::locate::{LocateError, Place};
 use shmcast_layout::ring::reader::{Copied, Poll};
 use std::time::{Duration, Instant};
 
-/// How a reader of the journal waits when there is nothing to read. A shorter wait would find no new data.
+/// The wait of a reader of the journal when there is nothing to read. A shorter wait would find no new data.
 const WAIT: Wait = Wait::Sleep(Duration::from_micros(200));
 
 /// The result of an attempt to continue in the journal.

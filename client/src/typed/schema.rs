@@ -19,8 +19,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 pub trait Schema {
     /// The number of the schema, by which programs distinguish schemas. It must not be 0.
     const ID: u64;
-    /// The name of the schema, such as `"quote/1"`. It is for people, and for programs that disagree on
-    /// numbers.
+    /// The name of the schema, such as `"quote/1"`. The name is for people. It also distinguishes two schemas for which different programs
+    /// use the same number.
     const NAME: &'static str;
 }
 

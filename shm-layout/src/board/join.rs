@@ -53,7 +53,7 @@ pub struct Listed {
 pub struct Bridged {
     /// The number of listed messages.
     pub listed: usize,
-    /// The number of listed messages and of the older messages that they replace.
+    /// The number of listed messages plus the number of older messages that they replace.
     pub messages: u64,
 }
 

@@ -111,7 +111,8 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "is_zero")]
         last: u32,
     },
-    /// Take a strict channel away from a publisher that still runs or is stopped.
+    /// Take a channel away from a publisher that still runs or is stopped. The channel must be strict: readers then receive no later
+    /// messages of this publisher.
     TakeOver {
         /// The channel.
         channel: String,
@@ -120,8 +121,8 @@ pub enum Request {
     History {
         /// The channel.
         channel: String,
-        /// The stream, in 32 hexadecimal digits. Without this field, the newest stream. If the journal does not have this stream, the
-        /// daemon passes a file of the newest stream. The file's header names its stream.
+        /// The stream, in 32 hexadecimal digits. If this field is missing, the daemon takes the newest stream. If the journal does not have
+        /// this stream, the daemon passes a file of the newest stream. The file's header names its stream.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         stream: Option<String>,
         /// The message with this sequence.
@@ -217,7 +218,7 @@ pub struct Promotion {
     pub session: String,
     /// The first of the messages that will never arrive.
     pub from: u64,
-    /// The last of the messages that will never arrive. The next message published has the sequence after it.
+    /// The last of the messages that will never arrive. The next published message has the sequence after this one.
     pub to: u64,
 }
 
@@ -339,7 +340,7 @@ pub struct ChannelStatus {
     pub schema: String,
     /// The operator's `key=value` lines.
     pub labels: String,
-    /// Number of payload bytes published. The figure may lack the last 64 messages.
+    /// Number of published payload bytes. This number may lack the last 64 messages.
     pub published_bytes: u64,
     /// The oldest message that a reader can start from.
     pub oldest_sequence: Option<u64>,
@@ -399,8 +400,8 @@ pub struct JournalStatus {
     pub waiting_bytes: u64,
     /// Number of the newest file.
     pub file: u64,
-    /// How the recorder writes: `direct` (past the page cache) or `buffered` (through the page cache). The text is empty if nothing is
-    /// recorded yet, or if the daemon does not report how.
+    /// The way in which the recorder writes: `direct` (past the page cache) or `buffered` (through the page cache). The text is empty if
+    /// nothing is recorded yet, or if the daemon does not report it.
     #[serde(default)]
     pub io: String,
     /// Bytes of all files.

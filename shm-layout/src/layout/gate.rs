@@ -96,7 +96,7 @@ pub const fn check(position: u64, [high, low]: [u64; 2]) -> u64 {
     (position ^ low).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ high
 }
 
-/// What the words of a gate's page say about the reader's place in a segment.
+/// The meaning of the words in a gate's page that tell the reader's place in a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Said {
     /// The words say nothing. The reader is between two stores, reads another segment, or has not begun.

@@ -67,13 +67,15 @@ impl Locator {
         Ok(TailBound::AtMost { next: (published + 1 + lazy::EVERY).min(MAX_SEQUENCE) })
     }
 
-    /// The lazy count and the frontier. If a publisher is too fast for a search, at least one of these two changes.
+    /// The count in the lazy line (which the writer updates every 64 messages), and the frontier. If a publisher is too fast for a search,
+    /// at least one of these two changes.
     fn progress(&self) -> (u64, u64) {
         let frontier = window::frontier_before_loads(&self.cells.header);
         (lazy::peek(&self.cells.header), frontier)
     }
 
-    /// Finds the tail, and confirms it by a word other than the lazy line.
+    /// Finds the tail from the lazy line (the count of messages, which the writer updates rarely), and confirms the tail by another word of
+    /// the ring.
     fn proved_tail(&self) -> Result<Place, Miss> {
         let hint = self.hint()?;
         let (place, found) = self.walk(hint, u64::MAX, TAIL_STEPS)?;

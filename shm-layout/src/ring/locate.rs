@@ -17,7 +17,8 @@ use crate::sync::Ordering;
 use std::cmp::Ordering::{Equal, Greater, Less};
 use thiserror::Error;
 
-/// How often a search starts again because the writer overtook it. After that, the search returns a place that is already overwritten.
+/// The number of times that a search starts again because the writer overtook it. After the last time, the search returns a place that is
+/// already overwritten.
 #[cfg(not(loom))]
 const ATTEMPTS: usize = 100;
 #[cfg(loom)]
@@ -290,8 +291,9 @@ impl Locator {
         }
     }
 
-    /// The position in the index entry of a sequence. It is valid for sequences that the lazy line counts, and for the next sequence. The
-    /// writer may have reused other entries. Reused entries never have a position before that of the next sequence.
+    /// The position in the index entry of a sequence. It is valid for sequences that the lazy line (the writer's count of messages, which
+    /// it updates rarely) includes, and for the next sequence. The writer may have reused other entries. Reused entries never have a
+    /// position before that of the next sequence.
     pub(super) fn indexed(&self, sequence: u64) -> u64 {
         let entry = (sequence & (self.geometry.index_entries - 1)) as usize;
         index::peek(&self.cells.index, entry) & !(GRANULE - 1)

@@ -143,8 +143,8 @@ pub(super) mod index {
     }
 }
 
-/// The writer stores the index entries of all messages and of the next sequence, and then counts the messages in the lazy line. A reader
-/// that sees the count sees these entries and the records.
+/// The writer stores the index entries of all messages and of the next sequence, and then counts the messages in the lazy line, a cache
+/// line that it updates rarely. A reader that sees the count sees these entries and the records.
 pub(super) mod lazy {
     use super::*;
 
@@ -169,7 +169,7 @@ pub(super) mod lazy {
         published
     }
 
-    /// Loads the count of messages, for a reader that copies many records at once. Later loads then see the counted records.
+    /// Loads the count of messages, for a reader that copies many records together. Later loads then see the counted records.
     #[inline(always)]
     pub(in crate::ring) fn see_for_run(header: &Page) -> u64 {
         let published = peek(header);

@@ -199,8 +199,8 @@ pub fn store_inline<const WORDS: usize>(words: &[AtomicU64; WORDS], bytes: &[u8]
     }
 }
 
-/// Loads word by word. On x86-64, only payloads of less than 16 bytes are loaded in this way. On other processors, all payloads are. It is
-/// not inlined, so that its callers stay small.
+/// Loads word by word. On x86-64, only payloads of less than 16 bytes are loaded in this way. On other processors, all payloads are loaded
+/// in this way. This function is not inlined, so that its callers stay small.
 #[inline(never)]
 fn load_by_words(words: &[AtomicU64], bytes: &mut [u8]) {
     load_words(&words[..bytes.len().div_ceil(8)], bytes);

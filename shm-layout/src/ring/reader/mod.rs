@@ -114,7 +114,8 @@ pub struct Reader {
     empties: u8,
     /// Whether the reader has already returned the end of the stream of the current epoch.
     ended: bool,
-    /// The lazy line's count of messages when this reader last loaded the line. This number only grows.
+    /// The count of messages in the lazy line, which the writer updates rarely, when this reader last loaded the line. This number only
+    /// grows.
     published: u64,
 }
 

@@ -461,8 +461,8 @@ impl Writer {
         index::publish(&self.index, place.sequence, place.position);
     }
 
-    /// Updates the lazy line, from which joiners learn how many messages there are. This function is not inlined, because it is not called
-    /// for most messages.
+    /// Updates the lazy line, from which readers that join learn the number of messages. This function is not inlined, because it is not
+    /// called for most messages.
     #[cold]
     #[inline(never)]
     fn update_lazy(&mut self, time: u64) {
