@@ -229,8 +229,7 @@ impl Ending {
         self.last.stream
     }
 
-    /// Whether [`reopen`](Self::reopen) must be called before a ring continues after this journal. It must be called if the journal says
-    /// that the stream ended, or if the journal's reserve is near `next`.
+    /// Whether [`reopen`](Self::reopen) must be called before a ring continues: the stream has ended, or the reserve is near `next`.
     pub(crate) fn needs_reopening(&self, next: u64) -> bool {
         self.is_clean() || next.saturating_add(RESERVE / 2) > self.said.reserve
     }
@@ -393,7 +392,7 @@ fn name_spare(folder: &Folder) -> Result<(), JournalError> {
     }
 }
 
-/// Refuses a journal with a file that this build cannot read. A file without a whole header is ignored: it was never synced to the disk.
+/// Refuses a journal with a whole file that this build cannot read. A file without a whole header was never synced to the disk.
 fn check_problems(journal: &Journal) -> Result<(), JournalError> {
     let own = journal.files().first().map(|file| file.header.stream);
     for problem in journal.problems() {
