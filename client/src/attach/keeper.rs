@@ -49,8 +49,8 @@ struct Inner {
     resume: Request,
     /// The steps that prepare the memory of a segment. The keeper does these steps for each segment in which the channel continues.
     preparation: Preparation,
-    /// The descriptors that are sent with `resume`: the segment and its lock. A reader also sends its page, and its bell if it parks, which
-    /// means that it sleeps until the daemon wakes it.
+    /// The descriptors that are sent with `resume`: the segment and its lock. A reader also sends its page. If the reader parks (sleeps
+    /// until the daemon wakes it), it also sends its bell.
     descriptors: Mutex<Vec<Arc<ParentsOnly<File>>>>,
     /// The channel's charter.
     charter: Mutex<File>,

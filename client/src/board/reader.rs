@@ -8,7 +8,7 @@ use shmcast_layout::board::{Counters, JoinError, Listed, Lookup, Snapshot, View}
 use shmcast_layout::ring::reader::{Copied, Poll};
 use std::fmt;
 
-/// The number of searches for a key whose slot changes faster than it can be copied.
+/// The largest number of searches for a key whose slot changes faster than it can be copied.
 const TRIES: usize = 64;
 /// The largest number of ring records that are read in a search for a key whose slot keeps changing.
 const RECORDS: usize = 4096;

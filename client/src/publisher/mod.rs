@@ -67,7 +67,7 @@ pub struct Publisher {
     /// The buffer for claimed messages. The program writes the payload here, and the commit copies it into the ring in one burst.
     staging: Box<[u8]>,
     prepared: Prepared,
-    /// Whether the publisher, when it is dropped, does not announce the end of the stream to readers.
+    /// Whether the stream stays open when the publisher is dropped: then readers get no record of the stream's end.
     stays_open: bool,
     /// The writer lock. It is held until the writer is dropped. If this process dies, the kernel releases it.
     lock: Held,

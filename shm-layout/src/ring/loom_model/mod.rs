@@ -218,8 +218,8 @@ fn lapped_while_walking() {
     });
 }
 
-/// While a reader reads the words of a gap, the writer overwrites them with those of another gap. The commit words of both gaps are equal,
-/// because a commit word has only the low 32 bits of a sequence. No record of the ring has the sequence in the other gap.
+/// While a reader reads the words of a gap, the writer overwrites them with the words of a forged gap. The commit words of both gaps are
+/// equal, because a commit word has only the low 32 bits of a sequence. No record of the ring has the first sequence of the forged gap.
 #[test]
 fn lapped_while_seeking() {
     const HIGH: u64 = 1 << 32;
