@@ -198,7 +198,7 @@ unsafe fn channel<'a>(name: *const c_char) -> Result<&'a str, Failure> {
 /// Opens a publisher as the options say.
 ///
 /// # Safety
-/// - `name` is null or ends with a zero, and so does each text of the options
+/// - `name` is null or ends with a zero; the same holds for each text of the options
 /// - `options` is as [`copy`] requires
 /// - the field `gates` of the options is null or points to `gate_count` gates
 pub(crate) unsafe fn publisher(

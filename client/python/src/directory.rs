@@ -9,7 +9,7 @@ use std::path::PathBuf;
 /// daemon's channels are removed in the daemon's configuration.
 ///
 /// Raises `NotFoundError` if there is no such channel, `InUseError` while the channel has a publisher or readers, and `ChannelError` with
-/// the code `"not a channel"` if the channel's directory contains any other file. After an error, nothing was removed.
+/// the code `"not a channel"` if the channel's directory contains any other file. In these three cases, nothing is removed.
 #[pyfunction]
 #[pyo3(signature = (channel, *, dir = None))]
 pub(crate) fn remove(py: Python<'_>, channel: &str, dir: Option<PathBuf>) -> PyResult<Vec<String>> {
