@@ -32,8 +32,8 @@ use crate::{Event, Start, State, Subscriber};
 pub struct EndWatch {
     /// Whether an `End` was received, and no later event announced a next publisher.
     has_ended: bool,
-    /// An earlier `End` event that does not count. The value is the epoch of the publisher that had closed the channel then, and the next
-    /// sequence at that time.
+    /// An earlier `End` event that does not count. The values are the epoch of the publisher that had closed the channel, and the sequence
+    /// of the next message after that `End`.
     old_end: Option<(u64, u64)>,
 }
 

@@ -137,7 +137,7 @@ pub enum ChannelError {
         /// The channel.
         name: String,
     },
-    /// The directory of this name contains a file that shmcast did not make. Nothing in it was changed.
+    /// The directory that has the channel's name contains a file that shmcast did not make. Nothing in the directory was changed.
     #[error(
         "{} is not a channel that can be used: {entry:?} in it {why}; nothing was changed: choose another name or \
          directory, or move that away",
@@ -265,7 +265,7 @@ impl ChannelError {
         move |source| Self::Os { what, path, source }
     }
 
-    /// Whether the system lacked descriptors or memory. Such an error says nothing about the channel.
+    /// Whether the cause of this error is a lack of descriptors or memory. Such an error says nothing about the channel.
     pub(crate) fn is_shortage(&self) -> bool {
         matches!(self, Self::Os { source, .. } if is_shortage(source))
     }
@@ -279,7 +279,7 @@ impl ChannelError {
 /// The message schema in a channel's header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchemaId {
-    /// The application's number for the schema; 0 if the channel has none.
+    /// The application's number for the schema; 0 if the channel has no schema number.
     pub id: u64,
     /// The application's name for the schema. A reader that gives the empty name accepts any name.
     pub name: String,

@@ -23,8 +23,8 @@ pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// A lock that [`try_lock`] took. Dropping it releases the lock at once, even if there are duplicates of the descriptor. Duplicates exist
-/// in a daemon to which the descriptor was sent, and in a child process between its `vfork` and its exec.
+/// A lock that [`try_lock`] took. Dropping this value releases the lock immediately, even if there are duplicates of the descriptor.
+/// Duplicates exist in a daemon to which the descriptor was sent, and in a child process between its `vfork` and its exec.
 ///
 /// The lock belongs to the process that took it. A forked child has a copy of this value without the lock's file, and dropping the copy
 /// changes nothing.

@@ -22,9 +22,9 @@ pub struct Message<'a> {
     /// The time of publication: the low 48 bits of the channel's clock, for [`Clock::ns_since`](crate::Clock::ns_since). 0 if the publisher
     /// does not stamp the message; see [`Stamps`](crate::Stamps).
     pub time: u64,
-    /// How many messages of this key were left out since the reader last got one. `Some` for a message from the channel's board, which is
-    /// the newest message of its key; `Some(0)` if the reader has just begun with the board. `None` for a message that came in the order of
-    /// the stream.
+    /// The number of messages of this key that were left out since the reader last got a message of the key. `Some` for a message from the
+    /// channel's board, which is the newest message of its key; `Some(0)` if the reader has just begun with the board. `None` for a message
+    /// that came in the order of the stream.
     pub conflated: Option<u64>,
 }
 

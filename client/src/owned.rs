@@ -5,8 +5,7 @@ use crate::message::{Event, Lapped, Message};
 use shmcast_layout::journal::Cause;
 use std::convert::Infallible;
 
-/// A [`Message`] that owns its payload. The payload is bytes, or the value that they encode (see module
-/// `typed`).
+/// A [`Message`] that owns its payload. The payload is bytes, or a value that was decoded from bytes (see module `typed`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnedMessage<P = Vec<u8>> {
     /// The message's bytes or value.
@@ -23,7 +22,7 @@ pub struct OwnedMessage<P = Vec<u8>> {
     pub conflated: Option<u64>,
 }
 
-/// An [`Event`] that borrows nothing. Its variants have the same meanings.
+/// An [`Event`] that borrows nothing. Its variants mean the same as those of [`Event`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "each variant and field is explained where it comes from")]

@@ -1,4 +1,4 @@
-//! The status of channels and readers for tools, whether they were found in a directory or reported by a daemon.
+//! The status of channels and readers, as tools show it. The status comes from a directory or from a daemon.
 
 use crate::directory::{ChannelDetail, ChannelInfo, GateSight, Publishing, ReaderInfo, command_of};
 use crate::error::Holder;

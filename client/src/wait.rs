@@ -16,9 +16,9 @@ use std::time::Duration;
 /// A reader that has caught up polls the cache line that the publisher writes next. Each poll takes this line away from the publisher. At
 /// full rate this costs the publisher and the reader half of their messages or more.
 ///
-/// For this reason, a reader tries pauses when messages arrive close to each other. Only a reader that spins or yields tries this, or a
-/// program that calls `try_recv` and similar methods. In a trial of 512 messages, the reader pauses until the publisher is 64 messages
-/// ahead, for at most 4 us each time.
+/// For this reason, a reader tries pauses when messages arrive close to each other. Only two kinds of readers try pauses: those that spin
+/// or yield, and those that a program polls with `try_recv` and similar methods. In a trial of 512 messages, the reader pauses until the
+/// publisher is 64 messages ahead, for at most 4 us each time.
 ///
 /// If the messages came faster by a quarter or more, the reader continues with the pauses. If not, it makes no pause before the next trial.
 /// The next trial follows after 65,536 messages at first, and after 4 million later. There is no pause in streams of less than two million
@@ -33,8 +33,8 @@ pub enum Wait {
     /// with the publisher in the middle of a burst, or it takes batches and gets within [`BURST_CLOSE`] messages of the publisher.
     ///
     /// If a reader is close to the publisher, cache lines move back and forth between the two. A reader that stays behind gets several
-    /// messages at once from lines that are ready. The price is a delay. A message that comes within [`BURST_WITHIN`] after the first of
-    /// [`BURST`] others may be late by that pause. At lower rates there is no difference from `Spin`.
+    /// messages together from lines that are ready. The price is a delay. If a message follows [`BURST`] others within [`BURST_WITHIN`],
+    /// the message may be late by that pause. At lower rates there is no difference from `Spin`.
     Burst,
     /// Polls this many times without a pause. After that, yields the core after each poll.
     SpinThenYield(u32),
@@ -92,8 +92,8 @@ impl Waiter {
         idle_otherwise(wait, self.idle, &self.backoff)
     }
 
-    /// Counts that there is a record. Returns true if there was a record many times but none could be received. In this case, too, the
-    /// caller makes the checks that polls do not make.
+    /// Counts a poll that found a record which cannot be received yet. After several such polls, returns true: the caller must then make
+    /// the checks that polls do not make.
     #[inline(always)]
     pub(crate) fn found(&mut self) -> bool {
         self.vain = self.vain.wrapping_add(1);

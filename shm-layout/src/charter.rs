@@ -228,7 +228,7 @@ impl HostCharter {
         Some(Entry::from_words(words)).filter(|entry| generation > 0 && entry.generation == generation)
     }
 
-    /// Finds the current generation in the words that an earlier daemon left, and undoes a step that this daemon did not finish.
+    /// Finds the current generation in the words that an earlier daemon left, and undoes a step that the earlier daemon did not finish.
     fn recover(&mut self) {
         let mut at = self.read(self.cells[SETTLED].load(Ordering::Relaxed));
         while let Some(entry) = at {

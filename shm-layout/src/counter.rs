@@ -20,8 +20,8 @@ pub fn ticks() -> u64 {
     monotonic_ns()
 }
 
-/// Returns [`ticks`], but reads the counter only after every earlier load has its value. Use it at the end of a measurement: there,
-/// [`ticks`] alone may read the counter before the last lines of a message have arrived. Takes about 15 ns.
+/// Returns [`ticks`], but reads the counter only after every earlier load has its value. Use this function at the end of a measurement:
+/// [`ticks`] could read the counter before the last cache lines of a message have arrived. Takes about 15 ns.
 #[inline]
 pub fn ticks_after_loads() -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -45,7 +45,7 @@ pub fn monotonic_ns() -> u64 {
     now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
 }
 
-/// Ticks a second, if the hardware states the rate. `None` if the rate must be measured.
+/// Ticks per second, if the hardware states the rate. `None` if the rate must be measured.
 pub fn declared_hz() -> Option<u64> {
     #[cfg(target_arch = "aarch64")]
     {

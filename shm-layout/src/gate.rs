@@ -1,4 +1,4 @@
-//! The pages of gates: the reader's end, and the publisher's end. `layout/gate.rs` defines their words.
+//! The pages of gates: the reader's side, and the publisher's side. `layout/gate.rs` defines the words of the pages.
 //!
 //! # The pair
 //! | SYNC POINT | reader of a gate | publisher |
@@ -85,7 +85,8 @@ pub(crate) fn look(words: &Cells, segment: [u64; 2]) -> Option<u64> {
     after_look(claim(position, found, segment)).place()
 }
 
-/// The acquire end of the pair `gate`. Call this after reading a page, and before the first store that depends on the position in the page.
+/// The acquire half of the pair `gate`. Call this after reading a page, and before the first store that depends on the position in the
+/// page.
 #[inline]
 fn after_look(said: Said) -> Said {
     fence(Ordering::Acquire); // SYNC POINT: gate
@@ -204,7 +205,7 @@ pub struct GateFigures {
     pub looks: u64,
     /// Claims of positions that the ring had not reached.
     pub impossible: u64,
-    /// The number of messages that were refused because the call never waits.
+    /// The number of messages that were refused by calls that never wait.
     pub turned_away: u64,
     /// Counts of waits by bucket.
     pub histogram: [u64; BUCKETS],
@@ -212,8 +213,8 @@ pub struct GateFigures {
 
 #[cfg(not(loom))]
 impl GateFigures {
-    /// Returns the wait in nanoseconds that this fraction of all waits do not exceed (`quantile`). The result is at most twice the true
-    /// wait. `None` if there was no wait.
+    /// Returns a duration in nanoseconds. The fraction `quantile` of all waits lasted no longer than this. The result is at most twice the
+    /// exact duration. Returns `None` if there was no wait.
     pub fn wait_ns(&self, quantile: f64) -> Option<u64> {
         let total = self.histogram.iter().fold(0u64, |sum, n| sum.saturating_add(*n));
         let rank = ((total as f64 * quantile).ceil() as u64).clamp(1, total.max(1));

@@ -1,4 +1,4 @@
-//! shmcast's shared-memory ring: one writer, any number of read-only readers, one cache line a message.
+//! shmcast's shared-memory ring: one writer, any number of read-only readers, one cache line per message.
 //!
 //! This crate has the code that both sides of a segment share, and all of the project's `unsafe`. Programs use the
 //! `shmcast` crate. Another language implements `SPEC.md`, which lies beside this source.

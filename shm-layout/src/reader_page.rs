@@ -1,4 +1,5 @@
-//! A mapped reader page: the subscriber's own end, and the tools' end.
+//! A mapped reader page. One part of this module is for the subscriber, which writes the page. The other parts are for the daemon and for
+//! tools, which read it.
 
 use crate::error::OpenError;
 use crate::layout::geometry::GRANULE;
@@ -14,7 +15,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// The subscriber's end of a reader page. An update is a relaxed store to a line that no other process writes. It takes a few nanoseconds.
+/// The subscriber's side of a reader page. An update is a relaxed store to a line that no other process writes. It takes a few nanoseconds.
 #[derive(Debug, Clone)]
 pub struct ReaderPage {
     words: Page,
@@ -79,7 +80,7 @@ impl ReaderPage {
         self.moved(place);
     }
 
-    /// Counts messages that the subscriber left out, because it got newer ones of their keys from the board.
+    /// Counts messages that the subscriber left out, because it got newer messages of the same keys from the board.
     pub fn conflated(&self, messages: u64, place: Place) {
         add(self.words.word::<CONFLATED>(), messages);
         self.moved(place);
@@ -121,7 +122,7 @@ fn add(counter: &AtomicU64, value: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(value), Ordering::Relaxed);
 }
 
-/// The daemon's end of a reader page. The daemon made the page, with a sealed size. The daemon writes nothing to it.
+/// The daemon's side of a reader page. The daemon made the page, with a sealed size. The daemon writes nothing to it.
 #[derive(Debug, Clone)]
 pub struct HostPage {
     cells: Cells,
@@ -162,7 +163,7 @@ pub struct ReaderStats {
     pub lapped: u64,
     /// Messages missed.
     pub missed: u64,
-    /// The number of messages that were skipped, because the subscriber got newer ones of their keys.
+    /// The number of messages that were skipped, because the subscriber got newer messages of the same keys.
     pub conflated: u64,
     /// The time of its last poll, in ticks of the segment's clock.
     pub heartbeat: u64,
@@ -205,8 +206,8 @@ impl ReaderStats {
         }))
     }
 
-    /// Returns the latency in nanoseconds that this fraction of the messages do not exceed (`quantile`). The result is the upper limit of a
-    /// bucket, so it is at most 6.25 % too high. `None` if no latency was counted.
+    /// Returns a latency in nanoseconds. The fraction `quantile` of the messages had at most this latency. The result is the upper limit of
+    /// a bucket, so it is at most 6.25 % too high. Returns `None` if no latency was counted.
     pub fn latency_ns(&self, quantile: f64) -> Option<u64> {
         let total: u64 = self.histogram.iter().fold(0, |sum, n| sum.saturating_add(*n));
         let rank = ((total as f64 * quantile).ceil() as u64).clamp(1, total.max(1));

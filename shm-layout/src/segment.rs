@@ -122,7 +122,7 @@ impl Segment {
         Ok(Self { header, cells, map, access, board })
     }
 
-    /// The sizes and keys of the segment's board; `None` if it has none.
+    /// The sizes and keys of the segment's board; `None` if the segment has no board.
     pub fn board_spec(&self) -> Option<Spec> {
         self.board.as_ref().map(|board| board.geometry.spec)
     }
@@ -147,8 +147,8 @@ impl Segment {
         carry.put_on(board.clone(), below);
     }
 
-    /// Takes over the board, if the segment has one. Stores messages that the ring has and the board lacks. The caller has taken the
-    /// writing end of the ring, and has published nothing yet.
+    /// Takes over the board, if the segment has one. Stores messages that the ring has and the board lacks. The caller has taken over the
+    /// ring as its writer, and has published nothing yet.
     ///
     /// # Errors
     /// [`LocateError::Corrupt`] when another program wrote to the ring.
@@ -182,7 +182,8 @@ impl Segment {
         Pieces::of(&self.map)
     }
 
-    /// Takes the writing end. The caller holds the channel's writer lock, and drops the writer before it releases the lock.
+    /// Takes over the ring, and returns its writer. The caller holds the channel's writer lock, and drops the writer before it releases the
+    /// lock.
     ///
     /// # Errors
     /// See `Writer::take_over`.
@@ -222,8 +223,8 @@ impl Segment {
         State::unpack(self.header_word(STATE))
     }
 
-    /// The session of another host, if a bridge fills this ring; `None` if there is none. Only the holder of the writer lock gets a
-    /// consistent value. While a writer changes the session, other processes may see parts of two sessions.
+    /// The session of another host, if a bridge fills this ring; `None` if there is no such session. Only the holder of the writer lock
+    /// gets a consistent value. While a writer changes the session, other processes may see parts of two sessions.
     pub fn session(&self) -> Option<[u8; 10]> {
         let rest = self.header_word(SESSION_REST);
         (rest & HAS_SESSION != 0).then(|| session_identity([self.header_word(SESSION), rest]))
@@ -257,7 +258,8 @@ impl Segment {
         }
     }
 
-    /// Stores the session of another host in this segment. It is the session of the previous segment. No other process has seen this one.
+    /// Stores the session of another host in this segment. The session is that of the previous segment. No other process has seen this
+    /// segment.
     ///
     /// # Panics
     /// When the segment was mapped for reading.

@@ -1,4 +1,4 @@
-//! Errors. A function returns a code, and keeps a sentence about the error for the calling thread.
+//! Errors. A function that fails returns a code, and stores a sentence about the error for the calling thread.
 
 use crate::codes::code;
 use shmcast::control::RefusalCode;
@@ -8,16 +8,17 @@ use std::ffi::{CStr, c_char};
 use std::fmt::{self, Display, Write};
 use std::mem::offset_of;
 
-/// Size of the buffer for a sentence in bytes, including the zero at the end. A longer sentence is cut.
+/// Size in bytes of the buffer for an error's sentence, including the zero at the end. A longer sentence is cut.
 const ROOM: usize = 1024;
 /// Bytes of a gate's name, including the zero after it.
 const NAME_ROOM: usize = 32;
 
-/// The last error of a thread. It has no destructor, so it stays valid until the thread ends.
+/// The last error of a thread. This value has no destructor, so it stays valid until the thread ends.
 struct Last {
     text: [u8; ROOM],
     os: i32,
-    /// The name of the gate that refused a message, with a zero after it. Also the number of bytes by which the gate's reader is behind.
+    /// The name of the gate that refused a message, with a zero after it. The field `behind` is the number of bytes that the gate's reader
+    /// has not read yet.
     gate: [u8; NAME_ROOM],
     behind: u64,
 }
@@ -30,7 +31,7 @@ thread_local! {
     static LAST: RefCell<Last> = const { RefCell::new(Last::NONE) };
 }
 
-/// A writer into the buffer of a sentence. It drops text that does not fit, and never cuts a character.
+/// Writes an error's sentence into a buffer. Drops text that does not fit, and never cuts a character.
 struct Text<'a> {
     room: &'a mut [u8; ROOM],
     length: usize,
@@ -53,8 +54,8 @@ impl Write for Text<'_> {
 pub(crate) struct Failure(pub(crate) i32);
 
 impl Failure {
-    /// Stores the sentence for the calling thread. Replaces each zero byte in it by a question mark, because a zero byte
-    /// ends a text in C.
+    /// Stores the sentence for the calling thread. Replaces each zero byte in the sentence with a question mark, because a zero byte ends a
+    /// text in C.
     #[cold]
     pub(crate) fn new(code: i32, sentence: impl Display) -> Self {
         Self::with_os(code, 0, sentence)
@@ -195,7 +196,7 @@ pub(crate) extern "C" fn shmcast_error_message() -> *const c_char {
     text_at(offset_of!(Last, text))
 }
 
-/// Returns a pointer to a text of this thread's last error. `offset` is the distance of the text from the beginning of the error.
+/// Returns a pointer to a text of this thread's last error. `offset` is the offset of the text in `Last`.
 fn text_at(offset: usize) -> *const c_char {
     LAST.with(|last| last.as_ptr().cast::<c_char>().wrapping_add(offset))
 }

@@ -24,7 +24,8 @@ pub(crate) struct Handle<T> {
     inner: UnsafeCell<ManuallyDrop<T>>,
 }
 
-/// A handle that a second handle holds too, such as a select. If the caller closes it, the value is dropped, and later calls are refused.
+/// A handle that a second handle also refers to. For example, a select refers to its subscribers. If the caller closes the first handle,
+/// its value is dropped, and later calls on it are refused.
 pub(crate) struct Shared<T>(Arc<Handle<T>>);
 
 impl<T> Handle<T> {
@@ -52,8 +53,8 @@ impl<T> Handle<T> {
         Ok(Shared(unsafe { Arc::from_raw(this) }))
     }
 
-    /// Makes a value and its handle, and writes the handle's address to `out`. If this fails, writes null. `what` names the kind of value
-    /// in errors.
+    /// Makes a value and its handle, and writes the handle's address to `out`. If the value cannot be made, writes null. `what` names the
+    /// kind of value in errors.
     ///
     /// # Safety
     /// `out` is null or points to memory that may be written to.

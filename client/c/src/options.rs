@@ -97,7 +97,7 @@ unsafe impl Options for SubscribeOptions {}
 /// Copies the caller's options. Options that the caller's struct lacks are zero, which is the default of every option.
 ///
 /// # Safety
-/// `options` is null, or points to a `u32` that is the count of readable bytes there, itself included.
+/// `options` is null, or points to readable memory whose first four bytes are its size in bytes, as a `u32`.
 unsafe fn copy<T: Options>(options: *const T) -> Result<T, Failure> {
     // SAFETY: by the trait's contract, all zeros are a value.
     let mut ours: T = unsafe { std::mem::zeroed() };
@@ -198,9 +198,9 @@ unsafe fn channel<'a>(name: *const c_char) -> Result<&'a str, Failure> {
 /// Opens a publisher as the options say.
 ///
 /// # Safety
-/// - `name`, and each text of the options, is null or ends with a zero
-/// - `options` as for [`copy`]
-/// - `gates` of the options is null or points to `gate_count` gates
+/// - `name` is null or ends with a zero; the same holds for each text of the options
+/// - `options` is as [`copy`] requires
+/// - the field `gates` of the options is null or points to `gate_count` gates
 pub(crate) unsafe fn publisher(
     name: *const c_char,
     options: *const PublishOptions,
@@ -244,7 +244,7 @@ pub(crate) unsafe fn publisher(
 }
 
 /// # Safety
-/// `gates` is null or points to `count` of them, whose names end with a zero.
+/// `gates` is null or points to `count` gates, whose names end with a zero byte.
 unsafe fn gates(gates: *const Gate, count: usize) -> Result<Vec<shmcast::Gate>, Failure> {
     let is_sound = gates.is_null() == (count == 0) && gates.is_aligned() && count <= 1 << 10;
     if !is_sound {
@@ -353,10 +353,10 @@ pub(crate) unsafe fn open_board(
     Ok(builder.open_board()?)
 }
 
-/// Reads how a select waits.
+/// Reads the options that say how a select waits.
 ///
 /// # Safety
-/// `options` as for [`copy`].
+/// `options` is as [`copy`] requires.
 pub(crate) unsafe fn select_wait(options: *const SubscribeOptions) -> Result<Wait, Failure> {
     // SAFETY: by this function's contract.
     wait(&unsafe { copy(options) }?)

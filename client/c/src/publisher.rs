@@ -23,8 +23,8 @@ impl Publishing {
         Failure::publishing(&self.publisher.header().channel, error)
     }
 
-    /// Publishes a message by calling the closure `how`. While a claim is open, refuses this, because `how` would overwrite the claim's
-    /// memory.
+    /// Publishes a message by calling the closure `how`. Fails while a claim is open (a buffer that the caller still fills), because `how`
+    /// would overwrite this buffer.
     #[inline(always)]
     fn publish(
         &mut self,
@@ -129,10 +129,10 @@ pub(crate) unsafe extern "C" fn shmcast_publisher_close(this: *mut PublisherHand
     done(unsafe { Handle::close(this) })
 }
 
-/// Publishes the bytes at `data` by the closure `how`.
+/// Publishes the bytes at `data` with the closure `how`.
 ///
 /// # Safety
-/// `this` as for [`Handle::enter`], `data` as for [`bytes`], `sequence` as for [`answer`].
+/// `this` is as [`Handle::enter`] requires, `data` as [`bytes`] requires, and `sequence` as [`answer`] requires.
 #[inline(always)]
 unsafe fn send(
     this: *mut PublisherHandle,
@@ -293,7 +293,7 @@ pub(crate) unsafe extern "C" fn shmcast_session(this: *mut PublisherHandle, iden
     done(unsafe { Handle::enter(this, call) })
 }
 
-/// Returns the result of `ask` for the publisher, or `otherwise` if the handle has none.
+/// Returns the result of `ask` for the publisher, or `otherwise` if the handle refuses the call.
 ///
 /// # Safety
 /// The same as for [`Handle::enter`].

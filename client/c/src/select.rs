@@ -12,8 +12,7 @@ use shmcast::{EndWatch, Lent, SelectError, Subscriber, Turns};
 /// `shmcast_select`.
 pub(crate) type SelectHandle = Handle<Selecting>;
 
-/// The largest number of subscribers in one select. There is a limit because each subscriber is compared with each
-/// other one.
+/// The largest number of subscribers in one select. There is a limit because each subscriber is compared with every other subscriber.
 const MOST: usize = 4096;
 
 /// Subscribers that take turns.
@@ -74,7 +73,7 @@ impl Lent for Entered<'_> {
     }
 }
 
-/// Takes the handles of an array.
+/// Returns the handles that an array contains.
 ///
 /// # Safety
 /// `subscribers` is null or points to `count` handles, each null or open.
@@ -162,7 +161,7 @@ pub(crate) unsafe extern "C" fn shmcast_select_recv(
     unsafe { Handle::enter(this, call) }.unwrap_or_else(|Failure(code)| code)
 }
 
-/// Converts the event to the layout of the header, which borrows nothing.
+/// Converts the event to the layout of the header. The result borrows nothing.
 fn taken(
     found: Result<Option<(usize, shmcast::Event<'_>)>, SelectError>,
 ) -> Result<Option<(usize, Event)>, SelectError> {

@@ -51,10 +51,10 @@ pub(crate) fn nowhere() -> Failure {
     Failure::argument("there is nowhere to put the event: pass a pointer to one")
 }
 
-/// Receives by the closure `how`, and writes the event to `out`.
+/// Receives with the closure `how`, and writes the event to `out`.
 ///
 /// # Safety
-/// `this` as for [`Handle::enter`]; `out` is null or may be written to.
+/// `this` is as [`Handle::enter`] requires; `out` is null or may be written to.
 #[inline(always)]
 unsafe fn receive(
     this: *mut SubscriberHandle,
@@ -135,7 +135,7 @@ pub(crate) unsafe extern "C" fn shmcast_recv(
 /// Does the same as [`receive`], but copies the payload into the caller's buffer.
 ///
 /// # Safety
-/// The same as for [`receive`]; `buffer` as for [`room`].
+/// The same as for [`receive`]. In addition, `buffer` is as [`room`] requires.
 #[inline(always)]
 unsafe fn receive_into(
     this: *mut SubscriberHandle,
@@ -280,7 +280,7 @@ pub(crate) unsafe extern "C" fn shmcast_seek(this: *mut SubscriberHandle, sequen
     done(sought)
 }
 
-/// Returns the result of `ask` for the subscriber, or `otherwise` if the handle has none.
+/// Returns the result of `ask` for the subscriber, or `otherwise` if the handle refuses the call.
 ///
 /// # Safety
 /// The same as for [`Handle::enter`].

@@ -28,7 +28,8 @@ struct Vectors {
     made: Vec<Vector>,
 }
 
-/// A change of the header. It has a name, and the reason for which a reader must refuse the changed header, if there is one.
+/// A change of the header: its name, the changed words, and the reason for which a reader must refuse the changed header. Without a reason,
+/// a reader must accept it.
 type Named<'a> = (&'a str, Change<'a>, Option<&'static str>);
 
 const SIZES: Option<&str> = Some("geometry");

@@ -62,7 +62,7 @@ impl Vector {
         [self.level].iter().chain(&self.needs).all(|level| hello.levels.contains(level))
     }
 
-    /// Plays the vector.
+    /// Plays the vector, which is one test case.
     ///
     /// # Errors
     /// If the testee ends, hangs, or gives an answer that is not valid.

@@ -59,8 +59,8 @@ impl Model {
         self.verified(indexed(&self.words, sequence), sequence)
     }
 
-    /// Returns a place in the ring, and the next sequence there. If the record there ends just before `sequence`, as a gap may, returns the
-    /// place after that record.
+    /// Returns a place in the ring, and the next sequence at this place. If a gap (a record for missing sequences) is at `position` and
+    /// ends just before `sequence`, returns the place after the gap.
     fn verified(&self, position: u64, sequence: u64) -> (u64, u64) {
         match self.records.iter().find(|record| record.position == position) {
             Some(record) if record.sequence < sequence && record.next == sequence => (record.after, sequence),
@@ -121,7 +121,7 @@ pub enum Start {
 }
 
 impl Expected {
-    /// Makes a reader that begins at `start`; `None` if the sequence has not been published yet.
+    /// Makes a reader that begins at `start`. Returns `None` if `start` is a sequence that has not been published yet.
     pub fn open(model: &Model, start: Start) -> Option<Self> {
         let began_in = if (1..=4).contains(&model.state().1) { model.state().0 } else { 0 };
         let known = if start == Start::Latest || began_in == 1 { began_in } else { 0 };

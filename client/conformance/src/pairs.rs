@@ -22,8 +22,8 @@ pub struct Plan {
     pub messages: u64,
     /// Bytes of the ring.
     pub capacity: u64,
-    /// How often a process is killed. With files it is always the publisher. With a daemon's channel it is alternately the publisher and
-    /// the daemon.
+    /// The number of times that a process is killed. With files, this process is always the publisher. With a daemon's channel, it is
+    /// alternately the publisher and the daemon.
     pub kills: u32,
     /// Whether the channel is a daemon's.
     pub by_daemon: bool,
@@ -99,7 +99,8 @@ impl Pair {
         }
     }
 
-    /// Waits until the reader has attached. So even if its program starts slowly, it does not meet a daemon that was killed meanwhile.
+    /// Waits until the reader has attached. No daemon is killed before that, so the reader finds a living daemon, even if the reader's
+    /// program starts slowly.
     fn wait_for_reader(&self) -> Result<()> {
         let Some(daemon) = &self.daemon else { return Ok(()) };
         let until = Instant::now() + Duration::from_secs(60);

@@ -1,5 +1,4 @@
-//! A scripted daemon that follows CONTROL.md. It sends the packets that a vector sets, and stores the requests that it
-//! receives.
+//! A scripted daemon that follows CONTROL.md. It sends the packets that a test case sets, and stores the requests that it receives.
 
 use crate::stage::{nameless, scratch};
 use anyhow::{Context, Result, bail};
@@ -131,7 +130,7 @@ impl Script {
     /// Waits for a `subscribe`, and returns it.
     ///
     /// # Errors
-    /// If none arrives in time.
+    /// If no `subscribe` arrives in time.
     pub fn wait_for_subscribe(&self) -> Result<Heard> {
         let until = Instant::now() + PATIENCE;
         loop {

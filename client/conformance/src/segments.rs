@@ -18,8 +18,8 @@ pub struct Vector {
     start: Option<Start>,
 }
 
-/// Returns all vectors. Each history is read from the oldest message, from the latest message, from a sequence by `open`,
-/// and from sequences by `seek`.
+/// Returns all vectors (test cases). Each history is read from the oldest message, from the latest message, from a sequence by `open`, and
+/// from sequences by `seek`.
 pub fn vectors() -> Vec<Vector> {
     let all = (0..SEEDS).flat_map(|seed| {
         let next = write(seed).1;

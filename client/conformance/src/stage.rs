@@ -152,8 +152,8 @@ impl Stage {
         testee.ask(&format!(r#"{{"do":"open","dir":"{dir}","channel":"t","start":{start}}}"#))
     }
 
-    /// Makes the testee open the channel, and compares its answer with that of the expected reader. If the expected reader could open the
-    /// channel, returns it.
+    /// Makes the testee open the channel, and compares the answer with the expected one. If the testee was right to open the channel,
+    /// returns the reader that computes the expected events.
     ///
     /// # Errors
     /// If the testee fails.
@@ -190,7 +190,7 @@ pub fn same(step: String, expected: &Answer, got: &Answer) -> Verdict {
     fails(step, format!("{expected:?}"), format!("{got:?}"))
 }
 
-/// Makes the testee receive all available events, and compares them.
+/// Makes the testee receive all available events, and compares them with `events`.
 ///
 /// # Errors
 /// If the testee fails.

@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// How long an answer may take. A testee that takes longer counts as hanging.
+/// The longest time that an answer may take. A testee that takes longer counts as hanging.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The first line of a testee.
@@ -54,10 +54,10 @@ impl Answer {
         Self::Refused { refused: why.into() }
     }
 
-    /// Returns the number in the event of this name.
+    /// Returns the number in the event that begins with this name.
     ///
     /// # Errors
-    /// If no event is a number of that name.
+    /// If no event is this name and a number.
     pub fn number(&self, name: &str) -> Result<u64> {
         let events = if let Self::Events { events } = self { events.as_slice() } else { &[] };
         let found = events.iter().find_map(|event| event.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());

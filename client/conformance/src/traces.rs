@@ -6,7 +6,7 @@ use crate::stage::{Stage, Verdict, poll};
 use crate::testee::Testee;
 use anyhow::Result;
 
-/// A history of the channel. After it, the stores in the list are played one by one.
+/// A history of the channel, and a list of stores. The stores are played one by one after the history.
 pub struct Vector {
     /// The name.
     pub name: String,
@@ -17,7 +17,7 @@ pub struct Vector {
     is_late: bool,
 }
 
-/// Makes a segment into which about this many bytes of records have been written, or a few more.
+/// Makes a segment into which records of this many bytes have been written. The last record may end a little later.
 pub(crate) fn written(bytes: u64) -> (Model, Scribe) {
     let mut model = Model::new(empty());
     let mut scribe = Scribe::take(empty(), (0, 1), 1);

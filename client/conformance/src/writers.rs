@@ -1,5 +1,6 @@
 //! Level 7: the testee publishes. Its bytes must be those that SPEC.md requires, except times, process ids and the uuid. Its lock must keep
-//! other publishers out. When a publisher dies, the testee takes over from the suite's own writer, and the other way round.
+//! other publishers out. After a death, the testee takes over from the suite's own writer, and the suite's own writer takes over from the
+//! testee.
 
 use crate::model::Model;
 use crate::payload::Payloads;

@@ -1,4 +1,4 @@
-//! Batches: many messages in one Python object. The object gives access to its memory by the buffer protocol.
+//! Batches: many messages in one Python object. A program reads the object's memory through Python's buffer protocol.
 
 use crate::event::{self, Message};
 use pyo3::exceptions::{PyBufferError, PyValueError};
@@ -36,7 +36,7 @@ impl Pool {
 ///
 /// `len` counts the messages, and a loop over the batch returns each as a `Message`. The batch is true if it has a message or an event.
 ///
-/// The columns `sequence`, `tag`, `key`, `time`, `length`, `age_ns` and `conflated` are numpy arrays with one item a message. The first
+/// The columns `sequence`, `tag`, `key`, `time`, `length`, `age_ns` and `conflated` are numpy arrays with one item per message. The first
 /// access to a column imports numpy.
 ///
 /// `memoryview(batch)` shows the records as they stand in the ring, read-only. Each record has 16 bytes of header and then the payload,
@@ -157,7 +157,7 @@ impl Batch {
         self.size
     }
 
-    /// The distance from one record to the next in bytes; `None` if the sizes of payloads differ.
+    /// The distance in bytes from one record to the next; `None` if the sizes of payloads differ.
     #[getter]
     fn stride(&self) -> Option<usize> {
         self.size.map(stride)
@@ -214,7 +214,7 @@ impl Batch {
 
     /// The payloads as items of a numpy type: a read-only view with a stride, without a copy.
     ///
-    /// Raises `ValueError` if the sizes of payloads differ, or are not the size of the type.
+    /// Raises `ValueError` if a payload does not have the size of the type.
     fn view<'py>(slf: &Bound<'py, Self>, dtype: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("shmcast._columns")?.call_method1("view", (slf, dtype))
     }

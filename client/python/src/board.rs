@@ -14,7 +14,7 @@ use std::path::PathBuf;
 /// - `keys`: the largest number of keys; 1024 by default, and at most 16,777,216. A full board refuses new keys, which `Board.counters`
 ///   counts.
 /// - `value`: the size of the largest message on the board in bytes, key included; 256 by default.
-/// - `remove_tag`: messages with this tag remove their key. A message that ends directly after its key also removes it.
+/// - `remove_tag`: messages with this tag remove their key. A message that ends directly after its key also removes the key.
 #[pyclass(frozen, eq, hash, module = "shmcast")]
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct BoardSpec(pub(crate) shmcast::BoardSpec);
@@ -136,8 +136,8 @@ impl BoardEntry {
 /// A `Board` receives no messages. Use a `Subscriber` with `start="board"` to get the newest message of each key and then every later
 /// message.
 ///
-/// Raises `ChannelError` with the code "no board" if the channel has none. Only one thread at a time may use a board. A forked child must
-/// open its own.
+/// Raises `ChannelError` with the code "no board" if the channel has no board. Only one thread at a time may use a board. A forked child
+/// must open its own board.
 #[pyclass(frozen, weakref, module = "shmcast")]
 pub(crate) struct Board {
     handle: Handle<shmcast::Board>,

@@ -9,8 +9,9 @@ use pyo3::prelude::*;
 /// - `lag`: how many bytes of the ring the reader may be behind before the publisher waits. `lag_percent` gives the same as a part of the
 ///   ring; 50 % by default.
 /// - `wait`: seconds that one message waits at most; 0.0002 by default. With 0 no message waits.
-/// - `refuse`: after the wait the message is not published, and `publish` raises a `FullError`. Without it the message is published and the
-///   gate is dropped: until the reader has caught up to half of the lag, the publisher does not wait for it, and the reader may be lapped.
+/// - `refuse`: if true, the message is not published after the wait, and `publish` raises a `FullError`. If false, the message is published
+///   and the gate is dropped: the publisher may overtake the reader, and does not wait for it until the reader has caught up to half of the
+///   lag.
 #[pyclass(frozen, module = "shmcast")]
 pub(crate) struct Gate(pub(crate) shmcast::Gate);
 

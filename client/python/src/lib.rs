@@ -1,8 +1,8 @@
 //! The module `_shmcast`: the library's calls for Python. Their docstrings say what each call does; `python/shmcast/_shmcast.pyi` has the
 //! signatures.
 //!
-//! A call that finds something to receive keeps the interpreter, because a release would cost more than a message. A call that must wait
-//! releases the interpreter, and checks for signals at least every 50 ms.
+//! A call that finds something to receive keeps the interpreter's lock, because releasing the lock would cost more than a message. A call
+//! that must wait releases the lock, and checks for signals at least every 50 ms.
 
 mod batch;
 mod board;

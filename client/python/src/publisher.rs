@@ -25,7 +25,7 @@ use std::path::PathBuf;
 /// - `board`: a `BoardSpec`, which gives a new channel a board: the last message of each key.
 /// - `gates`: readers that the publisher waits for, each a `Gate`.
 ///
-/// A daemon creates its channels itself, so the properties of a new channel apply only to other channels.
+/// A daemon creates its channels itself, so the properties of a new channel apply only to channels that are files.
 ///
 /// `close`, or the end of a `with` block, tells readers that the stream has ended. Only one thread at a time may use a publisher. Another
 /// thread gets a `MisuseError`, and a forked child a `ForkedError`.

@@ -115,7 +115,7 @@ impl Select {
     }
 
     /// Returns the next event of any subscriber, as `(subscriber, event)`, or `None` if nothing arrived. Waits at most `timeout` seconds,
-    /// or without limit if there is none. With a timeout of 0 it never waits.
+    /// or without limit if no timeout is given. With a timeout of 0 it never waits.
     ///
     /// A loss or an end is an event. If a subscriber can receive nothing more, the call raises a `ReceiveError` each time this subscriber
     /// has its turn. The error names the channel, and the next call continues with the other subscribers.

@@ -259,7 +259,7 @@ impl Subscriber {
         Ok(event.filter(|_| !is_over).map(|(event, _)| event))
     }
 
-    /// Returns the next event, or `None` if nothing arrived. Waits at most `timeout` seconds, or without limit if there is none.
+    /// Returns the next event, or `None` if nothing arrived. Waits at most `timeout` seconds, or without limit if no timeout is given.
     ///
     /// A loss is an event. Raises `ReceiveError` if nothing more can be received.
     #[pyo3(signature = (timeout = None))]

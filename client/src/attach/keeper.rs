@@ -1,9 +1,9 @@
 //! Keeps this process attached to its daemons. For each daemon, the process has one keeper. A keeper is a thread that holds the sockets of
-//! all attachments to its daemon. When another daemon has replaced the first, the keeper registers the attachments again. A daemon that
-//! hangs delays only its own keeper.
+//! all attachments to its daemon. When another daemon has replaced this daemon, the keeper registers the attachments with the new one. A
+//! daemon that hangs delays only its own keeper.
 //!
 //! Publishing and receiving do not use the keeper. While the daemon lives, the keeper sleeps in `poll`. When the daemon is gone, the keeper
-//! tries to attach again, after 20 ms at first and every 250 ms later. The keeper ends one second after the last attachment.
+//! tries to attach again, after 20 ms at first and every 250 ms later. The keeper ends one second after the last attachment has ended.
 
 use crate::attach::connect::Conversation;
 use crate::attach::park;
@@ -45,17 +45,17 @@ pub(crate) struct Attachment {
 #[derive(Debug)]
 struct Inner {
     daemon: PathBuf,
-    /// The request by which this attachment registers with a new daemon, which does not know it.
+    /// The request by which this attachment registers with a new daemon, which does not know the attachment.
     resume: Request,
-    /// The steps that prepare the memory of a segment. They are done for each segment in which the channel continues.
+    /// The steps that prepare the memory of a segment. The keeper does these steps for each segment in which the channel continues.
     preparation: Preparation,
-    /// The descriptors that are sent with `resume`: the segment and its lock. For a reader they include its page. If the reader parks, they
-    /// include its bell, too.
+    /// The descriptors that are sent with `resume`: the segment and its lock. A reader also sends its page. If the reader parks (sleeps
+    /// until the daemon wakes it), it also sends its bell.
     descriptors: Mutex<Vec<Arc<ParentsOnly<File>>>>,
     /// The channel's charter.
     charter: Mutex<File>,
-    /// The process that attached. The daemon takes the socket and the lock as signs that this process lives, so its forked children have
-    /// neither of them.
+    /// The process that attached. The daemon takes the socket and the lock as signs that this process lives, so no forked child of the
+    /// process keeps the socket or the lock.
     owner: Owner,
     socket: Mutex<Option<Arc<ParentsOnly<OwnedFd>>>>,
     connected: AtomicBool,
@@ -76,10 +76,11 @@ struct Inner {
 #[derive(Debug)]
 pub(crate) struct Successor {
     pub(crate) segment: Arc<ParentsOnly<File>>,
-    /// The segment, mapped and prepared by the keeper, so that its reader can continue at once; `None` if that failed.
+    /// The segment, mapped and prepared by the keeper, so that its reader can continue without delay; `None` if the keeper could not map
+    /// it.
     pub(crate) ready: Option<(Segment, Vec<Step>)>,
     pub(crate) generation: Generation,
-    /// A new charter. `None` if the daemon still uses the earlier charter.
+    /// A new charter (the file in which the daemon says which segments are valid). `None` if the daemon still uses the earlier charter.
     pub(crate) charter: Option<File>,
 }
 
@@ -144,7 +145,7 @@ impl Attachment {
         self.shared.has_moved.load(Ordering::Acquire)
     }
 
-    /// Takes the next segment in which the channel continues. Costs one load if there is none.
+    /// Takes the next segment in which the channel continues. Costs one load if there is no such segment.
     pub(crate) fn moved(&self) -> Option<Successor> {
         let moved = &self.shared.has_moved;
         // Every reader calls this when it finds nothing to read, so it is one load while there is no segment.
@@ -343,7 +344,7 @@ impl Inner {
         self.rouse();
     }
 
-    /// Stores the channel's charter. If it differs from the stored one, returns it.
+    /// If `charter` is not the stored charter, stores it and returns it. Otherwise returns `None`.
     fn note_charter(&self, charter: File) -> Option<File> {
         let mut ours = lock(&self.charter);
         if is_same(&charter, &ours) {

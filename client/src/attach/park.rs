@@ -56,7 +56,7 @@ pub(crate) struct Parking {
     id: u64,
 }
 
-/// Makes a bell. Returns the reader's end and the end for daemons.
+/// Makes a bell, which is a pair of sockets through which a daemon wakes a reader. Returns the reader's end and the end for daemons.
 pub(crate) fn bell() -> io::Result<(UnixStream, File)> {
     let (near, far) = UnixStream::pair()?;
     near.set_nonblocking(true)?;
@@ -102,7 +102,7 @@ impl Parking {
         hear(&self.bell);
     }
 
-    /// Rings for the waker. Costs one system call, which never blocks.
+    /// Tells the waker, through the bell, that this reader is about to sleep. Costs one system call, which never blocks.
     pub(crate) fn ring(&self) {
         ring(&self.bell);
     }
@@ -182,7 +182,7 @@ impl Bells {
     }
 }
 
-/// A nap. The nap ends when this value is dropped. This is also true if the wait is cancelled.
+/// A nap. The nap ends when this value is dropped, even if the wait was cancelled.
 struct Nap<'a>(&'a Parking);
 
 impl Drop for Nap<'_> {
@@ -231,8 +231,8 @@ impl ParkedReader {
     }
 
     /// Checks whether the reader sleeps and has something to read. If so, wakes the reader, once for each nap. The reader may write
-    /// anything into its page. Whatever it writes, this call affects no other reader. It reads two words of the ring, and makes at most one
-    /// system call, which does not block.
+    /// anything into its page. This call affects no other reader, whatever the reader writes. The call reads two words of the ring, and
+    /// makes at most one system call, which does not block.
     ///
     /// Cost: one cache line of the page, and two of the ring, which are the same for all readers that sleep at the same position.
     pub fn look(&mut self) -> Sight {
@@ -280,7 +280,7 @@ impl Bell {
     }
 
     /// Blocks until `other` is readable or one of `bells` rings. Empties the bells that rang. Returns the indices of the bells that are
-    /// broken or that their readers have shut: a later wait for such a bell would never block.
+    /// broken, or whose readers have closed their end. A later wait for such a bell would never block.
     ///
     /// # Errors
     /// The error of `poll`: `EINTR` after a signal, `EINVAL` for more bells than this process may have descriptors.

@@ -8,7 +8,7 @@ use shmcast_layout::board::{Counters, JoinError, Listed, Lookup, Snapshot, View}
 use shmcast_layout::ring::reader::{Copied, Poll};
 use std::fmt;
 
-/// How often to search for a key if its slot changes faster than it can be copied.
+/// The largest number of searches for a key whose slot changes faster than it can be copied.
 const TRIES: usize = 64;
 /// The largest number of ring records that are read in a search for a key whose slot keeps changing.
 const RECORDS: usize = 4096;
@@ -151,9 +151,9 @@ impl Board {
         Err(RecvError::Board(JoinError::TooFast))
     }
 
-    /// Finds the newest message of a key in the ring. This is necessary while the key's slot is being changed, or if the publisher stopped
-    /// in the middle of a change. The board's counter THROUGH does not include this message yet. The inner `None` means that the message
-    /// removed the key.
+    /// Searches the ring for the newest message of a key. This is necessary while the key's slot is being changed, or if the publisher
+    /// stopped in the middle of a change. The search begins after the sequence in the board's word THROUGH, up to which the board is
+    /// complete. The inner `None` means that the newest message removed the key.
     fn find_in_ring(&mut self, key: &[u8]) -> Option<Option<(Copied, u64)>> {
         let through = self.view.through();
         let count = self.view.count_of(key)?;
@@ -293,7 +293,7 @@ impl Board {
         self.subscriber.clock()
     }
 
-    /// Continues with the board of the next segment, if the channel has moved to one.
+    /// If the channel has moved to another segment, continues with the board of that segment.
     fn follow(&mut self) -> Result<(), RecvError> {
         self.subscriber.follow_without_receiving()?;
         let moves = self.subscriber.moves_made();

@@ -147,8 +147,8 @@ impl ChannelFiles {
         }
     }
 
-    /// Takes the writer lock and writes this process's id to the lock file. If there is no file, makes one if `may_make` is true. Returns
-    /// `None` if the channel does not exist, or was removed at this moment.
+    /// Takes the writer lock and writes this process's id to the lock file. If there is no lock file and `may_make` is true, makes the
+    /// file. Returns `None` if the channel does not exist, or was removed at this moment.
     ///
     /// # Errors
     /// [`ChannelError::NotAChannel`] if the file is not a lock file of shmcast's. Nothing is written to such a file.
@@ -259,8 +259,8 @@ impl ChannelFiles {
         }
     }
 
-    /// Renames the channel, so that it is gone at once, and then removes its files. Also removes the files of channels that were renamed
-    /// earlier, if the process that renamed them has died. The caller holds the lock, and found nothing foreign in `inventory`.
+    /// Renames the channel, so that it is gone in one step, and then removes its files. Also removes the files of channels that were
+    /// renamed earlier, if the process that renamed them has died. The caller holds the lock, and `inventory` has no foreign file.
     pub(super) fn discard(&self, inventory: Inventory) -> Result<Removed, ChannelError> {
         let hidden = format!("{REMOVED}{}", unique());
         let renamed = self.parent.rename(&self.name, &hidden);
@@ -345,8 +345,8 @@ fn segment_mode(mode: u32) -> u32 {
 }
 
 /// Searches the processes of this user for a publisher that still runs although the files of its channel were removed. Such a publisher
-/// still publishes to its readers, so a second publisher would split them. `lock` is the lock file that this process has just made, at the
-/// same path as the old one.
+/// still has readers. If a second publisher made the channel again, these readers would get none of its messages. `lock` is the lock file
+/// that this process has just made, at the same path as the old one.
 fn holder_without_files(lock: &File) -> Option<Holder> {
     let own = fs::read_link(format!("/proc/self/fd/{}", lock.as_raw_fd())).ok()?;
     let mut removed = own.into_os_string();
@@ -364,7 +364,7 @@ fn holder_without_files(lock: &File) -> Option<Holder> {
     })
 }
 
-/// The holder that the lock file names. It is only for messages to the user, because the lock itself decides.
+/// The holder that the lock file names. This is only for messages to the user: the lock itself decides whether there is a holder.
 fn holder(lock: &File) -> Holder {
     let mut text = String::new();
     let _ = lock.take(32).read_to_string(&mut text);

@@ -15,7 +15,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The time to wait until another process gives up its file lease.
+/// The longest time to wait for another process to give up its lease on a file.
 const LEASED: Duration = Duration::from_millis(100);
 
 /// An open directory. It is opened in a way that needs no permission to list its entries.
@@ -139,7 +139,7 @@ impl Folder {
         Ok(unlinkat(&self.fd, name.as_ref(), AtFlags::REMOVEDIR)?)
     }
 
-    /// Renames an entry. Replaces an existing entry of the new name.
+    /// Renames an entry. If another entry already has the new name, replaces that entry.
     pub(crate) fn rename(&self, from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) -> io::Result<()> {
         Ok(renameat_with(&self.fd, from.as_ref(), &self.fd, to.as_ref(), RenameFlags::empty())?)
     }

@@ -39,7 +39,7 @@ pub(crate) struct GateSight {
 pub(crate) struct GateFolder(Folder);
 
 impl GateFolder {
-    /// Opens the directory `gates` in `parent`; `None` if there is none.
+    /// Opens the directory `gates` in `parent`. Returns `None` if there is no such directory.
     pub(crate) fn find(parent: &Folder, name: &str) -> io::Result<Option<Self>> {
         match parent.folder(name) {
             Ok(folder) => Ok(Some(Self(folder))),
@@ -59,7 +59,7 @@ impl GateFolder {
     /// Opens or makes a page for each of `gates`, and the page of figures. Removes the pages of other gates. `mode` is the mode of the
     /// channel's files.
     ///
-    /// An existing page stays unchanged, because a reader may hold it. A file of that name that is no page is replaced.
+    /// An existing page stays unchanged, because a reader may hold it. A file that has the name of a page but is no page is replaced.
     pub(crate) fn open(&self, gates: &[Settled], mode: u32) -> io::Result<OpenGates> {
         self.keep_only(gates);
         let page = |settled: &Settled| {

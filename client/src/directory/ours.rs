@@ -47,7 +47,8 @@ const NO_SEGMENT: &str = "is not a segment that shmcast made";
 const NO_GATES: &str = "is not a directory of gates that shmcast made";
 pub(super) const NO_READERS: &str = "is not a directory that shmcast made";
 
-/// The first word of an unfinished segment: none, a zero, or the magic, because the magic is stored last.
+/// The first words that an unfinished segment may have. The magic is stored last, so before that the file is empty (`None`) or begins with
+/// a zero.
 const UNFINISHED_MAGICS: &[Option<u64>] = &[None, Some(0), Some(header::MAGIC)];
 
 /// The longest content of a lock file: a process id and a newline.

@@ -1,4 +1,5 @@
-//! The properties that a channel's owner gives a gate. Also their values in bytes, for a ring of a given size.
+//! The properties that a channel's owner gives a gate. From these properties, this module computes values in bytes for a ring of a given
+//! size.
 
 use super::name::{GateError, GateName};
 use crate::error::ChannelError;
@@ -167,10 +168,11 @@ struct Limits {
 }
 
 impl Limits {
-    /// - The least lag. A publisher must be able to publish the largest record after the longest pad if the gate's reader has caught up.
-    ///   The frontier moves in chunks, so this needs some room.
-    /// - The largest lag. A new publisher may raise the frontier by a chunk, and by the bytes that it cleans ahead, before it reads any
-    ///   gate's page.
+    /// - The least lag leaves room for the largest record after the longest pad. So a publisher can always publish if the gate's reader has
+    ///   caught up. The frontier (the end of the ring's space that the publisher may use) moves in chunks, so the least lag also has room
+    ///   for a chunk.
+    /// - The largest lag is smaller than the ring. A new publisher may raise the frontier by a chunk, and by the bytes that it cleans
+    ///   ahead, before it reads any gate's page.
     fn of(geometry: &Geometry) -> Self {
         let record = record_bytes(geometry.max_message);
         let least = 2 * record + geometry.chunk + AHEAD;

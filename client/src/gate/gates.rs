@@ -1,13 +1,13 @@
-//! The publisher's end of its gates: it reads their pages, waits for their readers, and counts the waits.
+//! The publisher's side of its gates: the publisher reads their pages, waits for their readers, and counts the waits.
 //!
-//! The ring's writer refuses a record that would take the ring's frontier beyond a bound. Only after such a refusal does the publisher call
-//! this module. The module looks at each gate, which means that it reads the gate's lock and page. Then the publisher raises the bound as
-//! far as all gates allow:
+//! The ring's writer refuses a record that would take the ring's frontier (the end of the space that it may use) beyond a bound. Only after
+//! such a refusal does the publisher call this module. The module checks each gate: it reads the gate's lock and page. Then the publisher
+//! raises the bound as far as all gates allow:
 //!
 //! - for a gate in force, to the position that its reader has passed, plus the lag;
 //! - for any other gate, to a quarter of the lag beyond the tail, so that the publisher soon notices a reader that has just attached.
 //!
-//! A look costs two system calls for each gate. The publisher maps no page that a reader can write or shorten.
+//! A check costs two system calls for each gate. The publisher maps no page that a reader can write or shorten.
 
 use super::config::{Settled, Then};
 use super::name::GateName;
@@ -62,9 +62,9 @@ pub struct GateStatus {
     pub dropped: u64,
     /// Messages that were refused after a wait.
     pub refused: u64,
-    /// The number of messages that were refused because the call never waits.
+    /// The number of messages that were refused by calls that never wait.
     pub turned_away: u64,
-    /// Number of positions that the reader claimed although the ring had not reached them. An honest reader claims none.
+    /// Number of positions that the reader claimed although the ring had not reached them. An honest reader never does this.
     pub impossible: u64,
     /// Numbers of waits by length: element `n` counts the waits of at least 2^n ns and less than 2^(n+1) ns.
     pub waits: [u64; BUCKETS],
@@ -99,12 +99,12 @@ struct One {
     file: File,
     standing: Standing,
     figures: GateFigures,
-    /// Whether the page's reader may still be the one that held the gate when this publisher first looked. True as long as no look has
-    /// found a position in the page.
+    /// Whether this publisher has not found a position in the gate's page yet. As long as this is true, the gate's reader may be one for
+    /// which the previous publisher waited.
     is_unheard: bool,
     /// Whether the present message has waited for this gate.
     has_held: bool,
-    /// The time of the first refusal in the present series. In this series, each call that never waits was refused.
+    /// The time at which a call that never waits was refused first. This time is forgotten when `make_way` makes room for a message.
     refusing_since: Option<Instant>,
 }
 
@@ -177,8 +177,8 @@ impl Gates {
         Some(Box::new(Self::begin(files.gates, page, header.uuid, &header.geometry, writer)))
     }
 
-    /// Reads each gate for the first time. A gate whose reader was not lapped is in force at once, because the previous publisher may have
-    /// waited for this gate.
+    /// Reads each gate for the first time. A gate whose reader was not lapped is in force from the start, because the previous publisher
+    /// may have waited for this gate.
     ///
     /// At this moment the reader may be further behind than the gate's configured lag, because the publisher may use the ring up to the
     /// frontier that the previous publisher left.

@@ -1,4 +1,4 @@
-//! The reader's end of a gate. It holds the gate's lock. In the gate's page, it stores the position up to which the reader has finished.
+//! The reader's side of a gate. The reader holds the gate's lock. In the gate's page, it stores the position up to which it has finished.
 
 use super::name::{GateError, GateName};
 use crate::lock::{self, Held};

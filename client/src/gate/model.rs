@@ -119,7 +119,7 @@ struct State {
 enum Action {
     /// `Publisher::publish`, `try_publish`, or a control record.
     Publish(Patience),
-    /// One system call of `One::look`. The last one is followed by `Gates::decide` and the rest of the call.
+    /// One system call of `One::look`. After the last system call come `Gates::decide` and the rest of the publisher's call.
     GoOn,
     /// Time passes.
     Tick,
@@ -168,7 +168,7 @@ impl Gates {
         if self.is(Mutant::NoBound) { u64::MAX } else { bound }
     }
 
-    /// A step of `Gates::look`. Returns whether it was the last one.
+    /// A step of `Gates::look`. Returns whether this was the last step.
     fn look(&self, state: &mut State, step: usize) -> bool {
         let frontier = if self.is(Mutant::FrontierUnseen) { state.tail } else { state.frontier };
         let ring = Ring { tail: state.tail, frontier, capacity: CAPACITY };

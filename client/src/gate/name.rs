@@ -108,7 +108,7 @@ pub enum GateError {
     /// Another reader has the gate.
     #[error("another reader has it (pid {}): a gate has one reader at a time", shown(*pid))]
     Taken {
-        /// The process id that the gate's present reader claims; 0 if it claims none.
+        /// The process id that the gate's present reader claims; 0 if the reader claims no process id.
         pid: u64,
     },
     /// The content of the gate's file is not a gate page.

@@ -97,8 +97,8 @@ impl Seen {
 }
 
 /// The largest lag at which the publisher begins to wait for a reader. If `is_unheard`, the reader held the gate before this publisher
-/// opened the channel, and its position is not known yet. The publisher waits for such a reader at any lag, because the previous publisher
-/// may have waited for it.
+/// opened the channel, and this publisher does not know the reader's position yet. The publisher waits for such a reader at any lag,
+/// because the previous publisher may have waited for it.
 pub(super) fn near(lag: u64, is_unheard: bool) -> u64 {
     if is_unheard { u64::MAX } else { lag / 2 }
 }

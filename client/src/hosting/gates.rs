@@ -58,7 +58,7 @@ impl HostedGates {
         Ok(Self(GateFolder::make(&Folder::unnamed(dir)?, name, MODE)?))
     }
 
-    /// Opens the directory of the channel `name`; `None` if there is none.
+    /// Opens the directory of the channel `name`. Returns `None` if there is no such directory.
     ///
     /// # Errors
     /// The system's error.
@@ -88,7 +88,7 @@ impl HostedGates {
     /// yet.
     ///
     /// # Errors
-    /// The system's error; `InvalidInput` if the name is not one of a gate.
+    /// The system's error; `InvalidInput` if the name is not a valid gate name.
     pub fn for_reader(&self, name: &str) -> io::Result<[File; 2]> {
         let invalid = |e: GateError| io::Error::new(io::ErrorKind::InvalidInput, e.to_string());
         let name: GateName = name.parse().map_err(invalid)?;

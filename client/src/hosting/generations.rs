@@ -1,4 +1,5 @@
-//! The move of a channel to another segment. First the host prepares all steps. Then a single store to the charter makes the move.
+//! The move of a channel to another segment. First the host prepares all steps. Then a single store to the charter, the file with the
+//! host's decisions, makes the move.
 //!
 //! Functions of this module have no examples, for the same reason as in module `hosting`.
 
@@ -19,21 +20,22 @@ const LAST_SEQUENCE: u64 = NO_CUT - 1;
 /// The point at which the previous generation ends for all of its readers (the cut).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// The tail of the previous generation. Sequences continue. If the ring is damaged, the tail is unknown, and this has the same effect
-    /// as [`Void`](Self::Void).
+    /// The cut is at the tail of the previous generation. Sequences continue. If the ring is damaged, the tail is unknown, and this has the
+    /// same effect as [`Void`](Self::Void).
     Tail,
-    /// The tail of the previous generation. Sequences begin at 1 again.
+    /// The cut is at the tail of the previous generation. Sequences begin at 1 again.
     Restart,
-    /// No point: readers receive all messages that the memory still has, and then sequences begin at 1 again. The host uses this if it has
-    /// lost the memory, because readers may still hold the memory.
+    /// There is no cut: readers receive all messages that the memory still has, and then sequences begin at 1 again. The host uses this if
+    /// it has lost the memory, because readers may still hold the memory.
     Lost,
-    /// The present moment. Readers do not receive any further messages of the previous generation, and sequences begin at 1 again.
+    /// The cut is at the present moment. Readers do not receive any further messages of the previous generation, and sequences begin at 1
+    /// again.
     Void,
 }
 
 impl Cut {
     /// Returns the first sequence of the previous generation that readers must not return, and whether its stream ended there. `tail` is
-    /// the sequence after all committed messages, if it is known. The caller took it while the charter said *closing*.
+    /// the sequence after all committed messages, if it is known. The caller read it from the ring while the charter said *closing*.
     pub(crate) fn at(self, tail: Option<u64>, has_ended: impl FnOnce() -> bool) -> (u64, bool) {
         match (self, tail) {
             (Self::Tail | Self::Restart, Some(tail)) => (tail, has_ended()),
@@ -101,7 +103,7 @@ impl HostedCharter {
     /// current segment; `None` if it is lost.
     ///
     /// If `next` was made to [`continue_from`](HostedSegment::continue_from) the channel's journal, its sequences do not begin at 1. After
-    /// each kind of cut, they continue at the end of the journal.
+    /// each kind of cut, the sequences continue at the end of the journal.
     ///
     /// The closure `ready` does all other steps that can fail. If it fails, nothing has changed. After it, nothing can fail.
     ///

@@ -55,7 +55,7 @@ pub struct HostedSpec {
     pub capacity: u64,
     /// Largest payload in bytes; the ring's limit if `None`.
     pub max_message: Option<u64>,
-    /// Number and name of the message schema; 0 and empty for none.
+    /// Number and name of the message schema. Without a schema, the number is 0 and the name is empty.
     pub schema: (u64, String),
     /// The operator's labels, as `key=value` lines.
     pub labels: String,
@@ -393,7 +393,8 @@ impl HostedPage {
         memfd::reopen(&self.file, Reopen::ReadWrite)
     }
 
-    /// Returns the host's end of a reader that sleeps between messages of `segment`. `bell` is the end of the bell that the reader sent.
+    /// Returns the value with which the host wakes a reader that sleeps between messages of `segment`. `bell` is the end of the bell that
+    /// the reader sent.
     ///
     /// # Errors
     /// `InvalidInput` if `bell` is not an end of a stream socket pair.
@@ -482,8 +483,8 @@ pub(crate) fn new_header(
 }
 
 impl ParkedReader {
-    /// Makes the waker watch the ring of `segment`, in which the channel continues. The caller must also inform the reader of the new
-    /// segment, because this wakes the reader.
+    /// Makes the waker watch the ring of `segment`, in which the channel continues. The caller must also tell the reader about the new
+    /// segment, because this call does not wake the reader.
     pub fn watch(&mut self, segment: &HostedSegment) {
         self.watch_ring(segment.locator());
     }

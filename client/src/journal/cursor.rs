@@ -117,7 +117,7 @@ impl Cursor {
         }
     }
 
-    /// Takes the damage that the cursor skipped since the last call.
+    /// Returns the damage that the cursor has skipped since the last call of this function.
     pub(super) fn take_fault(&mut self) -> Option<Fault> {
         self.fault.take()
     }
@@ -162,8 +162,8 @@ impl Cursor {
         Ok(frame.and_then(|(_, body)| Footer::decode(body).ok()))
     }
 
-    /// Returns the header of the next frame, and moves past the frame without checking its body. This is for searches. A caller that wants
-    /// the records must jump back.
+    /// Returns the header of the next frame, and moves past the frame without checking its body. This call is for searches. A caller that
+    /// wants the records must jump back.
     pub(super) fn skim(&mut self) -> io::Result<Option<FrameHeader>> {
         let bytes = self.window.get(self.offset, FRAME_HEADER_BYTES)?;
         let Ok(header) = FrameHeader::decode(bytes, self.salt) else { return Ok(None) };
@@ -211,8 +211,8 @@ impl Cursor {
         self.unsure = None;
     }
 
-    /// Whether nothing has been written at the end of a growing file. Costs one small read. If nothing was written for [`UNSURE`], returns
-    /// false, so that the caller searches for frames after a hole.
+    /// Whether nothing has been written at the end of a growing file. Costs one small read. But if nothing was written for [`UNSURE`],
+    /// returns false, so that the caller searches for frames after a hole.
     fn is_nothing_yet(&mut self) -> io::Result<bool> {
         if self.trailer.is_some() || !self.is_growing {
             return Ok(false);
@@ -281,7 +281,7 @@ impl Cursor {
     }
 
     /// Searches for the next whole frame after a bad one, and moves to it. Returns false if there is no such frame, or if a recorder may
-    /// still be writing the bad one.
+    /// still be writing the bad frame.
     fn search(&mut self, due: u64, why: FormatError, behind: Option<u64>) -> io::Result<bool> {
         let bad = self.offset;
         let mut at = behind.unwrap_or(bad + FRAME_ALIGN as u64);

@@ -229,7 +229,7 @@ impl Ending {
         self.last.stream
     }
 
-    /// Whether the journal ends clean, or its reserve is near `next`. A ring may continue there only after [`reopen`](Self::reopen).
+    /// Whether [`reopen`](Self::reopen) must be called before a ring continues: the stream has ended, or the reserve is near `next`.
     pub(crate) fn needs_reopening(&self, next: u64) -> bool {
         self.is_clean() || next.saturating_add(RESERVE / 2) > self.said.reserve
     }
@@ -365,7 +365,7 @@ fn lock_of(folder: &Folder) -> Result<Held, JournalError> {
     }
 }
 
-/// Gives a file its final name if its recorder ended too early. The next recorder would do the same.
+/// Gives a file its final name if the file's recorder ended before it did this. The next recorder would do the same.
 fn name_spare(folder: &Folder) -> Result<(), JournalError> {
     let os = || JournalError::os("name", folder.path_of(SPARE));
     let file = match folder.file(SPARE, OFlags::RDONLY) {

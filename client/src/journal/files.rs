@@ -28,7 +28,7 @@ const PAUSE_FOR_DAEMON: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Files {
     place: Place,
-    /// The stream that is read. Files of another stream are an error. If the caller gave no stream, it is the stream of the first file.
+    /// The stream that is read. Files of another stream are an error. If the caller gave no stream, the stream of the first file is read.
     stream: Option<StreamId>,
 }
 
@@ -52,7 +52,7 @@ enum Place {
 pub(super) struct Picked {
     pub(super) opened: Opened,
     pub(super) path: PathBuf,
-    /// The offset at which the search should begin, if a daemon gave one.
+    /// The offset at which the search should begin, if a daemon gave such an offset.
     pub(super) hint: Option<u64>,
     /// The sequence at which the file ends, because a later file begins there.
     pub(super) limit: Option<u64>,
@@ -154,7 +154,7 @@ impl Files {
         self.check(picked)
     }
 
-    /// Picks the file after the one with this number and salt, because that file has no more messages. The next sequence is `due`.
+    /// Picks the next file, because the file with this number and salt has no more messages. The next sequence is `due`.
     pub(super) fn pick_after(
         &mut self,
         (number, salt): (u64, u64),
@@ -175,8 +175,8 @@ impl Files {
         self.check(picked)
     }
 
-    /// Whether the journal has a file of the stream. If so, opens the file with the sequence `due` for reading, or the oldest file if none
-    /// has it.
+    /// Whether the journal has a file of the stream. If so, opens the file with the sequence `due` for reading, or the oldest file if no
+    /// file has this sequence.
     pub(crate) fn has_stream(&mut self, due: u64) -> Result<bool, JournalError> {
         match self.pick(Wanted::Sequence(due)) {
             Err(JournalError::OtherStream { .. }) => Ok(false),

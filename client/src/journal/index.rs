@@ -14,7 +14,7 @@ pub(super) struct Known {
     pub(super) file: u64,
     /// The sequence due at its first frame.
     pub(super) first: u64,
-    /// Some of the file's frames, in order. If `is_whole`, they are the entries of its footer.
+    /// Some of the file's frames, in order. If `is_whole`, these frames are the entries of the file's footer.
     frames: Vec<IndexEntry>,
     /// Whether `frames` has the entries of the footer.
     is_whole: bool,

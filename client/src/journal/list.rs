@@ -74,8 +74,8 @@ pub struct Journal {
     listed: Option<(i64, i64)>,
 }
 
-/// The lock on a journal's folder, which its recorder holds. Dropping this value releases the lock at once, even if child processes have
-/// copies of the descriptor. The kernel releases the lock when the recorder ends for any reason.
+/// The lock on a journal's folder, which its recorder holds. Dropping this value releases the lock immediately, even if child processes
+/// have copies of the descriptor. The kernel releases the lock when the recorder ends for any reason.
 #[derive(Debug)]
 pub struct JournalLock {
     _held: Held,
@@ -280,7 +280,7 @@ impl Journal {
         (since(now) > SAME_TIME).then_some(at)
     }
 
-    /// Reads again those files that were not finished before. Returns false if one of them is gone or is not valid.
+    /// Reads again those files that were not finished before. Returns false if one of these files is gone or is not valid.
     fn look_at_open_files(&mut self) -> bool {
         for at in 0..self.files.len() {
             if self.files[at].trailer.is_none() {
@@ -338,7 +338,8 @@ impl Journal {
         read.is_ok() && start.iter().all(|byte| *byte == 0)
     }
 
-    /// Sorts the files. Removes the files of other journals, and further files with the same number, and lists them as problems.
+    /// Sorts the list of files. Moves two kinds of files from this list to the list of problems: files of other journals, and further files
+    /// with the same number.
     fn sort(&mut self) {
         let mut counts: HashMap<StreamId, usize> = HashMap::new();
         for file in &self.files {

@@ -11,7 +11,7 @@ use shmcast_layout::journal::{
 use shmcast_layout::layout::geometry::MAX_SEQUENCE;
 use std::io;
 
-/// The number of bytes in which the reader searches for a record with the time.
+/// The number of bytes in which the reader searches for a record that has a time.
 const CLOCK_WITHIN: u64 = 128 << 10;
 
 impl Journal {
@@ -143,7 +143,7 @@ impl Reader {
         self.go_to_frame(|entry| entry.sequence < sequence)
     }
 
-    /// Moves to the last frame of the file for which `is_before` is true. If there is none, moves to the first frame.
+    /// Moves to the last frame of the file for which `is_before` is true. If there is no such frame, moves to the first frame.
     fn go_to_frame(&mut self, is_before: impl Fn(&IndexEntry) -> bool) -> Result<(), JournalError> {
         let cursor = self.cursor.as_mut().expect("a file was entered");
         let start = self.known.place(cursor, self.hint, is_before);
@@ -163,8 +163,8 @@ impl Reader {
     }
 
     /// Searches for the next clock record, which has a time, from the current frame on. The reader uses this time for the messages before
-    /// the record. Recorders write a clock record in each 64 KiB. If none is found, the first record of the frame has the time that the
-    /// index gives for the frame.
+    /// the record. Recorders write a clock record in each 64 KiB. If the reader finds no clock record, the first record of the frame has
+    /// the time that the index gives for the frame.
     fn look_for_clock(&mut self) -> Result<(), JournalError> {
         let Some(cursor) = &mut self.cursor else { return Ok(()) };
         let path = &self.path;
@@ -190,7 +190,7 @@ impl Reader {
     }
 }
 
-/// Returns the last key message of a file whose sequence is below `limit`.
+/// Returns the last key message in a file, among the key messages with a sequence below `limit`.
 fn last_key(cursor: &mut Cursor, limit: u64) -> io::Result<Option<u64>> {
     if let Some(footer) = cursor.footer()? {
         let below = footer.keys.partition_point(|key| key.sequence < limit);

@@ -176,7 +176,7 @@ impl Reader {
         self.frame.is_none_or(|frame| frame.left == 0)
     }
 
-    /// Whether retention removed files while this reader was reading: all files before this sequence.
+    /// Whether retention removed files while this reader was reading, and this sequence was the first that it left.
     pub(crate) fn was_trimmed_to(&self, sequence: u64) -> bool {
         self.trimmed == Some(sequence)
     }

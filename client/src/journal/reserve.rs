@@ -10,7 +10,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Longest time that a publisher waits for a recorder. It checks after each `PAUSE`.
+/// Longest time that a publisher waits for a recorder. The publisher checks after each `PAUSE`.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
 

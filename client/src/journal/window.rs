@@ -113,7 +113,8 @@ impl Window {
     }
 }
 
-/// Reads up to the file's end. If the disk cannot read a page, its bytes become zeros, because no frame consists of zeros.
+/// Reads up to the file's end. If the disk cannot read a page, the page's bytes become zeros. No frame consists of zeros, so the reader
+/// then finds no valid frame there.
 fn read(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {

@@ -1,4 +1,5 @@
-//! The options for opening a channel for publishing, and the channels of a daemon. The module `files` opens channels that are files.
+//! The options with which a publisher opens a channel. This module also opens the channels of a daemon. The module `files` opens channels
+//! that are files.
 
 use super::behind::Behind;
 use super::borrowed::borrow_gates;

@@ -126,8 +126,8 @@ impl Publisher {
         self.publish_slowly(payload, mark, Some(time), patience)
     }
 
-    /// Publishes a message on a channel with a board, or a message that the writer has just refused. It is not inlined, so the calls on
-    /// other channels do not contain its code. If `time` is `None`, the message gets the present time.
+    /// Publishes a message on a channel with a board, or a message that the writer has just refused. This function is not inlined, so the
+    /// calls on other channels do not contain its code. If `time` is `None`, the message gets the present time.
     #[inline(never)]
     fn publish_slowly(
         &mut self,

@@ -67,7 +67,7 @@ pub struct Publisher {
     /// The buffer for claimed messages. The program writes the payload here, and the commit copies it into the ring in one burst.
     staging: Box<[u8]>,
     prepared: Prepared,
-    /// Whether a dropped publisher ends without a record of the end of the stream.
+    /// Whether the stream stays open when the publisher is dropped: then readers get no record of the stream's end.
     stays_open: bool,
     /// The writer lock. It is held until the writer is dropped. If this process dies, the kernel releases it.
     lock: Held,
@@ -75,7 +75,7 @@ pub struct Publisher {
     hosted: Option<Hosted>,
     /// The readers that this publisher waits for, if it has gates.
     gates: Option<Box<Gates>>,
-    /// The board, on which each message is stored once more; `None` if the channel has none.
+    /// The board, on which each message is stored once more; `None` if the channel has no board.
     board: Option<Box<BoardWriter>>,
 }
 
@@ -104,7 +104,7 @@ pub struct Mark {
     pub key: bool,
 }
 
-/// Chooses the messages that have the time of their publication.
+/// Chooses which messages carry the time of their publication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Stamps {

@@ -25,7 +25,8 @@ use std::time::{Duration, Instant};
 /// The time for which a starting reader waits for the segment in which the channel continues.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The largest lag of a conflating reader. A reader with a larger lag gets the newest messages from the board instead of the ring.
+/// The largest lag of a conflating reader, which may skip old messages of a key. With a larger lag, the reader gets the newest messages
+/// from the board instead of the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Behind {
     /// Half of the ring.
@@ -88,7 +89,7 @@ impl Joining {
         }
     }
 
-    /// Makes the value for the segment in which the channel continues. Takes over the counts of the messages that the reader got.
+    /// Makes a copy of the board for the segment in which the channel continues. Takes over the counts of the messages that the reader got.
     fn followed_to(mut self: Box<Self>, segment: &Segment) -> Option<Box<Self>> {
         let is_same = segment.board_spec() == Some(self.snapshot.view().geometry().spec);
         if !is_same || self.conflation.is_none() {
@@ -124,7 +125,8 @@ impl Subscriber {
         self.joining.as_ref().map(|joining| joining.place)
     }
 
-    /// Begins with the board. If `is_told`, the subscriber will return the board's messages. Otherwise it only takes their counts.
+    /// Begins with the board. If `is_told`, the subscriber will return the board's messages. Otherwise the subscriber only takes the counts
+    /// of these messages.
     pub(super) fn begin_with_board(&mut self, is_told: bool) -> Result<(), ChannelError> {
         let name = self.header().channel.clone();
         let start = Instant::now();
@@ -176,7 +178,7 @@ impl Subscriber {
         self.moves
     }
 
-    /// Continues in the next segment if the channel has moved there. It is for a caller that receives no messages.
+    /// Continues in the next segment if the channel has moved there. This function is for a caller that receives no messages.
     pub(crate) fn follow_without_receiving(&mut self) -> Result<(), RecvError> {
         self.check_process()?;
         while self.hosted.as_mut().is_some_and(|hosted| hosted.look_ahead() && hosted.may_go_on()) {
@@ -186,8 +188,8 @@ impl Subscriber {
         if is_over && self.hosted.is_none() { Err(RecvError::Superseded) } else { Ok(()) }
     }
 
-    /// Merges the caller's copy of the board with the ring. While a strict channel moves to another segment, the copy may contain messages
-    /// that are not valid.
+    /// Merges the caller's copy of the board with the ring. While a strict channel (in which messages of a publisher that was cut off are
+    /// not valid) moves to another segment, the copy may contain messages that are not valid.
     pub(crate) fn join_into(&mut self, snapshot: &mut Snapshot) -> Result<(), RecvError> {
         snapshot.join(&mut self.reader, self.buffer.payload_mut())?;
         Ok(())
@@ -300,7 +302,8 @@ impl Subscriber {
         Outcome::Other(Event::Live { sequence })
     }
 
-    /// Records a received message. If a conflating reader is too far behind, its next event comes from the board.
+    /// Records a received message. If the reader conflates (may skip old messages of a key) and is too far behind, its next event comes
+    /// from the board.
     pub(super) fn track(&mut self, copied: Copied, payload: &[u8]) {
         let Some(joining) = &mut self.joining else { return };
         let Some(conflation) = &mut joining.conflation else { return };
@@ -341,8 +344,8 @@ impl Subscriber {
         }
     }
 
-    /// Reads the board. The next sequence of the reader is `due`: of each key that has a message at or above `due`, the reader gets the
-    /// newest one. Returns false if the board cannot be read. The reader's place is then undefined.
+    /// Reads the board. `due` is the reader's next sequence. The reader will get the newest message of each key that has a message with the
+    /// sequence `due` or a later one. Returns false if the board cannot be read. The reader's place is then undefined.
     pub(super) fn conflate(&mut self, due: u64) -> bool {
         let verdict = self.verdict_on_read();
         let Some(joining) = &mut self.joining else { return false };

@@ -16,8 +16,8 @@ pub(super) struct Buffer(Box<[Line]>);
 struct Line([u8; 64]);
 
 impl Buffer {
-    /// The number of bytes for the largest record. If a run of small records takes more, the number of bytes for the run. Records are
-    /// copied as whole cache lines.
+    /// Returns the size of the buffer in bytes. It has room for the largest record, and for a run of small records that are copied
+    /// together. Records are copied as whole cache lines.
     pub(super) fn room_for(header: &Header) -> usize {
         record_bytes(header.geometry.max_message).max(RUN) as usize
     }

@@ -30,8 +30,8 @@ const CLOSE: u32 = 256;
 const MEASURED: u64 = 128;
 /// Number of messages in a measurement with pauses.
 const TRIED: u64 = 512;
-/// The number of messages between a trial and the next measurement. If pauses were not faster in a trial, this number doubles, up to
-/// [`AGAIN_AT_MOST`].
+/// The number of messages between a trial, in which the reader pauses between polls, and the next measurement without pauses. If the trial
+/// was not faster than the measurement before it, this number doubles, up to [`AGAIN_AT_MOST`].
 const AGAIN: u64 = 1 << 16;
 const AGAIN_AT_MOST: u64 = 1 << 22;
 /// Number of messages that the publisher must be ahead before a pause ends. The publisher writes its count every 64 messages.
@@ -52,7 +52,7 @@ enum State {
     Trying { before_ps: u64 },
     /// The reader pauses, because the channel is faster with pauses.
     Pausing,
-    /// The reader makes no pauses, because the channel was not faster with them.
+    /// The reader makes no pauses, because the channel was not faster with pauses.
     Resting,
 }
 
@@ -70,7 +70,7 @@ pub(super) struct Contention {
     until: u64,
     /// The sequence and the time at which the measurement began.
     began: (u64, u64),
-    /// The number of messages until the next measurement. It counts after a trial in which pauses were not faster.
+    /// The number of messages until the next measurement. This number applies after a trial in which pauses were not faster.
     again: u64,
 }
 
@@ -143,8 +143,8 @@ impl Contention {
 }
 
 impl Subscriber {
-    /// Called after an empty poll. The polls of a reader can slow the publisher's stores. If they do, this waits a little, so that the
-    /// publisher gets ahead.
+    /// Called after an empty poll. The polls of a reader can slow the publisher's stores. If they do, this function waits a little, so that
+    /// the publisher gets ahead.
     #[inline(always)]
     pub(super) fn avoid_contention(&mut self) {
         if self.contention.is_close_at(self.reader.place().position) {

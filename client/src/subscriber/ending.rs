@@ -56,7 +56,7 @@ impl Subscriber {
         !is_open || self.hosted.as_ref().is_some_and(|hosted| hosted.has_next())
     }
 
-    /// Whether there is anything after the last received record. While the subscriber reads the journal, this searches the ring.
+    /// Whether there is anything after the last received record. While the subscriber reads the journal, this call searches the ring.
     fn has_anything_behind(&self) -> bool {
         match self.doubt {
             Doubt::Board => true,

@@ -21,7 +21,7 @@ use std::time::Duration;
 const WAIT_FOR_FILES: Duration = Duration::from_micros(200);
 
 impl Subscriber {
-    /// Returns the event of a new epoch if the reader has skipped the record that announces it. The state in the segment has this epoch.
+    /// Returns the event of a new epoch if the reader has skipped the record that announces it. The segment's state word has the new epoch.
     pub(super) fn epoch_in_force(&mut self) -> Option<Outcome> {
         // While a new publisher is recovering, its record is still to come. A publisher that has closed is not reported any more.
         let (epoch, State::Active) = self.reader.state()? else { return None };
@@ -71,8 +71,8 @@ impl Subscriber {
         (self.epoch, self.began_in) = (epoch, epoch);
     }
 
-    /// Whether there is a record to receive. The caller has loaded the segment's state before. This finds each record that was committed
-    /// before that state was stored.
+    /// Whether there is a record to receive. The caller has loaded the segment's state before. So this call finds each record that was
+    /// committed before that state was stored.
     pub(super) fn has_more(&self) -> bool {
         fence(Ordering::Acquire);
         self.reader.locator().is_ready(self.position())
@@ -160,7 +160,8 @@ impl Subscriber {
         self.hosted.as_ref().map_or(Verdict::Open, |hosted| hosted.verdict_on_read())
     }
 
-    /// Whether no message of a strict channel may be returned now. The reason is that its publisher was cut off, or is about to be cut off.
+    /// Whether the channel is strict and no message may be returned now. The reason is that the channel's publisher was cut off, or is
+    /// about to be cut off.
     pub(super) fn is_withheld(&self) -> bool {
         self.is_strict() && self.verdict_on_read() != Verdict::Open
     }
@@ -181,8 +182,9 @@ impl Subscriber {
 
     /// Called when no valid message is left in this segment. Continues in the next segment if the daemon has sent it.
     ///
-    /// The daemon sends the next segment after the charter says that this generation has ended. So the segment must have arrived *before*
-    /// the poll that found nothing. The first call only takes the segment, and the caller polls once more.
+    /// The daemon sends the next segment only after the charter says that this generation has ended. So this generation has no more
+    /// messages if the segment arrived *before* a poll that found nothing. The first call only takes the segment, and the caller then polls
+    /// once more.
     #[inline]
     pub(super) fn try_next_segment(&mut self) -> Result<Option<Outcome>, RecvError> {
         let Some(hosted) = &mut self.hosted else { return Ok(None) };
@@ -190,7 +192,7 @@ impl Subscriber {
         if hosted.look_ahead() && was_here && hosted.may_go_on() { self.go_on() } else { Ok(None) }
     }
 
-    /// Continues in a later segment if message `sequence` is there. Returns whether it did.
+    /// Continues in a later segment if message `sequence` is there. Returns whether the reader moved.
     ///
     /// # Errors
     /// If the sequence belongs to a later segment and cannot be received there. The reader keeps its place.

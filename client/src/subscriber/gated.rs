@@ -38,7 +38,7 @@ impl Subscriber {
         }
     }
 
-    /// Whether messages must be returned one by one, because each one needs more checks than the one for the gate.
+    /// Whether messages must be returned one by one. This is the case if each message needs other checks besides the check for the gate.
     #[inline]
     pub(super) fn checks_each(&self) -> bool {
         let is_only_gated = || {

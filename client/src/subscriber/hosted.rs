@@ -59,8 +59,8 @@ impl Hosted {
         !self.next.is_empty() || self.attachment.has_moved()
     }
 
-    /// Whether the next segment has arrived and this one has ended. If the next segment came with a new charter, the present charter no
-    /// longer counts.
+    /// Whether the next segment has arrived and the present segment has ended. If the next segment came with a new charter, the present
+    /// segment has ended, whatever the old charter says.
     pub(super) fn may_go_on(&self) -> bool {
         let is_over = || matches!(self.verdict_on_read(), Verdict::Cut { .. });
         self.next.front().is_some_and(|next| next.charter.is_some() || is_over())
@@ -72,8 +72,8 @@ impl Hosted {
         self.next.front().is_some_and(|next| next.charter.is_some() || next.generation.restarted > before)
     }
 
-    /// Searches for message `sequence` in the segments in which the channel continues. If it belongs to the current segment, returns
-    /// `None`. Otherwise returns its place, and how many segments come before the segment that has it.
+    /// Searches for message `sequence` in the segments in which the channel continues. If the message belongs to the current segment,
+    /// returns `None`. Otherwise returns the message's place, and how many segments come before the segment that has it.
     ///
     /// The reader does not move, so it keeps its place if the search fails.
     pub(super) fn find_ahead(&mut self, sequence: u64) -> Option<Result<(usize, Place), LocateError>> {

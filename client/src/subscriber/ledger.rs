@@ -1,4 +1,5 @@
-//! Counts the messages of each key that a conflating reader got. From these counts it computes how many messages were left out.
+//! Counts the messages of each key that a conflating reader got. Such a reader may skip old messages of a key. From the counts, the ledger
+//! computes the number of messages that were left out.
 //!
 //! A board counts the messages of each key. When the reader takes a message from the board, it notes the count of the message's key. Then
 //! it counts the messages of this key that it receives from the ring. When it next reads the board, the difference of the two counts is the

@@ -132,9 +132,9 @@ pub struct Subscriber {
     steps: Vec<Step>,
     /// Number of times that the channel has continued in another segment since this subscriber was opened.
     moves: u64,
-    /// The reason for a missing reader page, if the builder requested one.
+    /// The reason why there is no reader page, if the builder requested a page but it could not be made.
     page_refused: Option<io::Error>,
-    /// The reader's end of parking, for a subscriber that was opened with [`Wait::Park`].
+    /// The reader's side of parking (sleep until the daemon wakes the reader), for a subscriber that was opened with [`Wait::Park`].
     parking: Option<Parking>,
     /// The tags of the messages that are returned; all tags if `None`.
     tags: Option<Tags>,
@@ -145,7 +145,7 @@ pub struct Subscriber {
     gate: Option<Box<HeldGate>>,
     /// The channel's journal, if it may have one.
     past: Option<Box<Past>>,
-    /// The channel's board, if this subscriber begins with it or conflates.
+    /// The channel's board, if this subscriber begins with the board or conflates (may skip old messages of a key).
     joining: Option<Box<board::Joining>>,
 }
 

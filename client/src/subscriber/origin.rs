@@ -25,8 +25,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum History {
-    /// The journal that the channel's daemon keeps. If the channel is a file and `$SHMCAST_JOURNALS` is set, the journal is in that
-    /// directory, below the channel's name. Root, this user or the channel's owner must own the journal's directory.
+    /// The journal that the channel's daemon keeps. If the channel is a file and `$SHMCAST_JOURNALS` is set, the journal is a subdirectory
+    /// of the directory that this variable names. The subdirectory has the channel's name. Root, this user or the channel's owner must own
+    /// the journal's directory.
     #[default]
     Auto,
     /// No source: overwritten messages are lost.
@@ -197,7 +198,7 @@ impl Past {
         self.absent_since.is_some_and(|since| since.elapsed() < PATIENCE_FOR_DAEMON)
     }
 
-    /// Opens the journal of this stream, and waits for it. Returns an error if this cannot find out whether there is a journal.
+    /// Opens the journal of this stream, and waits for it. Returns an error if it is not known after the wait whether there is a journal.
     pub(super) fn open_and_wait(
         &mut self,
         stream: StreamId,

@@ -31,7 +31,7 @@ use shmcast_layout::ring::locate::{LocateError, Place};
 use shmcast_layout::ring::reader::{Copied, Poll};
 use std::time::{Duration, Instant};
 
-/// How a reader of the journal waits when there is nothing to read. A shorter wait would find no new data.
+/// The wait of a reader of the journal when there is nothing to read. A shorter wait would find no new data.
 const WAIT: Wait = Wait::Sleep(Duration::from_micros(200));
 
 /// The result of an attempt to continue in the journal.
@@ -235,8 +235,8 @@ impl Subscriber {
         self.past.as_mut().is_none_or(|past| past.told.note(due, control))
     }
 
-    /// Returns to the ring if the ring has the next sequence. With `with_room`, does so only if the reader would not be lapped again at
-    /// once.
+    /// Returns to the ring if the ring has the next sequence. With `with_room`, does so only if the reader has some room before the
+    /// publisher can lap it again.
     fn try_live(&mut self, with_room: bool) -> Result<Option<Outcome>, RecvError> {
         let due = self.reader.place().sequence;
         match self.seek_ahead(due) {
@@ -260,7 +260,8 @@ impl Subscriber {
     }
 
     /// Whether a message belongs to the current segment. A message that is not valid may have the same sequence as a valid message in a
-    /// later segment. After the end of a segment, no message is ever written there.
+    /// later segment. The sequence at which a segment ends does not belong to that segment, because the segment never gets a valid message
+    /// there.
     fn is_of_this_segment(&self, sequence: u64) -> bool {
         match self.verdict_on_read() {
             Verdict::Open => true,
@@ -407,8 +408,8 @@ impl Subscriber {
         Some(found.map(|(_, place)| place))
     }
 
-    /// Continues in a later segment whose message `oldest` is newer than the next one of this reader. Returns `None` if the publisher was
-    /// faster. Then the next poll tries again.
+    /// Continues at message `oldest` in a later segment. This reader expected message `due`, which is older and is lost. Returns `None` if
+    /// the publisher has overwritten `oldest` meanwhile. Then the next poll tries again.
     fn skip_ahead(&mut self, due: u64, oldest: u64) -> Option<Outcome> {
         if !matches!(self.seek_ahead(oldest), Ok(true)) {
             return None;

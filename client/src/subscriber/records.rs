@@ -1,4 +1,4 @@
-//! Many messages in one call, as whole records. So programs in other languages need no call for each message.
+//! Receives many messages in one call, as whole records. So programs in other languages need no call for each message.
 
 use super::{Buffer, Doubt, Outcome, Subscriber, note_latency};
 use crate::message::{Event, Message, RecvError};
@@ -41,7 +41,8 @@ pub struct Records {
     messages: usize,
     /// The sequence of the first message.
     first: u64,
-    /// How many messages of the key were left out, as in [`Message::conflated`]. A message of the board is the only one in its batch.
+    /// The number of messages of the key that were left out, as in [`Message::conflated`]. A message of the board is the only one in its
+    /// batch.
     conflated: Option<u64>,
     event: Option<Event<'static>>,
 }

@@ -89,8 +89,8 @@ impl Subscriber {
         Ok(reader.filter(|reader| !reader.is_between_frames()).map(|reader| reader.due()))
     }
 
-    /// Begins at the first message of this time or later. The journal decides which message this is, if the ring does not reach back so far
-    /// or the clock was set back since.
+    /// Begins at the first message of this time or later. The journal decides which message this is, if the ring does not reach back so
+    /// far, or if the clock was set back after that time.
     pub(super) fn begin_at_time(&mut self, time: SystemTime) -> Result<(), ChannelError> {
         let time_ns = since_1970_ns(time);
         let oldest = self.next_sequence();

@@ -100,7 +100,7 @@ impl Subscriber {
         }
     }
 
-    /// Does the same as [`tell`](Self::tell) for a glance that found nothing.
+    /// Does the same as [`tell`](Self::tell) for a poll that found nothing.
     #[inline(never)]
     pub(super) fn tell_nothing(&mut self) -> Result<Option<Outcome>, RecvError> {
         let told = if self.is_elsewhere() { None } else { self.tell(Poll::Empty, 0)? };
@@ -127,8 +127,8 @@ impl Subscriber {
         }
     }
 
-    /// Counts the message for its key, if this reader conflates and the message was accepted. The payload is in `buffer`, or in this
-    /// subscriber's own buffer.
+    /// Counts the message for its key, if this reader conflates (may skip old messages of a key) and the message was accepted. The payload
+    /// is in `buffer`, or in this subscriber's own buffer.
     #[inline(always)]
     fn track_if_taken(&mut self, poll: Poll, before: Place, buffer: Option<&[u8]>) {
         let Some(copied) = self.tracks(&poll) else { return };

@@ -53,7 +53,7 @@ pub struct Turns {
     wait: Wait,
     /// The index of the subscriber that is polled first. It follows the subscriber that was polled last.
     next: usize,
-    /// The bells of the subscribers that park; `None` if none does.
+    /// The bells of the subscribers that park; `None` if no subscriber parks.
     bells: Option<Bells>,
     /// For each added subscriber, the number of its bell; `None` for a subscriber that does not park.
     added: Vec<Option<u64>>,
@@ -325,9 +325,9 @@ impl Turns {
         Ok(None)
     }
 
-    /// Decides how to wait for the next event. Called after a poll that found nothing. Before this returns [`Rest::Nap`], it does three
-    /// things for every subscriber that can be woken: announces the position at which the subscriber sleeps, polls it once more, and rings
-    /// for the waker.
+    /// Decides how to wait for the next event. Called after a poll that found nothing. Before this function returns [`Rest::Nap`], it does
+    /// three things for every subscriber that can be woken: it announces the position at which the subscriber sleeps, polls it once more,
+    /// and sends a byte to the daemon's waker.
     #[cold]
     fn rest<S: Lent + ?Sized>(&mut self, subscribers: &mut S) -> Result<Rest, SelectError> {
         if let Some(found) = look(subscribers)? {
@@ -401,7 +401,7 @@ fn look<S: Lent + ?Sized>(subscribers: &mut S) -> Result<Option<Found>, SelectEr
     Ok(None)
 }
 
-/// A nap of all subscribers. The nap ends when this value is dropped. This is also true if the wait is cancelled.
+/// A nap of all subscribers. The nap ends when this value is dropped, even if the wait was cancelled.
 struct Nap<'a, S: Lent + ?Sized>(&'a Turns, &'a S);
 
 impl<S: Lent + ?Sized> Drop for Nap<'_, S> {

@@ -153,7 +153,7 @@ impl Subscriber {
         self.reader.lag() < BURST_CLOSE && self.next_sequence() >= self.burst_target
     }
 
-    /// Does the same as [`idle`](Self::idle) until the wait has ended. It is for a reader that parks.
+    /// Does the same as [`idle`](Self::idle) until the wait has ended. This function is for a reader that parks.
     #[cold]
     fn sleep_for(
         &mut self,
@@ -202,8 +202,8 @@ impl Subscriber {
         }
     }
 
-    /// Called after a poll that found nothing. Decides how to wait. Before this returns [`Rest::Nap`], the reader announces the position at
-    /// which it sleeps, polls once more, and rings for the waker.
+    /// Called after a poll that found nothing. Decides how to wait. Before this function returns [`Rest::Nap`], the reader announces the
+    /// position at which it sleeps, polls once more, and sends a byte to the daemon's waker.
     #[cold]
     pub(super) fn rest(&mut self, out: Option<&mut [u8]>) -> Result<Rest, RecvError> {
         if let Some(outcome) = self.look()? {

@@ -14,13 +14,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// A type that a channel's messages may have, with a number and a name.
 ///
 /// The publisher that makes a channel writes `ID` and `NAME` into the channel. Each publisher or subscriber that opens the channel compares
-/// both. Neither of them is computed from the type. Change them whenever the meaning of the type's bytes changes, such as when a field is
-/// added.
+/// both values with its own. Neither value is computed from the type. Change both values whenever the meaning of the type's bytes changes,
+/// such as when a field is added.
 pub trait Schema {
     /// The number of the schema, by which programs distinguish schemas. It must not be 0.
     const ID: u64;
-    /// The name of the schema, such as `"quote/1"`. It is for people, and for programs that disagree on
-    /// numbers.
+    /// The name of the schema, such as `"quote/1"`. The name is for people. It also distinguishes two schemas for which different programs
+    /// use the same number.
     const NAME: &'static str;
 }
 

@@ -1,7 +1,7 @@
 //! Copies a board into the segment in which its channel continues.
 //!
 //! A daemon ends a segment while the segment's publisher may still write to it. The daemon decides a sequence, the cut. Messages below the
-//! cut are valid, and the new board must have those that the old board has.
+//! cut are valid, and the new board must have the valid messages of the old board.
 //!
 //! [`Carry::begin`] copies the slots before the daemon decides the cut. [`Carry::finish`] then merges the messages that the ring received
 //! between the copy and the cut. The slots are copied so early because the publisher may still store messages after the cut. Such a message
@@ -25,7 +25,7 @@ pub struct Carry {
     snapshot: Snapshot,
     /// The sequence up to which the copy has every message. `None` if no copy could be made yet.
     through: Option<u64>,
-    /// For each key with messages from this sequence on, the board has the newest one. Earlier messages may be missing.
+    /// If a key has a message with this sequence or a later one, the board has the key's newest message. Earlier messages may be missing.
     since: u64,
 }
 

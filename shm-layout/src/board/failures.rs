@@ -37,7 +37,8 @@ pub(super) struct Failures {
     pub(super) ahead: u32,
     /// The last message on the board, in the last pass that failed because the ring no longer had the following message.
     through: Option<u64>,
-    /// The number of passes that failed in this way although the board had received no new message.
+    /// The number of passes that failed because the ring no longer had the message after the board's last one, although the board had
+    /// received no new message since the previous pass.
     still: u32,
 }
 

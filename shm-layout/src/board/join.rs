@@ -53,7 +53,7 @@ pub struct Listed {
 pub struct Bridged {
     /// The number of listed messages.
     pub listed: usize,
-    /// The number of listed messages and of the older messages that they replace.
+    /// The number of listed messages plus the number of older messages that they replace.
     pub messages: u64,
 }
 
@@ -74,7 +74,7 @@ impl Row {
     }
 }
 
-/// A reader's own copy of a board, merged with the ring. All memory is allocated when it is made.
+/// A reader's own copy of a board, merged with the ring. All memory is allocated when this value is made.
 #[derive(Debug)]
 pub struct Snapshot {
     view: View,
@@ -174,8 +174,8 @@ impl Snapshot {
         Err(failures.reason())
     }
 
-    /// Copies the slots that changed since the last copy. Returns a sequence: for each earlier message, the copies have the message itself
-    /// or a newer one of its key. The message with this sequence is included. Returns `None` if a slot could not be copied.
+    /// Copies the slots that changed since the last copy. Returns a sequence. For each message up to and including this sequence, the
+    /// copies have the message itself or a newer message of its key. Returns `None` if a slot could not be copied.
     pub(super) fn copy(&mut self) -> Option<u64> {
         let through = self.view.through();
         self.copy_changed().then_some(through)
@@ -409,7 +409,8 @@ impl Snapshot {
         self.order.get(number).map(|(_, row)| self.row(*row as usize))
     }
 
-    /// Returns how many older messages a message of the last [`list_since`](Self::list_since) replaces. `number` is its number there.
+    /// Returns how many older messages a message of the last [`list_since`](Self::list_since) replaces. `number` is the number of the
+    /// message in that list.
     pub fn left_out(&self, number: usize) -> u64 {
         self.order.get(number).map_or(0, |(_, row)| self.rows[*row as usize].left_out)
     }

@@ -7,8 +7,8 @@ use crate::layout::board::{Entry, HEAD_KEY, Meta};
 use crate::sync::Ordering;
 
 impl BoardCells {
-    /// The number of the entry that a search for the fingerprint reads at step number `step`. The caller takes it modulo the number of
-    /// entries.
+    /// The number of the entry that a search for the fingerprint reads at step number `step`. The caller takes the result modulo the number
+    /// of entries.
     #[inline(always)]
     fn entry_at(&self, fingerprint: u32, step: u64) -> u64 {
         u64::from(fingerprint).wrapping_add(step)

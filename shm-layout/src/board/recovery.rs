@@ -1,5 +1,5 @@
-//! Takes a board over from an earlier publisher. A dead publisher may have left one slot half stored, and this repairs the slot. Then
-//! stores the ring's messages that the board lacks.
+//! Takes a board over from an earlier publisher. A dead publisher may have left one slot half stored. This module repairs that slot, and
+//! then stores the ring's messages that the board lacks.
 
 use super::sync_points::{store, stored};
 use super::writer::{BoardWriter, Posted};
@@ -103,8 +103,9 @@ impl BoardWriter {
     }
 
     /// Handles the slot that the dead publisher left in the middle of a store. `first` is the key of the first message after THROUGH, the
-    /// count of stored messages. If the slot names this key, a new store of that message makes the slot whole. Otherwise the dead publisher
-    /// was about to give the slot to another key, or there is no such message. In both cases, this function clears the slot.
+    /// sequence up to which the board has all messages. If the slot names this key, a new store of that message makes the slot whole.
+    /// Otherwise the dead publisher was about to give the slot to another key, or there is no such message. In both cases, this function
+    /// clears the slot.
     fn settle(&mut self, busy: &mut Option<u32>, first: Option<[u64; 2]>) {
         let Some(slot) = busy.take() else { return };
         let Some(head) = self.cells.head(slot) else { return };

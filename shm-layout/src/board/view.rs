@@ -1,5 +1,5 @@
-//! The reading end of a board, for one slot or one key. Another process writes the board. So the reader limits each length and each slot
-//! number before it uses them, and limits each loop.
+//! The reader's side of a board: reads one slot or one key. Another process writes the board. So the reader limits each length and each
+//! slot number before it uses them, and limits each loop.
 
 use super::sync_points::{moved, named, store, stored, through};
 use super::{BoardCells, Head};
@@ -43,7 +43,8 @@ pub enum Lookup {
     Found {
         /// The slot's head.
         head: Head,
-        /// Bytes in the buffer. If the message [is not whole](Meta::is_whole), they are fewer than the message had.
+        /// The number of the message's bytes in the buffer. If the message [is not whole](Meta::is_whole), the buffer lacks some of its
+        /// bytes.
         bytes: usize,
     },
     /// The board does not have this key.
@@ -57,7 +58,7 @@ pub enum Lookup {
 pub struct Counters {
     /// The sequence up to which every message is on the board.
     pub through: u64,
-    /// For each key with messages from this sequence on, the board has the newest one. Earlier messages may be missing.
+    /// If a key has a message with this sequence or a later one, the board has the key's newest message. Earlier messages may be missing.
     pub since: u64,
     /// Number of keys.
     pub live: u64,

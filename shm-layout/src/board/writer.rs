@@ -1,5 +1,5 @@
-//! The writing end of a board. The caller holds the channel's writer lock. It commits each message to the ring, and then stores the message
-//! on the board.
+//! The publisher's side of a board. The caller holds the channel's writer lock. The caller commits each message to the ring, and then
+//! stores the message on the board.
 
 use super::sync_points::{named, store, stored, through};
 use super::{BoardCells, Head};
@@ -69,7 +69,8 @@ impl BoardWriter {
         }
     }
 
-    /// Raises THROUGH, the count of messages on the board, to `last`. Messages up to `last` that are missing will never come.
+    /// Raises THROUGH, the sequence up to which the board has all messages, to `last`. If a message up to `last` is missing, it will never
+    /// come.
     pub fn skip_to(&mut self, last: u64) {
         if last > self.cells.count(THROUGH) {
             through::publish(&self.cells.header, last);

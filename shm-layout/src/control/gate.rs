@@ -13,7 +13,7 @@ pub struct GateTerms {
     pub lag_bytes: u64,
     /// The limit of one message's wait, in nanoseconds.
     pub wait_ns: u64,
-    /// Whether the publisher refuses the message after the wait. If false, it drops the gate and publishes.
+    /// Whether the publisher refuses the message after the wait. If false, the publisher drops the gate and publishes the message.
     pub refuse: bool,
 }
 
@@ -43,7 +43,7 @@ pub struct GateReport {
     pub dropped: u64,
     /// Messages that it refused after a wait.
     pub refused: u64,
-    /// The number of messages that were refused because the call never waits.
+    /// The number of messages that were refused by calls that never wait.
     pub turned_away: u64,
     /// The number of positions that the gate's reader claimed although the ring had not reached them.
     pub impossible: u64,

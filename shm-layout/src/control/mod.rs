@@ -111,7 +111,8 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "is_zero")]
         last: u32,
     },
-    /// Take a strict channel away from a publisher that still runs or is stopped.
+    /// Take a channel away from a publisher that still runs or is stopped. The channel must be strict: readers then receive no later
+    /// messages of this publisher.
     TakeOver {
         /// The channel.
         channel: String,
@@ -120,8 +121,8 @@ pub enum Request {
     History {
         /// The channel.
         channel: String,
-        /// The stream, in 32 hexadecimal digits. Without this field, the newest stream. If the journal does not have this stream, the
-        /// daemon passes a file of the newest stream. The file's header names its stream.
+        /// The stream, in 32 hexadecimal digits. If this field is missing, the daemon takes the newest stream. If the journal does not have
+        /// this stream, the daemon passes a file of the newest stream. The file's header names its stream.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         stream: Option<String>,
         /// The message with this sequence.
@@ -157,7 +158,8 @@ pub enum Response {
         /// Grows with each start of the daemon.
         instance: u64,
     },
-    /// The daemon is still making the memory of its channels. Send `hello` again at once: the daemon answers it when the memory is made.
+    /// The daemon is still making the memory of its channels. Send `hello` again immediately. The daemon answers this second `hello` when
+    /// the memory is made.
     Starting {},
     /// Attached as publisher.
     Publishing {
@@ -194,7 +196,7 @@ pub enum Response {
     Promoted(Promotion),
     /// The channel continues in another segment. The segment comes with this packet.
     Moved(Generation),
-    /// The channel's publisher died without closing it. Only readers that requested this get it.
+    /// The channel's publisher died without closing the channel. Only readers that requested this packet get it.
     PublisherGone {
         /// The generation into which it published.
         generation: u64,
@@ -216,7 +218,7 @@ pub struct Promotion {
     pub session: String,
     /// The first of the messages that will never arrive.
     pub from: u64,
-    /// The last of the messages that will never arrive. The next message published has the sequence after it.
+    /// The last of the messages that will never arrive. The next published message has the sequence after this one.
     pub to: u64,
 }
 
@@ -238,7 +240,7 @@ pub struct Generation {
 }
 
 /// A file of a channel's journal that the daemon passes to a reader. The reader compares these fields with the bytes of the file. If they
-/// differ, the bytes are right.
+/// differ, the bytes of the file are right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
     /// The number of the file.
@@ -313,7 +315,7 @@ pub struct ChannelStatus {
     /// The state: `new`, `active`, `recovering`, `closed`, `orphaned` (its publisher died), `superseded` (replaced), `damaged`, or
     /// `private` (files that this user may not read).
     pub state: String,
-    /// The publisher; `None` if there is none, or if this process cannot see it.
+    /// The publisher; `None` if there is no publisher, or if this process cannot see it.
     pub publisher: Option<Process>,
     /// Number of publishers so far.
     pub epoch: u64,
@@ -338,7 +340,7 @@ pub struct ChannelStatus {
     pub schema: String,
     /// The operator's `key=value` lines.
     pub labels: String,
-    /// Number of payload bytes published. The figure may lack the last 64 messages.
+    /// Number of published payload bytes. This number may lack the last 64 messages.
     pub published_bytes: u64,
     /// The oldest message that a reader can start from.
     pub oldest_sequence: Option<u64>,
@@ -398,8 +400,8 @@ pub struct JournalStatus {
     pub waiting_bytes: u64,
     /// Number of the newest file.
     pub file: u64,
-    /// How the recorder writes: `direct` (past the page cache) or `buffered` (through it). Empty if nothing is recorded yet, or if the
-    /// daemon does not report it.
+    /// The way in which the recorder writes: `direct` (past the page cache) or `buffered` (through the page cache). The text is empty if
+    /// nothing is recorded yet, or if the daemon does not report it.
     #[serde(default)]
     pub io: String,
     /// Bytes of all files.

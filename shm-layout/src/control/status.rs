@@ -16,7 +16,7 @@ pub struct BoardStatus {
     pub key: [u64; 2],
     /// The sequence up to which all messages are on the board.
     pub through: u64,
-    /// For each key with messages from this sequence on, the board has the newest one. Earlier messages may be missing.
+    /// If a key has a message with this sequence or a later one, the board has the key's newest message. Earlier messages may be missing.
     pub since: u64,
     /// The number of messages that are not on the board because there was no room for their keys.
     pub refused: u64,
@@ -44,7 +44,7 @@ pub struct ReaderStatus {
     pub lapped: u64,
     /// Messages it missed.
     pub missed: u64,
-    /// The number of messages that the reader skipped, because it got newer ones of their keys from the board.
+    /// The number of messages that the reader skipped, because it got newer messages of the same keys from the board.
     #[serde(default, skip_serializing_if = "is_none_left_out")]
     pub conflated: u64,
     /// The sequence it began with.

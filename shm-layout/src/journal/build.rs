@@ -15,7 +15,7 @@ pub struct FrameDraft {
     pub codec: Codec,
     /// Hints about its records.
     pub flags: FrameFlags,
-    /// The sequence of the first record. If that is not a message, the sequence that the next message has.
+    /// The sequence of the first record. If the first record is a control record, this is the sequence of the next message.
     pub sequence: u64,
     /// The sequence due after its last record.
     pub next: u64,
@@ -95,7 +95,8 @@ impl FrameBuilder {
         self.draft.next += 1;
     }
 
-    /// Adds a control record. A gap or a loss begins with the next sequence. After it, the next sequence follows the missing ones.
+    /// Adds a control record. If it is a gap or a loss, the missing sequences begin with the next sequence, and the frame continues with
+    /// the sequence after them.
     pub fn control(&mut self, control: JournalControl, time: u64) {
         let sequence = self.draft.next;
         debug_assert!(control.skipped().is_none_or(|(from, _)| from == sequence));

@@ -10,8 +10,8 @@ use super::trailer::Trailer;
 use super::{ENTRY_EVERY, FILE_HEADER_BYTES, INDEX_EVERY, MAX_ENTRIES, PAGE, TRAILER_BYTES};
 use std::collections::VecDeque;
 
-/// The state of a file that is being written. The composer itself does not write to the file. Each call returns bytes, and the caller
-/// writes them at [`offset`](Self::offset) as it was before the call. The call moves the offset past these bytes.
+/// The state of a file that is being written. The composer itself does not write to the file. Each call returns bytes, and moves
+/// [`offset`](Self::offset) past these bytes. The caller writes the bytes at the offset before the call.
 ///
 /// A tool that writes a file calls [`begin`](Self::begin). For each frame it calls [`place`](Self::place), and also [`index`](Self::index)
 /// if [`index_is_due`](Self::index_is_due) returns true. At the end it calls [`seal`](Self::seal). Recovery calls [`resume`](Self::resume),
@@ -49,7 +49,7 @@ impl Composer {
     /// Begins a file with `header`, and returns its first page.
     ///
     /// # Errors
-    /// As [`FileHeader::encode`].
+    /// The errors of [`FileHeader::encode`].
     pub fn begin(header: &FileHeader) -> Result<(Self, Box<[u8]>), FormatError> {
         let page = header.encode()?;
         Ok((Self::resume(header, FileHeader::crc_of(&page)), page))
@@ -287,7 +287,7 @@ impl Composer {
     }
 }
 
-/// Appends to a list of at most [`MAX_ENTRIES`]. If the list was full, removes its first entry. Returns whether it did.
+/// Appends to a list of at most [`MAX_ENTRIES`]. If the list was full, removes its first entry. Returns whether an entry was removed.
 fn keep<T>(list: &mut VecDeque<T>, entry: T) -> bool {
     let is_full = list.len() == MAX_ENTRIES;
     if is_full {

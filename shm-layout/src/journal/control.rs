@@ -119,8 +119,8 @@ pub enum JournalControl {
         wall_ns: u64,
         /// The ring's clock, in its ticks.
         ticks: u64,
-        /// How far the wall clock was set since the previous clock record, in nanoseconds; negative if it was set back, 0 if it was not
-        /// set.
+        /// The nanoseconds by which the wall clock was set forward since the previous clock record; negative if it was set back, 0 if it
+        /// was not set.
         step_ns: i64,
     },
     /// The reserve. No publisher uses a higher sequence before a later reserve record is durable.
@@ -139,7 +139,7 @@ pub enum JournalControl {
         file: u64,
         /// Whole frames that were kept.
         frames: u64,
-        /// Number of bytes after the last whole frame that were dropped.
+        /// Number of dropped bytes, which were after the last whole frame.
         bytes: u64,
     },
     /// A kind that a later minor version added; readers skip it.

@@ -38,7 +38,8 @@ pub struct FileHeader {
     pub salt: u64,
     /// The sequence due at the first frame.
     pub sequence: u64,
-    /// The last epoch that the journal had when the file was made; 0 if it had none. After a loss, the publisher may have a later epoch.
+    /// The last epoch in the journal when the file was made; 0 if the journal had no epoch. After a loss, the publisher may have a later
+    /// epoch.
     pub epoch: u64,
     /// Wall clock when the file was made, in nanoseconds since 1970.
     pub wall_ns: u64,
@@ -215,8 +216,8 @@ pub fn file_name(number: u64, sequence: u64) -> String {
     format!("{number:010}-{sequence:020}.smj")
 }
 
-/// Whether the header is one of this version in which only the version number was damaged. The checksum shows this. Without this check, a
-/// flipped bit would look like a later format.
+/// Whether the header was written in this version of the format, and only its version number was damaged later. The checksum shows this.
+/// Without this check, a flipped bit would look like a later format.
 fn is_of_this_version(page: &[u8]) -> bool {
     let mut page = page.to_vec();
     page[8..10].copy_from_slice(&VERSION.0.to_le_bytes());

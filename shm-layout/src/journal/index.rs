@@ -41,7 +41,7 @@ pub struct ControlEntry {
 /// The body of an index frame.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Index {
-    /// Byte offset of the previous index frame; 0 if there is none.
+    /// Byte offset of the previous index frame; 0 if this is the first index frame.
     pub previous: u64,
     /// Data frames since the previous index frame, in order, at least [`ENTRY_EVERY`](super::ENTRY_EVERY) bytes apart.
     pub entries: Vec<IndexEntry>,

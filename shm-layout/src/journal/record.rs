@@ -13,7 +13,7 @@ const HEADER: usize = RECORD_HEADER as usize;
 /// A record of a data frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// The sequence of the message. If the record is a control record, the sequence of the next message.
+    /// The sequence of the message. If the record is a control record, this is the sequence of the next message.
     pub sequence: u64,
     /// The time of publication: the low 48 bits of the ring's clock; 0 if the record has no time.
     pub time: u64,

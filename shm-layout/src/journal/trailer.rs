@@ -17,9 +17,9 @@ pub struct Trailer {
     pub next: u64,
     /// Messages in the file.
     pub messages: u64,
-    /// Least index time of a frame with records; 0 if there is none.
+    /// Least index time of a frame with records; 0 if there is no such frame.
     pub least_ns: u64,
-    /// Greatest index time of a frame with records; 0 if there is none.
+    /// Greatest index time of a frame with records; 0 if there is no such frame.
     pub greatest_ns: u64,
     /// Number of frames, including the footer.
     pub frames: u32,

@@ -36,7 +36,7 @@ const HAS_TAG: u64 = 1 << 16;
 
 /// The sequence up to which every message is on the board.
 pub const THROUGH: usize = 16;
-/// For each key with messages from this sequence on, the board has the newest one. Earlier messages may be missing.
+/// If a key has a message with this sequence or a later one, the board has the key's newest message. Earlier messages may be missing.
 pub const SINCE: usize = 32;
 /// Number of slots that have ever been used.
 pub const HIGH: usize = 33;
@@ -55,7 +55,7 @@ pub const INDEX_VERSION: usize = 39;
 
 /// Words of a slot's head.
 pub const HEAD_WORDS: usize = (GRANULE / WORD) as usize;
-/// Twice the number of messages that were stored in this slot. While a message is being stored, plus 1.
+/// Twice the number of messages that were stored in this slot. While a message is being stored, the word is greater by 1, and so it is odd.
 pub const HEAD_VERSION: usize = 0;
 /// The sequence of the message.
 pub const HEAD_SEQUENCE: usize = 1;
@@ -257,8 +257,8 @@ impl Geometry {
         payload.get(self.spec.key())
     }
 
-    /// Two words that identify a key. If a key has at most 16 bytes, they are its bytes, padded with zeros. If it has more, they are two
-    /// hashes of its bytes. All keys of a board have the same length.
+    /// Two words that identify a key. If a key has at most 16 bytes, the words are the key's bytes, padded with zeros. If a key is longer,
+    /// the words are two hashes of its bytes. All keys of a board have the same length.
     #[inline(always)]
     pub fn identity(&self, key: &[u8]) -> [u64; 2] {
         if key.len() <= 8 {
@@ -279,7 +279,7 @@ impl Geometry {
 }
 
 /// A hash of the identity of a key, for a reader's private table. Only the reader knows `secret`. A process that writes the segment knows
-/// the seed in the segment. Without `secret`, this process could choose keys whose hashes collide.
+/// the seed in the segment. If the hash used only this seed, the process could choose keys whose hashes collide.
 #[inline(always)]
 pub const fn secret_hash(secret: u64, [first, second]: [u64; 2]) -> u64 {
     mix(mix(secret, first), second)

@@ -30,7 +30,7 @@ pub const VERSION: u64 = 2;
 /// The first of the two words that identify the boot in which the charter was made. After another boot, the inode numbers of memory in the
 /// charter mean nothing.
 pub const BOOT: usize = 2;
-/// The word with the number of a generation before which all generations have ended. The current generation is this one or a later one.
+/// A word with the number of a generation. All earlier generations have ended, so the current generation is this one or a later one.
 pub const SETTLED: usize = 4;
 /// Word of the length of the channel's name in bytes; the name follows.
 pub const NAME: usize = 5;
@@ -88,7 +88,7 @@ impl Verdict {
     }
 
     /// Decodes a word that was found in the slot of `generation`. If the word belongs to a later generation, this generation ended long
-    /// ago, and none of its messages counts as valid. The same holds if no daemon writes such a word.
+    /// ago, and none of its messages counts as valid. If the word is one that no daemon writes, the result is the same.
     #[inline]
     pub const fn unpack(generation: u64, word: u64) -> Self {
         let is_ours = (word >> CUT_BITS ^ generation) & ((1 << TAG_BITS) - 1) == 0;

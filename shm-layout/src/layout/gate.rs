@@ -87,16 +87,16 @@ pub const fn bucket_limit_ns(bucket: usize) -> u64 {
     (1 << (bucket + 1)) - 1
 }
 
-/// The check of a position in the segment with this identity.
+/// Returns the check word of a position: a product that also depends on the identity of the segment.
 ///
-/// If a torn read mixes the bytes of two positions, the mixed position is accepted only if the bytes of the two checks mix to exactly this
-/// product.
+/// If a torn read mixes the bytes of two positions, it may also mix the bytes of their check words. The mixed position is accepted only if
+/// the mixed check word is exactly its check word.
 #[inline(always)]
 pub const fn check(position: u64, [high, low]: [u64; 2]) -> u64 {
     (position ^ low).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ high
 }
 
-/// What the words of a gate's page say about the reader's place in a segment.
+/// The meaning of the words in a gate's page that tell the reader's place in a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Said {
     /// The words say nothing. The reader is between two stores, reads another segment, or has not begun.

@@ -35,7 +35,7 @@ pub const MAX_SEQUENCE: u64 = (1 << 48) - 1;
 /// writer reaches them.
 #[cfg(not(loom))]
 pub const AHEAD: u64 = 32 * GRANULE;
-/// The distance is one granule here. It is the smallest possible one, and keeps the model small.
+/// In the build for the model checker, this distance is one granule, the smallest possible distance. This keeps the model small.
 #[cfg(loom)]
 pub const AHEAD: u64 = GRANULE;
 

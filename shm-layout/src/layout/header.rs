@@ -43,7 +43,7 @@ pub const WRITER_PID: usize = 33;
 pub const LAZY_PUBLISHED: usize = 48;
 /// Word index of the clock at the last lazy update, in ticks.
 pub const LAZY_TIME: usize = 49;
-/// Word index of the sequence of the last key message, 0 if none.
+/// Word index of the sequence of the last key message. The word is 0 if there was no key message.
 pub const LAZY_KEY: usize = 50;
 /// Word index of the count of payload bytes published.
 pub const LAZY_BYTES: usize = 51;
@@ -54,7 +54,7 @@ pub const FIRST_SEQUENCE: usize = 56;
 /// Word index of the first eight bytes of the session of another host, if a bridge fills this ring. A bridge reads the session after a
 /// restart. Readers learn of sessions from control records.
 pub const SESSION: usize = 58;
-/// Word index of the rest of the session. Bit 63 is set if there is a session, and the low 16 bits are its last two bytes.
+/// Word index of the rest of the session. Bit 63 is set if there is a session, and the low 16 bits are the last two bytes of the session.
 pub const SESSION_REST: usize = 59;
 /// Word index of the board's offset in bytes: the end of the ring, or 0 for a segment without a board. The word is written before any
 /// other process sees the segment. Before minor version [`MINOR_WITH_BOARD`] the word is reserved.
@@ -124,7 +124,7 @@ pub struct Header {
     /// The stream whose messages the segment has.
     pub stream: StreamId,
     /// The time at which the sequences of the channel's memory began, in nanoseconds since 1970. At that time, this segment or an earlier
-    /// one was made. If it was an earlier one, its sequences continue in this one.
+    /// segment of the channel was made. If it was an earlier segment, the sequences of that segment continue in this one.
     pub created_ns: u64,
     /// The clock that stamps messages.
     pub clock: ClockKind,
@@ -261,7 +261,7 @@ fn read_text(words: &[u64], at: &mut usize) -> Result<String, OpenError> {
     String::from_utf8(bytes).map_err(|_| bad)
 }
 
-/// The checksum over the words that never change: 1 to 14, and the names.
+/// The checksum over the words that never change: the words 1 to 14, and the names.
 fn checksum(words: &[u64]) -> u32 {
     let fold =
         |crc, piece: &[u64]| piece.iter().fold(crc, |crc, w| crc32c::crc32c_append(crc, &w.to_le_bytes()));

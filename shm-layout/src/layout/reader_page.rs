@@ -35,7 +35,7 @@ pub const RECEIVED: usize = 10;
 pub const LAPPED: usize = 11;
 /// Word of the count of messages missed.
 pub const MISSED: usize = 12;
-/// The word with the count of messages that a conflating reader skipped because it got newer ones of their keys.
+/// The word with the count of messages that a conflating reader skipped because it got newer messages of the same keys.
 pub const CONFLATED: usize = 13;
 /// The word with the time of the reader's last poll, in ticks of the clock.
 pub const HEARTBEAT: usize = 16;

@@ -13,8 +13,8 @@ use super::geometry::{GRANULE, MAX_SEQUENCE, RECORD_HEADER, record_bytes};
 
 /// Number of bits of the publish time that a record has.
 pub const TIME_BITS: u32 = 48;
-/// The time of a record without a time. A clock has this value during at most one tick in 26 hours. If a record gets this value by chance,
-/// it counts as a record without a time.
+/// The value of the time field of a record that has no time. A clock has this value during at most one tick in 26 hours. If a record gets
+/// this value by chance, it counts as a record without a time.
 pub const NO_TIME: u64 = 0;
 const TIME_MASK: u64 = (1 << TIME_BITS) - 1;
 const LENGTH_BITS: u32 = 25;
@@ -114,8 +114,8 @@ impl Commit {
         Self(self.0.wrapping_add(1 << 32))
     }
 
-    /// Whether this can be the commit word of the next record, which begins `to_end` bytes before the end of the ring. If it cannot be, the
-    /// reader was lapped, or the ring is corrupt.
+    /// Whether this can be the commit word of the next record, which begins `to_end` bytes before the end of the ring. If this word cannot
+    /// be that commit word, the reader was lapped, or the ring is corrupt.
     #[inline]
     pub(crate) const fn is_plausible(self, next_sequence: u64, to_end: u64, max_message: u64) -> bool {
         let is_pad = self.flags().has(Flags::PAD);

@@ -198,7 +198,7 @@ fn collapse(map: &Map) -> io::Result<()> {
 }
 
 /// Collapses one huge page after another. A single call for all of them could not be stopped. Reports the first refusal, and still tries
-/// the other pages. If this kernel cannot collapse pages at all, stops at once.
+/// the other pages. If this kernel cannot collapse pages at all, stops after the first attempt.
 fn collapse_each(
     pieces: impl ExactSizeIterator<Item = usize>,
     deadline: Instant,

@@ -1,5 +1,5 @@
-//! Finds the tail of a ring, or an upper bound of the tail. With this, a daemon ends a ring whose publisher may still publish, or may have
-//! damaged the ring.
+//! Finds the tail of a ring, or an upper bound of the tail. A daemon uses this when it ends a ring whose publisher may still publish, or
+//! may have damaged the ring.
 
 use crate::error::Corrupt;
 use crate::layout::geometry::{GRANULE, MAX_COUNT, MAX_SEQUENCE};
@@ -33,7 +33,7 @@ impl TailBound {
 }
 
 impl Locator {
-    /// Finds the tail, or an upper bound of it. With this, a daemon ends a segment whose publisher may still publish.
+    /// Finds the tail, or an upper bound of it. A daemon uses this when it ends a segment whose publisher may still publish.
     ///
     /// - Every message and gap that had been committed before the call has a sequence below [`TailBound::next_sequence`]. This also holds
     ///   for every message that a reader returned before the call, if a fence (`SeqCst`) on both sides orders the two.
@@ -67,13 +67,15 @@ impl Locator {
         Ok(TailBound::AtMost { next: (published + 1 + lazy::EVERY).min(MAX_SEQUENCE) })
     }
 
-    /// The lazy count and the frontier. If a publisher is too fast for a search, at least one of these two changes.
+    /// The count in the lazy line (which the writer updates every 64 messages), and the frontier. If a publisher is too fast for a search,
+    /// at least one of these two changes.
     fn progress(&self) -> (u64, u64) {
         let frontier = window::frontier_before_loads(&self.cells.header);
         (lazy::peek(&self.cells.header), frontier)
     }
 
-    /// Finds the tail, and confirms it by a word other than the lazy line.
+    /// Finds the tail from the lazy line (the count of messages, which the writer updates rarely), and confirms the tail by another word of
+    /// the ring.
     fn proved_tail(&self) -> Result<Place, Miss> {
         let hint = self.hint()?;
         let (place, found) = self.walk(hint, u64::MAX, TAIL_STEPS)?;

@@ -17,15 +17,18 @@ use crate::sync::Ordering;
 use std::cmp::Ordering::{Equal, Greater, Less};
 use thiserror::Error;
 
-/// How often a search starts again because the writer overtook it. After that, the search returns a place that is already overwritten.
+/// The number of times that a search starts again because the writer overtook it. After the last time, the search returns a place that is
+/// already overwritten.
 #[cfg(not(loom))]
 const ATTEMPTS: usize = 100;
 #[cfg(loom)]
 const ATTEMPTS: usize = 1;
-/// The limit for the records that a walk to the tail passes. There are never more of them between a hint and the tail.
+/// The limit for the records that a walk to the tail passes. Between the place where a walk begins and the tail, there are never more
+/// records than this.
 pub(crate) const TAIL_STEPS: u64 = 4 * lazy::EVERY;
 
-/// The limit by which the lazy line may advance during a check. With a smaller advance, the low half of a sequence cannot have repeated.
+/// During a check, the count in the lazy line, which the writer updates rarely, must advance by less than this. Then the low half of a
+/// sequence cannot have repeated.
 const LOW_HALF: u64 = 1 << 31;
 
 /// A record boundary and the sequence that is due there.
@@ -116,8 +119,8 @@ impl Locator {
     /// Finds the place of the next message, after every message that was published before this call. If a publisher is active, a message
     /// that it published during the call may be there already.
     ///
-    /// If the publisher overwrites each such place at once, the result is an overwritten place. A reader that begins there learns that it
-    /// was lapped, and how many messages it missed since.
+    /// If the publisher overwrites each such place before the search can check it, the result is an overwritten place. A reader that begins
+    /// there learns that it was lapped, and how many messages it missed since.
     ///
     /// # Errors
     /// [`LocateError::Corrupt`].
@@ -197,8 +200,8 @@ impl Locator {
         self.verify(oldest)
     }
 
-    /// Finds the place of message `sequence`, of the gap that includes it, or of the next message to come. It takes O(1). If gaps have
-    /// pushed the message out of the index, it walks from the oldest place to the message, if it can.
+    /// Finds the place of message `sequence`, of the gap that includes it, or of the next message to come. The search takes O(1). If gaps
+    /// have pushed the message out of the index, the search walks from the oldest place to the message, if it can.
     ///
     /// # Errors
     /// [`LocateError::TooOld`] with the oldest sequence that is left, [`LocateError::NotYet`], or [`LocateError::Corrupt`].
@@ -288,8 +291,9 @@ impl Locator {
         }
     }
 
-    /// The position in the index entry of a sequence. It is valid for sequences that the lazy line counts, and for the next sequence. The
-    /// writer may have reused other entries. Reused entries never have a position before that of the next sequence.
+    /// The position in the index entry of a sequence. It is valid for sequences that the lazy line (the writer's count of messages, which
+    /// it updates rarely) includes, and for the next sequence. The writer may have reused other entries. Reused entries never have a
+    /// position before that of the next sequence.
     pub(super) fn indexed(&self, sequence: u64) -> u64 {
         let entry = (sequence & (self.geometry.index_entries - 1)) as usize;
         index::peek(&self.cells.index, entry) & !(GRANULE - 1)
@@ -310,7 +314,7 @@ impl Locator {
     }
 
     /// Whether a reader that waits at `position` must wake up, because there is a record or because the reader was lapped. The daemon's
-    /// waker calls this for sleeping readers. If it is not certain, the result is true.
+    /// waker calls this for sleeping readers. If this is not certain, the result is true.
     pub fn is_ready(&self, position: u64) -> bool {
         let commit = commit::peek(self.cells.data.word_at(position & !(GRANULE - 1)));
         let frontier = window::frontier(&self.cells.header);

@@ -4,7 +4,7 @@
 //! functions. Those files themselves contain no fence, and no ordering but `Relaxed`. The functions are inlined. On x86-64 each is a plain
 //! load or store. On aarch64 each has one additional `dmb` or `stlr`.
 //!
-//! A mutant weakens one function, only in builds for the model (`fault.rs`). The model must detect it (`tests/loom.rs`).
+//! A mutant weakens one function, only in builds for the model (`fault.rs`). The model must detect each mutant (`tests/loom.rs`).
 
 use crate::fault::mutant;
 use crate::layout::header::{FRONTIER, LAZY_PUBLISHED, STATE};
@@ -17,8 +17,8 @@ fn release(is_weakened: bool) -> Ordering {
     if is_weakened { Ordering::Relaxed } else { Ordering::Release }
 }
 
-/// The writer first stores the payload and the zero after the record, and then the commit word. A reader that sees the commit word sees
-/// both.
+/// The writer first stores the payload and the zero after the record, and then the commit word. A reader that sees the commit word also
+/// sees the payload and the zero.
 pub(super) mod commit {
     use super::*;
 
@@ -134,7 +134,7 @@ pub(super) mod index {
         index[entry].load(Ordering::Relaxed)
     }
 
-    /// Call this between the load of an entry and the first load at the entry's position. It keeps the two in this order.
+    /// Call this between the load of an entry and the first load at the entry's position. It keeps the two loads in this order.
     #[inline]
     pub(in crate::ring) fn follow() {
         if !mutant!("no_index_fence") {
@@ -143,8 +143,8 @@ pub(super) mod index {
     }
 }
 
-/// The writer stores the index entries of all messages and of the next sequence, and then counts the messages in the lazy line. A reader
-/// that sees the count sees these entries and the records.
+/// The writer stores the index entries of all messages and of the next sequence, and then counts the messages in the lazy line, a cache
+/// line that it updates rarely. A reader that sees the count sees these entries and the records.
 pub(super) mod lazy {
     use super::*;
 
@@ -169,7 +169,7 @@ pub(super) mod lazy {
         published
     }
 
-    /// Loads the count of messages, for a reader that copies many records at once. Later loads then see the counted records.
+    /// Loads the count of messages, for a reader that copies many records together. Later loads then see the counted records.
     #[inline(always)]
     pub(in crate::ring) fn see_for_run(header: &Page) -> u64 {
         let published = peek(header);

@@ -1,5 +1,5 @@
-//! Forked children. A child has a copy of each descriptor of its parent, and by these copies it shares the parent's locks and sockets. If
-//! the parent ends, the kernel does not release them as long as the child lives.
+//! Forked children. A child has a copy of each descriptor of its parent, and through these copies it shares the parent's locks and sockets.
+//! If the parent ends, the kernel does not release these locks and sockets as long as the child lives.
 //!
 //! Some descriptors show other processes that this process lives. Such a descriptor is put into [`ParentsOnly`]. In each child, a handler
 //! of `pthread_atfork` closes these descriptors before `fork` returns. The handler also counts the forks, so that a child's copy of a

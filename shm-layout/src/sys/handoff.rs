@@ -1,7 +1,7 @@
-//! Packets with descriptors over Unix sockets. With them a daemon hands out memory, and learns the identity of its peer.
+//! Packets with descriptors over Unix sockets. With such packets a daemon passes memory to programs, and learns the identity of its peers.
 //!
-//! The sockets are SOCK_SEQPACKET: one send is one receive, and the death of a peer closes the connection. Whatever size a peer claims, no
-//! memory is allocated for it. The functions close descriptors that were not requested.
+//! The sockets are SOCK_SEQPACKET: one send is one receive, and the death of a peer closes the connection. The functions allocate no memory
+//! for a size that a peer claims. The functions close descriptors that were not requested.
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -23,7 +23,7 @@ pub const MAX_KEPT: usize = 8192;
 /// The greatest number of descriptors that [`inherited`] accepts: the stored ones, and the sockets at which the service manager listens.
 pub const MAX_INHERITED: usize = MAX_KEPT + 64;
 
-/// The process at the other end of a socket. The kernel recorded it when it connected.
+/// The process at the other end of a socket. The kernel recorded the ids of the process when it connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
     /// Process id in our own namespace; 0 if the process is in a namespace that we cannot see.
@@ -93,7 +93,7 @@ pub fn is_listener(descriptor: impl AsFd) -> bool {
 /// Accepts the next connection without waiting.
 ///
 /// # Errors
-/// `WouldBlock` if there is none.
+/// `WouldBlock` if no connection waits.
 pub fn accept(listener: impl AsFd) -> io::Result<OwnedFd> {
     Ok(rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?)
 }
@@ -133,7 +133,7 @@ pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> 
 /// Receives one packet into `buffer`.
 ///
 /// # Errors
-/// `WouldBlock` if there is none on a non-blocking socket.
+/// `WouldBlock` if no packet waits at a non-blocking socket.
 pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Packet> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);

@@ -2,7 +2,7 @@
 //! `/proc/net/if_inet6`.
 //!
 //! `getifaddrs` is not used, because it needs netlink sockets, which a service's unit may forbid. The `ioctl` needs only an ordinary IPv4
-//! socket. No library wraps it safely.
+//! socket. No library wraps this `ioctl` safely.
 
 use nix::errno::Errno;
 use nix::libc;
@@ -20,14 +20,15 @@ const SPARE: usize = 8;
 /// Returns each address of the host, of IPv4 and of IPv6, with the name of its interface. `socket` is any IPv4 socket.
 ///
 /// # Errors
-/// As [`ipv4_addresses`] and [`ipv6_addresses`].
+/// The errors of [`ipv4_addresses`] and [`ipv6_addresses`].
 pub fn addresses(socket: impl AsFd) -> io::Result<Vec<(String, IpAddr)>> {
     let v4 = ipv4_addresses(socket)?.into_iter().map(|(name, address)| (name, address.into()));
     let v6 = ipv6_addresses()?.into_iter().map(|(name, address)| (name, address.into()));
     Ok(v4.chain(v6).collect())
 }
 
-/// Returns each IPv4 address of the host, with the name of its interface. The name is an alias, such as `eth0:1`, if it has one.
+/// Returns each IPv4 address of the host, with the name of its interface. If the address belongs to an alias of the interface, such as
+/// `eth0:1`, the name is that alias.
 ///
 /// `socket` is any IPv4 socket. The addresses are those of the socket's network namespace.
 ///
@@ -44,7 +45,8 @@ pub fn ipv4_addresses(socket: impl AsFd) -> io::Result<Vec<(String, Ipv4Addr)>> 
     Ok(requests.iter().map(|request| (name_of(request), address_of(request))).collect())
 }
 
-/// Returns each IPv6 address of the calling thread's network namespace, with the name of its interface; none if the host has no IPv6.
+/// Returns each IPv6 address of the calling thread's network namespace, with the name of its interface. Returns no address if the host has
+/// no IPv6.
 ///
 /// # Errors
 /// If `/proc` cannot be read.

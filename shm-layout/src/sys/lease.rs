@@ -1,4 +1,4 @@
-//! Whether any process has a file open. This is found out with a lease: the kernel grants or refuses it.
+//! Finds out whether any process has a file open. If so, the kernel refuses a lease on the file.
 
 use nix::libc;
 use rustix::fs::fstatfs;
@@ -95,7 +95,7 @@ mod tests {
         assert!(!is_open_elsewhere(&own).unwrap());
     }
 
-    /// A test in which other programs open the file during the check. None of them is refused, and this process does not end.
+    /// A test in which other programs open the file during the check. All of them can open the file, and this process does not end.
     #[test]
     fn a_look_at_a_file_harms_nobody_who_opens_it() {
         let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();

@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Plays the conformance suite with a testee, and says which vectors it failed.
+/// Plays the conformance suite with a testee, and says which vectors (test cases) the testee failed.
 #[derive(Debug, Parser)]
 #[command(
     version,
@@ -39,8 +39,7 @@ struct Pairs {
     /// Bytes of the ring
     #[arg(long, default_value_t = 1 << 20)]
     capacity: u64,
-    /// How often a process is killed: the publisher, or for a daemon's channel alternately publisher and
-    /// daemon
+    /// The number of times that a process is killed: the publisher, or for a daemon's channel alternately the publisher and the daemon
     #[arg(long, default_value_t = 0)]
     kills: u32,
     /// By channels of a daemon, for testees with level 6

@@ -1,5 +1,5 @@
-//! The publisher's end of a board. It makes the stores that SPEC.md, section 8, requires, in the required order. All of its state except
-//! the list of free slots is in the words of the segment. So a successor can continue from these words.
+//! The publisher's side of a board. It makes the stores that SPEC.md, section 8, requires, in the required order. All of the publisher's
+//! state except the list of free slots is in the words of the segment. So a successor can continue from these words.
 
 use super::shelf::{Message, Spec};
 use crate::scribe::{CAPACITY, DATA, Scribe, WORDS, checksum};
@@ -143,7 +143,7 @@ pub fn seal(header: &mut [u64]) {
 pub struct Clerk {
     /// Where all is.
     pub parts: Parts,
-    /// Slots without a living key. New keys get them in this order.
+    /// Slots without a living key. New keys get these slots in this order.
     vacant: VecDeque<usize>,
 }
 
@@ -300,8 +300,8 @@ impl Clerk {
     }
 
     /// Takes over the board of a dead publisher, after its ring was taken over. `messages` has the messages of the ring, and perhaps some
-    /// earlier ones. THROUGH is the sequence up to which the board is complete. If the ring has lost messages after THROUGH, `oldest` is
-    /// the first message that the ring still has.
+    /// earlier ones. The board's word THROUGH is the sequence up to which the board is complete. If the ring has lost messages after
+    /// THROUGH, `oldest` is the first message that the ring still has.
     pub fn take_over(
         parts: Parts,
         scribe: &mut Scribe,
@@ -382,7 +382,8 @@ impl Clerk {
     }
 
     /// Decides what happens to the slot `busy`, into which the dead publisher was storing. `first` is the key of the first message that the
-    /// board may lack. If the slot belongs to this key, it stays, because the message is stored again. Otherwise the slot becomes empty.
+    /// board may lack. If the slot belongs to this key, the slot stays as it is, because the caller then stores the message again.
+    /// Otherwise the slot becomes empty.
     fn settle(&mut self, scribe: &mut Scribe, busy: Option<usize>, first: Option<[u64; 2]>) {
         let Some(slot) = busy else { return };
         let identity = self.identity_in(scribe.words(), slot);

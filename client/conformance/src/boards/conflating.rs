@@ -1,5 +1,5 @@
-//! Vectors for conflating readers. These readers skip messages that are no longer the newest of their key. In the vectors, a publisher laps
-//! them.
+//! Vectors (test cases) for conflating readers. These readers skip messages that are no longer the newest of their key. In the vectors, a
+//! publisher overtakes these readers by a whole ring.
 
 use super::history::{History, pool, publish, spec};
 use super::shelf::{Entry, Message};
@@ -59,8 +59,8 @@ fn conflates(testee: &mut Testee, seed: u64) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// Tests that a conflating reader cannot begin with old messages. Such a reader skips messages of keys that it already received. For this,
-/// it must know every key from the start.
+/// Tests that a conflating reader cannot begin with old messages. Such a reader skips old messages of the keys that it has received. To do
+/// this, it must have every key from the start, and old messages of the ring do not include every key.
 fn from_older(testee: &mut Testee) -> Result<Verdict> {
     let mut dice = Rng::with_seed(0xc1);
     let mut history = History::new(spec(1), dice.u64(..));
@@ -85,8 +85,8 @@ fn known(history: &History) -> BTreeMap<Vec<u8>, (u64, bool)> {
 }
 
 impl Reader {
-    /// Checks the events that the reader received since the last check. The expected events are messages of the stream, until the reader
-    /// was too far behind. After these, the messages of the board may follow once.
+    /// Checks the events that the reader received since the last check. The expected events are messages of the stream. If the reader fell
+    /// too far behind, messages of the board follow after these.
     fn received(&mut self, history: &History, events: &[String], step: &str) -> Verdict {
         let is_streams = |event: &&String| event.starts_with("message") && !event.contains(" conflated=");
         let streamed = events.iter().take_while(is_streams).count();
@@ -133,7 +133,7 @@ impl Reader {
     }
 
     /// Returns the keys that the reader knows and the board no longer has. Each is returned as a message that removes the key. The flag is
-    /// true if the key was removed after the reader's last message of the key, and another key now has the slot.
+    /// true if two things happened after the reader's last message of the key: the key was removed, and another key got its slot.
     fn forgotten(&self, history: &History) -> Vec<(String, bool)> {
         let (spec, shelf) = (&history.parts.spec, &history.shelf);
         let missing =

@@ -81,7 +81,7 @@ pub struct Shelf {
     pub spec: Spec,
     /// The keys, in no order that counts.
     pub entries: Vec<Entry>,
-    /// The highest sequence of a removed key whose slot now belongs to another key.
+    /// The highest sequence of a message that removed a key whose slot now belongs to another key.
     pub forgotten: u64,
     /// The removed keys whose slots now belong to other keys, each with the sequence of its removal.
     pub gone: Vec<(Vec<u8>, u64)>,
@@ -148,8 +148,8 @@ impl Shelf {
         true
     }
 
-    /// Gives a slot to a new key. If no slot is free, takes the slot of the key that was removed first. Returns false if no key was removed
-    /// either.
+    /// Gives a slot to a new key. If no slot is free, takes the slot of the key that was removed first. Returns false if no slot is free
+    /// and no key was removed.
     fn add(&mut self, key: &[u8], message: &Message) -> bool {
         if self.entries.len() == self.spec.keys {
             let removed = self.entries.iter().enumerate().filter(|(_, entry)| entry.is_removed);

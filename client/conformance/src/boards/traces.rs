@@ -1,5 +1,5 @@
-//! Vectors that play the stores of a publisher one at a time. Readers join after each store. In other vectors the publisher
-//! dies after a store, and a successor takes over.
+//! Vectors (test cases) that play the stores of a publisher one at a time. In some vectors, readers join after each store. In others, the
+//! publisher dies after a store, and a successor takes over.
 
 use super::clerk::AT;
 use super::history::History;
@@ -185,8 +185,8 @@ fn joins_in_takeover(testee: &mut Testee) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// Returns a history in which a publisher sent this many messages without updating the board. They may be more than a lap. After that,
-/// another publisher takes over the board.
+/// Returns a history in which a publisher sent this many messages without updating the board. They may be more messages than the ring
+/// holds. After that, another publisher takes over the board.
 pub(super) fn beside(messages: u64, remove_tag: Option<u16>) -> History {
     let mut history = before(remove_tag);
     for number in 0..messages {

@@ -1,5 +1,5 @@
-//! Vectors in which the testee publishes on a channel with a board. The board is compared key by key. A publisher may choose which slot
-//! a key gets, as long as readers find it.
+//! Vectors (test cases) in which the testee publishes on a channel with a board. The testee's board and the expected one are compared key
+//! by key. A publisher may choose which slot a key gets, as long as readers find it.
 
 use super::Vector;
 use super::clerk::{
@@ -119,7 +119,8 @@ fn at_random(dice: &mut Rng, spec: &Spec, pool: u8) -> Ask {
     Ask { length, fill: dice.u8(0..pool), tag: dice.u16(..), is_key: dice.u8(0..9) == 0 }
 }
 
-/// The testee takes over from a publisher that died after this many of an act's stores to memory.
+/// The testee takes over from a publisher that died during an act, which is a series of calls. The publisher died after this many stores of
+/// the act.
 fn takes_over(testee: &mut Testee, act: super::traces::Act, dies_at: usize) -> Result<Verdict> {
     Ok(goes_on(testee, died(act, dies_at, None))?.map_err(|failure| Failure {
         step: format!("a death behind store {dies_at}, {}", failure.step),
@@ -144,7 +145,7 @@ fn goes_on(testee: &mut Testee, mut history: History) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// The testee asks for a board with other properties than those of the channel. It must be refused, and must change nothing.
+/// The testee asks for a board with other properties than those of the channel. The request must be refused, and must change nothing.
 fn other_board(testee: &mut Testee) -> Result<Verdict> {
     let history = died(ACTS[0].1, usize::MAX, None);
     let stage = Stage::of(&history.model.words)?;

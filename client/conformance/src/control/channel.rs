@@ -59,7 +59,8 @@ impl Channel {
         Ok(Self { generation, is_strict, first, restarted, stage, model, scribe, charter, page, lock })
     }
 
-    /// Makes the next generation, which begins with the sequence `first`. The messages of this generation are valid only below `first`.
+    /// Makes the next generation, which begins with the sequence `first`. Messages of the present generation stay valid only if their
+    /// sequence is below `first`.
     pub(crate) fn succeeded(&self, first: u64) -> Result<Self> {
         let next =
             Self::after(self.generation + 1, self.is_strict, first, self.restarted, self.charter.clone())?;
@@ -105,7 +106,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Returns the events that a reader gets for the messages from `from` to `below`, `below` not included.
+    /// Returns the events that a reader gets for the messages whose sequences are at least `from` and less than `below`.
     pub(crate) fn events(&self, from: u64, below: u64) -> Vec<String> {
         let told =
             self.model.records.iter().filter(|record| record.sequence >= from && record.sequence < below);

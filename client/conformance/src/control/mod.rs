@@ -1,5 +1,5 @@
-//! Level 6: channels of a daemon. The daemon is a script. As each vector says, it refuses requests, sends wrong packets, moves the
-//! channel, dies, and returns.
+//! Level 6: channels of a daemon. The daemon is a script. It refuses requests, sends wrong packets, moves the channel, dies, and returns,
+//! as each vector says.
 
 pub(crate) mod channel;
 
@@ -87,7 +87,7 @@ fn open(testee: &mut Testee, script: &Script, start: &str, watch: bool) -> Resul
     ))
 }
 
-/// Opens a channel, which must fail for the given reason, or for any reason.
+/// Makes the testee open a channel. The call must fail for `reason`; if `reason` is `None`, it may fail for any reason.
 fn must_fail(testee: &mut Testee, scene: Scene, reason: Option<&str>) -> Result<Verdict> {
     let script = Script::start(scene)?;
     let answer = open(testee, &script, "oldest", false)?;
@@ -203,7 +203,7 @@ fn damage(all: &mut Vec<Vector>) {
     }
 }
 
-/// Opens a channel. If the testee fails, returns its failure from the calling function.
+/// Makes the testee open a channel. This is a macro: if the testee fails, the function that uses the macro returns that failure.
 macro_rules! opened {
     ($channel:expr, $testee:expr, $watch:expr) => {
         match $channel.opened($testee, $watch)? {
@@ -289,8 +289,9 @@ fn moves(testee: &mut Testee, is_strict: bool) -> Result<Verdict> {
     expect(testee, "the second generation", next.events(11, 99))
 }
 
-/// The daemon cuts the generation, so that its later messages are void. On a strict channel it cuts before the last published messages, and
-/// on another channel after a gap.
+/// The daemon cuts the generation: from the cut on, the channel has only the messages of the next generation. On a strict channel, the cut
+/// is before the last published messages, so these messages are void. On any other channel, the cut is after a gap that follows the last
+/// message.
 fn skips(testee: &mut Testee, is_strict: bool) -> Result<Verdict> {
     let channel = Channel::new(1, is_strict)?;
     let script = opened!(channel, testee, false);
@@ -318,8 +319,8 @@ fn restarts(testee: &mut Testee, is_strict: bool) -> Result<Verdict> {
     expect(testee, "both generations", told)
 }
 
-/// The channel moves to a second and a third generation. The second is cut where it begins, and messages before it are missing. In the
-/// third, sequences restart. The reader gets `restarted` and the new messages in one batch.
+/// The channel moves to a second and a third generation. The second generation is cut where it begins, and messages before it are missing.
+/// In the third generation, sequences restart. The reader gets `restarted` and the new messages in one batch.
 fn restarts_behind(testee: &mut Testee) -> Result<Verdict> {
     let channel = Channel::new(1, false)?;
     let script = opened!(channel, testee, false);
@@ -442,8 +443,8 @@ fn gone(testee: &mut Testee, generation: u64, epoch: u64) -> Result<Verdict> {
     expect(testee, "to the end of its messages", told)
 }
 
-/// The daemon reports a publisher's death, and another daemon replaces it. In the charter of the new daemon, the same generation and epoch
-/// belong to a living publisher. The testee must not report that publisher as dead.
+/// A daemon reports a publisher's death, and then another daemon replaces this daemon. In the charter of the new daemon, the same
+/// generation and epoch belong to a living publisher. The testee must not report that publisher as dead.
 fn gone_before(testee: &mut Testee) -> Result<Verdict> {
     let channel = Channel::new(1, false)?;
     let script = opened!(channel, testee, true);

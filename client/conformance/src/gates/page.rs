@@ -72,7 +72,7 @@ impl Page {
     /// Opens the file once more, for a reader.
     ///
     /// # Errors
-    /// If it is gone.
+    /// If the file is gone.
     pub fn again(&self) -> Result<File> {
         Ok(Self::open(&self.path)?.file)
     }
@@ -113,7 +113,7 @@ impl Page {
         self.write([position, check(position, uuid), next, u64::from(std::process::id())])
     }
 
-    /// Stores on the page that the reader has no place in the ring. The page then still has this position.
+    /// Stores on the page that the reader has no place in the ring. `position` stays on the page.
     ///
     /// # Errors
     /// If the system refuses.

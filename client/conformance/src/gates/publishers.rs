@@ -1,4 +1,4 @@
-//! Vectors in which the testee publishes on a channel with a gate. The suite plays the gate's reader.
+//! Vectors (test cases) in which the testee publishes on a channel with a gate. The suite plays the gate's reader.
 
 use super::Vector;
 use super::page::{BYTES, Page, check};
@@ -54,7 +54,8 @@ fn create(testee: &mut Testee, dir: &Path, refuse: u8) -> Result<Answer> {
     ))
 }
 
-/// Makes the testee open a channel with a gate. If the testee fails, returns its failure from the calling function.
+/// Makes the testee open a channel with a gate. This is a macro: if the testee fails, the function that uses the macro returns that
+/// failure.
 macro_rules! created {
     ($testee:expr, $refuse:expr) => {{
         let dir = scratch()?;
@@ -86,8 +87,9 @@ impl Channel {
         testee.ask(&format!(r#"{{"do":"publish","length":{length},"fill":1,"tag":0,"key":0}}"#))
     }
 
-    /// Makes the testee publish a message. If the position of the gate's reader lets the frontier move far enough, the call must succeed.
-    /// Otherwise the call must be refused, and change nothing.
+    /// Makes the testee publish a message. The frontier, which is the end of the ring's space that the publisher may use, may be only a
+    /// limited distance ahead of the gate's reader. If this limit leaves room for the message, the call must succeed. Otherwise the call
+    /// must be refused, and change nothing.
     fn publish(&mut self, testee: &mut Testee, length: u64, position: u64) -> Result<Verdict> {
         let before = words_of(self.dir.path(), WORDS)?;
         let frontier = before[16];
@@ -301,7 +303,7 @@ fn without_a_place(testee: &mut Testee) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// A gate with `drop` never refuses a message. When its reader has caught up, the gate is in force again.
+/// A gate with the option `drop` never refuses a message. When its reader has caught up, the gate is in force again.
 fn drops(testee: &mut Testee) -> Result<Verdict> {
     let mut channel = created!(testee, 0);
     anyhow::ensure!(channel.page.lock()?, "nobody else reads");

@@ -1,5 +1,5 @@
-//! Vectors in which the testee is the reader of a gate. It must hold the lock, and its position must never be ahead of
-//! the messages that it has returned.
+//! Vectors (test cases) in which the testee is the reader of a gate. It must hold the lock, and its position must never be ahead of the
+//! messages that it has returned.
 
 use super::page::Page;
 use super::{Vector, uuid};
@@ -39,7 +39,7 @@ pub(super) fn open(testee: &mut Testee, stage: &Stage, gate: &str) -> Result<Ans
     testee.ask(&format!(r#"{{"do":"open",{place},"channel":"t","start":"oldest","gate":"{gate}"}}"#))
 }
 
-/// Checks two things: the testee holds the gate, and its page says that it has finished with everything before a position.
+/// Checks two things: the testee holds the gate, and its page says that the testee has finished with everything before a position.
 pub(super) fn says(
     testee: &Testee,
     page: &Page,

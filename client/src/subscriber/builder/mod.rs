@@ -37,7 +37,7 @@ pub struct SubscriberBuilder {
     history: History,
     /// Whether [`Start::Oldest`] means the oldest message in the ring, even if the journal has older ones.
     begins_in_ring: bool,
-    /// The lag beyond which the subscriber takes the newest messages from the board; `None` without conflation.
+    /// The lag beyond which the subscriber takes the newest messages from the board; `None` if the subscriber never skips messages.
     conflation: Option<Behind>,
     gate: Option<String>,
 }

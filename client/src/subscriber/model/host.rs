@@ -1,5 +1,5 @@
-//! The daemon's end of the charter in a model. It is the real charter, in a file. The model stores a charter as its words, so that a story
-//! can continue from any charter.
+//! The daemon's side of the charter in a model. Each call of the daemon runs the real code on a charter file. Between the calls, the model
+//! keeps the words of that file in memory. So the model can continue from each earlier charter.
 
 use crate::hosting::Cut;
 use shmcast_layout::charter::{Entry, HostCharter};

@@ -1,8 +1,8 @@
-//! A model of a strict channel of a daemon. Its publishers continue after they have been cut off. It has two readers, and a daemon that
-//! dies between any two stores to the charter.
+//! A model of a strict channel of a daemon: no reader may receive messages of a publisher that was cut off. In the model, publishers
+//! continue after they have been cut off. There are two readers, and a daemon that may die between any two stores to the charter.
 //!
-//! The charter is the real charter, in a file. The daemon's cut and the readers' decisions call the real functions. The model of a ring is
-//! a first sequence and a count of committed messages.
+//! The charter, in which the daemon says which messages are valid, is a real file. The daemon's cut and the readers' decisions call the
+//! real functions. The model of a ring is a first sequence and a count of committed messages.
 
 mod host;
 

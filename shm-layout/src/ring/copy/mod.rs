@@ -10,8 +10,8 @@
 //!   most of the store bandwidth unused.
 //!
 //! # Why the assembly is correct
-//! 1. It performs the same loads (or stores) as a loop over words, in some order, and some of them twice. The hardware splits them into
-//!    pieces of at least a byte.
+//! 1. The assembly performs the same loads (or stores) as a loop over words, in some order, and some of them twice. The hardware splits
+//!    these accesses into pieces of at least a byte.
 //! 2. The protocol needs one property of payload: each byte that is read was written at some time. The fences before and after decide
 //!    whether it was the right time. So tearing between words or inside them changes nothing.
 //! 3. The compiler may assume nothing about the memory behind an assembly block, so it sees no data race.
@@ -22,7 +22,7 @@ use std::iter::zip;
 /// Number of payload words that share a cache line with their record's header.
 pub const INLINE_WORDS: usize = 6;
 
-/// Prefetches the line of `word` for a store. It only affects how long that store takes.
+/// Prefetches the line of `word` for a store. This only affects how long that store takes.
 #[inline(always)]
 pub(crate) fn fetch_to_store(word: &AtomicU64) {
     #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
@@ -70,7 +70,7 @@ impl Copier {
     /// `INLINE` bytes; the call may have stored some of them too. The bytes after the payload in the last word are undefined.
     ///
     /// # Panics
-    /// When the words have no room for all of it.
+    /// When the words have too little room.
     #[inline(always)]
     pub fn store_rest<'a, const INLINE: usize>(self, words: &[AtomicU64], bytes: &'a [u8]) -> &'a [u8] {
         const { assert!(INLINE.is_multiple_of(8) && INLINE >= 32) };
@@ -84,10 +84,10 @@ impl Copier {
         first
     }
 
-    /// Stores `bytes` at the start of `words`. The bytes after `bytes` in the last word are undefined.
+    /// Stores `bytes` at the start of `words`. The rest of the last word that it stores is undefined.
     ///
     /// # Panics
-    /// When the words have no room for all of it.
+    /// When the words have too little room.
     #[inline(always)]
     pub fn store(self, words: &[AtomicU64], bytes: &[u8]) {
         #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
@@ -110,11 +110,11 @@ impl Copier {
     }
 
     /// Loads the payload words of a whole record, from after its header to the end of its last cache line. The result may include words
-    /// after the message. For this reason, the copy needs no branch on the length except the loop over lines. It is fastest if `bytes`
-    /// begins 16 bytes after the start of a cache line, as the words do. Then no copied piece crosses a line on either side.
+    /// after the message. For this reason, the copy needs no branch on the length except the loop over lines. The copy is fastest if
+    /// `bytes` begins 16 bytes after the start of a cache line, as the words do. Then no copied piece crosses a line on either side.
     ///
     /// # Panics
-    /// Unless the words are [`INLINE_WORDS`] and a number of whole lines, and there are exactly as many bytes.
+    /// Unless the words are [`INLINE_WORDS`] and a number of whole lines, and `bytes` has exactly the size of the words.
     #[inline(always)]
     pub(crate) fn load_lines(self, words: &[AtomicU64], bytes: &mut [u8]) {
         #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
@@ -126,7 +126,7 @@ impl Copier {
     /// Loads whole records with their headers.
     ///
     /// # Panics
-    /// Unless there are whole lines of words, one at least, and exactly as many bytes.
+    /// Unless the words are one or more whole lines, and `bytes` has exactly the size of the words.
     #[inline(always)]
     pub(crate) fn load_records(self, words: &[AtomicU64], bytes: &mut [u8]) {
         assert!(words.len() * 8 == bytes.len() && bytes.len().is_multiple_of(64) && !bytes.is_empty());
@@ -199,8 +199,8 @@ pub fn store_inline<const WORDS: usize>(words: &[AtomicU64; WORDS], bytes: &[u8]
     }
 }
 
-/// Loads word by word. On x86-64, only payloads of less than 16 bytes are loaded in this way. On other processors, all payloads are. It is
-/// not inlined, so that its callers stay small.
+/// Loads word by word. On x86-64, only payloads of less than 16 bytes are loaded in this way. On other processors, all payloads are loaded
+/// in this way. This function is not inlined, so that its callers stay small.
 #[inline(never)]
 fn load_by_words(words: &[AtomicU64], bytes: &mut [u8]) {
     load_words(&words[..bytes.len().div_ceil(8)], bytes);

@@ -3,8 +3,8 @@
 use super::{AtomicU64, Copier};
 use std::arch::asm;
 
-/// Loads two words one by one and stores both at once. This halves the number of stores, because a processor can do only few stores at a
-/// time.
+/// Loads two words one by one, and stores both with one instruction. This halves the number of stores, because a processor can do only few
+/// stores at a time.
 #[inline(always)]
 pub(super) fn store_pair(words: &[AtomicU64; 2], pieces: &[[u8; 8]; 2]) {
     // SAFETY: both are 16 bytes; the destination is shared words behind `UnsafeCell`, mapped writable by the promise of

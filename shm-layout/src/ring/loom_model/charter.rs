@@ -36,7 +36,8 @@ fn cut(mut charter: HostCharter, locator: &Locator) -> Option<u64> {
     }
 }
 
-/// Reads as a subscriber of a strict channel does. If the charter withholds a message, the reader tries again later.
+/// Reads as a subscriber of a strict channel does: before it returns a message, the charter must say that the message is valid. If the
+/// daemon has not decided yet, the reader tries again later.
 fn hear(reader: &mut Reader, charter: &Charter, polls: usize, heard: &mut Vec<u64>) {
     let mut out = [0; GRANULE as usize];
     for _ in 0..polls {

@@ -43,7 +43,7 @@ fn gated_at_the_end_of_the_ring() {
     gated("gated_at_the_end_of_the_ring", &[Do::Tick], &[Do::Tick, Do::Tick, Do::Publish(LONG, 3)], 3);
 }
 
-/// The writer of the page changes two words one after the other. Whoever reads between the two stores finds no position.
+/// The writer of the page changes two words one after the other. A process that reads the page between the two stores finds no position.
 #[test]
 fn gated_from_the_middle_of_a_lap() {
     gated(

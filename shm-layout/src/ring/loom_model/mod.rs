@@ -1,6 +1,6 @@
 //! Models of the protocol for loom, which tries every order of steps and every stale value that the memory model allows.
 //!
-//! Each model is a [`Story`] of one writer and its readers. What the story demands must hold in all executions. `tests/loom.rs` runs the
+//! Each model is a [`Story`] of one writer and its readers. All demands of the story must hold in all executions. `tests/loom.rs` runs the
 //! models. It runs them again for each mutant of the protocol, and each mutant must break at least one model.
 
 mod board;
@@ -69,7 +69,8 @@ fn lapped_while_copying() {
     });
 }
 
-/// A reader knows of two records only from the lazy line, and copies both of them together.
+/// A reader knows of two records only from the lazy line (the count of messages, which the writer updates rarely), and copies both records
+/// together.
 #[test]
 fn taken_together() {
     explore("taken_together", 2, || {
@@ -217,8 +218,8 @@ fn lapped_while_walking() {
     });
 }
 
-/// While a reader reads the words of a gap, the writer overwrites them with those of another gap. The commit words of both gaps are equal,
-/// because they have only the low 32 bits of a sequence. No record has this sequence.
+/// While a reader reads the words of a gap, the writer overwrites them with the words of a forged gap. The commit words of both gaps are
+/// equal, because a commit word has only the low 32 bits of a sequence. No record of the ring has the first sequence of the forged gap.
 #[test]
 fn lapped_while_seeking() {
     const HIGH: u64 = 1 << 32;
@@ -350,7 +351,8 @@ fn takeover_from_a_gap() {
     every_death("takeover_from_a_gap", &[Do::Tick], life, at_the_tail);
 }
 
-/// The gap is so long that the index wraps. The tail and the next sequence of the lazy line then have the same entry.
+/// The gap is so long that the index wraps. Two sequences then have the same entry: the sequence at the tail, and the next sequence
+/// according to the lazy line (the writer's count of messages, which it updates rarely).
 #[test]
 #[ignore = "takes a minute: a step of CI: proof"]
 fn takeover_from_a_gap_while_joining() {

@@ -1,5 +1,6 @@
-//! A [`Story`] of the ring, for the models beside this file. It has a writer and readers, which note every record that they see. At the
-//! end, it compares both. The models decide what happens in a story.
+//! A [`Story`] of the ring, for the models beside this file. A story has a writer and readers. The writer notes every record that it
+//! writes, and each reader notes every record that it sees. At the end, the story compares these notes. The models decide what happens in a
+//! story.
 //!
 //! The ring has four granules. Payloads contain forged commit words at positions where a later reader looks for a commit word. The writer
 //! reads nothing that a reader wrote. So a reader that starts late, and may see any stale value, covers every interleaving.
@@ -311,7 +312,7 @@ impl Story {
         thread::spawn(self.reading(place, polls, resume))
     }
 
-    /// Starts a reader at `place`. After each record, the reader stores its position in its gate page. It must never be lapped.
+    /// Starts a reader at `place`. After each record, the reader stores its position in its gate page. The reader must never be lapped.
     pub(super) fn read_gated(&self, place: Place, polls: usize, page: GatePage) -> JoinHandle<Vec<Seen>> {
         let (cells, geometry) = (self.cells.clone(), self.geometry);
         thread::spawn(move || {
@@ -410,7 +411,8 @@ impl Story {
         }
     }
 
-    /// Whether a reader at a place finds out that it was lapped. Also whether the place has a sequence of this ring.
+    /// Whether a place is correct for a reader that was lapped. There are two conditions: the writer has overwritten the place, and its
+    /// sequence is one of this ring.
     fn is_overwritten(&self, place: Place) -> bool {
         let frontier = self.cells.header[FRONTIER].load(Ordering::Relaxed);
         let is_sequence =

@@ -7,7 +7,7 @@ use crate::ring::locate::Place;
 use crate::ring::sync_points::{commit, lazy};
 use std::ops::ControlFlow;
 
-/// The number of bytes that [`Reader::poll_batch`] copies at once if it knows that small records were published there.
+/// The number of bytes that [`Reader::poll_batch`] copies together if it knows that small records were published there.
 pub const RUN: u64 = if cfg!(loom) { 2 } else { 32 } * GRANULE;
 /// The size in bytes of the largest first record of a run. A run is a number of records that are copied together.
 pub(super) const RUN_RECORD: u64 = if cfg!(loom) { 1 } else { 8 } * GRANULE;
@@ -36,11 +36,11 @@ impl Flow for ControlFlow<()> {
 
 impl Reader {
     /// Copies up to `most` messages to `out`, one after the other, and passes each to `each`. Returns the number of messages that it
-    /// passed, including the message at which `each` stopped. It stops if `each` says so, if there is no message, or if a record does not
-    /// fit in `out`. Call [`poll`](Self::poll) to find out which.
+    /// passed, including the message at which `each` stopped. This call stops if `each` says so, if there is no message, or if a record
+    /// does not fit in `out`. Call [`poll`](Self::poll) to find out which.
     ///
     /// The bytes around a payload in `out` may change. If `out` has room for [`RUN`] bytes, and the reader is far enough behind, a run of
-    /// small messages is copied at once. If `each` panics on a message of a run and the caller continues, the messages of that run are
+    /// small messages is copied together. If `each` panics on a message of a run and the caller continues, the messages of that run are
     /// passed again.
     ///
     /// Cost of a message: that of `poll`, without a call and its return. Cost of a message in a run: the lines of its record, and a check
@@ -86,16 +86,17 @@ impl Reader {
         taken
     }
 
-    /// The number of messages from the next one on that the reader knows to be published. Sequences in gaps count too. If the reader loaded
-    /// the lazy line too long ago, the number is 0 or negative.
+    /// The number of messages from the next one on that the reader knows to be published. Sequences in gaps count too. The reader knows
+    /// this number from the lazy line, which has the writer's count of messages. If the reader loaded that line too long ago, the number is
+    /// 0 or negative.
     #[inline(always)]
     pub(super) fn known(&self) -> i64 {
         self.published.wrapping_add(1).wrapping_sub(self.place.sequence) as i64
     }
 
     /// Does the same as [`poll_batch`](Self::poll_batch) for a run of small records, which it copies together. The caller knows that
-    /// [`RUN`] bytes of records were published. Takes no message if the first record is not small or is no message. Takes none, either, if
-    /// the writer may have overwritten the run. Returns the number of messages, and whether `each` stopped.
+    /// [`RUN`] bytes of records were published. Takes no message in two cases: the first record is not small or is no message; or the
+    /// writer may have overwritten the run. Returns the number of messages, and whether `each` stopped.
     #[inline(always)]
     fn poll_run<F: Flow>(
         &mut self,

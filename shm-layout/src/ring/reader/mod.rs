@@ -1,4 +1,4 @@
-//! The reading end of a ring. A ring has any number of readers. Each reader has a read-only map, and the writer knows of no reader.
+//! The reader's side of a ring. A ring has any number of readers. Each reader has a read-only map, and the writer knows of no reader.
 
 mod batch;
 mod records;
@@ -79,21 +79,23 @@ pub struct Copied {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Resume {
-    /// At the oldest message that will not be overwritten at once. The reader loses as few messages as possible, but is soon lapped again.
+    /// The reader continues at the oldest message that will not be overwritten immediately. It loses as few messages as possible, but is
+    /// soon lapped again.
     #[default]
     Oldest,
-    /// At the next message to come. The reader loses as many messages as possible, but can then fall behind by the whole ring before it is
-    /// lapped again.
+    /// The reader continues at the next message to come. It loses as many messages as possible, but can then fall behind by the whole ring
+    /// before it is lapped again.
     Latest,
-    /// At the last key message. If that message is overwritten, or if there was none, the same as [`Oldest`](Self::Oldest).
+    /// The reader continues at the last key message. If that message is overwritten, or if there was no key message, the reader continues
+    /// as with [`Oldest`](Self::Oldest).
     Key,
 }
 
 /// Reads records from a ring.
 ///
 /// A message needs only the second cache line of this struct and the start of the third. The owner may place fields of its own in the
-/// remaining bytes of the third. If there are many readers, none of these lines is in the caches, and a reader waits for each line that it
-/// touches.
+/// remaining bytes of the third line. If there are many readers, none of these lines is in the caches, and a reader waits for each line
+/// that it touches.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Reader {
@@ -112,7 +114,8 @@ pub struct Reader {
     empties: u8,
     /// Whether the reader has already returned the end of the stream of the current epoch.
     ended: bool,
-    /// The lazy line's count of messages when this reader last loaded the line. It only grows.
+    /// The count of messages in the lazy line, which the writer updates rarely, when this reader last loaded the line. This number only
+    /// grows.
     published: u64,
 }
 
@@ -158,8 +161,8 @@ impl Reader {
     /// Does the same as [`poll`](Self::poll), but copies whole records, and returns only the two common results in full.
     ///
     /// The payload begins 16 bytes after the start of `out`, as it does in its record. The copy may also change other bytes of `out`, up to
-    /// the end of the record's last line. For this reason it needs no branch on the length. If `out` is 64-byte aligned, no copied piece
-    /// crosses a cache line. If the record does not fit in `out`, the result is [`Glance::Other`].
+    /// the end of the record's last line. For this reason, the copy needs no branch on the length. If `out` is 64-byte aligned, no copied
+    /// piece crosses a cache line. If the record does not fit in `out`, the result is [`Glance::Other`].
     #[inline(always)]
     pub fn glance(&mut self, out: &mut [u8]) -> Glance {
         self.glance_at::<true>(out)
@@ -213,8 +216,8 @@ impl Reader {
     /// Calls `rest` repeatedly until a record is committed at this reader's place, or until `rest` returns true. Returns whether there is a
     /// record, which [`poll`](Self::poll) then returns.
     ///
-    /// Touches only one word of the ring. If a hundred processes share a CPU, a process finds none of its own lines in the cache when it
-    /// runs again.
+    /// Touches only one word of the ring. This matters if a hundred processes share a CPU, because a process then finds none of its lines
+    /// in the cache when it runs again.
     #[inline(always)]
     pub fn rest_until_due(&self, mut rest: impl FnMut() -> bool) -> bool {
         let word = self.data.word_at(self.place.position);
@@ -320,8 +323,8 @@ impl Reader {
         if self.in_window(0) { self.corrupt(commit) } else { self.outside(commit) }
     }
 
-    /// Returns the reason why a record is not in the valid part of the ring. If it is older, this reader was lapped. If it is beyond the
-    /// frontier, no correct writer can have committed it.
+    /// Returns the reason why a record is not in the valid part of the ring. If the record is older, this reader was lapped. If the record
+    /// is beyond the frontier, no correct writer can have committed it.
     #[cold]
     fn outside(&self, commit: Commit) -> Poll {
         let frontier = window::frontier(&self.header);
@@ -383,7 +386,8 @@ impl Reader {
         published.saturating_add(1).saturating_sub(self.place.sequence)
     }
 
-    /// Number of bytes that the writer may still write before it overwrites `place`. It is 0 if the writer may already have overwritten it.
+    /// Number of bytes that the writer may still write before it overwrites `place`. The result is 0 if the writer may already have
+    /// overwritten the place.
     pub fn spare(&self, place: Place) -> u64 {
         let ahead = window::frontier(&self.header).wrapping_sub(place.position);
         self.geometry.capacity.saturating_sub(ahead)

@@ -28,11 +28,11 @@ pub fn put_header(record: &mut [u8], copied: &Copied) {
 }
 
 impl Reader {
-    /// Copies up to `most` messages as whole records to `out`, one after the other. It stops if there is no message, or if a record does
-    /// not fit in the free part of `out`. Call [`poll`](Self::poll) to find out which.
+    /// Copies up to `most` messages as whole records to `out`, one after the other. This call stops if there is no message, or if a record
+    /// does not fit in the free part of `out`. Call [`poll`](Self::poll) to find out which.
     ///
     /// The bytes of `out` after the records may change. `out` should be 64-byte aligned, and have at least [`RUN`] bytes. Then a run of
-    /// small messages is copied at once, if the reader is far enough behind.
+    /// small messages is copied together, if the reader is far enough behind.
     ///
     /// Cost of a message in a run: the lines of its record, and a comparison of its commit word.
     #[inline]

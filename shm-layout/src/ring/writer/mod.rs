@@ -1,4 +1,5 @@
-//! The writing end of a ring. It never waits, and it never reads what a reader wrote. It stays below a bound that its caller sets.
+//! The writer's side of a ring. The writer never waits, and it never reads what a reader wrote. It stays below a bound that its caller
+//! sets.
 //!
 //! The caller holds the channel's writer lock, because the protocol allows only one writer on a ring.
 
@@ -68,7 +69,7 @@ pub struct Writer {
 const _: () = assert!(offset_of!(Writer, geometry) == 128, "two lines before it");
 
 impl Writer {
-    /// Takes over a ring: a new one, one that was closed, or one whose writer died. The caller holds its writer lock.
+    /// Takes over a ring that is new, that was closed, or whose writer died. The caller holds the ring's writer lock.
     ///
     /// The epoch grows by one. Unless the ring is new, readers find an epoch record in the stream. Cost: a walk over at most about 128
     /// records, and the stores for one chunk.
@@ -144,7 +145,7 @@ impl Writer {
 
     /// Publishes one message and returns its sequence. Wait-free; no allocation, lock or system call.
     ///
-    /// `time` is in ticks of the segment's clock. Cost: the stores to the record's lines, one zero a granule, and one index entry. Once a
+    /// `time` is in ticks of the segment's clock. Cost: the stores to the record's lines, one zero per granule, and one index entry. Once a
     /// chunk there is one store to a line that every reader then fetches.
     ///
     /// # Errors
@@ -233,8 +234,8 @@ impl Writer {
         }
     }
 
-    /// Publishes a gap record: messages up to and including `last` will never come, and the next one has sequence `last + 1`.
-    /// Does nothing when `last` is below the next sequence.
+    /// Publishes a gap record: messages up to and including `last` will never come, and the next message has the sequence `last + 1`. Does
+    /// nothing when `last` is below the next sequence.
     ///
     /// # Errors
     /// [`OutOfSequences`] when `last` is [`MAX_SEQUENCE`] or more. Then nothing is published.
@@ -353,7 +354,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Returns the frontier that a record of this many bytes needs at the tail. If there must be a pad before it, the pad is included.
+    /// Returns the frontier that a record of this many bytes needs at the tail. If there must be a pad before the record, the pad is
+    /// included.
     fn frontier_for(&self, bytes: u64) -> u64 {
         let pad = if self.data.run_at(self.tail, bytes).is_some() { 0 } else { self.to_end() };
         self.frontier_above(self.tail + pad + bytes + GRANULE)
@@ -401,7 +403,7 @@ impl Writer {
     }
 
     /// Zeroes commit words that the next records will need. Several granules are cleaned at a time, so that most messages execute less
-    /// code. If the bound does not allow it, this call cleans nothing, and `prepare` cleans for the next record.
+    /// code. If the bound does not allow this, this call cleans nothing, and `prepare` cleans for the next record.
     ///
     /// Call this after the commit. On x86-64, stores become visible in program order. So if this call came before the commit, readers would
     /// wait until the cache misses of its stores are over.
@@ -459,8 +461,8 @@ impl Writer {
         index::publish(&self.index, place.sequence, place.position);
     }
 
-    /// Updates the lazy line, from which joiners learn how many messages there are. It is not inlined, because most messages do not call
-    /// it.
+    /// Updates the lazy line, from which readers that join learn the number of messages. This function is not inlined, because it is not
+    /// called for most messages.
     #[cold]
     #[inline(never)]
     fn update_lazy(&mut self, time: u64) {

@@ -40,15 +40,15 @@ impl From<Corrupt> for TakeOverError {
 /// The state from which a successor continues.
 pub(super) struct Tail {
     pub(super) place: Place,
-    /// The last gap that was committed, if the lazy line does not count it yet: its position and first
-    /// sequence.
+    /// The position and the first sequence of the last committed gap, if the lazy line (the writer's count of messages, updated rarely)
+    /// does not count the gap yet.
     pub(super) gap: Option<Place>,
     pub(super) last_key: u64,
     pub(super) bytes: u64,
 }
 
-/// Finds the tail of a ring to which no process writes. The walk begins at the place in the lazy line. A record must confirm this place,
-/// because a forged lazy line could make the sequences jump.
+/// Finds the tail of a ring to which no process writes. The walk begins at the place in the lazy line, which the writer updated rarely. A
+/// record must confirm this place, because a forged lazy line could make the sequences jump.
 pub(super) fn walk(cells: &RingCells, geometry: Geometry) -> Result<Tail, TakeOverError> {
     let cold = |word: usize| cells.header[word].load(Ordering::Relaxed);
     let locator = Locator::new(cells.clone(), geometry);

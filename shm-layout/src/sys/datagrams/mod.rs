@@ -23,7 +23,7 @@ pub use sending::{Segments, Sent, send, send_segmented};
 /// Greatest number of datagrams that one system call carries.
 pub const BATCH: usize = 32;
 
-/// If a datagram arrives alone, it usually gets no time stamp. One in this many gets one.
+/// If a datagram arrives alone, it usually gets no time stamp. Of this many such datagrams, one gets a time stamp.
 const ALONE_PER_STAMP: u32 = 16;
 
 /// The size in words of a buffer for control messages, which have a time stamp and a segment length. The buffer has the alignment that such
@@ -54,7 +54,7 @@ pub struct Inbox {
 /// A function that returns the length of each datagram in merged bytes. The last datagram may be shorter.
 pub type SegmentOf = fn(&[u8]) -> usize;
 
-/// One delivery of the kernel: a datagram, or several merged ones.
+/// One delivery of the kernel: a datagram, or several merged datagrams.
 #[derive(Debug, Clone, Copy)]
 struct Arrival {
     bytes: usize,
@@ -122,8 +122,8 @@ impl Inbox {
     /// in which merged datagrams count as one. Never waits. Cost: one system call, no allocation.
     ///
     /// - The first call requests one datagram. If a call gets as many as it requested, the next call requests twice as many, and otherwise
-    ///   half. If the kernel has fewer datagrams than requested, it checks the queue once more. So by requesting one, a datagram that
-    ///   arrives alone need not wait for this check.
+    ///   half. If the kernel has fewer datagrams than requested, it checks the queue once more. So if only one datagram is requested, and
+    ///   it arrives alone, it need not wait for this check.
     /// - From the third datagram in a row that arrived alone, only one in 16 has a time stamp, because control messages take the kernel a
     ///   third of a microsecond. While datagrams arrive faster than they are taken, each one has a time stamp.
     ///

@@ -57,9 +57,9 @@ pub fn send<'a>(
 /// Does the same as [`send`]. With [`Segments::On`], equally long datagrams in a row are sent as one packet, of which the last datagram may
 /// be shorter. A single datagram is sent as usual.
 ///
-/// If the kernel refuses segmentation, `segments` becomes [`Segments::Refused`] with the reason, and each datagram is sent by itself. None
-/// is lost. The kernel refuses if a datagram is longer than the interface's MTU (`EINVAL` or `EMSGSIZE`), if the interface computes no
-/// checksums (`EIO`), and before Linux 4.18.
+/// If the kernel refuses segmentation, `segments` becomes [`Segments::Refused`] with the reason, and each datagram is sent by itself. No
+/// datagram is lost. The kernel refuses if a datagram is longer than the interface's MTU (`EINVAL` or `EMSGSIZE`), if the interface
+/// computes no checksums (`EIO`), and before Linux 4.18.
 pub fn send_segmented<'a>(
     socket: impl AsFd,
     to: impl Into<Option<SocketAddr>>,
@@ -98,7 +98,7 @@ fn send_one(socket: BorrowedFd<'_>, to: Option<SocketAddr>, datagram: &[u8]) -> 
     sent.map(drop).map_err(|e| Errno::from_raw(e.raw_os_error()))
 }
 
-/// Sends two datagrams or more. If there are none, does nothing.
+/// Sends two datagrams or more. If there is no datagram, does nothing.
 #[inline(never)]
 fn send_many<'a>(
     socket: BorrowedFd<'_>,

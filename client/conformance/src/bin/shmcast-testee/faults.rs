@@ -3,7 +3,7 @@
 use super::words::failure;
 use shmcast::{BoardEntry, Event, Lapped, Message, RecvError};
 
-/// The faults that can be planted. Each has the level of the suite whose vectors find the fault.
+/// The faults that can be planted. Each fault has a number: the level of the suite whose test cases find the fault.
 pub(super) const FAULTS: [(&str, u8); 35] = [
     ("gaps-are-not-told", 2),
     ("a-lap-counts-one-less", 2),

@@ -71,7 +71,8 @@ pub(super) struct Create {
     #[serde(flatten)]
     pub(super) at: Place,
     pub(super) capacity: u64,
-    /// The key of a new board as `FIRST..END`: its first byte in the payload, and the byte after its last.
+    /// The place of the key in the payloads of a channel with a new board, as `FIRST..END`: the first byte of the key, and the byte after
+    /// its last byte.
     pub(super) board: Option<String>,
     #[serde(default)]
     pub(super) keys: u64,
