@@ -87,7 +87,7 @@ impl Ending {
         streams.check_channel(channel)?;
         let mut journal = None;
         for own in streams.into_journals() {
-            let is_sought = stream.is_none_or(|stream| own.stream().is_some_and(|own| own == stream));
+            let is_sought = stream.is_none_or(|stream| own.stream().is_some_and(|own| own.is(stream)));
             // Nothing is made in a directory that has no journal.
             if is_sought && has_journal(own.folder())? {
                 // A file that cannot be read may be the newest.
@@ -188,7 +188,7 @@ impl Ending {
     /// ```
     pub fn begin(self, ring: &Header, first: u64) -> Result<(), JournalError> {
         assert!(first >= self.due, "a ring begins behind the journal");
-        assert!(self.stream() == ring.stream, "the ring was made for the stream of the journal");
+        assert!(self.stream().is(ring.stream), "the ring was made for the stream of the journal");
         let own = header_of(ring).map_err(JournalError::os("make a header for", self.journal.path()))?;
         // The epoch of the ring's first publisher. It is noted at once: the ring may be lost before a recorder has seen it.
         let epoch = self.epoch().saturating_add(1);

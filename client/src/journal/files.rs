@@ -189,7 +189,7 @@ impl Files {
         let Some(picked) = picked else { return Ok(None) };
         let found = picked.opened.header.stream;
         let wanted = *self.stream.get_or_insert(found);
-        if wanted != found {
+        if !wanted.is(found) {
             return Err(JournalError::OtherStream { path: picked.path, found, wanted });
         }
         Ok(Some(picked))

@@ -73,7 +73,7 @@ impl Streams {
         }
         let mut known = std::mem::take(&mut self.journals);
         for stream in names.iter().filter_map(|name| StreamId::parse(name)) {
-            let at = known.iter().position(|journal| journal.stream().is_some_and(|own| own == stream));
+            let at = known.iter().position(|journal| journal.stream().is_some_and(|own| own.is(stream)));
             let known = at.map(|at| known.swap_remove(at)).filter(|journal| self.is_named(journal));
             match known.map_or_else(|| Journal::in_folder(&self.folder, stream), Ok) {
                 Ok(mut journal) => {
@@ -151,7 +151,7 @@ impl Streams {
 
     fn position(&self, stream: Option<StreamId>) -> Option<usize> {
         let stream = stream?;
-        self.journals.iter().position(|journal| journal.stream().is_some_and(|own| own == stream))
+        self.journals.iter().position(|journal| journal.stream().is_some_and(|own| own.is(stream)))
     }
 
     /// Refuses a directory that contains the journal of another channel.
@@ -252,7 +252,7 @@ impl Journal {
         let path = path.as_ref();
         let journal = Self::open_for(path, stream)?;
         match journal.stream() {
-            Some(found) if found != stream => {
+            Some(found) if !found.is(stream) => {
                 Err(JournalError::OtherStream { path: path.to_owned(), found, wanted: stream })
             }
             _ if !journal.has_any() => Err(JournalError::Empty { path: journal.path().to_owned() }),

@@ -87,7 +87,7 @@ pub mod check {
     /// Reports that this build does not support the bridge.
     pub fn check(_spec: &BridgeSpec) -> Vec<Finding> {
         let says = EngineError::NotBuilt.to_string();
-        vec![Finding { about: "engine".to_owned(), verdict: Verdict::Fails, says }]
+        vec![Finding::new("engine", Verdict::Fails, says)]
     }
 }
 

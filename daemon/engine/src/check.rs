@@ -28,7 +28,7 @@ struct Findings(Vec<Finding>);
 
 impl Findings {
     fn note(&mut self, about: impl ToString, verdict: Verdict, says: impl ToString) {
-        self.0.push(Finding { about: about.to_string(), verdict, says: says.to_string() });
+        self.0.push(Finding::new(about, verdict, says));
     }
 }
 

@@ -91,7 +91,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    pub(crate) fn new(about: &str, verdict: Verdict, says: impl Into<String>) -> Finding {
-        Finding { about: about.to_owned(), verdict, says: says.into() }
+    pub(crate) fn new(about: impl ToString, verdict: Verdict, says: impl ToString) -> Finding {
+        Finding { about: about.to_string(), verdict, says: says.to_string() }
     }
 }

@@ -6,14 +6,14 @@ use std::fmt;
 /// moment, and at no other time. The stream remains the same when a new publisher or a new generation of a strict channel begins, when the
 /// daemon restarts and, with a journal, when the host reboots.
 ///
-/// Two channels have the same stream if and only if their ids are equal.
+/// Two channels have the same stream if and only if [`is`](Self::is) says so for their ids.
 ///
 /// ```
 /// use shmcast_layout::layout::stream::StreamId;
 /// let id = StreamId::from_words([0x0123_4567_89ab_cdef, 0xf]);
 /// assert_eq!(id.to_string(), "0123456789abcdef000000000000000f");
 /// assert_eq!(StreamId::from_bytes(id.to_bytes()), id);
-/// assert_ne!(id, StreamId::from_words([1, 2]));
+/// assert!(id.is(id) && !id.is(StreamId::from_words([1, 2])));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct StreamId([u64; 2]);
@@ -52,6 +52,11 @@ impl StreamId {
         let is_shown = text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         let id = u128::from_str_radix(text, 16).ok().filter(|_| is_shown)?;
         Some(Self::from_bytes(id.to_be_bytes()))
+    }
+
+    /// Whether both ids mean the same stream.
+    pub fn is(self, other: Self) -> bool {
+        self == other
     }
 }
 

@@ -47,7 +47,7 @@ pub(super) struct Pending {
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum InFlight {
+pub(super) enum Purpose {
     Frames { file: u64, frames: u32, next: u64, bytes: u64 },
     Footer { file: u64, bytes: u64 },
     Sync { file: u64, covers: u32 },
@@ -80,8 +80,8 @@ pub struct Writer {
     pub(super) files: VecDeque<Open>,
     pub(super) spare: Spare,
     pub(super) next_number: u64,
-    pub(super) help: VecDeque<(InFlight, Vec<Step>)>,
-    pub(super) busy: [Option<(u64, InFlight)>; 3],
+    pub(super) help: VecDeque<(Purpose, Vec<Step>)>,
+    pub(super) busy: [Option<(u64, Purpose)>; 3],
     pub(super) last_op: u64,
     pub(super) last_sync: Option<Duration>,
     pub(super) retry_at: Option<Duration>,
@@ -169,7 +169,7 @@ impl Writer {
         self.files.back_mut().filter(|file| !file.is_sealed)
     }
 
-    fn next_write(&mut self, now: Now) -> Option<(InFlight, Vec<Step>)> {
+    fn next_write(&mut self, now: Now) -> Option<(Purpose, Vec<Step>)> {
         let next = self.waiting.front().map(|frame| frame.bytes.len() as u64);
         let is_other_ring = self.waiting.front().is_some_and(|frame| frame.header.ring != self.header.ring);
         let (limit, room) = (self.settings.file_bytes, self.room());
@@ -196,7 +196,7 @@ impl Writer {
                     steps.push(Step::Resize { number, size: offset + bytes + PAGE as u64 });
                 }
                 steps.push(Step::Write { number, offset, pieces, ahead: 0, durable: false });
-                return Some((InFlight::Footer { file: number, bytes }, steps));
+                return Some((Purpose::Footer { file: number, bytes }, steps));
             }
         }
         next?;
@@ -227,7 +227,7 @@ impl Writer {
         let name = file_name(number, self.header.sequence);
         self.spare = Spare::None;
         let rename = Step::Rename { number, name: name.clone() };
-        self.help.push_front((InFlight::Name { file: number }, vec![rename, Step::SyncDirectory]));
+        self.help.push_front((Purpose::Name { file: number }, vec![rename, Step::SyncDirectory]));
         self.files.push_back(Open {
             number,
             name,
@@ -272,7 +272,7 @@ impl Writer {
     }
 
     /// Makes one write of `pieces` and as many waiting frames as fit.
-    fn group(&mut self, mut pieces: Vec<Piece>) -> (InFlight, Vec<Step>) {
+    fn group(&mut self, mut pieces: Vec<Piece>) -> (Purpose, Vec<Step>) {
         let room = self.room();
         let durable = self.durable();
         let keeps = self.settings.sync != SyncPolicy::None;
@@ -316,10 +316,10 @@ impl Writer {
             ahead = file.touched - end;
         }
         steps.push(Step::Write { number, offset, pieces, ahead, durable });
-        (InFlight::Frames { file: number, frames, next, bytes }, steps)
+        (Purpose::Frames { file: number, frames, next, bytes }, steps)
     }
 
-    fn next_sync(&mut self, now: Now) -> Option<(InFlight, Vec<Step>)> {
+    fn next_sync(&mut self, now: Now) -> Option<(Purpose, Vec<Step>)> {
         let has_reserve = self.pending.back().is_some_and(|last| last.reserve > self.reserve);
         let is_full = self.buffered >= self.settings.sync_bytes;
         let is_late = |every| self.last_sync.is_none_or(|last| now.mono >= last + every);
@@ -330,14 +330,14 @@ impl Writer {
         };
         let file = self.files.iter().find(|file| is_due && !file.is_sealed && file.written > file.synced)?;
         self.last_sync = Some(now.mono);
-        let doing = InFlight::Sync { file: file.number, covers: file.written };
+        let doing = Purpose::Sync { file: file.number, covers: file.written };
         Some((doing, vec![Step::Sync { number: file.number }]))
     }
 
-    fn next_help(&mut self, now: Now) -> Option<(InFlight, Vec<Step>)> {
+    fn next_help(&mut self, now: Now) -> Option<(Purpose, Vec<Step>)> {
         // A file is closed after it is sealed. A thread that must sync it may not have run yet.
-        if let Some((InFlight::Finish { file }, _)) = self.help.front()
-            && matches!(self.busy[Lane::Sync as usize], Some((_, InFlight::Sync { file: busy, .. })) if busy == *file)
+        if let Some((Purpose::Finish { file }, _)) = self.help.front()
+            && matches!(self.busy[Lane::Sync as usize], Some((_, Purpose::Sync { file: busy, .. })) if busy == *file)
         {
             return None;
         }
@@ -354,7 +354,7 @@ impl Writer {
         self.spare = Spare::Making;
         // This is not a multiple of a page. The size of a sealed file is.
         let (number, size) = (self.next_number, self.settings.file_bytes - FRAME_ALIGN as u64);
-        Some((InFlight::Spare, vec![Step::Create { number, size }]))
+        Some((Purpose::Spare, vec![Step::Create { number, size }]))
     }
 
     /// Takes the result of an operation.
@@ -372,14 +372,14 @@ impl Writer {
         self.advance();
     }
 
-    fn succeeded(&mut self, doing: InFlight) {
+    fn succeeded(&mut self, doing: Purpose) {
         let each = self.settings.sync == SyncPolicy::Each;
         match doing {
-            InFlight::Spare => {
+            Purpose::Spare => {
                 self.spare = Spare::Ready(self.next_number);
                 self.next_number += 1;
             }
-            InFlight::Frames { file, frames, next, bytes } => {
+            Purpose::Frames { file, frames, next, bytes } => {
                 self.bytes_written += bytes;
                 if let Some(open) = self.files.iter_mut().find(|open| open.number == file) {
                     open.written = frames;
@@ -391,7 +391,7 @@ impl Writer {
                     }
                 }
             }
-            InFlight::Footer { file, bytes } => {
+            Purpose::Footer { file, bytes } => {
                 self.bytes_written += bytes;
                 if let Some(open) = self.files.iter().find(|open| open.number == file) {
                     let size = open.composer.offset();
@@ -402,47 +402,47 @@ impl Writer {
                         Step::Sync { number },
                         Step::Close { number },
                     ];
-                    self.help.push_back((InFlight::Finish { file }, steps));
+                    self.help.push_back((Purpose::Finish { file }, steps));
                 }
             }
-            InFlight::Sync { file, covers } => {
+            Purpose::Sync { file, covers } => {
                 if let Some(open) = self.files.iter_mut().find(|open| open.number == file) {
                     let covers = if is(Mutant::DurableAtTheEnd) { open.written } else { covers };
                     open.synced = open.synced.max(covers);
                 }
             }
-            InFlight::Name { file } => {
+            Purpose::Name { file } => {
                 if let Some(open) = self.files.iter_mut().find(|open| open.number == file) {
                     open.is_named = true;
                 }
             }
-            InFlight::Finish { file } => {
+            Purpose::Finish { file } => {
                 if let Some(open) = self.files.iter_mut().find(|open| open.number == file) {
                     open.synced = u32::MAX;
                 }
                 self.advance();
                 self.files.retain(|open| open.number != file);
             }
-            InFlight::GiveUp => {}
+            Purpose::GiveUp => {}
         }
     }
 
-    fn refused(&mut self, doing: InFlight, error: io::Error, now: Now) {
+    fn refused(&mut self, doing: Purpose, error: io::Error, now: Now) {
         let (what, file) = match doing {
-            InFlight::Spare => ("make the next file", None),
-            InFlight::Frames { file, .. } => ("write", Some(file)),
-            InFlight::Footer { file, .. } => ("write the footer", Some(file)),
-            InFlight::Sync { file, .. } => ("sync", Some(file)),
-            InFlight::Name { file } => ("name the file", Some(file)),
-            InFlight::Finish { file } => ("seal the file", Some(file)),
-            InFlight::GiveUp => ("rename a file that was given up", None),
+            Purpose::Spare => ("make the next file", None),
+            Purpose::Frames { file, .. } => ("write", Some(file)),
+            Purpose::Footer { file, .. } => ("write the footer", Some(file)),
+            Purpose::Sync { file, .. } => ("sync", Some(file)),
+            Purpose::Name { file } => ("name the file", Some(file)),
+            Purpose::Finish { file } => ("seal the file", Some(file)),
+            Purpose::GiveUp => ("rename a file that was given up", None),
         };
         self.errors.push_back((what, error));
-        if matches!(doing, InFlight::Sync { .. }) && is(Mutant::RetryAfterFailedSync) {
+        if matches!(doing, Purpose::Sync { .. }) && is(Mutant::RetryAfterFailedSync) {
             return;
         }
         let is_current = file.is_some_and(|file| self.files.iter().any(|open| open.number == file));
-        if matches!(doing, InFlight::Spare) {
+        if matches!(doing, Purpose::Spare) {
             self.spare = Spare::None;
             self.retry_at = Some(now.mono + self.settings.retry_every);
         } else if is_current {
@@ -459,10 +459,9 @@ impl Writer {
         }
         for file in std::mem::take(&mut self.files) {
             let number = file.number;
-            self.help.retain(|(doing, _)| !matches!(doing, InFlight::Name { file } | InFlight::Finish { file } if *file == number));
+            self.help.retain(|(doing, _)| !matches!(doing, Purpose::Name { file } | Purpose::Finish { file } if *file == number));
             let rename = Step::Rename { number, name: format!("{}.suspect", file.name) };
-            self.help
-                .push_back((InFlight::GiveUp, vec![rename, Step::SyncDirectory, Step::Close { number }]));
+            self.help.push_back((Purpose::GiveUp, vec![rename, Step::SyncDirectory, Step::Close { number }]));
             (self.header.previous_salt, self.header.previous_chain) = (0, 0);
         }
         while let Some(last) = self.pending.pop_back() {

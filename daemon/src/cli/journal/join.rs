@@ -57,7 +57,7 @@ fn sources(args: &Args) -> Result<Vec<Source<'_>>> {
             bail!("no file in {shown} can be used: see `shmcast journal verify {shown}`");
         };
         let (stream, other) = *known.get_or_insert((file.header.stream, dir));
-        if file.header.stream != stream {
+        if !file.header.stream.is(stream) {
             let other = other.display();
             bail!(
                 "{shown} has another stream than {other}: `shmcast journal ls` shows the streams of each: give the folder of one"

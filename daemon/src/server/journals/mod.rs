@@ -377,7 +377,7 @@ impl Work {
             (state.is_running, state.why, state.progress) = (true, None, Some(begun));
             state.stream.replace(stream)
         };
-        if let Some(before) = before.filter(|before| *before != stream) {
+        if let Some(before) = before.filter(|before| !before.is(stream)) {
             // The reserve that was asked for belongs to the previous channel.
             self.recording.wanted.store(0, Ordering::Relaxed);
             let before = folder_of(&config.dir, before);

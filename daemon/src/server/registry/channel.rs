@@ -266,7 +266,7 @@ impl Channel {
         // The new segment keeps the channel's stream, unless its sequences begin again.
         let entry = self.entry();
         let is_right = |made: &Header| match cut {
-            Cut::Tail => made.stream == entry.stream && made.created_ns == entry.created_ns,
+            Cut::Tail => made.stream.is(entry.stream) && made.created_ns == entry.created_ns,
             _ => made.created_ns >= next_stream_ns(Some(&entry)),
         };
         let fits = |Memory { hosted, is_after_journal, .. }: &Memory| {

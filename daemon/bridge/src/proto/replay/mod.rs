@@ -136,7 +136,7 @@ pub enum Reply {
         /// The size of the datagram.
         bytes: usize,
     },
-    /// There is no reply yet, because the messages must be read from the journal first. Then `Replay::answer_request` returns the reply.
+    /// There is no reply yet, because the messages must be read from the journal first. Then the request is passed to `Replay::handle_request` again.
     Fetch,
     /// There is no reply, for this reason.
     Nothing(Refusal),

@@ -1,7 +1,7 @@
 //! Copies and hashes a writer with all its fields.
 
 use crate::core::Pool;
-use crate::core::writer::{InFlight, Writer};
+use crate::core::writer::{Purpose, Writer};
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 
@@ -36,14 +36,14 @@ pub(super) fn copy(of: &Writer) -> Writer {
 }
 
 /// Hashes the work of a lane. The match names every kind of work, so a new kind does not compile before it is hashed here.
-pub(super) fn hash_doing(doing: &InFlight, hasher: &mut impl Hasher) {
+pub(super) fn hash_doing(doing: &Purpose, hasher: &mut impl Hasher) {
     match doing {
-        InFlight::Frames { file, frames, next, .. } => (0, file, frames, next).hash(hasher),
-        InFlight::Footer { file, .. } => (1, file).hash(hasher),
-        InFlight::Sync { file, covers } => (2, file, covers).hash(hasher),
-        InFlight::Spare => 3.hash(hasher),
-        InFlight::Name { file } => (4, file).hash(hasher),
-        InFlight::Finish { file } => (5, file).hash(hasher),
-        InFlight::GiveUp => 6.hash(hasher),
+        Purpose::Frames { file, frames, next, .. } => (0, file, frames, next).hash(hasher),
+        Purpose::Footer { file, .. } => (1, file).hash(hasher),
+        Purpose::Sync { file, covers } => (2, file, covers).hash(hasher),
+        Purpose::Spare => 3.hash(hasher),
+        Purpose::Name { file } => (4, file).hash(hasher),
+        Purpose::Finish { file } => (5, file).hash(hasher),
+        Purpose::GiveUp => 6.hash(hasher),
     }
 }
