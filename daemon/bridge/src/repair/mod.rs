@@ -26,6 +26,7 @@ mod store;
 
 use super::BridgeError;
 use super::native::{Keys, MOST_TO_SERVER};
+use super::origins::run_of;
 use super::pcap::Tap;
 use super::proto::control::{CONTROL_MAX_BYTES, ControlDatagram, is_control};
 use super::proto::counters::LeaseCounters;
@@ -35,7 +36,7 @@ use super::proto::link::Link;
 use super::proto::replay::{GLOBAL_RATE_BYTES, Held, Replay, ReplayConfig, Reply, SOURCE_RATE_BYTES};
 use super::proto::session::Session;
 use super::proto::wire::{REQUEST_BYTES, Request as Asked};
-use super::proto::{MICROSECOND_NS, SECOND_NS};
+use super::proto::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use super::sending::Sending;
 use super::socket::{Drops, wait_for_any};
 use super::spec::{BridgeSpec, RepairSpec};
@@ -47,6 +48,10 @@ use store::{Request, Store};
 
 /// The longest sleep. A stop or the end of a lease is noticed after this time at the latest.
 const LOOK_UP: Duration = Duration::from_millis(20);
+/// Pause between two attempts to open a ring, in nanoseconds.
+const RETRY_NS: u64 = 20 * MILLISECOND_NS;
+/// The number of no change, for a ring that the sending thread does not send. The numbers of changes are even.
+const NO_CHANGE: u64 = u64::MAX;
 /// Bytes of a receive slot. Requests and control datagrams fit. A longer datagram is neither of them.
 const SLOT_BYTES: usize = 256;
 /// The burst of a token bucket is what its rate allows in a second, divided by this: 40 ms.
@@ -70,6 +75,8 @@ pub(super) struct Repair {
     /// Whether plain requests are answered.
     answers_plain: bool,
     feed: FeedRate,
+    /// When the next attempt to open the ring is due, in nanoseconds.
+    retry_ns: u64,
     clock: Clock,
     shared: Arc<Sending>,
 }
@@ -90,8 +97,11 @@ struct Sent {
 }
 
 impl Sent {
-    fn of(shared: &Sending) -> Sent {
-        Sent { session: shared.session(), next: shared.next.load(Ordering::Acquire) }
+    /// Returns the feed of the store's ring. Returns `None` if the sending thread is at another ring: then nothing may be answered, because a
+    /// session would get the messages of another one.
+    fn of(shared: &Sending, store: &Store) -> Option<Sent> {
+        let (session, next) = shared.feed(store.ring.change)?;
+        Some(Sent { session, next })
     }
 }
 
@@ -171,9 +181,12 @@ impl Repair {
         let epoch = u64::from_ne_bytes(epoch.try_into().expect("eight bytes"));
         // This subscriber never waits and delivers nothing. It must not count as a reader, nor be shown as one that lags.
         let channel = channel.start(Start::Latest).wait(Wait::Yield).page(false).prepare(Preparation::NONE);
-        let attached = shared.attached.load(Ordering::Acquire);
         let floor = shared.begin.load(Ordering::Acquire);
-        let store = Store::new(channel.clone().open()?, attached, floor)?;
+        let subscriber = channel.clone().open()?;
+        // The channel may have been made anew after the sending thread attached.
+        let change = if run_of(subscriber.header()) == shared.ring() { 0 } else { NO_CHANGE };
+        let mut store = Store::new(subscriber, change, floor);
+        store.find_journal()?;
         let native = match bridge.is_any_native() {
             true => Some(NativeRepair::new(bridge, spec.max_proved, keys)?),
             false => None,
@@ -198,6 +211,7 @@ impl Repair {
             drops: Drops::default(),
             reply: vec![0; payload_bytes],
             feed: FeedRate::default(),
+            retry_ns: 0,
             clock,
             shared,
         })
@@ -237,17 +251,34 @@ impl Repair {
         self.shared.stop.load(Ordering::Relaxed)
     }
 
-    /// Attaches again if the sending thread has attached to a new channel.
+    /// Changes to another ring if the sending thread has done so. If the ring cannot be opened now, a later call tries again, and until then
+    /// nothing is answered.
     fn follow(&mut self) {
-        let attached = self.shared.attached.load(Ordering::Acquire);
-        let is_another = attached != self.store.ring.attached;
-        if is_another {
-            let floor = self.shared.begin.load(Ordering::Acquire);
-            self.store.attach(self.channel.clone().open().ok(), attached, floor);
+        let now_ns = self.clock.now_ns();
+        let is_due = |change: &u64| *change != self.store.ring.change || self.store.ring.is_lost();
+        let change = self.shared.last_change().filter(is_due);
+        let mut is_another = false;
+        if let Some(change) = change.filter(|_| now_ns >= self.retry_ns) {
+            is_another = self.change(change);
+            self.retry_ns = if is_another { 0 } else { now_ns.saturating_add(RETRY_NS) };
         }
+        // Without a thread, the receivers are told to ask again later.
+        let _ = self.store.find_journal();
         if let Some(native) = &mut self.native {
             native.look(self.clock.now_ns(), self.store.ring.clock(), is_another);
         }
+    }
+
+    /// Attaches to the ring that came with the change of this number. Returns false if that is not possible now.
+    fn change(&mut self, change: u64) -> bool {
+        let (ring, floor) = (self.shared.ring(), self.shared.begin.load(Ordering::Acquire));
+        let opened = self.channel.clone().open();
+        // If it is another ring, the sending thread will change to it, too.
+        let Some(subscriber) = opened.ok().filter(|opened| run_of(opened.header()) == ring) else {
+            return false;
+        };
+        self.store.change(subscriber, change, floor);
+        true
     }
 
     /// Measures the feed's rate, because the limits of repairs grow with it. Also measures how much of the link the feed leaves to repairs.
@@ -290,9 +321,11 @@ impl Repair {
                 _ => {
                     let from = datagram.from;
                     let proved = (from, leases.is_proved(now_ns, from));
-                    let with = (&mut *replay, &mut *store, Sent::of(shared));
-                    let answered = answer(now_ns, proved, &datagram, with, reply);
-                    out.answer(datagram.from, answered, reply)
+                    let sent = Sent::of(shared, store);
+                    sent.map_or(0, |sent| {
+                        let with = (&mut *replay, &mut *store, sent);
+                        out.answer(from, answer(now_ns, proved, &datagram, with, reply), reply)
+                    })
                 }
             };
         }
@@ -307,17 +340,19 @@ impl Repair {
         let now_ns = clock.now_ns();
         store.take(now_ns);
         while let Some(request) = store.ready(now_ns) {
+            // A request of an earlier feed is not answered.
+            let Some(sent) = Sent::of(shared, store) else { continue };
             counters.serving.replies_refused += match (request, &mut *native) {
                 (Request::Plain { from, datagram }, _) => {
                     let source = (from, leases.is_proved(now_ns, from));
-                    let with = (&mut *replay, &mut *store, Sent::of(shared));
+                    let with = (&mut *replay, &mut *store, sent);
                     let answered = answer_again(now_ns, source, (&datagram, &request), with, reply);
                     answered.map_or(0, |answered| out.answer(from, answered, reply))
                 }
                 (Request::Native { from, session, entry, bytes }, Some(native)) => {
                     let proved = leases.is_proved(now_ns, from);
                     let asked = (session, entry, bytes);
-                    let with = (&mut *replay, &mut *store, Sent::of(shared));
+                    let with = (&mut *replay, &mut *store, sent);
                     native.answer_again(now_ns, (from, proved), asked, with, out)
                 }
                 (Request::Native { .. }, None) => 0,

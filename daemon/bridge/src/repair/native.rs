@@ -76,7 +76,8 @@ impl NativeRepair {
             }
             Kind::Ask => {
                 let proved = (from, leases.is_proved(now_ns, from));
-                self.answer_ask(now_ns, (datagram, proved), size, (replay, store, Sent::of(shared)), out)
+                let Some(sent) = Sent::of(shared, store) else { return 0 };
+                self.answer_ask(now_ns, (datagram, proved), size, (replay, store, sent), out)
             }
             Kind::Data | Kind::Fragment | Kind::Pulse => 0,
         }
