@@ -17,7 +17,7 @@ impl Subscriber {
     /// messages. From now on this subscriber reads only the ring, as with [`History::Never`](crate::History::Never).
     ///
     /// Returns `None` if the channel has no journal, as [`SubscriberBuilder::history`](crate::SubscriberBuilder::history) says, or if this
-    /// subscriber is reading the journal.
+    /// subscriber is reading the journal. A channel of a daemon may get its journal later: then a later call returns it.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -29,6 +29,7 @@ impl Subscriber {
     /// ```
     pub fn take_journal(&mut self) -> Option<ChannelJournal> {
         let stream = self.header().stream;
+        self.find_journal();
         let past = self.past.take_if(|_| self.doubt == Doubt::None)?;
         Some(ChannelJournal { origin: past.into_origin(), stream })
     }

@@ -67,7 +67,7 @@ impl Subscriber {
     }
 
     /// Finds the journal of a channel that got its journal after the reader attached.
-    fn find_journal(&mut self) {
+    pub(super) fn find_journal(&mut self) {
         if let Some(hosted) = &mut self.hosted
             && self.past.is_none()
             && hosted.charter.has_journal()

@@ -1,6 +1,8 @@
 //! Code that all threads with native lines share. It reads the keys file, and makes and opens packets in its own buffers.
 
+use shmcast::hosting::fault;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -79,22 +81,30 @@ pub(super) fn random_sender() -> Result<u64, BridgeError> {
 #[derive(Debug, Default)]
 pub struct KeysSeen {
     version: u64,
-    /// The time from which the next key seals packets, in nanoseconds since 1970.
-    due_ns: u64,
+    /// The times at which the same key seals, in nanoseconds since 1970. The clock may be set to a time before them.
+    same_ns: Range<u64>,
 }
 
 impl KeysSeen {
-    /// Returns the keys if they have changed since the last call, or if another key seals packets from now on. The inner `None` means that
-    /// there are no keys.
+    /// Returns the keys if they have changed since the last call, or if another key seals now. The inner `None` means that there are no keys.
     pub fn changed(&mut self, keys: &Keys) -> Option<Option<Keyring>> {
-        let (version, now_ns) = (keys.version.load(Ordering::Acquire), wall_ns());
-        if version == self.version && now_ns < self.due_ns {
+        self.changed_at(keys, wall_ns())
+    }
+
+    fn changed_at(&mut self, keys: &Keys, now_ns: u64) -> Option<Option<Keyring>> {
+        let version = keys.version.load(Ordering::Acquire);
+        let is_same = match fault!("keys_only_go_on") {
+            true => now_ns < self.same_ns.end,
+            false => self.same_ns.contains(&now_ns),
+        };
+        if version == self.version && is_same {
             return None;
         }
         let ring = keys.ring();
-        let times = ring.iter().flat_map(|ring| ring.keys()).map(|key| key.from_ns);
-        self.due_ns = times.filter(|from_ns| *from_ns > now_ns).min().unwrap_or(u64::MAX);
-        self.version = version;
+        let times = || ring.iter().flat_map(|ring| ring.keys()).map(|key| key.from_ns);
+        let since_ns = times().filter(|from_ns| *from_ns <= now_ns).max().unwrap_or(0);
+        let until_ns = times().filter(|from_ns| *from_ns > now_ns).min().unwrap_or(u64::MAX);
+        (self.version, self.same_ns) = (version, since_ns..until_ns);
         Some(ring)
     }
 }
@@ -203,3 +213,29 @@ pub(super) fn control_in(opened: &[u8], out: &mut [u8; CONTROL_MAX_BYTES]) -> Op
 
 /// The size of the largest datagram to a server, in bytes.
 pub(super) const MOST_TO_SERVER: usize = HEAD_BYTES + ask::MAX_ASK_BYTES + SEAL_BYTES;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The clock of a host was ahead when its bridge began, and was set right. Its packets once kept the seal of a key that was not due, which
+    /// other hosts may not have yet.
+    #[test]
+    fn a_clock_that_was_set_back_gives_the_earlier_key_again() {
+        let text = "1 00112233445566778899aabbccddeeff\n2 ff112233445566778899aabbccddeeff from 2026-11-24T07:00:00Z\n";
+        let keys = Keys { ring: Mutex::new(Some(Keyring::parse(text).unwrap())), version: AtomicU64::new(1) };
+        let due_ns = keys.ring().unwrap().keys()[1].from_ns;
+        let mut seen = KeysSeen::default();
+        for (now_ns, id) in [
+            (due_ns + 9, Some(2)),
+            (due_ns + 5, None),
+            (due_ns - 5, Some(1)),
+            (due_ns - 9, None),
+            (due_ns, Some(2)),
+            (0, Some(1)),
+        ] {
+            let changed = seen.changed_at(&keys, now_ns);
+            assert_eq!(changed.map(|ring| ring.unwrap().sealing(now_ns).unwrap().id), id, "at {now_ns}");
+        }
+    }
+}

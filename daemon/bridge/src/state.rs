@@ -116,7 +116,10 @@ impl StateFile {
 
     /// Overwrites the older slot. With `sync`, does not return before the record is safe on the disk.
     pub(super) fn write(&mut self, progress: &Progress, sync: bool) -> io::Result<()> {
-        self.keep(progress)?;
+        if let Err(e) = self.keep(progress) {
+            self.is_behind = true;
+            return Err(e);
+        }
         self.is_behind = true;
         self.number += 1;
         self.write_slot(self.number % 2, progress)?;

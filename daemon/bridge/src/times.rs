@@ -16,6 +16,9 @@ use super::thread::wall_ns;
 /// If two readings of the channel's clock are less than this apart, the reading of the wall clock between them is exact enough. The unit is
 /// nanoseconds.
 const CLOSE_NS: u64 = 1_000;
+/// Times that are farther away than this, in ticks, have no place in the 48 bits of a message's time. A part is left for the time until the
+/// message is read.
+const FARTHEST_TICKS: u64 = (1 << 47) - (1 << 44);
 /// The limit for repeated readings. Both clocks are read again until the readings are close together, but at most this number of times.
 const READINGS: usize = 8;
 
@@ -47,6 +50,15 @@ impl Moment {
         best.1
     }
 
+    /// Returns a moment on this clock: this one, or now if this one is of another clock.
+    #[inline]
+    pub(crate) fn on(self, clock: Clock) -> Moment {
+        match self.clock == clock || fault!("times_of_the_ring_before") {
+            true => self,
+            false => Moment::now(clock),
+        }
+    }
+
     /// Converts a message's time from ticks to nanoseconds since 1970. Returns 0 if the message has no time.
     #[inline]
     pub fn wall_of(&self, time: u64) -> u64 {
@@ -59,14 +71,18 @@ impl Moment {
         }
     }
 
-    /// Converts nanoseconds since 1970 to ticks.
+    /// Converts nanoseconds since 1970 to ticks. Returns `None` if the time is so far from this moment that the 48 bits of a message's time
+    /// would mean another time.
     #[inline]
-    pub(crate) fn ticks_of(&self, wall_ns: u64) -> u64 {
-        let ticks = |ns: u64| (u128::from(ns) * u128::from(self.clock.hz()) / 1_000_000_000) as u64;
-        match wall_ns.checked_sub(self.wall_ns) {
-            Some(later_ns) => self.ticks.wrapping_add(ticks(later_ns)),
-            None => self.ticks.wrapping_sub(ticks(self.wall_ns - wall_ns)),
-        }
+    pub(crate) fn ticks_of(&self, wall_ns: u64) -> Option<u64> {
+        let away_ns = wall_ns.abs_diff(self.wall_ns);
+        let ticks = u128::from(away_ns) * u128::from(self.clock.hz()) / 1_000_000_000;
+        let ticks =
+            u64::try_from(ticks).ok().filter(|ticks| *ticks < FARTHEST_TICKS || fault!("times_wrap"))?;
+        Some(match wall_ns >= self.wall_ns {
+            true => self.ticks.wrapping_add(ticks),
+            false => self.ticks.wrapping_sub(ticks),
+        })
     }
 }
 
@@ -123,19 +139,22 @@ impl OriginTimes {
         self.moment = clock.filter(|_| both).map(Moment::now);
     }
 
-    /// Begins to keep the times of publication, if no report of the sender's clock error is needed for that. The first messages arrive
-    /// before such a report.
+    /// Notes the clock of the ring that is published into. Begins to keep the times of publication, if that needs no pulse: the first messages
+    /// arrive before the first pulse.
     pub(crate) fn begin(&mut self, clock: Clock) {
-        if self.moment.is_none() && !fault!("times_begin_late") {
-            self.refresh(Some(clock), None);
+        match self.moment {
+            Some(moment) => self.moment = Some(moment.on(clock)),
+            None if fault!("times_begin_late") => {}
+            None => self.refresh(Some(clock), None),
         }
     }
 
-    /// Returns a message's time in ticks. Returns `None` if the message gets the time of its arrival.
+    /// Returns a message's time in ticks. Returns `None` if the message gets the time of its arrival, also because its time is more than half
+    /// of 2^48 ticks away.
     #[inline]
     pub(crate) fn ticks_of(&self, time_ns: u64) -> Option<u64> {
         let moment = self.moment.filter(|_| time_ns != 0)?;
-        Some(moment.ticks_of(time_ns))
+        moment.ticks_of(time_ns)
     }
 
     /// Whether messages keep the times of their publication.
@@ -154,12 +173,32 @@ mod tests {
         let moment = Moment::now(clock);
         for ns in [0, 1_000, 5_000_000, 3_600_000_000_000] {
             for wall_ns in [moment.wall_ns - ns, moment.wall_ns + ns] {
-                let ticks = moment.ticks_of(wall_ns);
+                let ticks = moment.ticks_of(wall_ns).unwrap();
                 let back = moment.wall_of(ticks & ((1 << 48) - 1));
                 assert!(back.abs_diff(wall_ns) <= 1 + ns / 1_000_000_000, "{wall_ns} came back as {back}");
             }
         }
         assert_eq!(moment.wall_of(0), 0, "a message without a time");
+        // Far away: the clock of a host was set, or a journal is old. Such a time once came out as another one.
+        let farthest_ns = clock.ns(FARTHEST_TICKS);
+        for (ns, is_told) in
+            [(farthest_ns - 1_000_000, true), (farthest_ns + 1_000_000, false), (u64::MAX / 4, false)]
+        {
+            for wall_ns in [moment.wall_ns.saturating_sub(ns), moment.wall_ns.saturating_add(ns)] {
+                assert_eq!(moment.ticks_of(wall_ns).is_some(), is_told, "{ns}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_moment_of_another_clock_is_read_anew() {
+        let moment = Moment::now(Clock::of_this_host());
+        let dir = tempfile::tempdir().unwrap();
+        let channel = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10);
+        let other = channel.clock_kind(shmcast::ClockKind::Monotonic).open().unwrap().clock();
+        let on = moment.on(other);
+        assert!(on.clock == other && on.ticks.abs_diff(other.now()) < 60_000_000_000);
+        assert_eq!(moment.on(moment.clock).ticks, moment.ticks);
     }
 
     #[test]

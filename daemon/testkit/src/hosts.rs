@@ -1,5 +1,6 @@
 //! Hosts for a test, as network namespaces, and the processes that run in them.
 
+use crate::clock::WallClock;
 use crate::place::{program, skip};
 use crate::process::{Process, as_role};
 use crate::turn::{Turn, turn};
@@ -55,6 +56,8 @@ pub struct Hosts {
     daemons: bool,
     /// The unit that restricts the daemons, if there is one.
     unit: Option<PathBuf>,
+    /// The wall clocks that hosts have of their own.
+    clocks: Vec<(Host, WallClock)>,
     _turn: Turn,
 }
 
@@ -84,7 +87,7 @@ impl Hosts {
         let dir = tempfile::Builder::new().prefix("shmcast-bridge-").tempdir_in("/dev/shm").unwrap();
         // A daemon may run as another user.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let hosts = Self { names, dir, daemons: false, unit: unit::asked(), _turn: turn };
+        let hosts = Self { names, dir, daemons: false, unit: unit::asked(), clocks: Vec::new(), _turn: turn };
         let made = hosts.names.iter().try_for_each(|name| {
             ip(&format!("netns add {name}"))?;
             ip(&format!("-n {name} link set lo up"))
@@ -211,9 +214,31 @@ impl Hosts {
         self.dir.path().join(letter(host))
     }
 
+    /// Gives a host a wall clock of its own, which programs that are started later have. Returns `None`, and prints the reason, if that is
+    /// not possible here.
+    pub fn own_clock(&mut self, test: &str, host: Host) -> Option<()> {
+        if self.unit.is_some() {
+            skip(test, "the unit has its own environment");
+            return None;
+        }
+        let dir = self.dir.path().join(format!("clock-{}", letter(host)));
+        fs::create_dir(&dir).unwrap();
+        self.clocks.push((host, WallClock::make(test, &dir)?));
+        Some(())
+    }
+
+    /// Sets a host's own clock this many seconds ahead of the true time, or behind it.
+    pub fn set_clock(&self, host: Host, seconds: i64) {
+        let (_, clock) = self.clocks.iter().find(|(of, _)| *of == host).expect("a clock of its own");
+        clock.set(seconds);
+    }
+
     fn command_in(&self, host: Host, program: &Path) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", self.name(host)]).arg(program).env_remove("NOTIFY_SOCKET");
+        if let Some((_, clock)) = self.clocks.iter().find(|(of, _)| *of == host) {
+            clock.give(&mut command);
+        }
         match self.daemons {
             true => command.env("SHMCAST_SOCKET", self.socket(host)).env_remove("SHMCAST_DIR"),
             false => command.env("SHMCAST_DIR", self.channels(host)),
@@ -341,6 +366,10 @@ impl Running {
 
     pub fn kill(mut self) {
         self.process.end_by(Signal::SIGKILL);
+    }
+
+    pub fn id(&self) -> u32 {
+        self.process.id()
     }
 
     pub fn log(&self) -> String {

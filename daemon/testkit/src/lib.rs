@@ -6,6 +6,7 @@
 //! | `process` | child processes that are killed and reaped when dropped; roles that a test program plays |
 //! | `place` | temporary directories, ports, and checks of what this machine supports |
 //! | `turn` | a limit to how many tests with many processes run at a time |
+//! | `clock` | wall clocks that a test sets |
 //! | `disk` | a file system whose power can be cut, and a small one |
 //! | `model` | a checker that visits every state of a model |
 //! | `daemon` | `shmcastd` as a process |
@@ -28,6 +29,7 @@
 
 #[cfg(feature = "daemon")]
 pub mod bystanders;
+pub mod clock;
 #[cfg(feature = "daemon")]
 pub mod command;
 #[cfg(feature = "daemon")]

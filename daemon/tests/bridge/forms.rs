@@ -17,7 +17,7 @@ const SECOND: (&str, &str) = ("239.77.0.2:30001", "10.77.1.1:30002");
 
 /// A form of lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
+pub enum Form {
     Unicast,
     Native,
     Sealed,
@@ -46,7 +46,7 @@ impl Form {
         }
     }
 
-    fn sends(self, hosts: &Hosts, of: &str, linger_ms: u32) -> String {
+    pub fn sends(self, hosts: &Hosts, of: &str, linger_ms: u32) -> String {
         let config = format!(
             "{of}[[bridge]]\nchannel = \"t\"\n{}[bridge.send]\nlinger_ms = {linger_ms}\n\
              [bridge.send.repair]\nbind = \"{SERVER}\"\nallow = [\"10.77.0.0/16\"]\n",
@@ -55,7 +55,7 @@ impl Form {
         with_fields(&config, &self.fields(hosts))
     }
 
-    fn receives(self, hosts: &Hosts) -> String {
+    pub fn receives(self, hosts: &Hosts) -> String {
         let unicast = if self == Self::Unicast { "unicast = true\n" } else { "" };
         let config = format!(
             "{}[[bridge]]\nchannel = \"t\"\n{}[bridge.receive]\nservers = [\"{SERVER}\"]\nfrom = 1\n{unicast}",
@@ -66,7 +66,7 @@ impl Form {
     }
 
     /// The words of `bridge send`.
-    fn send_words(self, hosts: &Hosts, state: &Path) -> String {
+    pub fn send_words(self, hosts: &Hosts, state: &Path) -> String {
         let lines = match self {
             Self::Unicast => String::new(),
             Self::Multicast => format!("--to {GROUP} --to {} --interface va0 --interface va1", SECOND.0),
@@ -80,7 +80,7 @@ impl Form {
         )
     }
 
-    fn recv_words(self, hosts: &Hosts) -> String {
+    pub fn recv_words(self, hosts: &Hosts) -> String {
         let lines = match self {
             Self::Unicast => "--set receive.unicast=true".to_owned(),
             Self::Multicast => format!("--from {GROUP} --from {} --interface vb0 --interface vb1", SECOND.0),
@@ -105,53 +105,67 @@ impl Form {
 }
 
 /// A publisher that writes the life of its channel into each message.
-struct Source {
-    publisher: Publisher,
+pub struct Source {
+    /// `None` once it has ended.
+    publisher: Option<Publisher>,
     life: u64,
 }
 
 impl Source {
-    fn of(publisher: Publisher, life: u64) -> Self {
-        Self { publisher, life }
+    pub fn of(publisher: Publisher, life: u64) -> Self {
+        Self { publisher: Some(publisher), life }
+    }
+
+    fn next_sequence(&self) -> u64 {
+        self.publisher.as_ref().expect("it goes on").next_sequence()
     }
 
     /// Publishes so many messages, and returns the last one's sequence.
-    fn publish(&mut self, count: u64) -> u64 {
+    pub fn publish(&mut self, count: u64) -> u64 {
+        let publisher = self.publisher.as_mut().expect("it goes on");
         for _ in 0..count {
-            let sequence = self.publisher.next_sequence();
+            let sequence = publisher.next_sequence();
             let words = [self.life, sequence].map(u64::to_le_bytes).concat();
-            assert_eq!(self.publisher.publish(&words).unwrap(), sequence);
+            assert_eq!(publisher.publish(&words).unwrap(), sequence);
         }
-        self.publisher.next_sequence() - 1
+        publisher.next_sequence() - 1
+    }
+
+    /// Leaves the channel open for the next publisher.
+    pub fn end(&mut self) {
+        self.publisher.take().expect("it goes on").leave_open();
     }
 }
 
 /// A reader of the mirror.
-struct Sink {
+pub struct Sink {
     reader: Subscriber,
     open: Box<dyn Fn() -> Option<Subscriber>>,
     life: u64,
     due: u64,
     /// Sequences that were told as missing.
-    missing: u64,
-    sessions: Vec<[u8; 10]>,
+    pub missing: u64,
+    pub sessions: Vec<[u8; 10]>,
+    /// How far from now the times of messages may be.
+    pub farthest: Duration,
 }
 
 impl Sink {
-    fn new(open: impl Fn() -> Option<Subscriber> + 'static) -> Self {
+    pub fn new(open: impl Fn() -> Option<Subscriber> + 'static) -> Self {
         let reader = wait_for("the mirror", &open);
-        Self { reader, open: Box::new(open), life: 1, due: 1, missing: 0, sessions: Vec::new() }
+        let (open, farthest) = (Box::new(open), Duration::from_secs(600));
+        Self { reader, open, life: 1, due: 1, missing: 0, sessions: Vec::new(), farthest }
     }
 
     /// Begins again at the oldest message.
-    fn again(&mut self, life: u64) {
+    pub fn again(&mut self, life: u64) {
         self.reader = wait_for("the mirror", &self.open);
         (self.life, self.due, self.missing) = (life, self.reader.next_sequence(), 0);
         self.sessions.clear();
     }
 
     /// Takes events up to message `last` of a life. A later life may begin before it.
-    fn read_to(&mut self, life: u64, last: u64, at: &str) {
+    pub fn read_to(&mut self, life: u64, last: u64, at: &str) {
         let deadline = Instant::now() + PATIENCE;
         while self.life < life || self.due <= last {
             assert!(
@@ -164,8 +178,16 @@ impl Sink {
                 Ok(Some(Event::Message(message))) => {
                     let word =
                         |at: usize| u64::from_le_bytes(message.payload[at..at + 8].try_into().unwrap());
-                    let (of, sequence) = (word(0), word(8));
+                    let (of, sequence, time) = (word(0), word(8), message.time);
                     assert_eq!(sequence, message.sequence, "{at}");
+                    let clock = self.reader.clock();
+                    // Times have 48 bits.
+                    let ahead = (time.wrapping_sub(clock.now()) << 16).cast_signed() >> 16;
+                    let away = Duration::from_nanos(clock.ns(ahead.unsigned_abs()));
+                    assert!(
+                        away < self.farthest,
+                        "{at}: message {sequence} of life {of} has a time that is {away:?} away"
+                    );
                     if of != self.life {
                         assert!(of > self.life && of <= life, "{at}: life {of} behind {}", self.life);
                         (self.life, self.due) = (of, sequence);
@@ -194,20 +216,20 @@ impl Sink {
 }
 
 /// The runtime directory of a host's daemon, with all that it keeps.
-fn forget(hosts: &Hosts, host: Host) {
+pub fn forget(hosts: &Hosts, host: Host) {
     fs::remove_dir_all(hosts.socket(host).parent().unwrap()).unwrap();
 }
 
-fn client(hosts: &Hosts, host: Host) -> Client {
+pub fn client(hosts: &Hosts, host: Host) -> Client {
     wait_for("the daemon", || Client::at(hosts.socket(host)).ok())
 }
 
-fn opened(hosts: &Hosts, life: u64) -> Source {
+pub fn opened(hosts: &Hosts, life: u64) -> Source {
     let client = client(hosts, Host::A);
     Source::of(wait_for("the channel", || Publisher::builder("t").client(&client).open().ok()), life)
 }
 
-fn daemon(hosts: &Hosts, host: Host, config: &str) -> Running {
+pub fn daemon(hosts: &Hosts, host: Host, config: &str) -> Running {
     let daemon = hosts.daemon(host, config);
     daemon.wait_for_log("bridge-started");
     daemon
@@ -274,7 +296,7 @@ fn daemons_under(form: Form) {
     forget(&hosts, Host::A);
     let _a = daemon(&hosts, Host::A, &sends);
     let mut source = opened(&hosts, 2);
-    assert_eq!(source.publisher.next_sequence(), 1, "nothing is left of the life before");
+    assert_eq!(source.next_sequence(), 1, "nothing is left of the life before");
     let last = source.publish(300);
     sink.read_to(2, last, &format!("{form:?}: A was made anew"));
 }

@@ -8,6 +8,7 @@
 
 mod anew;
 mod check;
+mod clocks;
 mod daemons;
 mod feed;
 mod flood;
@@ -23,14 +24,18 @@ mod leases;
 mod loss;
 mod nassau;
 mod native;
+mod pasts;
 mod power;
 mod promoted;
 mod promoted_events;
 mod relay;
+mod repairs;
 mod replay;
 mod roles;
 mod sessions;
 mod standby;
+mod standbys;
+mod states;
 mod status_output;
 mod under_unit;
 mod v6;

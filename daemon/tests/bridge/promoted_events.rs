@@ -8,6 +8,8 @@ use shmcast::{Client, Event, Publisher, Start, Subscriber};
 use shmcast_testkit::hosts::{Host, Hosts, Running};
 use shmcast_testkit::{PATIENCE, skip, wait_for, wait_until};
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 fn receives(of: &str, name: &str, more: &str) -> String {
@@ -156,4 +158,113 @@ fn a_promoted_mirror_stays_this_hosts_whatever_happens() {
     }
     assert_eq!(scene.reader.next_sequence(), scene.last + 1);
     assert_ne!(bridge(&hosts, Host::B)["state"], "promoted");
+}
+
+/// The daemon's directory is full, and then cannot be written. A promotion that cannot be noted is refused and changes nothing. Later it is
+/// carried out, and a strict channel is taken over from one publisher by the next.
+#[test]
+fn a_promotion_that_cannot_be_noted_is_refused_and_a_promoted_channel_is_taken_over() {
+    let test = "a_promotion_that_cannot_be_noted_is_refused_and_a_promoted_channel_is_taken_over";
+    if shmcast_testkit::unit::asked().is_some() {
+        return skip(test, "the unit has its own directory");
+    }
+    let Some(mut hosts) = Hosts::new(test, 1) else { return };
+    let source = make_channel(&hosts.channels(Host::A));
+    let words = format!("bridge send t --to {GROUP} --interface va0 --set send.from=oldest");
+    let _sender = hosts.shmcast(Host::A, &words);
+    hosts.use_daemons(true);
+    let run = hosts.socket(Host::B).parent().unwrap().to_owned();
+    fs::create_dir_all(&run).unwrap();
+    let mount = |options: &str| {
+        let mut mount = Command::new("mount");
+        mount
+            .args(["-t", "tmpfs", "-o", options, "none"])
+            .arg(&run)
+            .status()
+            .is_ok_and(|status| status.success())
+    };
+    if !mount("size=64m,nr_inodes=100") {
+        return skip(test, "no tmpfs can be mounted");
+    }
+    let _mount = Mount(&run);
+    let b = hosts.daemon(Host::B, &receives(&(channel() + "mode = \"strict\"\n"), "in", ""));
+    wait_for("the mirror's session", || bridge(&hosts, Host::B)["session"].as_str().map(str::to_owned));
+    let client = Client::at(hosts.socket(Host::B)).unwrap();
+    let reader = Subscriber::builder("t").client(&client).start(Start::Oldest).open().unwrap();
+    let mut scene = Scene { hosts: &hosts, source, reader, last: 0 };
+    let at = |words: &[&str]| {
+        // The daemon has its own table of mounts.
+        let (mut command, pid) = (Command::new("nsenter"), b.id().to_string());
+        command.args(["-m", "-t", &pid]).args(words).arg(&run).status().unwrap().success()
+    };
+    let cover = || at(&["mount", "-t", "tmpfs", "-o", "ro", "none"]);
+    let uncover = || at(&["umount"]);
+    let refused = |why: &str| {
+        let promote = hosts.run(Host::B, "bridge promote t --force");
+        let said = String::from_utf8_lossy(&promote.stderr).into_owned();
+        assert!(!promote.status.success() && said.contains("note in") && said.contains(why), "{said}");
+    };
+    let goes_on = |scene: &mut Scene<'_>| {
+        assert_eq!(bridge(&hosts, Host::B)["state"], "running");
+        let last = scene.source.publish(b"the source's").unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        while scene.reader.next_sequence() <= last {
+            assert!(scene.reader.recv_deadline(deadline).unwrap().is_some(), "nothing comes");
+        }
+    };
+    let filler = |n: u32| run.join(format!("filler-{n}"));
+    let fillers = (0..).take_while(|n| fs::write(filler(*n), "").is_ok()).count();
+    assert!(fillers > 0);
+    refused("No space left");
+    goes_on(&mut scene);
+    fs::remove_file(filler(0)).unwrap();
+    assert!(cover());
+    refused("Read-only");
+    assert!(uncover());
+    goes_on(&mut scene);
+    assert_eq!(hosts.shmcast(Host::B, "bridge promote t --json --force").end().0, 0, "{}", b.log());
+    let mut local = Publisher::builder("t").client(&client).open().unwrap();
+    let first = local.publish(b"ours").unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while scene.reader.next_sequence() <= first {
+        assert!(scene.reader.recv_deadline(deadline).unwrap().is_some(), "nothing comes");
+    }
+    scene.is_ours(&mut local, "promoted");
+    // The bridge has nothing to take over, and the channel has.
+    let order = hosts.run(Host::B, "bridge takeover in");
+    assert!(!order.status.success(), "{}", String::from_utf8_lossy(&order.stderr));
+    for round in 0..3 {
+        client.take_over("t").unwrap();
+        let mut next = Publisher::builder("t").client(&client).open().unwrap();
+        assert!(next.next_sequence() > scene.last, "round {round}");
+        let _ = local.publish(b"too late");
+        scene.is_ours(&mut next, &format!("takeover {round}"));
+        local = next;
+    }
+    // The note is removed while there is no room, and while nothing can be written. The daemon goes on, and makes it again.
+    let note = run.join("control.promoted-t");
+    fs::remove_file(&note).unwrap();
+    let _ = fs::write(filler(0), "");
+    let room = || fs::metadata(&note).is_ok() || fs::write(filler(1_000), "").is_err();
+    wait_until("no room, or the note", room);
+    scene.is_ours(&mut local, "the note was removed");
+    let _ = fs::remove_file(filler(1));
+    wait_until("the note", || note.exists());
+    assert!(cover());
+    b.wait_for_log("the next daemon will receive a promoted channel");
+    let last = local.publish(b"ours").unwrap();
+    while scene.reader.next_sequence() <= last {
+        assert!(scene.reader.recv_deadline(Instant::now() + PATIENCE).unwrap().is_some(), "nothing comes");
+    }
+    assert!(uncover() && note.exists());
+    scene.is_ours(&mut local, "and again");
+}
+
+/// A mount that ends with the test.
+struct Mount<'a>(&'a Path);
+
+impl Drop for Mount<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(self.0).status();
+    }
 }

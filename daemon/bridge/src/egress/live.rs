@@ -2,7 +2,6 @@
 
 use shmcast::hosting::fault;
 use shmcast::{EndWatch, Event, RecvError, Start, Subscriber, SubscriberBuilder};
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::failover::Failover;
@@ -10,7 +9,7 @@ use super::opening::{check_sizes, session_of};
 use super::outlet::Outlet;
 use super::{Attached, attach};
 use crate::gate::GateWait;
-use crate::origins::{Origins, run_of};
+use crate::origins::Origins;
 use crate::proto::claim::Role;
 use crate::proto::limit::{Rate, TokenBucket};
 use crate::proto::term::Terms;
@@ -201,7 +200,14 @@ impl Live {
                     result = Err(RecvError::Superseded);
                     break;
                 }
-                Ok(Some(event)) => outlet.take(event),
+                Ok(Some(event)) => {
+                    let is_message = matches!(event, Event::Message(_));
+                    outlet.take(event);
+                    // The next message may be of another ring.
+                    if !is_message {
+                        outlet.note_clock(subscriber.clock());
+                    }
+                }
                 Ok(None) => break,
                 Err(e) => {
                     result = Err(e);
@@ -266,10 +272,7 @@ impl Live {
         // Receivers follow the previous session, whose term is `own`. So the bridge need not listen for others.
         let session = session_of(&self.spec, &subscriber, &self.origins, terms, |_| Ok(None));
         let session = session.map_err(|e| e.to_string())?;
-        self.outlet.shared.attached.fetch_add(1, Ordering::Release);
-        let next = subscriber.next_sequence();
-        self.outlet.shared.note_begin(Some(run_of(subscriber.header())), session, next);
-        self.outlet.begin(session, next);
+        self.outlet.begin_ring(&subscriber, session);
         self.outlet.end = EndWatch::default();
         self.outlet.note_ring(&subscriber);
         if let Some(failover) = &mut self.failover {
@@ -296,7 +299,10 @@ impl Live {
         let deadline = self.outlet.clock.instant(now_ns) + if parks { limit } else { Duration::ZERO };
         match subscriber.recv_deadline(deadline) {
             Ok(Some(Event::Restarted)) => drop(self.lose(RecvError::Superseded)?),
-            Ok(Some(event)) => self.outlet.take(event),
+            Ok(Some(event)) => {
+                self.outlet.take(event);
+                self.outlet.note_clock(subscriber.clock());
+            }
             Ok(None) => {}
             Err(e) => drop(self.lose(e)?),
         }

@@ -100,6 +100,11 @@ impl NativeState {
         self.moment = clock.map(Moment::now);
     }
 
+    /// Notes the clock of the ring that is read. The clocks are read again if it is another one.
+    pub(super) fn note_clock(&mut self, clock: Clock) {
+        self.moment = self.moment.map(|moment| moment.on(clock));
+    }
+
     /// Returns the key with which packets are sealed from now on, if it has changed. The inner `None` means that packets are no longer
     /// sealed.
     pub(super) fn new_key(&mut self) -> Option<Option<GroupKey>> {

@@ -1,5 +1,6 @@
 //! Turns the ring's events into datagrams, sends them on every line and to every lease, and counts them.
 
+use shmcast::hosting::fault;
 use shmcast::{EndWatch, Event, Message, Start, Subscriber};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use super::line::Line;
 use super::native::{NativeState, other, sender_config, sender_of};
 use super::opening::Feeds;
 use crate::BridgeError;
+use crate::origins::run_of;
 use crate::pcap::Tap;
 use crate::proto::counters::SenderCounters;
 use crate::proto::link::{FRAME_BYTES, Pacer};
@@ -258,6 +260,14 @@ impl Outlet {
         self.look_up(Some(subscriber.clock()));
     }
 
+    /// Notes the clock of the ring that is read. A later ring of the channel may have another one.
+    #[inline]
+    pub(super) fn note_clock(&mut self, clock: shmcast::Clock) {
+        if let Some(native) = &mut self.native {
+            native.note_clock(clock);
+        }
+    }
+
     /// Reads the clocks and the keys again, for native lines. Call this every few milliseconds.
     pub(super) fn look_up(&mut self, clock: Option<shmcast::Clock>) {
         let Some(native) = &mut self.native else { return };
@@ -285,12 +295,29 @@ impl Outlet {
         }
     }
 
+    /// Begins `session` with another ring. The session began with the ring, also if the ring no longer has its first messages: the journal may
+    /// have them.
+    #[cold]
+    pub(super) fn begin_ring(&mut self, subscriber: &Subscriber, session: Session) {
+        let begin = match fault!("a_session_begins_with_its_bridge") {
+            true => subscriber.next_sequence(),
+            false => subscriber.first_sequence(),
+        };
+        self.shared.begin_change();
+        self.begin_in(Some(run_of(subscriber.header())), session, (begin, subscriber.next_sequence()));
+        self.shared.end_change();
+    }
+
     /// Begins `session` at the sequence `next`, or continues the session if it had ended.
     #[cold]
     pub(super) fn begin(&mut self, session: Session, next: u64) {
+        self.begin_in(None, session, (next, next));
+    }
+
+    fn begin_in(&mut self, ring: Option<[u64; 2]>, session: Session, (begin, next): (u64, u64)) {
         self.counters.sessions += u64::from(session != self.sender.session());
         self.renew(session, next);
-        self.shared.note_begin(None, session, next);
+        self.shared.note_begin(ring, session, (begin, next));
         self.shared.set_session(session);
         self.shared.next.store(next, Ordering::Release);
         self.shared.life.enter(Phase::Running);

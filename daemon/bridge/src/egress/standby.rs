@@ -76,6 +76,7 @@ impl Live {
             Err(e) => return Err(format!("channel {:?}: {e}", self.spec.channel)),
         }
         let next = subscriber.next_sequence();
+        self.outlet.note_clock(subscriber.clock());
         self.outlet.go_on(session, next);
         self.catch_up = CatchUp::from(now_ns);
         Ok(())

@@ -7,6 +7,7 @@ use shmcast::journal::{Entry, JournalControl, JournalError, Reader};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixDatagram;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel, sync_channel};
 
 use crate::BridgeError;
@@ -24,7 +25,7 @@ pub(super) struct Disk {
 
 impl Disk {
     /// Starts the thread. Each order is the first sequence of the block to read.
-    pub(super) fn start(journal: ChannelJournal) -> Result<Disk, BridgeError> {
+    pub(super) fn start(journal: Arc<ChannelJournal>) -> Result<Disk, BridgeError> {
         let (bell, other) = UnixDatagram::pair().map_err(BridgeError::Start)?;
         for end in [&bell, &other] {
             end.set_nonblocking(true).map_err(BridgeError::Start)?;
@@ -76,7 +77,7 @@ impl Disk {
 
 /// The journal and its reader, which the thread uses.
 struct Work {
-    journal: ChannelJournal,
+    journal: Arc<ChannelJournal>,
     reader: Option<Reader>,
 }
 

@@ -25,6 +25,7 @@ mod store;
 
 use super::BridgeError;
 use super::native::{Keys, MOST_TO_SERVER};
+use super::origins::run_of;
 use super::pcap::Tap;
 use super::proto::control::{CONTROL_MAX_BYTES, ControlDatagram, is_control};
 use super::proto::counters::LeaseCounters;
@@ -36,7 +37,7 @@ use super::proto::replay::{
 };
 use super::proto::session::Session;
 use super::proto::wire::{REQUEST_BYTES, Request as Asked};
-use super::proto::{MICROSECOND_NS, SECOND_NS};
+use super::proto::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use super::sending::Sending;
 use super::socket::{Drops, wait_for_any};
 use super::spec::{BridgeSpec, RepairSpec};
@@ -48,6 +49,10 @@ use store::{Request, Store};
 
 /// The longest sleep. The thread notices a stop, or the end of a lease, after this time at the latest.
 const LOOK_UP: Duration = Duration::from_millis(20);
+/// Pause between two attempts to open a ring, in nanoseconds.
+const RETRY_NS: u64 = 20 * MILLISECOND_NS;
+/// The number of no change, for a ring that the sending thread does not send. The numbers of changes are even.
+const NO_CHANGE: u64 = u64::MAX;
 /// The number of bytes in a receive slot. Requests and control datagrams fit. A longer datagram is neither a request nor a control
 /// datagram, so it need not fit.
 const SLOT_BYTES: usize = 256;
@@ -72,6 +77,8 @@ pub(super) struct Repair {
     /// Whether plain requests are answered.
     answers_plain: bool,
     feed: FeedRate,
+    /// When the next attempt to open the ring is due, in nanoseconds.
+    retry_ns: u64,
     clock: Clock,
     shared: Arc<Sending>,
 }
@@ -89,12 +96,6 @@ struct FeedRate {
 struct Sent {
     session: Session,
     next: u64,
-}
-
-impl Sent {
-    fn of(shared: &Sending) -> Sent {
-        Sent { session: shared.session(), next: shared.next.load(Ordering::Acquire) }
-    }
 }
 
 /// The outputs of the thread: its socket, the groups, and the capture that gets a copy of every packet.
@@ -200,9 +201,12 @@ impl Repair {
         let epoch = u64::from_ne_bytes(epoch.try_into().expect("eight bytes"));
         // This subscriber never waits and delivers nothing. It must not count as a reader, nor be shown as one that lags.
         let channel = channel.start(Start::Latest).wait(Wait::Yield).page(false).prepare(Preparation::NONE);
-        let attached = shared.attached.load(Ordering::Acquire);
         let floor = shared.begin.load(Ordering::Acquire);
-        let store = Store::new(channel.clone().open()?, attached, floor)?;
+        let subscriber = channel.clone().open()?;
+        // The channel may have been made anew after the sending thread attached.
+        let change = if run_of(subscriber.header()) == shared.ring() { 0 } else { NO_CHANGE };
+        let mut store = Store::new(subscriber, change, floor);
+        store.find_journal()?;
         let native = match bridge.is_any_native() {
             true => Some(NativeRepair::new(bridge, spec.max_proved, keys)?),
             false => None,
@@ -227,6 +231,7 @@ impl Repair {
             drops: Drops::default(),
             reply: vec![0; payload_bytes],
             feed: FeedRate::default(),
+            retry_ns: 0,
             clock,
             shared,
         })
@@ -266,17 +271,34 @@ impl Repair {
         self.shared.life.is_stopping()
     }
 
-    /// Attaches again if the sending thread has attached to a new channel.
+    /// Changes to another ring if the sending thread has done so. If the ring cannot be opened now, a later call tries again, and until then
+    /// nothing is answered.
     fn follow(&mut self) {
-        let attached = self.shared.attached.load(Ordering::Acquire);
-        let is_another = attached != self.store.ring.attached;
-        if is_another {
-            let floor = self.shared.begin.load(Ordering::Acquire);
-            self.store.attach(self.channel.clone().open().ok(), attached, floor);
+        let now_ns = self.clock.now_ns();
+        let is_due = |change: &u64| *change != self.store.ring.change || self.store.ring.is_lost();
+        let change = self.shared.last_change().filter(is_due);
+        let mut is_another = false;
+        if let Some(change) = change.filter(|_| now_ns >= self.retry_ns) {
+            is_another = self.change(change);
+            self.retry_ns = if is_another { 0 } else { now_ns.saturating_add(RETRY_NS) };
         }
+        // Without a thread, the receivers are told to ask again later.
+        let _ = self.store.find_journal();
         if let Some(native) = &mut self.native {
             native.look(self.clock.now_ns(), self.store.ring.clock(), is_another);
         }
+    }
+
+    /// Attaches to the ring that came with the change of this number. Returns false if that is not possible now.
+    fn change(&mut self, change: u64) -> bool {
+        let (ring, floor) = (self.shared.ring(), self.shared.begin.load(Ordering::Acquire));
+        let opened = self.channel.clone().open();
+        // If it is another ring, the sending thread will change to it, too.
+        let Some(subscriber) = opened.ok().filter(|opened| run_of(opened.header()) == ring) else {
+            return false;
+        };
+        self.store.change(subscriber, change, floor);
+        true
     }
 
     /// Measures the feed's rate, because the limits of repairs grow with this rate. Also measures the part of the link that the feed leaves
@@ -301,7 +323,7 @@ impl Repair {
             let is_plain = is_control(datagram.bytes) || datagram.bytes.len() == REQUEST_BYTES;
             counters.serving.replies_refused += match native {
                 Some(native) if !is_plain => {
-                    let server = Server { replay, store, sent: Sent::of(shared) };
+                    let server = Server::of(shared, replay, store);
                     let mut control = ControlServer { leases, shared, counters };
                     native.answer(now_ns, &datagram, server, &mut control, out)
                 }
@@ -318,9 +340,10 @@ impl Repair {
                 _ => {
                     let from = datagram.from;
                     let asker = Asker { from, is_proved: leases.is_proved(now_ns, from), has_waited: false };
-                    let server = Server { replay, store, sent: Sent::of(shared) };
-                    let answered = server.answer(now_ns, asker, datagram.bytes, reply);
-                    out.answer(datagram.from, answered, reply)
+                    Server::of(shared, replay, store).map_or(0, |server| {
+                        let answered = server.answer(now_ns, asker, datagram.bytes, reply);
+                        out.answer(from, answered, reply)
+                    })
                 }
             };
         }
@@ -335,17 +358,17 @@ impl Repair {
         let now_ns = clock.now_ns();
         store.take(now_ns);
         while let Some(request) = store.ready(now_ns) {
+            // A request of an earlier feed is not answered.
+            let Some(server) = Server::of(shared, replay, store) else { continue };
             counters.serving.replies_refused += match (request, &mut *native) {
                 (Request::Plain { from, datagram }, _) => {
                     let asker = Asker { from, is_proved: leases.is_proved(now_ns, from), has_waited: true };
-                    let server = Server { replay, store, sent: Sent::of(shared) };
                     let answered = server.answer(now_ns, asker, &datagram, reply);
                     out.answer(from, answered, reply)
                 }
                 (Request::Native { from, session, entry, bytes }, Some(native)) => {
                     let is_proved = leases.is_proved(now_ns, from);
                     let source = Source { from, is_proved, session, bytes, has_waited: true };
-                    let server = Server { replay, store, sent: Sent::of(shared) };
                     native.answer_again(now_ns, source, entry, server, out)
                 }
                 (Request::Native { .. }, None) => 0,
@@ -406,7 +429,14 @@ impl ControlServer<'_> {
     }
 }
 
-impl Server<'_> {
+impl<'a> Server<'a> {
+    /// Returns `None` if the sending thread is at another ring than the store. Then nothing may be answered: a session would get the
+    /// messages of another one.
+    fn of(shared: &Sending, replay: &'a mut Replay, store: &'a mut Store) -> Option<Self> {
+        let (session, next) = shared.feed(store.ring.change)?;
+        Some(Self { replay, store, sent: Sent { session, next } })
+    }
+
     /// Answers a plain request. A request that has waited for the disk does not wait again: if the disk must read once more, the receiver
     /// is told to ask again later.
     fn answer(self, now_ns: u64, asker: Asker, datagram: &[u8], reply: &mut [u8]) -> Reply {

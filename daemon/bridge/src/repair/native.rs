@@ -49,12 +49,12 @@ impl NativeRepair {
         self.codec.counters()
     }
 
-    /// Answers a datagram. Returns how many packets the kernel refused.
+    /// Answers a datagram. Without a server, only control datagrams are answered. Returns how many packets the kernel refused.
     pub(super) fn answer(
         &mut self,
         now_ns: u64,
         datagram: &Datagram<'_>,
-        server: Server<'_>,
+        server: Option<Server<'_>>,
         control: &mut ControlServer<'_>,
         out: &Out,
     ) -> u64 {
@@ -71,6 +71,7 @@ impl NativeRepair {
                 packet.map_or(0, |packet| out.send(from, packet))
             }
             Kind::Ask => {
+                let Some(server) = server else { return 0 };
                 let source = Source {
                     from,
                     is_proved: control.leases.is_proved(now_ns, from),

@@ -1,6 +1,6 @@
 //! Reads the ring by sequence, for retransmissions.
 
-use shmcast::{Clock, Event, LocateError, RecvError, Subscriber};
+use shmcast::{ChannelJournal, Clock, Event, LocateError, RecvError, Subscriber};
 
 use crate::proto::replay::Piece;
 use crate::proto::wire::Meta;
@@ -10,31 +10,36 @@ use crate::times::Moment;
 pub(super) enum Place {
     /// The ring has the message, or will have it.
     Here,
-    /// The message is in a gap of the channel, and this is the sequence after the gap. Or the channel is gone.
+    /// The message is in a gap of the channel that ends before this sequence.
     Lost(u64),
-    /// The message was overwritten. The ring's oldest message has this sequence.
+    /// The ring has no message before this sequence: it was overwritten, or the channel is gone.
     TooOld(u64),
 }
 
 /// Reads the ring for retransmissions.
 pub(super) struct Ring {
-    /// `None` while the channel is gone.
+    /// `None` after an error: the channel is gone, or was replaced.
     subscriber: Option<Subscriber>,
-    /// The egress counts how often it has attached to the channel. This is the count at the time when the subscriber was opened.
-    pub(super) attached: u64,
+    /// The number of the sending thread's change to this ring.
+    pub(super) change: u64,
     /// The last message that was too large for one answer: its sequence, size and marks. Its bytes are in `large`.
     kept: Option<(u64, usize, Meta)>,
     large: Vec<u8>,
 }
 
 impl Ring {
-    pub(super) fn new(subscriber: Subscriber, attached: u64) -> Ring {
-        Ring { subscriber: Some(subscriber), attached, large: Vec::new(), kept: None }
+    pub(super) fn new(subscriber: Subscriber, change: u64) -> Ring {
+        Ring { subscriber: Some(subscriber), change, large: Vec::new(), kept: None }
     }
 
-    /// Changes to another channel.
-    pub(super) fn attach(&mut self, subscriber: Option<Subscriber>, attached: u64) {
-        (self.subscriber, self.attached, self.kept) = (subscriber, attached, None);
+    /// Whether the ring cannot be read any more.
+    pub(super) fn is_lost(&self) -> bool {
+        self.subscriber.is_none()
+    }
+
+    /// Takes the channel's journal, if it has one by now.
+    pub(super) fn take_journal(&mut self) -> Option<ChannelJournal> {
+        self.subscriber.as_mut()?.take_journal()
     }
 
     /// The channel's clock.
@@ -90,14 +95,17 @@ impl Ring {
         loop {
             match subscriber.try_recv_into(room) {
                 Ok(Some(Event::Message(message))) => {
-                    let time_ns = moment.map_or(0, |moment| moment.wall_of(message.time));
+                    // The ring may be a later one of the channel, with another clock.
+                    let time_ns =
+                        moment.map_or(0, |moment| moment.on(subscriber.clock()).wall_of(message.time));
                     let meta = Meta { tag: message.tag, key: message.key, time_ns };
                     return Ok((message.sequence == sequence).then_some((message.payload.len(), meta)));
                 }
                 Ok(Some(Event::NewEpoch { .. } | Event::NewSession { .. } | Event::End)) => {}
                 Ok(Some(Event::Gap { .. } | Event::Lapped(_)) | None) => return Ok(None),
                 Err(RecvError::TooSmall { needed, .. }) => return Err(needed),
-                // The channel is gone or was replaced. The sending thread notices that, and then this thread attaches again.
+                // The channel is gone or was replaced. The sending thread notices that, and then this thread changes to the next ring. If the
+                // channel is still the same, this thread opens it again.
                 Ok(Some(_)) | Err(_) => {
                     self.subscriber = None;
                     return Ok(None);
@@ -108,7 +116,7 @@ impl Ring {
 
     /// Returns where a message that was sent before `next` can be read. Takes constant time for a message that the ring holds.
     pub(super) fn place(&mut self, sequence: u64, next: u64) -> Place {
-        let Some(subscriber) = &mut self.subscriber else { return Place::Lost(next) };
+        let Some(subscriber) = &mut self.subscriber else { return Place::TooOld(next) };
         match subscriber.seek(sequence) {
             // The buffer has no room, so a message stays in the ring. Only a gap or an empty message is consumed.
             Ok(()) => match subscriber.try_recv_into(&mut []) {

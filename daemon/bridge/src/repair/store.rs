@@ -1,14 +1,15 @@
 //! The messages for retransmissions. They come from the ring, or from the channel's journal if the ring no longer has them.
 
-use shmcast::Subscriber;
+use shmcast::{ChannelJournal, Subscriber};
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use super::disk::Disk;
 use super::ring::{Place as InRing, Ring};
 use crate::BridgeError;
 use crate::proto::native::ask::Entry;
-use crate::proto::replay::{Held, Past, PastCounters, Piece, Place};
+use crate::proto::replay::{Held, PATIENCE_NS, Past, PastCounters, Piece, Place};
 use crate::proto::session::Session;
 use crate::proto::wire::REQUEST_BYTES;
 use crate::times::Moment;
@@ -25,8 +26,14 @@ pub(super) enum Request {
 /// The ring and the journal.
 pub(super) struct Store {
     pub(super) ring: Ring,
-    /// `None` if the channel has no journal.
+    /// The channel's journal, once it has one.
+    found: Option<Arc<ChannelJournal>>,
+    /// The thread that reads the journal, and its blocks. `None` if the channel has no journal, or while the thread cannot be started.
     journal: Option<Journal>,
+    /// Since when the thread is missed, in nanoseconds.
+    missed_ns: Option<u64>,
+    /// The session's first message.
+    floor: u64,
     earlier: PastCounters,
     /// Whether the messages of the present request are searched first in the blocks that were read from the journal.
     from_shelf: bool,
@@ -38,28 +45,45 @@ struct Journal {
 }
 
 impl Store {
-    /// Opens the ring, and its journal if it has one. The session's first message is `floor`.
-    pub(super) fn new(mut subscriber: Subscriber, attached: u64, floor: u64) -> Result<Store, BridgeError> {
-        let journal = Journal::of(&mut subscriber, floor).transpose()?;
-        let ring = Ring::new(subscriber, attached);
-        Ok(Store { ring, journal, earlier: PastCounters::default(), from_shelf: false })
+    /// Makes the store of the ring that came with the change of this number. The session's first message is `floor`.
+    pub(super) fn new(subscriber: Subscriber, change: u64, floor: u64) -> Store {
+        let (ring, earlier) = (Ring::new(subscriber, change), PastCounters::default());
+        Store { ring, found: None, journal: None, missed_ns: None, floor, earlier, from_shelf: false }
     }
 
-    /// Changes to another channel. Waiting requests are dropped, because they belong to another session.
-    pub(super) fn attach(&mut self, subscriber: Option<Subscriber>, attached: u64, floor: u64) {
-        self.earlier = self.counters();
-        let mut subscriber = subscriber;
-        let journal = subscriber.as_mut().and_then(|subscriber| Journal::of(subscriber, floor));
-        // Without a thread for the journal, messages that the ring no longer has are gone.
-        self.journal = journal.and_then(Result::ok);
-        self.ring.attach(subscriber, attached);
+    /// Changes to another ring. Waiting requests are dropped, because they belong to another session.
+    pub(super) fn change(&mut self, subscriber: Subscriber, change: u64, floor: u64) {
+        let earlier = self.counters();
+        *self = Store { earlier, ..Store::new(subscriber, change, floor) };
+    }
+
+    /// Takes the channel's journal if it has one by now, and starts the thread that reads it. Call this every few milliseconds: a channel may
+    /// get its journal later.
+    ///
+    /// # Errors
+    /// [`BridgeError`] if the thread cannot be started. Receivers are then told to ask again later, as for a journal that cannot be read.
+    pub(super) fn find_journal(&mut self) -> Result<(), BridgeError> {
+        if self.journal.is_some() {
+            return Ok(());
+        }
+        if self.found.is_none() {
+            self.found = self.ring.take_journal().map(Arc::new);
+        }
+        let Some(found) = &self.found else { return Ok(()) };
+        self.journal = Some(Journal { past: Past::new(self.floor), disk: Disk::start(found.clone())? });
+        self.missed_ns = None;
+        Ok(())
     }
 
     /// Returns the range of the messages from `first` on that the server holds. `next` is the sequence after the last sent message.
     pub(super) fn held(&mut self, now_ns: u64, first: u64, next: u64, request: &Request) -> Held {
         self.from_shelf = false;
-        let is_backed = self.journal.is_some();
+        let is_backed = self.found.is_some();
         let place = self.ring.place(first, next);
+        let is_missed = is_backed && self.journal.is_none() && matches!(place, InRing::TooOld(_));
+        if is_missed && !self.is_missed_for_long(now_ns) {
+            return Held { place: Place::Busy, is_backed, ..Held::of_ring(first, next) };
+        }
         let oldest = match (place, &mut self.journal) {
             (InRing::Here, _) => first,
             (InRing::Lost(behind), _) | (InRing::TooOld(behind), None) => behind,
@@ -75,6 +99,12 @@ impl Store {
             }
         };
         Held { is_backed, ..Held::of_ring(oldest, next) }
+    }
+
+    // Whether the thread for the journal could not be started for so long that the journal's messages count as gone.
+    fn is_missed_for_long(&mut self, now_ns: u64) -> bool {
+        let since_ns = *self.missed_ns.get_or_insert(now_ns);
+        now_ns.saturating_sub(since_ns) >= PATIENCE_NS
     }
 
     /// Returns the same as [`held`](Self::held), for a request that [`ready`](Self::ready) returned. Such a request does not wait again.
@@ -150,13 +180,5 @@ impl Store {
     pub(super) fn counters(&self) -> PastCounters {
         let counters = self.journal.as_ref().map(|journal| *journal.past.counters());
         self.earlier.plus(&counters.unwrap_or_default())
-    }
-}
-
-impl Journal {
-    /// Opens the journal of a channel, if it has one.
-    fn of(subscriber: &mut Subscriber, floor: u64) -> Option<Result<Journal, BridgeError>> {
-        let disk = Disk::start(subscriber.take_journal()?);
-        Some(disk.map(|disk| Journal { past: Past::new(floor), disk }))
     }
 }

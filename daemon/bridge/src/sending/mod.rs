@@ -12,7 +12,7 @@ use super::waiting::Waiting;
 use shmcast::Subscriber;
 use shmcast::hosting::{fault, session_identity, session_words};
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -42,11 +42,11 @@ pub(super) struct Sending {
     /// The sequence after the last sent message. Repairs never go beyond this sequence.
     pub(super) next: AtomicU64,
     /// The identity of the run in the ring that is sent.
-    pub(super) ring: Mutex<[u64; 2]>,
+    ring: Mutex<[u64; 2]>,
     /// The first sequence that was sent in the session, as far as this bridge knows.
     pub(super) begin: AtomicU64,
-    /// The number of times that the bridge has attached to the channel.
-    pub(super) attached: AtomicU64,
+    /// Grows by one when a change to another ring begins, and when it ends. So it is odd during a change.
+    changes: AtomicU64,
     /// The state file, and the progress that was last written to it; `None` if there is no state file.
     pub(super) state: Mutex<Option<(StateFile, Progress)>>,
     pub(super) state_errors: AtomicU64,
@@ -107,7 +107,7 @@ impl Sending {
             next: AtomicU64::new(next),
             ring: Mutex::default(),
             begin: AtomicU64::new(next),
-            attached: AtomicU64::new(1),
+            changes: AtomicU64::new(0),
             state: Mutex::new(state),
             state_errors: AtomicU64::new(0),
             state_renewed: AtomicU64::new(0),
@@ -121,6 +121,43 @@ impl Sending {
     pub(super) fn session(&self) -> Session {
         let words = [0, 1].map(|half: usize| self.session[half].load(Ordering::Relaxed));
         Session::from_bytes(session_identity(words))
+    }
+
+    /// Begins a change to another ring. Until [`end_change`](Self::end_change), session, ring and sequences do not belong together. Only the
+    /// sending thread may call this.
+    pub(super) fn begin_change(&self) {
+        let number = self.changes.load(Ordering::Relaxed);
+        self.changes.store(number + 1, Ordering::Relaxed);
+        // SYNC POINT: feed-change. A thread that sees anything of the change also sees the odd number.
+        fence(Ordering::Release);
+    }
+
+    /// Ends the change.
+    pub(super) fn end_change(&self) {
+        let number = self.changes.load(Ordering::Relaxed);
+        // SYNC POINT: feed-changed. A thread that sees the even number also sees the whole change.
+        self.changes.store(number + 1, Ordering::Release);
+    }
+
+    /// Returns the number of the last change to another ring; `None` during a change.
+    pub(super) fn last_change(&self) -> Option<u64> {
+        // SYNC POINT: feed-changed.
+        Some(self.changes.load(Ordering::Acquire)).filter(|number| number.is_multiple_of(2))
+    }
+
+    /// Returns the session that is sent, and the sequence after its last message. Returns `None` if this is no longer the feed of the ring
+    /// that came with the change of this number.
+    pub(super) fn feed(&self, change: u64) -> Option<(Session, u64)> {
+        let feed = (self.session(), self.next.load(Ordering::Acquire));
+        // SYNC POINT: feed-change.
+        fence(Ordering::Acquire);
+        let is_of_ring = self.changes.load(Ordering::Relaxed) == change;
+        (is_of_ring || fault!("a_session_is_answered_from_another_ring")).then_some(feed)
+    }
+
+    /// The identity of the run in the ring that is sent.
+    pub(super) fn ring(&self) -> [u64; 2] {
+        *self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes that a receiver follows `session`. Returns whether that is a later session of our channel. A session that is too far ahead is
@@ -170,17 +207,17 @@ impl Sending {
         });
     }
 
-    /// Notes where a session begins. Call this before the session's first packet. If a session continues after its end, it began earlier,
-    /// so its beginning stays the same.
-    pub(super) fn note_begin(&self, ring: Option<[u64; 2]>, session: Session, next: u64) {
+    /// Notes that a session begins with the sequence `begin`, and is sent from `next` on. Call this before its first packet. A session that
+    /// continues after its end began earlier, so its beginning stays the same.
+    pub(super) fn note_begin(&self, ring: Option<[u64; 2]>, session: Session, (begin, next): (u64, u64)) {
         self.set_ring(ring);
         if session == self.session() {
             return self.note_ring(ring, session, next);
         }
-        self.begin.store(next, Ordering::Release);
+        self.begin.store(begin, Ordering::Release);
         self.write(|file, progress| {
             *progress = Progress { ring: ring.unwrap_or(progress.ring), session, next };
-            file.write_begin(progress, next)
+            file.write_begin(progress, begin)
         });
     }
 
@@ -200,7 +237,7 @@ impl Sending {
 
     /// Returns the egress's progress. After the egress's threads have ended, this is the place where the egress stopped.
     pub(super) fn stopped(&self) -> Stopped {
-        let ring = *self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let ring = self.ring();
         let next = self.next.load(Ordering::Acquire);
         let progress = Progress { ring, session: self.session(), next };
         Stopped { progress, begin: self.begin.load(Ordering::Acquire) }

@@ -407,3 +407,49 @@ fn passes_on() -> bool {
     }
     true
 }
+
+/// The keys file is removed under a bridge, and comes back behind a link. Until it is there, the keys stay as they were.
+#[test]
+fn a_keys_file_that_is_removed_keeps_the_keys_and_one_behind_a_link_is_read() {
+    let dirs = [(); 2].map(|()| scratch());
+    let [a, b] = dirs.each_ref().map(|dir| dir.path());
+    let path = keys(a);
+    let mut publisher = Publisher::builder("t").dir(a).capacity(1 << 20).open().unwrap();
+    let sends = spec(free_port(), Some(path.clone()));
+    let egress = send(a, sends.clone());
+    let ingress = receive(b, sends.clone(), egress.repair_address().unwrap(), (1 << 20, 1_000));
+    let mut publish = || {
+        let last = (0..100).map(|_| publisher.publish(b"x").unwrap()).last().unwrap();
+        wait_for("the messages", || (ingress.counters().host.next_sequence > last).then_some(()));
+        assert_eq!((egress.life().error(), ingress.life().error()), (None, None));
+    };
+    publish();
+    std::fs::remove_file(&path).unwrap();
+    publish();
+    for refused in [egress.reload_keys(&sends), ingress.reload_keys(&sends)] {
+        let error = refused.unwrap_err().to_string();
+        assert!(error.contains("No such file"), "{error}");
+    }
+    publish();
+    // The link and the file behind it may be anybody's: owner and mode of the file count.
+    let behind = a.join("behind");
+    std::fs::write(&behind, "7 000102030405060708090a0b0c0d0e0f\n9 ffeeddccbbaa99887766554433221100\n")
+        .unwrap();
+    std::os::unix::fs::symlink(&behind, &path).unwrap();
+    std::fs::set_permissions(&behind, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let error = egress.reload_keys(&sends).unwrap_err().to_string();
+    assert!(error.contains("mode 644 lets others read it"), "{error}");
+    publish();
+    std::fs::set_permissions(&behind, std::fs::Permissions::from_mode(0o600)).unwrap();
+    ingress.reload_keys(&sends).unwrap();
+    egress.reload_keys(&sends).unwrap();
+    publish();
+    std::fs::write(&behind, "9 ffeeddccbbaa99887766554433221100\n").unwrap();
+    ingress.reload_keys(&sends).unwrap();
+    publish();
+    assert_eq!((ingress.counters().host.messages_missing, ingress.counters().host.forged), (0, 0));
+    // The link leads nowhere now.
+    std::fs::remove_file(&behind).unwrap();
+    assert!(egress.reload_keys(&sends).is_err());
+    publish();
+}

@@ -38,6 +38,7 @@ use shmcast::hosting::fault;
 pub use held::{Asker, Held, Holding, Place};
 pub use merge::MergeConfig;
 pub use native::{AskedEntries, Emit, Exchange, Piece, Read};
+pub(crate) use past::PATIENCE_NS;
 pub use past::{MAX_WAITING, Past, PastCounters};
 pub use shelf::{Block, Fetched};
 

@@ -16,7 +16,7 @@ pub const MAX_WAITING: usize = 64;
 /// The pause after a failed read of the journal, in nanoseconds.
 const PAUSE_NS: u64 = 100 * MILLISECOND_NS;
 /// If a journal cannot be read, the server assumes for this time that the journal still holds its messages. The unit is nanoseconds.
-const PATIENCE_NS: u64 = 5 * SECOND_NS;
+pub(crate) const PATIENCE_NS: u64 = 5 * SECOND_NS;
 
 counters! {
     /// The counters of a server's journal.

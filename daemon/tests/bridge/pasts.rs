@@ -1,0 +1,451 @@
+//! Repairs from the journal while the receiver was away for many rings, under what happens to the sender's host meanwhile: reloads, files,
+//! limits, its wire, its recorder, and a channel that is made anew.
+
+use super::daemons::{GROUP, SERVER, channel};
+use super::forms::{Form, Sink, Source, client, daemon, opened};
+use super::roles::{CAPACITY, make_channel_of};
+use nix::sys::signal::Signal;
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use shmcast::journal::{Entry, Journal};
+use shmcast::{Publisher, Start, Subscriber};
+use shmcast_testkit::hosts::{Host, Hosts, Running};
+use shmcast_testkit::{skip, wait_for, wait_until};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Bytes of the ring that is recorded. It holds some 15,000 messages.
+const RING: u64 = 1 << 20;
+/// How many messages are published while the receiver is away: several rings.
+const AWAY: u64 = 60_000;
+
+/// Two hosts with daemons, which keep journals where the test can see them.
+fn daemons(test: &str) -> Option<Hosts> {
+    if shmcast_testkit::unit::asked().is_some() {
+        skip(test, "the unit lets journals lie in /var/lib/shmcast alone");
+        return None;
+    }
+    Hosts::with_daemons(test, 1)
+}
+
+fn channel_of(capacity: u64) -> String {
+    channel().replace(&CAPACITY.to_string(), &capacity.to_string())
+}
+
+/// The small channel, recorded in a directory.
+fn recorded(dir: &Path) -> String {
+    let small = channel_of(RING);
+    format!("{small}journal = {{ dir = \"{}\", file = \"1MiB\" }}\n", dir.display())
+}
+
+/// A sender with a journal on A, and a receiver on B that can be away.
+struct Away<'a> {
+    hosts: &'a Hosts,
+    source: Source,
+    sink: Sink,
+    receives: String,
+    receiver: Option<Running>,
+    life: u64,
+}
+
+impl<'a> Away<'a> {
+    /// Both sides are there, and the receiver has the first messages.
+    fn begin(hosts: &'a Hosts, form: Form) -> Away<'a> {
+        let receives = form.receives(hosts);
+        let receiver = Some(daemon(hosts, Host::B, &receives));
+        let source = opened(hosts, 1);
+        let socket = hosts.socket(Host::B);
+        let sink = Sink::new(move || {
+            let client = shmcast::Client::at(&socket).ok()?;
+            Subscriber::builder("t").client(&client).start(Start::Oldest).open().ok()
+        });
+        let mut away = Away { hosts, source, sink, receives, receiver, life: 1 };
+        let first = away.source.publish(1_000);
+        away.read_to(first, "the beginning");
+        away
+    }
+
+    fn leave(&mut self) {
+        self.receiver.take().expect("it is there").kill();
+    }
+
+    fn come_back(&mut self) {
+        self.receiver = Some(daemon(self.hosts, Host::B, &self.receives));
+    }
+
+    /// Publishes so many messages, as fast as the recorder keeps up.
+    fn publish(&mut self, count: u64) -> u64 {
+        let client = client(self.hosts, Host::A);
+        let mut last = 0;
+        for _ in 0..count / 3_000 {
+            last = self.source.publish(3_000);
+            wait_until("the journal", || {
+                let status = client.channel("t").ok().and_then(|channel| channel.journal);
+                status.is_some_and(|journal| journal.durable >= last)
+            });
+        }
+        last
+    }
+
+    fn read_to(&mut self, last: u64, at: &str) {
+        self.sink.read_to(self.life, last, at);
+    }
+
+    /// Several rings are published while the receiver is away. It is back, and `meanwhile` happens while it asks for them. It misses as many
+    /// messages as `missing` says.
+    fn round(&mut self, at: &str, missing: u64, meanwhile: impl FnOnce(&Self)) {
+        self.leave();
+        self.publish(AWAY);
+        self.mends(at, missing, meanwhile);
+    }
+
+    /// The receiver comes back, as in [`round`](Self::round).
+    fn mends(&mut self, at: &str, missing: u64, meanwhile: impl FnOnce(&Self)) {
+        let before = self.sink.missing;
+        self.come_back();
+        meanwhile(self);
+        let last = self.source.publish(100);
+        self.read_to(last, at);
+        assert_eq!(self.sink.missing - before, missing, "{at}");
+    }
+}
+
+/// Tells a daemon to read its configuration again, and waits until its log has one more `event`.
+fn order(hosts: &Hosts, daemon: &Running, text: &str, event: &str) {
+    let count = || daemon.log().matches(event).count();
+    let before = count();
+    hosts.configure(Host::A, text);
+    daemon.signal(Signal::SIGHUP);
+    wait_until(event, || count() > before);
+}
+
+/// Name, keys, journal and clock of the sender's bridge and channel are changed by reloads, and its bridge goes and comes back.
+#[test]
+fn repairs_from_the_journal_follow_every_reload() {
+    let Some(hosts) = daemons("repairs_from_the_journal_follow_every_reload") else { return };
+    let dirs = ["one", "two"].map(|name| hosts.dir.path().join(name));
+    let (form, bridge_of) = (Form::Sealed, "[[bridge]]\n");
+    let sends = |dir: &Path, more: &str| form.sends(&hosts, &(recorded(dir) + more), 60_000);
+    let (plain, moved) = (sends(&dirs[0], ""), sends(&dirs[1], ""));
+    let a = daemon(&hosts, Host::A, &plain);
+    let mut away = Away::begin(&hosts, form);
+    let renamed = plain.replace(bridge_of, "[[bridge]]\nname = \"other\"\n");
+    away.round("the bridge was renamed", 0, |_| order(&hosts, &a, &renamed, "bridge-renamed"));
+    away.round("and back", 0, |_| order(&hosts, &a, &plain, "bridge-renamed"));
+    let more = "[[channel]]\nname = \"u\"\ncapacity = 65536\nmax_message = 1000\nmlock = false\nhugepages = false\n\
+                [[bridge]]\nchannel = \"u\"\nline = [{ group = \"239.77.0.8:30001\", interface = \"va0\" }]\n[bridge.send]\n";
+    away.round("another bridge was added and removed", 0, |_| {
+        order(&hosts, &a, &format!("{plain}{more}"), "bridge-added");
+        order(&hosts, &a, &plain, "bridge-removed");
+    });
+    away.round("the bridge was removed and added", 0, |_| {
+        order(&hosts, &a, &recorded(&dirs[0]), "bridge-removed");
+        order(&hosts, &a, &plain, "bridge-added");
+    });
+    // The receiver has the new key before it seals.
+    away.round("the keys were changed", 0, |away| {
+        let old = fs::read_to_string(hosts.keys()).unwrap();
+        fs::write(hosts.keys(), old + "9 ffeeddccbbaa99887766554433221100\n").unwrap();
+        for running in [away.receiver.as_ref().unwrap(), &a] {
+            let count = || running.log().matches("event=\"reloaded\"").count();
+            let before = count();
+            running.signal(Signal::SIGHUP);
+            wait_until("the reload", || count() > before);
+        }
+    });
+    order(&hosts, &a, &moved, "bridge-started");
+    away.round("the journal is another one", 0, |_| {});
+    // The next publisher has the other clock.
+    let clock = sends(&dirs[1], "clock = \"monotonic\"\nschema_id = 7\nschema = \"other\"\n");
+    away.leave();
+    away.publish(AWAY);
+    order(&hosts, &a, &clock, "event=\"reloaded\"");
+    away.source.end();
+    away.source = opened(&hosts, 1);
+    away.publish(AWAY);
+    away.mends("the ring has another clock", 0, |_| {});
+    // Without a journal what the ring has lost is told, and nothing waits for it.
+    order(&hosts, &a, &form.sends(&hosts, &channel_of(RING), 60_000), "bridge-started");
+    away.leave();
+    away.source.publish(AWAY);
+    away.come_back();
+    let last = away.source.publish(100);
+    away.read_to(last, "no journal");
+    let missing = away.sink.missing;
+    assert!(missing > AWAY / 2 && missing < AWAY, "{missing} are told");
+}
+
+/// Each publisher of a strict channel has the other clock. Messages of the next ring once got times by the clock of the ring before, for some
+/// milliseconds.
+#[test]
+fn times_are_right_in_each_ring_whatever_its_clock_is() {
+    let Some(hosts) = Hosts::with_daemons("times_are_right_in_each_ring_whatever_its_clock_is", 1) else {
+        return;
+    };
+    let clock = |kind: &str| format!("{}mode = \"strict\"\nclock = \"{kind}\"\n", channel());
+    let sends = |kind: &str| Form::Native.sends(&hosts, &clock(kind), 60_000);
+    let a = daemon(&hosts, Host::A, &sends("counter"));
+    let receives = |kind: &str| {
+        let receives = Form::Native.receives(&hosts).replace(&channel(), &clock(kind));
+        receives.replace("from = 1\n", "from = 1\nclock_limit_us = 0\n")
+    };
+    let b = daemon(&hosts, Host::B, &receives("monotonic"));
+    let (mut source, socket) = (opened(&hosts, 1), hosts.socket(Host::B));
+    let mut sink = Sink::new(move || {
+        let client = shmcast::Client::at(&socket).ok()?;
+        Subscriber::builder("t").client(&client).start(Start::Oldest).open().ok()
+    });
+    for round in 0..12 {
+        let last = source.publish(300);
+        sink.read_to(1, last, &format!("round {round}"));
+        let kind = ["monotonic", "counter"][round % 2];
+        order(&hosts, &a, &sends(kind), "event=\"reloaded\"");
+        source.end();
+        source = opened(&hosts, 1);
+    }
+    assert_eq!(sink.missing, 0);
+    // The mirror's ring has another clock in its next life.
+    drop(source);
+    hosts.configure(Host::B, &receives("counter"));
+    b.signal(Signal::SIGHUP);
+    b.wait_for_log("event=\"reloaded\"");
+    let client = client(&hosts, Host::A);
+    let mut anew = Source::of(Publisher::builder("t").client(&client).anew().open().unwrap(), 2);
+    let last = anew.publish(300);
+    sink.read_to(2, last, "a channel made anew");
+}
+
+/// The sender is a command, whose channel is a daemon's. The channel gets its journal later, and another directory.
+#[test]
+fn a_command_repairs_from_the_journal_that_its_channel_gets() {
+    let Some(hosts) = daemons("a_command_repairs_from_the_journal_that_its_channel_gets") else { return };
+    let dirs = ["one", "two"].map(|name| hosts.dir.path().join(name));
+    let a = hosts.daemon(Host::A, &channel_of(RING));
+    let state = hosts.dir.path().join("state");
+    let words = Form::Native.send_words(&hosts, &state);
+    let sending = || {
+        let running = hosts.shmcast(Host::A, &words);
+        running.wait_for_log("sending session");
+        running
+    };
+    let mut sender = sending();
+    let mut away = Away::begin(&hosts, Form::Native);
+    for dir in &dirs {
+        order(&hosts, &a, &recorded(dir), "event=\"reloaded\"");
+        wait_for("a journal", || {
+            let channel = client(&hosts, Host::A).channel("t").ok()?;
+            channel.journal.filter(|journal| journal.state == "recording")
+        });
+        for round in 0..2 {
+            away.round(&format!("the journal {}, round {round}", dir.display()), 0, |_| {});
+        }
+    }
+    away.round("the sender was stopped", 0, |_| {
+        sender.signal(Signal::SIGSTOP);
+        std::thread::sleep(Duration::from_millis(150));
+        sender.signal(Signal::SIGCONT);
+    });
+    for event in ["restarted", "killed"] {
+        away.leave();
+        away.publish(AWAY);
+        away.come_back();
+        if event == "killed" {
+            sender.kill()
+        } else {
+            drop(sender.stop())
+        }
+        away.publish(6_000);
+        sender = sending();
+        let last = away.source.publish(100);
+        away.read_to(last, event);
+        assert_eq!(away.sink.missing, 0, "{event}");
+    }
+    // Without its state file it sends the same ring from its oldest message on, in another session.
+    away.leave();
+    away.publish(AWAY);
+    sender.kill();
+    fs::remove_file(&state).unwrap();
+    let _sender = sending();
+    away.mends("the sender was made anew", 0, |_| {});
+}
+
+/// The channel is made anew while its sender stands still, and its ring no longer has the first messages when the sender comes to it. The session
+/// begins with the ring all the same: the journal has these messages. It once began where the sender came in, and they were told as lost.
+#[test]
+fn a_session_begins_with_its_ring_though_the_sender_comes_late() {
+    let Some(hosts) = daemons("a_session_begins_with_its_ring_though_the_sender_comes_late") else { return };
+    let journal = hosts.dir.path().join("journal");
+    let _a = hosts.daemon(Host::A, &recorded(&journal));
+    let sender = hosts.shmcast(Host::A, &Form::Native.send_words(&hosts, &hosts.dir.path().join("state")));
+    sender.wait_for_log("sending session");
+    let mut away = Away::begin(&hosts, Form::Native);
+    sender.signal(Signal::SIGSTOP);
+    away.source.end();
+    let anew = Publisher::builder("t").client(&client(&hosts, Host::A)).anew().open().unwrap();
+    (away.source, away.life) = (Source::of(anew, 2), 2);
+    away.source.publish(1);
+    wait_until_recorded(&journal, 2);
+    away.publish(AWAY);
+    sender.signal(Signal::SIGCONT);
+    let last = away.source.publish(100);
+    away.read_to(last, "the sender comes late");
+    assert_eq!(away.sink.missing, 0, "the sender comes late");
+}
+
+/// Waits until the newest stream in a journal has the first message of a life.
+fn wait_until_recorded(journal: &Path, life: u64) {
+    wait_until("the recorder", || {
+        let first = || {
+            let mut reader = Journal::open(journal).ok()?.read_from(1).ok()?;
+            loop {
+                if let Entry::Message(message) = reader.next().ok()?? {
+                    return message.payload.first_chunk().map(|life| u64::from_le_bytes(*life));
+                }
+            }
+        };
+        first() == Some(life)
+    });
+}
+
+/// The channel is made anew while the receiver is away. It gets all of the new life, and nothing of the old one.
+#[test]
+fn a_channel_made_anew_is_repaired_from_its_own_journal() {
+    let Some(hosts) = daemons("a_channel_made_anew_is_repaired_from_its_own_journal") else { return };
+    let journal = hosts.dir.path().join("journal");
+    let a = daemon(&hosts, Host::A, &Form::Native.sends(&hosts, &recorded(&journal), 60_000));
+    let mut away = Away::begin(&hosts, Form::Native);
+    for life in 2..=4 {
+        away.leave();
+        away.publish(AWAY);
+        away.source.end();
+        // The bridge needs descriptors to follow its channel, and gets them a little later.
+        let is_poor = life == 3;
+        let pid = Pid::from_raw(a.id().cast_signed());
+        let limit = |most| {
+            let most = Rlimit { current: Some(most), maximum: Some(4_096) };
+            prlimit(pid, Resource::Nofile, most).unwrap();
+        };
+        let client = client(&hosts, Host::A);
+        let anew = Publisher::builder("t").client(&client).anew().open().unwrap();
+        if is_poor {
+            limit(fs::read_dir(format!("/proc/{}/fd", a.id())).unwrap().count() as u64);
+        }
+        away.source = Source::of(anew, life);
+        away.source.publish(1_000);
+        std::thread::sleep(Duration::from_millis(200));
+        limit(1_024);
+        (away.life, away.sink.missing) = (life, 0);
+        wait_until_recorded(&journal, life);
+        away.publish(AWAY);
+        away.mends(&format!("life {life}"), 0, |_| {});
+    }
+}
+
+/// A journal's file, its medium, the wire and the descriptors of the sender's daemon go while the receiver asks.
+#[test]
+fn repairs_from_the_journal_outlast_what_happens_to_files_wires_and_descriptors() {
+    let test = "repairs_from_the_journal_outlast_what_happens_to_files_wires_and_descriptors";
+    let Some(hosts) = daemons(test) else { return };
+    let dir = hosts.dir.path().join("journal");
+    let a = daemon(&hosts, Host::A, &Form::Native.sends(&hosts, &recorded(&dir), 60_000));
+    let mut away = Away::begin(&hosts, Form::Native);
+    for round in 0..2 {
+        away.round(&format!("the wire was made anew, round {round}"), 0, |_| {
+            hosts.remake(0, || std::thread::sleep(Duration::from_millis(150)), false);
+        });
+    }
+    let pid = Pid::from_raw(a.id().cast_signed());
+    let limit =
+        |most| prlimit(pid, Resource::Nofile, Rlimit { current: Some(most), maximum: Some(4_096) }).unwrap();
+    away.leave();
+    away.publish(AWAY);
+    away.come_back();
+    limit(3);
+    std::thread::sleep(Duration::from_millis(200));
+    limit(1_024);
+    let last = away.source.publish(100);
+    away.read_to(last, "few descriptors");
+    assert_eq!(away.sink.missing, 0, "few descriptors");
+    // A file in the middle is removed. Exactly its messages are told.
+    away.leave();
+    let begin = away.source.publish(1);
+    away.publish(AWAY);
+    let journal = Journal::open(&dir).unwrap();
+    let files = journal.files();
+    let at = files.iter().position(|file| file.header.sequence > begin).unwrap();
+    let gone = files[at + 1].header.sequence - files[at].header.sequence;
+    fs::remove_file(shmcast_testkit::journal::folder(&dir).join(&files[at].name)).unwrap();
+    away.mends("a file was removed", gone, |_| {});
+}
+
+/// The channel is one of files, and `record` keeps its journal. The recorder is killed, and the next one goes on. At the end the journal is on
+/// a medium that cannot be written.
+#[test]
+fn a_killed_recorder_and_a_read_only_journal_are_repaired_from() {
+    let test = "a_killed_recorder_and_a_read_only_journal_are_repaired_from";
+    let Some(hosts) = Hosts::new(test, 1) else { return };
+    let (journal, shown) = (hosts.dir.path().join("journal"), hosts.dir.path().join("shown"));
+    let mut source = Source::of(make_channel_of(&hosts.channels(Host::A), RING), 1);
+    let recording = || {
+        hosts.shmcast(Host::A, &format!("record t --sync each --to {} --set file=1MiB", journal.display()))
+    };
+    let durable = |last: u64| {
+        wait_for("the journal", || {
+            let mut reader = Journal::open(&journal).ok()?.read_from(last).ok()?;
+            reader.next().ok()?.map(drop)
+        });
+    };
+    let mut recorder = recording();
+    source.publish(1);
+    durable(1);
+    fs::create_dir(&shown).unwrap();
+    let mounted = |words: &[&str]| Command::new("mount").args(words).arg(&shown).status().unwrap().success();
+    if !mounted(&["--bind", journal.to_str().unwrap()]) || !mounted(&["-o", "remount,bind,ro"]) {
+        return skip(test, "nothing can be mounted");
+    }
+    let _mount = Mount(shown.clone());
+    let send = |dir: &Path| {
+        let words = format!(
+            "bridge send t --to {GROUP} --interface va0 --repair {SERVER} --allow 10.77.0.0/16 --set send.from=oldest \
+             --set send.linger_ms=60000 --set profile=native --set send.repair.history={}",
+            dir.display()
+        );
+        let running = hosts.shmcast(Host::A, &words);
+        running.wait_for_log("sending session");
+        running
+    };
+    let receive = Form::Native.recv_words(&hosts);
+    let dir = hosts.channels(Host::B);
+    for (at, from) in [("the recorder was killed", &journal), ("the medium is read-only", &shown)] {
+        let sender = send(from);
+        let mut receiver = hosts.shmcast(Host::B, &receive);
+        let to = dir.clone();
+        let mut sink = Sink::new(move || Subscriber::builder("t").dir(&to).start(Start::Oldest).open().ok());
+        sink.again(1);
+        let last = source.publish(100);
+        sink.read_to(1, last, at);
+        assert_eq!(sink.missing, 0, "{at}");
+        for round in 0..3 {
+            receiver.kill();
+            for _ in 0..AWAY / 3_000 {
+                durable(source.publish(3_000));
+            }
+            receiver = hosts.shmcast(Host::B, &receive);
+            std::mem::replace(&mut recorder, recording()).kill();
+            let last = source.publish(100);
+            sink.read_to(1, last, &format!("{at}, round {round}"));
+            assert_eq!(sink.missing, 0, "{at}, round {round}");
+        }
+        drop((sender, receiver));
+    }
+}
+
+/// A mount that ends with the test.
+struct Mount(PathBuf);
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
