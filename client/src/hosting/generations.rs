@@ -76,6 +76,11 @@ impl HostedCharter {
         memfd::reopen_read_only(&self.file)
     }
 
+    /// The charter's file.
+    pub const fn file(&self) -> &File {
+        &self.file
+    }
+
     /// The current generation; `None` before the first.
     pub fn current(&self) -> Option<&Entry> {
         self.charter.current()
