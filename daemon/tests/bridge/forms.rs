@@ -17,7 +17,7 @@ const SECOND: (&str, &str) = ("239.77.0.2:30001", "10.77.1.1:30002");
 
 /// A form of lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
+pub(super) enum Form {
     Unicast,
     Native,
     Sealed,
@@ -46,7 +46,7 @@ impl Form {
         }
     }
 
-    fn sends(self, hosts: &Hosts, of: &str, linger_ms: u32) -> String {
+    pub(super) fn sends(self, hosts: &Hosts, of: &str, linger_ms: u32) -> String {
         let config = format!(
             "{of}[[bridge]]\nchannel = \"t\"\n{}[bridge.send]\nlinger_ms = {linger_ms}\n\
              [bridge.send.repair]\nbind = \"{SERVER}\"\nallow = [\"10.77.0.0/16\"]\n",
@@ -55,7 +55,7 @@ impl Form {
         with_fields(&config, &self.fields(hosts))
     }
 
-    fn receives(self, hosts: &Hosts) -> String {
+    pub(super) fn receives(self, hosts: &Hosts) -> String {
         let unicast = if self == Self::Unicast { "unicast = true\n" } else { "" };
         let config = format!(
             "{}[[bridge]]\nchannel = \"t\"\n{}[bridge.receive]\nservers = [\"{SERVER}\"]\nfrom = 1\n{unicast}",
@@ -66,7 +66,7 @@ impl Form {
     }
 
     /// The words of `bridge send`.
-    fn send_words(self, hosts: &Hosts, state: &Path) -> String {
+    pub(super) fn send_words(self, hosts: &Hosts, state: &Path) -> String {
         let lines = match self {
             Self::Unicast => String::new(),
             Self::Multicast => format!("--to {GROUP} --to {} --interface va0 --interface va1", SECOND.0),
@@ -105,7 +105,7 @@ impl Form {
 }
 
 /// A publisher that writes the life of its channel into each message.
-struct Source {
+pub(super) struct Source {
     publisher: Publisher,
     life: u64,
 }
@@ -116,7 +116,7 @@ impl Source {
     }
 
     /// Publishes so many messages, and returns the last one's sequence.
-    fn publish(&mut self, count: u64) -> u64 {
+    pub(super) fn publish(&mut self, count: u64) -> u64 {
         for _ in 0..count {
             let sequence = self.publisher.next_sequence();
             let words = [self.life, sequence].map(u64::to_le_bytes).concat();
@@ -127,18 +127,18 @@ impl Source {
 }
 
 /// A reader of the mirror.
-struct Sink {
+pub(super) struct Sink {
     reader: Subscriber,
     open: Box<dyn Fn() -> Option<Subscriber>>,
     life: u64,
     due: u64,
     /// Sequences that were told as missing.
-    missing: u64,
+    pub(super) missing: u64,
     sessions: Vec<[u8; 10]>,
 }
 
 impl Sink {
-    fn new(open: impl Fn() -> Option<Subscriber> + 'static) -> Self {
+    pub(super) fn new(open: impl Fn() -> Option<Subscriber> + 'static) -> Self {
         let reader = wait_for("the mirror", &open);
         Self { reader, open: Box::new(open), life: 1, due: 1, missing: 0, sessions: Vec::new() }
     }
@@ -151,7 +151,7 @@ impl Sink {
     }
 
     /// Takes events up to message `last` of a life. A later life may begin before it.
-    fn read_to(&mut self, life: u64, last: u64, at: &str) {
+    pub(super) fn read_to(&mut self, life: u64, last: u64, at: &str) {
         let deadline = Instant::now() + PATIENCE;
         while self.life < life || self.due <= last {
             assert!(
@@ -198,16 +198,16 @@ fn forget(hosts: &Hosts, host: Host) {
     fs::remove_dir_all(hosts.socket(host).parent().unwrap()).unwrap();
 }
 
-fn client(hosts: &Hosts, host: Host) -> Client {
+pub(super) fn client(hosts: &Hosts, host: Host) -> Client {
     wait_for("the daemon", || Client::at(hosts.socket(host)).ok())
 }
 
-fn opened(hosts: &Hosts, life: u64) -> Source {
+pub(super) fn opened(hosts: &Hosts, life: u64) -> Source {
     let client = client(hosts, Host::A);
     Source::of(wait_for("the channel", || Publisher::builder("t").client(&client).open().ok()), life)
 }
 
-fn daemon(hosts: &Hosts, host: Host, config: &str) -> Running {
+pub(super) fn daemon(hosts: &Hosts, host: Host, config: &str) -> Running {
     let daemon = hosts.daemon(host, config);
     daemon.wait_for_log("bridge-started");
     daemon

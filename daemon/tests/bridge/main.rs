@@ -32,6 +32,7 @@ mod roles;
 mod sessions;
 mod standby;
 mod status_output;
+mod strict;
 mod under_unit;
 mod v6;
 
