@@ -104,17 +104,22 @@ func openBelow(dir *os.File, path, name string, flags int, mode uint32) (*os.Fil
 	return file, nil
 }
 
-// openSegment opens and checks the channel's segment.
-func (c *channelFiles) openSegment() (*segment, error) {
+// openSegment opens and checks the channel's segment. It returns what the system says of the segment's file, too.
+func (c *channelFiles) openSegment() (*segment, fs.FileInfo, error) {
 	file, err := c.open("segment", os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: %s has no segment yet", ErrNoChannel, c.path)
+		return nil, nil, fmt.Errorf("%w: %s has no segment yet", ErrNoChannel, c.path)
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer file.Close()
-	return openSegment(file)
+	info, err := file.Stat()
+	if err != nil {
+		return nil, nil, err
+	}
+	segment, err := openSegment(file)
+	return segment, info, err
 }
 
 // Linux's locks of open files, which package syscall does not name.
@@ -128,6 +133,14 @@ func isLocked(file *os.File) (bool, error) {
 	lock := syscall.Flock_t{Type: syscall.F_WRLCK}
 	err := syscall.FcntlFlock(file.Fd(), ofdGetLock, &lock)
 	return lock.Type != syscall.F_UNLCK, err
+}
+
+// reserve gives file so many bytes, and the room for them. A page without room would kill the process at its first store.
+func reserve(file *os.File, size int64) error {
+	if err := syscall.Fallocate(int(file.Fd()), 0, 0, size); err != nil {
+		return &fs.PathError{Op: "make", Path: file.Name(), Err: err}
+	}
+	return nil
 }
 
 // showPage makes a reader page that tools list for as long as the file that is returned stays open (SPEC.md 4.1). remove takes its name
@@ -151,7 +164,7 @@ func (c *channelFiles) showPage() (file *os.File, remove func(), err error) {
 	lock := syscall.Flock_t{Type: syscall.F_WRLCK}
 	if err = syscall.FcntlFlock(file.Fd(), ofdSetLock, &lock); err == nil {
 		if err = file.Chmod(0o644); err == nil {
-			err = file.Truncate(headerBytes)
+			err = reserve(file, headerBytes)
 		}
 	}
 	if err == nil {

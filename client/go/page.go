@@ -30,7 +30,7 @@ const (
 func newPage(file *os.File, remove func(), s *segment, at place) (*readerPage, error) {
 	stat, err := file.Stat()
 	if err == nil && stat.Size() < headerBytes {
-		err = file.Truncate(headerBytes)
+		err = reserve(file, headerBytes)
 	}
 	if err != nil {
 		return nil, err

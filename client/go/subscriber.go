@@ -30,6 +30,7 @@ type Subscriber struct {
 	buffer []byte
 	page   *readerPage
 	hosted *hosted // of a daemon's channel
+	name   *named  // of a channel's file
 	watch  *watch
 	opts   options
 	// isChecked: each message is more than read, because its publisher may be cut off, a gate's page must be told, or its key is counted
@@ -104,9 +105,11 @@ func (s *Subscriber) attachFile(dir, channel string) (err error) {
 		return err
 	}
 	defer files.dir.Close()
-	if s.segment, err = files.openSegment(); err != nil {
+	segment, info, err := files.openSegment()
+	if err != nil {
 		return err
 	}
+	s.segment, s.name = segment, nameOf(files.path, info)
 	defer func() {
 		if err != nil {
 			s.page.close()

@@ -88,7 +88,12 @@ func (s *Subscriber) tellIdle(ev *Event) (bool, error) {
 		s.note()
 	}
 	if s.watch != nil {
-		return s.watch.look(s, ev)
+		if there, err := s.watch.look(s, ev); there || err != nil {
+			return there, err
+		}
+	}
+	if s.name != nil && (s.name.isLost || s.empties%16 == 0) && s.name.look(s.empties%16 == 0) {
+		return false, ErrSuperseded
 	}
 	return false, nil
 }

@@ -6,7 +6,7 @@ use super::{Publishing, Removed, has_open};
 use crate::error::{ChannelError, Holder};
 use crate::error::{is_absent, is_shortage};
 use crate::lock::{self, Held};
-use rustix::fs::OFlags;
+use rustix::fs::{OFlags, Stat, stat};
 use shmcast_layout::fault;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -20,6 +20,8 @@ pub(crate) struct ChannelFiles {
     parent: Folder,
     folder: Folder,
     name: String,
+    /// The absolute path of the folder, and the root directory in which the path was found. `None` if they cannot be known.
+    place: Option<(PathBuf, (u64, u64))>,
     /// Whether this process made the channel's directory just now.
     is_new: bool,
 }
@@ -32,9 +34,15 @@ pub(crate) struct Locked {
     pub(crate) is_new: bool,
 }
 
+/// Device and inode of the root directory of this process.
+fn root() -> Option<(u64, u64)> {
+    stat("/").ok().map(|root| (root.st_dev, root.st_ino))
+}
+
 impl ChannelFiles {
     pub(super) fn new(parent: Folder, folder: Folder, name: &str, is_new: bool) -> Self {
-        Self { parent, folder, name: name.to_owned(), is_new }
+        let place = std::path::absolute(folder.path()).ok().zip(root());
+        Self { parent, folder, name: name.to_owned(), place, is_new }
     }
 
     pub(super) fn folder(&self) -> &Folder {
@@ -58,12 +66,20 @@ impl ChannelFiles {
         }
     }
 
-    /// Whether the segment's file has this device and inode. If the metadata of the file cannot be read, returns true.
-    pub(crate) fn names_segment(&self, (device, inode): (u64, u64)) -> bool {
-        match self.folder.stat(SEGMENT) {
-            Ok(stat) => (stat.st_dev, stat.st_ino) == (device, inode),
+    /// Whether the name of the channel leads to the segment with this device and inode. It does not if the segment, the channel's folder
+    /// or the directory of channels was removed or moved, or if another file system was mounted over it. Returns true if that cannot be
+    /// known.
+    pub(crate) fn names_segment(&self, segment: (u64, u64)) -> bool {
+        let is = |found: io::Result<Stat>, wanted: (u64, u64)| match found {
+            Ok(stat) => (stat.st_dev, stat.st_ino) == wanted,
             Err(e) => !is_absent(&e),
-        }
+        };
+        let has_path = |(path, before): &(PathBuf, (u64, u64))| {
+            // After a change of the root directory, the path says nothing.
+            root() != Some(*before) || is(stat(path.join(SEGMENT)).map_err(Into::into), segment)
+        };
+        is(self.folder.stat(SEGMENT), segment)
+            && (self.place.as_ref().is_none_or(has_path) || fault!("moved_segments_are_waited_on"))
     }
 
     pub(super) fn inventory(&self) -> Result<Inventory, ChannelError> {

@@ -78,6 +78,11 @@ impl HostedCharter {
         memfd::reopen(&self.file, Reopen::ReadOnly)
     }
 
+    /// The charter's file.
+    pub const fn file(&self) -> &File {
+        &self.file
+    }
+
     /// The current generation; `None` before the first.
     pub fn current(&self) -> Option<&Entry> {
         self.charter.current()

@@ -1,5 +1,6 @@
 //! The facts that a subscriber knows about itself and its channel. Getting them does not consume events.
 
+use super::hosted::Hosted;
 use super::{Doubt, Subscriber};
 use crate::clock::Clock;
 use shmcast_layout::layout::header::{Header, State};
@@ -33,6 +34,21 @@ impl Subscriber {
     /// ```
     pub fn first_sequence(&self) -> u64 {
         self.segment.first_sequence()
+    }
+
+    /// The first sequence that can belong to this channel since it last restarted. If the channel of a daemon has moved to another ring
+    /// since, this is 1, because the earlier rings are not known here.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// assert_eq!(subscriber.first_since_restart(), subscriber.first_sequence());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn first_since_restart(&self) -> u64 {
+        let has_moved = |hosted: &Hosted| hosted.generation.generation > hosted.generation.restarted;
+        if self.hosted.as_deref().is_some_and(has_moved) { 1 } else { self.first_sequence() }
     }
 
     /// The number of bytes of the stream before the next record. It is 0 while the subscriber reads the journal or the board, or is about

@@ -2,11 +2,14 @@
 //! again, processes whose ids say nothing here.
 
 use crate::support::{SMALL, publisher, subscriber, successor};
-use shmcast::{ChannelError, Directory, Event, Holder, Publishing, RecvError, Wait};
+use shmcast::{ChannelError, Directory, Event, Holder, Publishing, RecvError, Subscriber, Wait};
+use shmcast_testkit::disk::Small;
 use shmcast_testkit::process::{in_dir, my_dir, my_role, run};
 use shmcast_testkit::{PATIENCE, Process, role, scratch, wait_until};
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Plays the roles of other processes, which other tests here start.
@@ -45,6 +48,57 @@ fn files_of_a_live_channel_that_are_removed() {
         assert_eq!(removed, Err(RecvError::Superseded), "{wait:?}");
         drop(first);
         assert_eq!(successor(dir.path()).epoch(), 1);
+    }
+}
+
+/// A channel that is moved, or that another file system hides, is one that was removed: who asks for its name finds another one, or none.
+/// Readers were told nothing, and waited for ever for the next publisher.
+#[test]
+fn files_of_a_live_channel_that_are_moved_or_hidden() {
+    let is_told = |reader: &mut Subscriber, at: &str| {
+        let removed = reader.recv_deadline(Instant::now() + PATIENCE);
+        assert_eq!(removed, Err(RecvError::Superseded), "{at}");
+    };
+    for what in ["channel", "directory", "link", "mount"] {
+        let room = scratch();
+        let dir = room.path().join("channels");
+        let link = room.path().join("link");
+        fs::create_dir(&dir).unwrap();
+        symlink(&dir, &link).unwrap();
+        let by = if what == "link" { &link } else { &dir };
+        let mut first = publisher(by).capacity(SMALL).open().unwrap();
+        let mut reader = subscriber(by).wait(Wait::Sleep(Duration::from_millis(1))).open().unwrap();
+        first.publish(b"before").unwrap();
+        assert!(matches!(reader.recv().unwrap(), Event::Message(m) if m.payload == b"before"));
+        assert_eq!(reader.recv_deadline(Instant::now() + Duration::from_millis(1_200)), Ok(None), "{what}");
+        let mut mounted = None;
+        match what {
+            "channel" => fs::rename(dir.join("t"), dir.join("u")).unwrap(),
+            "directory" => fs::rename(&dir, room.path().join("away")).unwrap(),
+            "link" => fs::remove_file(&link).unwrap(),
+            _ => {
+                let Some(small) = Small::make("files_of_a_live_channel_that_are_moved_or_hidden", 4) else {
+                    return;
+                };
+                let points = [small.path(), &dir].map(|path| path.to_str().unwrap());
+                let status = Command::new("mount").arg("--bind").args(points).status().unwrap();
+                assert!(status.success());
+                mounted = Some(small);
+            }
+        }
+        // What the publisher still publishes comes.
+        first.publish(b"after").unwrap();
+        assert!(matches!(reader.recv().unwrap(), Event::Message(m) if m.payload == b"after"), "{what}");
+        is_told(&mut reader, what);
+        drop(first);
+        if what != "link" {
+            let next = publisher(by).capacity(SMALL).open().unwrap();
+            assert_eq!(next.epoch(), 1, "{what}: another channel");
+        }
+        if let Some(small) = mounted {
+            let _ = Command::new("umount").arg("--lazy").arg(&dir).status();
+            drop(small);
+        }
     }
 }
 

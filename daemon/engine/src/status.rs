@@ -1,5 +1,6 @@
 //! The counters of both ends, and the state of the connection, for other threads to read.
 
+use serde::Serialize;
 use shmcast_bridge::counters;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -10,8 +11,8 @@ counters! {
     pub struct SendCounters {
         /// The sequence after the last message that the servers have acknowledged; 0 before the first answer.
         stored: gauge "engine_stored_sequence",
-        /// Messages that are published and not acknowledged.
-        behind: gauge "engine_behind_messages",
+        /// The sequence after the last published message; 0 while the channel is absent.
+        published: gauge "engine_published_sequence",
         /// The age of the oldest block without an answer, in milliseconds.
         behind_ms: gauge "engine_behind_milliseconds",
         /// Blocks without an answer.
@@ -57,6 +58,28 @@ counters! {
         disconnects: counter "engine_send_disconnects_total",
         /// 1 while the sender has a connection to a server.
         is_connected: gauge "engine_send_connected",
+    }
+}
+
+/// The counters of an end that sends, with what follows from them.
+#[derive(Debug, Serialize)]
+pub struct ShownSendCounters<'a> {
+    #[serde(flatten)]
+    counters: &'a SendCounters,
+    /// Messages that are published and not acknowledged; `None` before the first answer.
+    behind: Option<u64>,
+}
+
+impl SendCounters {
+    /// Returns how many messages are published and not acknowledged. Returns `None` before the first answer of the servers, because then it
+    /// is not known what they have.
+    pub fn behind(&self) -> Option<u64> {
+        (self.stored > 0).then(|| self.published.saturating_sub(self.stored))
+    }
+
+    /// Returns the counters in the form that tools show.
+    pub fn shown(&self) -> ShownSendCounters<'_> {
+        ShownSendCounters { counters: self, behind: self.behind() }
     }
 }
 
@@ -195,5 +218,35 @@ impl Link {
             "THE FEED STANDS STILL: {why}. What is published waits in the ring. Start servers that are away. If all are there and \
              elect no leader, remove the stream by `shmcast bridge stream rm`: a sender with create = true makes it again"
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It was 0 until then, so a sender whose servers were away from its start on looked like one that is well.
+    #[test]
+    fn before_the_first_answer_nobody_knows_what_is_behind() {
+        let mut counters = SendCounters { published: 1_001, ..SendCounters::default() };
+        assert_eq!(counters.behind(), None);
+        counters.stored = 1;
+        assert_eq!(counters.behind(), Some(1_000));
+        (counters.published, counters.stored) = (0, 7);
+        assert_eq!(counters.behind(), Some(0), "the channel is absent");
+    }
+
+    #[test]
+    fn a_stream_without_a_leader_is_told_after_a_while_and_no_longer_than_that() {
+        let link = Link::default();
+        link.undecided("stream \"t\": first".to_owned());
+        assert_eq!(link.why(), None, "servers may be electing one");
+        let since = link.undecided.lock().unwrap().as_ref().unwrap().0;
+        link.undecided("stream \"t\": its servers have elected none".to_owned());
+        assert_eq!(link.undecided.lock().unwrap().as_ref().unwrap().0, since, "the silence goes on");
+        let said = link.stands_still(Duration::ZERO).unwrap();
+        assert!(said.starts_with("THE FEED STANDS STILL") && said.contains("elected none"), "{said}");
+        link.decided();
+        assert_eq!(link.stands_still(Duration::ZERO), None);
     }
 }

@@ -4,9 +4,12 @@
 //! of its generations have ended. No program can write to the files.
 
 use anyhow::{Context, Result, bail};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, mkdirat, openat, renameat, unlinkat};
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, Stat, fstat, linkat, mkdirat, openat, renameat, statat, unlinkat,
+};
 use rustix::io::Errno;
 use shmcast::hosting::{HostedCharter, boot_id};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -17,6 +20,8 @@ pub struct Charters {
     dir: OwnedFd,
     path: PathBuf,
     boot: [u64; 2],
+    /// Channels whose charters have lost their names.
+    nameless: BTreeSet<String>,
 }
 
 impl Charters {
@@ -25,22 +30,61 @@ impl Charters {
     /// # Errors
     /// If it cannot be created, or if other users may write to it.
     pub fn at(path: &Path) -> Result<Self> {
-        let shown = path.display();
-        match mkdirat(rustix::fs::CWD, path, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(e) => return Err(e).with_context(|| format!("create {shown}")),
-        }
-        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let dir =
-            openat(rustix::fs::CWD, path, flags, Mode::empty()).with_context(|| format!("open {shown}"))?;
-        let stat = fstat(&dir).with_context(|| format!("look at {shown}"))?;
-        if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_mode & 0o022 != 0 {
-            bail!(
-                "{shown} is not this user's alone: remove it, or listen in a directory that others cannot write to"
-            );
-        }
         let boot = boot_id().context("read the identity of this boot")?;
-        Ok(Self { dir, path: path.to_owned(), boot })
+        Ok(Self { dir: open_dir(path)?, path: path.to_owned(), boot, nameless: BTreeSet::new() })
+    }
+
+    /// Gives charters their names again, after somebody removed or moved their files or their directory. `held` are the charters in use.
+    /// Returns the channels whose charters have just lost their names for good, because a removed file cannot get a name again.
+    ///
+    /// A file of such a name is of no use: it is removed, so that the next daemon does not take it for the channel's charter.
+    ///
+    /// # Errors
+    /// If the directory cannot be made, or if the names cannot be looked at. Then this call may be repeated.
+    pub fn renew<'a>(
+        &mut self,
+        held: impl Iterator<Item = (&'a str, &'a HostedCharter)>,
+    ) -> Result<Vec<String>> {
+        let before = match self.has_its_name()? {
+            true => None,
+            false => Some(std::mem::replace(&mut self.dir, open_dir(&self.path)?)),
+        };
+        let mut lost = Vec::new();
+        for (name, charter) in held {
+            let has_name = self.leads_to(name, charter)?
+                || before.as_ref().is_some_and(|before| self.link(before, name, charter));
+            if has_name {
+                self.nameless.remove(name);
+            } else if self.nameless.insert(name.to_owned()) {
+                let _ = unlinkat(&self.dir, name, AtFlags::empty());
+                lost.push(name.to_owned());
+            }
+        }
+        Ok(lost)
+    }
+
+    fn has_its_name(&self) -> Result<bool> {
+        match statat(rustix::fs::CWD, &self.path, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(found) => Ok(is_same(&found, &fstat(&self.dir)?)),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
+            Err(e) => Err(e).with_context(|| format!("look at {}", self.path.display())),
+        }
+    }
+
+    /// Whether the name of a charter leads to it.
+    fn leads_to(&self, name: &str, charter: &HostedCharter) -> Result<bool> {
+        match statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(found) => Ok(is_same(&found, &fstat(charter.file())?)),
+            Err(Errno::NOENT) => Ok(false),
+            Err(e) => Err(e).with_context(|| self.title(name)),
+        }
+    }
+
+    /// Gives a charter its name in this directory, if it has that name in the directory `before`. Returns whether it has the name now.
+    fn link(&self, before: &OwnedFd, name: &str, charter: &HostedCharter) -> bool {
+        let _ = unlinkat(&self.dir, name, AtFlags::empty());
+        let is_linked = linkat(before, name, &self.dir, name, AtFlags::empty()).is_ok();
+        is_linked && self.leads_to(name, charter).unwrap_or(false)
     }
 
     /// Returns the charter of the channel `name`. If it exists, it is from an earlier daemon. If it does not exist, creates a new one.
@@ -97,6 +141,28 @@ impl Charters {
         renameat(&self.dir, &unfinished, &self.dir, name)?;
         Ok(charter)
     }
+}
+
+fn is_same(one: &Stat, other: &Stat) -> bool {
+    (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+}
+
+/// Opens the directory at `path`, which is created if it does not exist.
+fn open_dir(path: &Path) -> Result<OwnedFd> {
+    let shown = path.display();
+    match mkdirat(rustix::fs::CWD, path, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(e) => return Err(e).with_context(|| format!("create {shown}")),
+    }
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let dir = openat(rustix::fs::CWD, path, flags, Mode::empty()).with_context(|| format!("open {shown}"))?;
+    let stat = fstat(&dir).with_context(|| format!("look at {shown}"))?;
+    if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_mode & 0o022 != 0 {
+        bail!(
+            "{shown} is not this user's alone: remove it, or listen in a directory that others cannot write to"
+        );
+    }
+    Ok(dir)
 }
 
 #[cfg(test)]

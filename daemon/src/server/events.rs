@@ -199,9 +199,11 @@ impl Events {
 }
 
 /// Events that an operator must notice. Each one is logged as a warning.
-const TROUBLES: [&str; 9] = [
+const TROUBLES: [&str; 11] = [
     "bridge-failed",
     "bridge-keys-kept",
+    "folder-anew",
+    "folder-failed",
     "gate-dropped",
     "journal-error",
     "journal-failed",

@@ -30,8 +30,58 @@ fn advice(what: &Path, error: &io::Error, otherwise: &str) -> String {
 /// The right to listen at a path, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Place {
+    path: PathBuf,
+    mode: u32,
     /// Held open because it holds the lock.
-    _lock: File,
+    lock: File,
+    /// Device and inode of the socket's file.
+    socket: Identity,
+}
+
+/// Device and inode of a file.
+pub(super) type Identity = (u64, u64);
+
+impl Place {
+    /// Whether the names of the socket and of its lock lead to the files that this daemon made.
+    pub(super) fn has_its_names(&self) -> bool {
+        self.has_its_lock() && leads_to(&self.path) == Some(self.socket)
+    }
+
+    fn has_its_lock(&self) -> bool {
+        let held = self.lock.metadata().ok().map(|held| (held.dev(), held.ino()));
+        held.is_some() && leads_to(&lock_of(&self.path)) == held
+    }
+
+    /// Takes the names again after somebody removed or moved the files. Returns the new listening socket; `None` if the old one has its
+    /// name.
+    ///
+    /// # Errors
+    /// If another daemon listens there now, or if the files cannot be made. Then this call may be repeated.
+    pub(super) fn renew(&mut self) -> Result<Option<OwnedFd>> {
+        make_folder(&self.path)?;
+        if !self.has_its_lock() {
+            self.lock = lock(&self.path)?;
+        }
+        if leads_to(&self.path) == Some(self.socket) {
+            return Ok(None);
+        }
+        let (listener, socket) = bind(&self.path, self.mode)?;
+        self.socket = socket;
+        Ok(Some(listener))
+    }
+}
+
+/// Returns the identity of the file at `path`; `None` if there is none, or if it cannot be looked at.
+pub(super) fn leads_to(path: &Path) -> Option<Identity> {
+    fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
+
+fn make_folder(path: &Path) -> Result<()> {
+    let Some(dir) = path.parent() else { return Ok(()) };
+    fs::create_dir_all(dir).map_err(|e| {
+        let text = format!("create {}", advice(dir, &e, ""));
+        Error::new(e).context(text)
+    })
 }
 
 /// Listens at `path`, with permissions `mode`. The path belongs to this daemon until the returned place is dropped.
@@ -39,14 +89,14 @@ pub(super) struct Place {
 /// # Errors
 /// If another daemon listens there, or if the file at `path` is not a leftover.
 pub(super) fn listen(path: &Path, mode: u32) -> Result<(OwnedFd, Place)> {
-    if let Some(dir) = path.parent() {
-        let made = fs::create_dir_all(dir);
-        made.map_err(|e| {
-            let text = format!("create {}", advice(dir, &e, ""));
-            Error::new(e).context(text)
-        })?;
-    }
+    make_folder(path)?;
     let lock = lock(path)?;
+    let (listener, socket) = bind(path, mode)?;
+    Ok((listener, Place { path: path.to_owned(), mode, lock, socket }))
+}
+
+/// Replaces a leftover at `path`, if there is one, by a listening socket. The caller holds the lock.
+fn bind(path: &Path, mode: u32) -> Result<(OwnedFd, Identity)> {
     if let Some(found) = look(path)? {
         check(path, &found)?;
         move_aside(path, &found)?;
@@ -54,15 +104,21 @@ pub(super) fn listen(path: &Path, mode: u32) -> Result<(OwnedFd, Place)> {
     let listener = handoff::listen(path).with_context(|| format!("listen at {}", path.display()))?;
     fs::set_permissions(path, Permissions::from_mode(mode))
         .with_context(|| format!("set the mode of {}", path.display()))?;
-    Ok((listener, Place { _lock: lock }))
+    let made = leads_to(path).with_context(|| format!("look at {}", path.display()))?;
+    Ok((listener, made))
+}
+
+/// The path of the lock of a socket.
+fn lock_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    PathBuf::from(name)
 }
 
 /// Takes the lock that a daemon must hold to listen at `path`. The kernel releases the lock when the daemon ends for any reason. The lock's
 /// file stays.
 fn lock(path: &Path) -> Result<File> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
-    let name = PathBuf::from(name);
+    let name = lock_of(path);
     // The file must not be opened through a link, and other users must not be able to open it: a process that can open it can lock it.
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);

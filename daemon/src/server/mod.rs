@@ -7,7 +7,7 @@
 //! | thread | task | waits for |
 //! |---|---|---|
 //! | event loop (the main thread) | signals, the control socket and all connections, metrics over HTTP, the watchdog | sockets, timers |
-//! | a few for work that may block | making the memory of channels, look-ups in the user database, warnings of a configuration, ending the bridges | the system, the network |
+//! | a few for work that may block | making the memory of channels, look-ups in the user database, warnings of a configuration, a look at the daemon's files once a second, ending the bridges | the system, the network |
 //! | `shmcast-waker` | wakes parked readers (`waker`); starts with the first of them | their bells, short pauses |
 //! | `bridges` | starts, watches and ends the bridges (`bridges`) | orders, 50 ms |
 //! | one or two per bridge | messages and repairs between hosts (`shmcast_bridge`) | rings, sockets |
@@ -22,7 +22,6 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use shmcast::hosting::fault;
 use shmcast::sys::handoff::{self, Inherited, MAX_INHERITED};
-use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -30,6 +29,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, timeout};
 
@@ -38,6 +38,7 @@ pub mod bridges;
 pub mod charters;
 mod connection;
 pub mod events;
+mod folder;
 pub mod journals;
 pub mod limits;
 pub mod lines;
@@ -56,6 +57,7 @@ use access::Access;
 use bridges::{Bridges, Supervisor};
 use charters::Charters;
 use events::Events;
+use folder::Folder;
 use journals::{Journals, Recorders};
 use limits::Limits;
 use promoted::Promoted;
@@ -177,7 +179,7 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
     // that hold the segments may come back first.
     let crashed = marker.exists() && segments.is_empty();
     let kept = segments.len();
-    let (listener, _place) = match sockets.into_iter().next() {
+    let (listener, place) = match sockets.into_iter().next() {
         Some(listener) => (listener, None),
         None => listen::listen(&path, config.daemon.socket_mode).map(|(made, place)| (made, Some(place)))?,
     };
@@ -193,7 +195,8 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
     let shared = share(&config, events, uid, promoted);
     let listener = connection::watch(listener).context("watch the control socket")?;
     let own = listener.local_addr().ok().and_then(|address| address.as_pathname().map(Path::to_owned));
-    let accepting = tokio::spawn(accept(listener, shared.clone()));
+    let (again, listeners) = mpsc::unbounded_channel();
+    let accepting = tokio::spawn(accept(listener, listeners, shared.clone()));
     spawn_watchdog();
     spawn_housekeeping(shared.clone());
     let registry = tokio::select! {
@@ -207,8 +210,10 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
     }
     // The marker comes after all steps that can fail: a daemon that fails here has served no program, so the next one
     // need not wait for any.
-    mark(&marker);
+    let folder = Folder::new(own.as_ref().unwrap_or(&path), marker, place);
+    folder.mark();
     shared.open(registry);
+    let looking = tokio::spawn(folder.clone().keep(shared.clone(), again));
     admit_newcomers(shared.clone(), if crashed { &GRACE } else { &[] });
     warn(&config);
     let shown = path.display().to_string();
@@ -223,7 +228,8 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
     serve_until_stopped(options, &shared, &mut carriers, &mut config, &mut signals).await;
     wait_for_recorders(&shared).await;
     accepting.abort();
-    stop(&shared, carriers, &marker).await
+    looking.abort();
+    stop(&shared, carriers, &folder).await
 }
 
 /// Follows the configuration, and looks after the recorders, until a signal to stop comes.
@@ -269,15 +275,8 @@ async fn wait_for_recorders(shared: &ServerState) {
     }
 }
 
-/// Writes the marker. If the next daemon finds the marker, this daemon did not stop in an orderly way.
-fn mark(marker: &Path) {
-    if let Err(e) = fs::write(marker, std::process::id().to_string()) {
-        tracing::warn!("cannot write {}: {e}; after a crash, newcomers are not held back", marker.display());
-    }
-}
-
 /// Ends the bridges and the recorders. Then removes the marker. If programs may attach again to the next daemon, the marker stays.
-async fn stop(shared: &Arc<ServerState>, carriers: Carriers, marker: &Path) -> Result<()> {
+async fn stop(shared: &Arc<ServerState>, carriers: Carriers, folder: &Folder) -> Result<()> {
     if let Err(e) = manager::tell(&[NotifyState::Stopping]) {
         tracing::warn!("the service manager does not know that this daemon stops: {e}");
     }
@@ -303,7 +302,7 @@ async fn stop(shared: &Arc<ServerState>, carriers: Carriers, marker: &Path) -> R
     let _holds = ending.await.context("stop the bridges and the recorders")?;
     connection::settle().await;
     if !shared.registry().is_needed() {
-        let _ = fs::remove_file(marker);
+        folder.unmark();
     }
     tracing::info!("stopped");
     Ok(())
@@ -356,11 +355,22 @@ async fn make(mut registry: Registry, config: Config, segments: Vec<Kept>) -> Re
     }
 }
 
-/// Accepts connections for ever.
-async fn accept(listener: UnixDatagram, shared: Arc<ServerState>) {
+/// Accepts connections for ever, on the last socket of `listeners`.
+async fn accept(
+    mut listener: UnixDatagram,
+    mut listeners: UnboundedReceiver<UnixDatagram>,
+    shared: Arc<ServerState>,
+) {
     for id in 1.. {
         let socket = loop {
-            match listener.async_io(Interest::READABLE, || handoff::accept(&listener)).await {
+            let accepted = tokio::select! {
+                accepted = listener.async_io(Interest::READABLE, || handoff::accept(&listener)) => accepted,
+                Some(next) = listeners.recv() => {
+                    listener = next;
+                    continue;
+                }
+            };
+            match accepted {
                 Ok(socket) => break socket,
                 Err(e) => {
                     tracing::error!("cannot accept a connection: {e}");

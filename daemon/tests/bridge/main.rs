@@ -37,6 +37,7 @@ mod standby;
 mod standbys;
 mod states;
 mod status_output;
+mod strict;
 mod under_unit;
 mod v6;
 

@@ -51,8 +51,8 @@ impl Asker {
         let size = self.socket.recv(&mut bytes).ok()?;
         let packet = Downstream::parse(&bytes[..size]).ok()?;
         let Body::Messages(messages) = packet.body else { return None };
-        let (_, message) = messages.iter().find(|(at, _)| *at == sequence)?;
-        Some((packet.session, message.to_vec()))
+        let message = messages.messages().find(|message| message.sequence == sequence)?;
+        Some((packet.session, message.data.to_vec()))
     }
 }
 

@@ -18,6 +18,7 @@ mod gates;
 mod generations;
 mod hostile;
 mod journals;
+mod journals_control;
 mod journals_files;
 mod kinds;
 mod library;

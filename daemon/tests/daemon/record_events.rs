@@ -139,6 +139,38 @@ fn a_recording_follows_its_channel_through_every_change() {
     recorder.end_by(Signal::SIGTERM);
 }
 
+/// A recorder in an empty directory has what the ring has, and names what the ring had lost by then.
+#[test]
+fn a_recorder_made_anew_has_the_ring_and_names_the_rest() {
+    for mode in ["takeover", "strict"] {
+        let room = scratch();
+        let dir = room.path().join("journal");
+        let small = config(&format!("mode = \"{mode}\"")).replace("4MiB", "64KiB");
+        let mut scene = Scene { daemon: Daemon::start(&small), number: 0 };
+        let words = format!("record ticks --to {} --set file=1MiB", dir.display());
+        let mut publisher = scene.open();
+        let recorder = Process::start(&mut scene.daemon.shmcast(&words));
+        scene.publish(&mut publisher, 100);
+        wait_until_recorded(&dir, 100, mode);
+        recorder.kill();
+        std::fs::remove_dir_all(&dir).unwrap();
+        // Several rings.
+        scene.publish(&mut publisher, 10_000);
+        let recorder = Process::start(&mut scene.daemon.shmcast(&words));
+        let newest = scene.number;
+        wait_until("the late recorder", || recorded(&dir).0.contains(&newest));
+        let (numbers, lost) = recorded(&dir);
+        let oldest = *numbers.first().unwrap();
+        assert!(oldest > 1, "{mode}: the ring was overtaken");
+        assert_eq!((numbers, lost), ((oldest..=newest).collect(), oldest - 1), "{mode}");
+        scene.publish(&mut publisher, 50);
+        let newest = scene.number;
+        wait_until("the next messages", || recorded(&dir).0.contains(&newest));
+        assert_eq!(recorded(&dir), ((oldest..=newest).collect(), oldest - 1), "{mode}");
+        drop(recorder);
+    }
+}
+
 /// Rings of different schemas and clocks, one after the other: a time is found in the ring in which it was.
 #[test]
 fn a_time_is_found_whatever_clock_its_ring_has() {

@@ -4,7 +4,7 @@ use crate::feed::{Feed, Pace, Sizes};
 use crate::{kills, messages};
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use shmcast_testkit::nats::{Cluster, alone, program};
+use shmcast_testkit::nats::{Cluster, Server, alone, program};
 use shmcast_testkit::turn::turn;
 use shmcast_testkit::{wait_for, wait_until};
 use std::time::Duration;
@@ -186,5 +186,59 @@ fn leaders_of_three_servers_are_killed_stopped_and_emptied() {
         output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
     });
     assert_eq!(found["messages"], pace.messages, "{found}");
+    three.feed.finish();
+}
+
+/// Each end is killed, stopped and restarted at three servers, each server is restarted, and two are away for longer than an election may
+/// take: both ends say that the feed stands still, and go on when the servers are back.
+#[test]
+#[ignore = "takes a minute: `.ci/run cluster` plays it"]
+fn bridges_of_three_servers_are_killed_stopped_and_restarted() {
+    const PART: u64 = 2_000;
+    let test = "bridges_of_three_servers_are_killed_stopped_and_restarted";
+    let _turn = turn();
+    let pace = Pace { messages: 16 * PART, ahead: 2 * PART, ..SLOW };
+    let Some(mut three) = three(test, pace) else { return };
+    let nats = format!("--nats {}", three.nats);
+    let mut send = three.feed.send(&nats);
+    let mut receive = three.feed.receive(&nats);
+    three.feed.go_on(PART, &mut [&mut send, &mut receive]);
+    send.kill_and_restart();
+    three.feed.go_on(PART, &mut [&mut send, &mut receive]);
+    receive.kill_and_restart();
+    three.feed.go_on(PART, &mut [&mut send, &mut receive]);
+    for is_sender in [true, false] {
+        let stopped = if is_sender { &send } else { &receive };
+        stopped.pause();
+        std::thread::sleep(Duration::from_millis(200));
+        stopped.resume();
+        three.feed.go_on(PART, &mut [&mut send, &mut receive]);
+    }
+    send.end();
+    send = three.feed.send(&nats);
+    three.feed.go_on(PART, &mut [&mut send, &mut receive]);
+    receive.end();
+    receive = three.feed.receive(&nats);
+    three.feed.go_on(PART, &mut [&mut send, &mut receive]);
+    for at in 0..3 {
+        leader(&three);
+        three.cluster.servers[at].end();
+        three.cluster.servers[at].start();
+        three.feed.go_on(PART, &mut [&mut send, &mut receive]);
+    }
+    leader(&three);
+    three.cluster.servers[..2].iter_mut().for_each(Server::kill);
+    for end in [&mut send, &mut receive] {
+        end.wait_for_words("THE FEED STANDS STILL");
+        end.wait_for_words("What is published waits in the ring");
+    }
+    three.cluster.servers[..2].iter_mut().for_each(Server::start_soon);
+    three.feed.wait_for(pace.messages + 1, &mut [&mut send, &mut receive]);
+    let verify = format!("bridge stream verify ticks {} --json", three.nats);
+    let found: Value = wait_for("a stream that can be read", || {
+        let output = three.feed.near.run(&verify);
+        output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
+    });
+    assert_eq!((&found["messages"], &found["repeated"]), (&pace.messages.into(), &0.into()), "{found}");
     three.feed.finish();
 }

@@ -11,6 +11,7 @@ mod boards;
 mod calls;
 mod creds;
 mod daemons;
+mod events;
 mod faults;
 mod feed;
 mod gates;

@@ -3,9 +3,11 @@
 use crate::feed::{Bridge, Feed, Pace};
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use shmcast_testkit::command::Host as Place;
 use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
-use shmcast_testkit::nats::{Server, alone};
+use shmcast_testkit::nats::{Cluster, Server, alone, program};
 use shmcast_testkit::place::free_port;
+use shmcast_testkit::turn::turn;
 use shmcast_testkit::{wait_for, wait_until};
 use std::io::Write;
 use std::net::TcpStream;
@@ -80,11 +82,30 @@ fn config(http: u16, bridge: &str) -> String {
     )
 }
 
-/// Nothing is published, so nothing but its own word tells the sender that wrote before.
 #[test]
 fn a_takeover_of_an_idle_channel_moves_the_writing() {
     let test = "a_takeover_of_an_idle_channel_moves_the_writing";
     let Some((_turn, _dir, server)) = alone(test) else { return };
+    moves_the_writing(&server.url());
+}
+
+#[test]
+#[ignore = "needs three servers: `.ci/run cluster` plays it"]
+fn a_takeover_of_three_servers_moves_the_writing() {
+    let test = "a_takeover_of_three_servers_moves_the_writing";
+    let (_turn, Some(program)) = (turn(), program(test)) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = Cluster::new(program, dir.path());
+    let near = Place::new();
+    // The servers elect one that decides before they make streams.
+    wait_until("a stream of three copies", || {
+        near.run(&format!("bridge stream create ticks {}", cluster.urls())).status.success()
+    });
+    moves_the_writing(&cluster.urls());
+}
+
+/// Nothing is published, so nothing but its own word tells the sender that wrote before.
+fn moves_the_writing(nats: &str) {
     let http = free_port();
     let near = Daemon::start(&config(http, ""));
     let mut publisher = publishing(&near.client(), "ticks").open().unwrap();
@@ -94,15 +115,17 @@ fn a_takeover_of_an_idle_channel_moves_the_writing() {
         }
     };
     publish(100);
-    let mut first = Bridge::start(near.shmcast(&format!(
-        "bridge send ticks --set send.from=oldest --set nats.create=true --nats {}",
-        server.url()
-    )));
+    let mut first =
+        Bridge::start(near.shmcast(&format!(
+            "bridge send ticks --set send.from=oldest --set nats.create=true --nats {nats}"
+        )));
     first.wait_for_words("sending session");
-    let nats = format!("nats = {{ servers = [\"{}\"] }}", server.url());
+    let servers = format!("nats = {{ servers = [\"{}\"] }}", nats.replace(',', "\", \""));
     near.configure(&config(
         http,
-        &format!("[[bridge]]\nname = \"far\"\nchannel = \"ticks\"\nengine = \"nats\"\n{nats}\nsend = {{}}\n"),
+        &format!(
+            "[[bridge]]\nname = \"far\"\nchannel = \"ticks\"\nengine = \"nats\"\n{servers}\nsend = {{}}\n"
+        ),
     ));
     near.signal(Signal::SIGHUP);
     let bridge = |what: &str, is_so: &dyn Fn(&Value) -> bool| {
@@ -118,7 +141,7 @@ fn a_takeover_of_an_idle_channel_moves_the_writing() {
     bridge("a sender that writes", &|send| send["is_fenced"] == 0 && send["stored"] == 101);
     publish(100);
     bridge("all messages", &|send| send["stored"] == 201);
-    let verify = format!("bridge stream verify ticks {} --json", server.url());
+    let verify = format!("bridge stream verify ticks {nats} --json");
     let found: Value = serde_json::from_slice(&near.shmcast(&verify).output().unwrap().stdout).unwrap();
     assert_eq!(
         (&found["messages"], &found["repeated"], &found["chain_breaks"]),

@@ -181,7 +181,7 @@ impl Sending {
     /// Notes which session this bridge sends, from which ring, and where the session began.
     ///
     /// - A resumed session began where the state file or the previous bridge says.
-    /// - Any other session began with its ring on this host, because a ring has one session. Without a state file, this bridge does not
+    /// - Any other session began when the channel last restarted, which may be several rings ago. Without a state file, this bridge does not
     ///   know what an earlier bridge has sent in this session. The session's receivers may still request those messages.
     pub(super) fn note_start(
         &self,
@@ -197,7 +197,7 @@ impl Sending {
         let noted = state.as_ref().filter(|_| is_resumed).and_then(|(file, _)| file.begin(session));
         let known = if is_mirror { None } else { noted.or(begun) };
         let unknown =
-            if fault!("a_session_begins_with_its_bridge") { next } else { subscriber.first_sequence() };
+            if fault!("a_session_begins_with_its_bridge") { next } else { subscriber.first_since_restart() };
         let begin = known.unwrap_or(unknown);
         self.begin.store(begin, Ordering::Release);
         drop(state);

@@ -11,14 +11,13 @@ impl Outlet {
     pub(super) fn show(&mut self, now_ns: u64) {
         let (writer, link, cutter) = (&self.writer, &self.shared.link, &self.cutter);
         let counters = writer.counters();
-        let published = self.published();
         let [refused, silent, busy, disconnected, rival] = counters.resyncs;
         let age_ns = writer.oldest_in_flight().map_or(0, |at_ns| now_ns.saturating_sub(at_ns));
         let shut_out = if let State::Shut(why) = writer.state() { Some(why) } else { None };
         self.shared.note_shut_out(shut_out);
         self.counters = SendCounters {
             stored: writer.stored(),
-            behind: if writer.stored() == 0 { 0 } else { published.saturating_sub(writer.stored()) },
+            published: self.published(),
             behind_ms: age_ns / MILLISECOND_NS,
             in_flight: writer.in_flight() as u64,
             messages: cutter.messages,

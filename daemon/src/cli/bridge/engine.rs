@@ -61,10 +61,12 @@ pub(super) fn send(
             progress.suspend(|| note!("{name}: {what}"));
         }
         progress.set_message(format!(
-            "sent {} messages in {} blocks, {} behind",
+            "sent {} messages in {} blocks, {}",
             grouped(counters.messages),
             grouped(counters.blocks),
-            grouped(counters.behind)
+            counters
+                .behind()
+                .map_or("no answer yet".to_owned(), |behind| format!("{} behind", grouped(behind))),
         ));
         progress.tick();
         missed.look(&progress, counters.messages_missed, |more| {
@@ -109,7 +111,7 @@ fn report_sent(
     if as_json {
         let session = life.session().map(|session| session.to_string());
         return print_json(&json!({
-            "channel": name, "direction": "send", "engine": "nats", "session": session, "send": counters, "acks": acks,
+            "channel": name, "direction": "send", "engine": "nats", "session": session, "send": counters.shown(), "acks": acks,
         }));
     }
     note!(

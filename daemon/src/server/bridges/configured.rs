@@ -254,7 +254,7 @@ impl BridgeFigures {
                 "receive_to_ring": Latency::from(&times.to_ring),
             }),
             Some(Counted::EngineSend(send, acks)) => {
-                json!({ "engine": "nats", "send": send, "acks": Latency::from(acks) })
+                json!({ "engine": "nats", "send": send.shown(), "acks": Latency::from(acks) })
             }
             Some(Counted::EngineReceive(receive)) => json!({ "engine": "nats", "receive": receive }),
         };

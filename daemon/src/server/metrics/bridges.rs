@@ -151,6 +151,12 @@ fn figured_out(text: &mut Text, bridges: &[BridgeFigures], names: &[Names]) {
     let help = "Messages known to be published and not in the channel yet.";
     let behind = |c: &ReceiveCounters| c.host.horizon.saturating_sub(c.host.next_sequence);
     each(text, bridges, "behind_messages", help, |bridge| received(bridge).map(behind));
+    let help =
+        "Messages that are published and not acknowledged; no sample before the first answer of the servers.";
+    each(text, bridges, "engine_behind_messages", help, |bridge| match &bridge.counted {
+        Some(Counted::EngineSend(counters, _)) => counters.behind(),
+        _ => None,
+    });
     let name = "shmcast_bridge_server_rtt_seconds";
     text.family(name, "gauge", "Smoothed round trip to the server; 0 before the first.");
     for (bridge, names) in bridges.iter().zip(names) {

@@ -319,6 +319,16 @@ impl Registry {
         Ok(None)
     }
 
+    /// Gives the charters of all channels their names again. Returns the channels whose charters have lost them for good. Call this
+    /// regularly: somebody may remove the files, and the next daemon looks for them.
+    ///
+    /// # Errors
+    /// If the directory of the charters cannot be made, or cannot be looked at.
+    pub fn renew_charters(&mut self) -> anyhow::Result<Vec<String>> {
+        let Self { channels, charters, .. } = self;
+        charters.renew(channels.iter().map(|(name, channel)| (name.as_str(), &channel.charter)))
+    }
+
     /// Reports boards that have no room for a key, or no room for a message. Each of the two is reported once per generation. Call this
     /// regularly.
     pub fn tell_of_boards(&mut self) {

@@ -9,6 +9,7 @@ mod churn;
 mod events;
 mod exhausted;
 mod flood;
+mod folder;
 mod inherited;
 mod kept;
 mod names;

@@ -181,7 +181,7 @@ impl<'a> Messages<'a> {
 
     /// Returns each message's sequence and bytes, in order.
     #[cfg(test)]
-    pub fn iter(&self) -> impl Iterator<Item = (u64, &'a [u8])> + use<'a> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &'a [u8])> + use<'a> {
         self.messages().map(|message| (message.sequence, message.data))
     }
 }

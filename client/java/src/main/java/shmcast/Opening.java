@@ -27,11 +27,13 @@ final class Opening {
     }
 
     private static Subscriber file(Builder builder, Path path) throws IOException {
+        Name name = new Name(path);
         Segment segment = Segment.open(path, builder.wantsBoard());
         Path channel = path.getParent();
         Subscriber subscriber = null;
         try {
             subscriber = new Subscriber(builder, new Ring(segment, true), null);
+            subscriber.name = name;
             subscriber.begin(builder.start, builder.sequence);
             if (segment.state() == Segment.SUPERSEDED) {
                 throw Subscriber.superseded();

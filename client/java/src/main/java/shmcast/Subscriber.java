@@ -51,6 +51,9 @@ public final class Subscriber implements AutoCloseable {
     /** Of a daemon's channel, else null. */
     final Hosted hosted;
 
+    /** Of a channel that is a file, else null. */
+    Name name;
+
     Page page;
     private final boolean recordsLatency;
     /** Messages that the page does not count yet. */
@@ -490,7 +493,11 @@ public final class Subscriber implements AutoCloseable {
                 handler.message(ring.message);
             } else if (found == Ring.Found.NOTHING) {
                 if (ring.position == before) {
-                    return events + (tellIdle(handler) ? 1 : 0);
+                    events += tellIdle(handler) ? 1 : 0;
+                    if (events == 0 && name != null && name.isLost(ring.hasLooked())) {
+                        throw superseded();
+                    }
+                    return events;
                 }
                 notePassed();
                 if (++passed == 64) {

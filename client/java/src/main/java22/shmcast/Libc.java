@@ -64,7 +64,8 @@ final class Libc {
             handle("mmap", FunctionDescriptor.of(ADDRESS, ADDRESS, JAVA_LONG, JAVA_INT, JAVA_INT, JAVA_INT, JAVA_LONG));
     private static final MethodHandle MUNMAP = handle("munmap", FunctionDescriptor.of(JAVA_INT, ADDRESS, JAVA_LONG));
     private static final MethodHandle PREAD = handle("pread", FunctionDescriptor.of(JAVA_LONG, JAVA_INT, ADDRESS, JAVA_LONG, JAVA_LONG));
-    private static final MethodHandle FTRUNCATE = handle("ftruncate", FunctionDescriptor.of(JAVA_INT, JAVA_INT, JAVA_LONG));
+    private static final MethodHandle FALLOCATE =
+            handle("fallocate", FunctionDescriptor.of(JAVA_INT, JAVA_INT, JAVA_INT, JAVA_LONG, JAVA_LONG));
     private static final MethodHandle STATX = handle("statx", FunctionDescriptor.of(JAVA_INT, JAVA_INT, ADDRESS, JAVA_INT, JAVA_INT, ADDRESS));
     private static final MethodHandle OPEN =
             handle("open", FunctionDescriptor.of(JAVA_INT, ADDRESS, JAVA_INT, JAVA_INT), Linker.Option.firstVariadicArg(2));
@@ -308,9 +309,10 @@ final class Libc {
         }
     }
 
-    static void truncate(int fd, long bytes) throws IOException {
+    /** Gives a file so many bytes, and the room for them. A store into a mapped page without room is an error of the JVM. */
+    static void reserve(int fd, long bytes) throws IOException {
         try {
-            check("ftruncate", (int) FTRUNCATE.invokeExact(CAPTURED.get(), fd, bytes));
+            check("fallocate", (int) FALLOCATE.invokeExact(CAPTURED.get(), fd, 0, 0L, bytes));
         } catch (Throwable e) {
             throw failure(e);
         }

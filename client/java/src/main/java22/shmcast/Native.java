@@ -97,7 +97,7 @@ final class Native {
 
         MappedPage(int fd) throws IOException {
             if (Libc.stat(fd).size() < BYTES) {
-                Libc.truncate(fd, BYTES);
+                Libc.reserve(fd, BYTES);
             }
             memory = Memory.map(fd, 0, BYTES, true);
         }

@@ -109,6 +109,43 @@ class NativeTest {
         assertEquals(0, counted.wrong);
     }
 
+    /** A page without room was made all the same, and the first store into it was an error of the JVM. */
+    @Test
+    void aReaderOnAFullFileSystemHasNoPage() throws Exception {
+        assumeTrue(CAN, "this Java has no pages");
+        Path volume = Files.createTempDirectory("shmcast-java-");
+        assumeTrue(run("mount", "-t", "tmpfs", "-o", "size=1m", "none", volume.toString()), "nothing can be mounted here");
+        try {
+            Process publisher = new ProcessBuilder(
+                            Publishers.command("shmcast"),
+                            "pub", "c", "--set", "prepare=none", "--capacity", "64KiB", "--dir", volume.toString())
+                    .start();
+            publisher.getOutputStream().write("one\ntwo\n".getBytes(StandardCharsets.US_ASCII));
+            publisher.getOutputStream().close();
+            assertEquals(0, publisher.waitFor());
+            assertThrows(IOException.class, () -> Files.write(volume.resolve("rest"), new byte[1 << 20]));
+            List<String> received = new ArrayList<>();
+            Handler handler = message -> received.add(message.text());
+            try (Subscriber s = Subscriber.of("c").dir(volume).start(Start.OLDEST).open()) {
+                while (received.size() < 2) {
+                    s.recv(handler, Duration.ofSeconds(30));
+                }
+            }
+            assertEquals(List.of("one", "two"), received);
+        } finally {
+            run("umount", "--lazy", volume.toString());
+            Files.deleteIfExists(volume);
+        }
+    }
+
+    private static boolean run(String... words) throws Exception {
+        try {
+            return new ProcessBuilder(words).redirectError(Redirect.DISCARD).start().waitFor() == 0;
+        } catch (IOException e) {
+            return false;
+        }
+    }
+
     @Test
     void javaThatIsTooOldSaysSo() {
         assumeTrue(!CAN, "this Java can");

@@ -9,12 +9,15 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import com.sun.management.ThreadMXBean;
 import java.lang.management.ManagementFactory;
 import java.nio.channels.FileChannel;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Comparator;
 import java.util.List;
 import java.util.Random;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
@@ -64,6 +67,55 @@ class ReadingTest {
                 next.recv(waiting, Duration.ofSeconds(10));
             }
             assertEquals(1, waiting.received);
+        }
+    }
+
+    /** A reader of a channel that a cleaner removed, or that somebody moved, waited for ever for the next publisher, who makes another one. */
+    @Test
+    void filesThatAreRemovedOrMovedAreTold() throws Exception {
+        for (String what : List.of("segment", "channel", "moved channel")) {
+            Path channel = publishers.directory.resolve("c");
+            publishers.publish(1, 3, "--capacity", "64KiB");
+            Counted all = new Counted();
+            try (Subscriber s = subscriber().start(Start.OLDEST).waiting(Wait.SLEEP).open()) {
+                // As long as all have their names, nothing is told.
+                while (s.recv(all, Duration.ofMillis(1500)) > 0) {}
+                assertEquals(3, all.received, what);
+                switch (what) {
+                    case "segment" -> Files.delete(channel.resolve("segment"));
+                    case "moved channel" -> Files.move(channel, publishers.directory.resolve("moved"));
+                    default -> remove(channel);
+                }
+                for (int again = 0; again < 2; again++) {
+                    ShmcastException told = assertThrows(ShmcastException.class, () -> s.recv(all, Duration.ofSeconds(30)), what);
+                    assertEquals(Code.SUPERSEDED, told.code(), what);
+                }
+            }
+            if (Files.exists(channel)) {
+                remove(channel);
+            }
+        }
+    }
+
+    private static void remove(Path directory) throws Exception {
+        try (Stream<Path> files = Files.walk(directory)) {
+            for (Path file : files.sorted(Comparator.reverseOrder()).toList()) {
+                Files.delete(file);
+            }
+        }
+    }
+
+    /** A link is not followed, in place of the channel or of its segment. */
+    @Test
+    void linksInPlaceOfAChannelAreRefused() throws Exception {
+        publishers.publish(1, 3, "--capacity", "64KiB");
+        Files.createSymbolicLink(publishers.directory.resolve("link"), Path.of("c"));
+        Files.createDirectory(publishers.directory.resolve("other"));
+        Files.createSymbolicLink(publishers.directory.resolve("other").resolve("segment"), Path.of("../c/segment"));
+        for (String name : List.of("link", "other")) {
+            ShmcastException told = assertThrows(
+                    ShmcastException.class, () -> Subscriber.of(name).dir(publishers.directory).open());
+            assertEquals(Code.NO_CHANNEL, told.code(), name);
         }
     }
 

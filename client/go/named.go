@@ -1,0 +1,54 @@
+package shmcast
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// lookEvery is the pause between two looks at the name of a segment. A look costs a system call.
+const lookEvery = time.Second
+
+// named is the name of a segment that is a file. It leads elsewhere, or nowhere, if somebody removed or moved the channel, or mounted another
+// file system over it. Then new readers do not find the segment, and the next publisher makes another channel.
+type named struct {
+	path   string
+	file   fs.FileInfo // the segment
+	root   fs.FileInfo // the root directory in which the path was found
+	looked time.Time
+	isLost bool
+}
+
+// nameOf is the name of the segment in the directory of a channel; nil if it cannot be known.
+func nameOf(channel string, file fs.FileInfo) *named {
+	path, err := filepath.Abs(filepath.Join(channel, "segment"))
+	if err != nil {
+		return nil
+	}
+	root, err := os.Stat("/")
+	if err != nil {
+		return nil
+	}
+	return &named{path: path, file: file, root: root, looked: time.Now()}
+}
+
+// look says whether the name leads to the segment no more. With isTime it looks, once in lookEvery.
+func (n *named) look(isTime bool) bool {
+	if now := time.Now(); isTime && now.Sub(n.looked) >= lookEvery {
+		n.looked, n.isLost = now, n.leadsElsewhere()
+	}
+	return n.isLost
+}
+
+func (n *named) leadsElsewhere() bool {
+	found, err := os.Stat(n.path)
+	if err == nil && os.SameFile(found, n.file) || err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
+		return false
+	}
+	// After a change of the root directory, the path says nothing.
+	root, err := os.Stat("/")
+	return err == nil && os.SameFile(root, n.root)
+}

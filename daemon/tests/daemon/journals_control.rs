@@ -1,0 +1,187 @@
+//! The daemon's journal, while reloads change who may read its channel, and give the channel another name.
+
+use nix::sys::signal::Signal;
+use shmcast::control::JournalStatus;
+use shmcast::journal::{Cause, Entry, Journal};
+use shmcast::{Client, Event, Publisher, Start, Subscriber, Wait};
+use shmcast_testkit::daemon::{Daemon, FOR_ALL, publishing};
+use shmcast_testkit::process::{at_socket, in_dir, my_dir, my_role, my_socket};
+use shmcast_testkit::{PATIENCE, Process, scratch, wait_until};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const ONLY_ROOT: &str = "publishers = [\"uid:0\"]\nsubscribers = [\"uid:0\"]";
+
+fn config(name: &str, lists: &str, dir: &Path) -> String {
+    format!(
+        "[limits]\nrequests_per_second = 100000\nrequest_burst = 100000\n\
+         [[channel]]\nname = \"{name}\"\ncapacity = \"1MiB\"\nmlock = false\nhugepages = false\n{lists}\n\
+         journal = {{ dir = \"{}\", file = \"1MiB\" }}\n",
+        dir.display()
+    )
+}
+
+fn reload(daemon: &Daemon, config: &str) {
+    let told = || daemon.log().matches("event=\"reloaded\"").count();
+    let before = told();
+    daemon.configure(config);
+    daemon.signal(Signal::SIGHUP);
+    wait_until("the reload", || told() > before);
+}
+
+fn status(client: &Client, name: &str) -> Option<JournalStatus> {
+    client.channel(name).ok()?.journal
+}
+
+/// Publishes so many messages, as fast as the recorder follows. Returns the last one's sequence.
+fn publish(client: &Client, name: &str, publisher: &mut Publisher, count: u64) -> u64 {
+    let last = publisher.next_sequence() + count - 1;
+    while publisher.next_sequence() <= last {
+        let some = last.min(publisher.next_sequence() + 1_999);
+        while publisher.next_sequence() <= some {
+            let sequence = publisher.next_sequence();
+            publisher.publish(&sequence.to_le_bytes().repeat(8)).unwrap();
+        }
+        wait_until("the journal", || status(client, name).is_some_and(|journal| journal.durable >= some));
+    }
+    last
+}
+
+/// The messages of a journal, and the sequences that it names as lost, those of a reserve apart.
+fn contents(dir: &Path) -> (Vec<u64>, u64) {
+    let mut reader = Journal::open(dir).unwrap().read_from(1).unwrap();
+    let (mut messages, mut lost) = (Vec::new(), 0);
+    while let Some(entry) = reader.next().unwrap() {
+        match entry {
+            Entry::Message(message) => messages.push(message.sequence),
+            Entry::Lost(loss) if loss.cause == Cause::Reserve => {}
+            Entry::Lost(loss) => lost += loss.to + 1 - loss.from,
+            _ => {}
+        }
+    }
+    (messages, lost)
+}
+
+/// Reads as another user, and waits for the file `go-N` before message N of some.
+#[test]
+#[ignore = "a role that the tests here start processes for"]
+fn play() {
+    let Some(words) = my_role() else { return };
+    let pauses: Vec<u64> = words.split(' ').map(|word| word.parse().unwrap()).collect();
+    let (last, pauses) = pauses.split_last().unwrap();
+    let client = Client::at(my_socket()).unwrap();
+    let builder = Subscriber::builder("ticks").client(&client).start(Start::Oldest);
+    let mut reader = builder.wait(Wait::Sleep(Duration::from_micros(200))).open().unwrap();
+    let (mut due, mut missed) = (1, 0);
+    let until = Instant::now() + PATIENCE;
+    for stop in pauses.iter().chain([last]) {
+        while due <= *stop {
+            match reader.recv_deadline(until).unwrap().expect("an event in time") {
+                Event::Message(message) => {
+                    assert_eq!((message.sequence, message.payload), (due, &due.to_le_bytes().repeat(8)[..]));
+                    due += 1;
+                }
+                Event::Lapped(lapped) => {
+                    assert_eq!(lapped.resumed_at, due + lapped.missed);
+                    (missed, due) = (missed + lapped.missed, lapped.resumed_at);
+                }
+                Event::Lost { from, to, .. } | Event::Gap { from, to } => {
+                    assert_eq!(from, due);
+                    (missed, due) = (missed + to + 1 - from, to + 1);
+                }
+                _ => {}
+            }
+        }
+        fs::write(my_dir().join(format!("at-{stop}")), missed.to_string()).unwrap();
+        wait_until("the word to go on", || my_dir().join(format!("go-{stop}")).exists());
+    }
+}
+
+/// A reader in the past whose user may not read any more is lent no further file. What it thereby misses is told, and it goes on in the ring.
+/// The recording has nothing to do with the lists. Once it may read again, the reader is lent files again.
+#[test]
+fn a_reader_in_the_past_that_may_read_no_more_is_told_what_it_misses() {
+    const TEST: &str = "a_reader_in_the_past_that_may_read_no_more_is_told_what_it_misses";
+    let room = scratch();
+    fs::set_permissions(room.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let journal = room.path().join("journal");
+    let daemon = Daemon::start(&config("ticks", FOR_ALL, &journal));
+    let client = daemon.client();
+    let mut publisher = publishing(&client, "ticks").open().unwrap();
+    publish(&client, "ticks", &mut publisher, 60_000);
+    // Each stop is a message at which the reader stands still until the test has done its part.
+    let Some(mut role) = shmcast_testkit::role_as!(TEST, 65534, "1000 70000 140000 170000") else { return };
+    let reader = Process::start(at_socket(in_dir(&mut role, room.path()), &daemon.socket()));
+    let missed_at = |stop: u64| -> u64 {
+        let file = room.path().join(format!("at-{stop}"));
+        wait_until(&format!("the reader at {stop}"), || {
+            fs::read_to_string(&file).is_ok_and(|it| !it.is_empty())
+        });
+        fs::read_to_string(&file).unwrap().parse().unwrap()
+    };
+    let go = |stop: u64| fs::write(room.path().join(format!("go-{stop}")), "").unwrap();
+    assert_eq!(missed_at(1_000), 0, "the journal has all");
+    reload(&daemon, &config("ticks", ONLY_ROOT, &journal));
+    publish(&client, "ticks", &mut publisher, 20_000);
+    go(1_000);
+    let missed = missed_at(70_000);
+    assert!(missed > 20_000, "{missed}: files were lent to a user who may not read");
+    // Several rings, and the list has the user again.
+    reload(&daemon, &config("ticks", FOR_ALL, &journal));
+    publish(&client, "ticks", &mut publisher, 60_000);
+    go(70_000);
+    assert_eq!(missed_at(140_000), missed, "it is lent files again");
+    go(140_000);
+    publish(&client, "ticks", &mut publisher, 30_000);
+    assert_eq!(missed_at(170_000), missed);
+    go(170_000);
+    drop(reader);
+    assert_eq!(contents(&journal), ((1..=170_000).collect(), 0));
+}
+
+/// A channel of another name is another one. It does not write to the journal of the first one, is lent nothing of it, and says so; and the
+/// first one goes on in its journal when it has its name again, with no sequence that those who stayed have seen already.
+#[test]
+fn the_journal_of_a_channel_that_is_renamed_stays_its_own() {
+    for mode in ["takeover", "strict"] {
+        let room = scratch();
+        let journal = room.path().join("journal");
+        let lists = format!("mode = \"{mode}\"\n{FOR_ALL}");
+        let daemon = Daemon::start(&config("ticks", &lists, &journal));
+        let client = daemon.client();
+        let mut stayed = publishing(&client, "ticks").open().unwrap();
+        publish(&client, "ticks", &mut stayed, 1_000);
+        reload(&daemon, &config("tocks", &lists, &journal));
+        // It goes on among those who stayed.
+        for _ in 0..500 {
+            let sequence = stayed.next_sequence();
+            stayed.publish(&sequence.to_le_bytes().repeat(8)).unwrap();
+        }
+        let mut other = publishing(&client, "tocks").open().unwrap();
+        for _ in 0..300 {
+            other.publish(b"of the other channel").unwrap();
+        }
+        daemon.wait_for_log(&["event=\"journal-failed\"", "tocks", "holds the journal of channel"]);
+        assert_eq!(status(&client, "tocks").unwrap().durable, 0, "{mode}");
+        let mut reader = Subscriber::builder("tocks").client(&client).start(Start::Oldest).open().unwrap();
+        let first = reader.recv_deadline(Instant::now() + PATIENCE).unwrap();
+        assert!(
+            matches!(first, Some(Event::Message(message)) if message.payload == b"of the other channel"),
+            "{mode}"
+        );
+        // Its recorder may have taken some of these before it ended.
+        let (kept, lost) = contents(&journal);
+        let recorded = kept.len() as u64;
+        assert!((1_000..=1_500).contains(&recorded) && lost == 0, "{mode}: {recorded} kept, {lost} lost");
+        assert_eq!(kept, (1..=recorded).collect::<Vec<_>>(), "{mode}");
+        drop((other, reader));
+        reload(&daemon, &config("ticks", &lists, &journal));
+        let mut next = publishing(&client, "ticks").open().unwrap();
+        let first = next.next_sequence();
+        assert!(first > 1_500, "{mode}: {first} was given before");
+        let last = publish(&client, "ticks", &mut next, 200);
+        assert_eq!(contents(&journal), ((1..=recorded).chain(first..=last).collect(), 0), "{mode}");
+    }
+}
