@@ -335,7 +335,7 @@ pub enum PublishError {
         /// The lag of the gate's reader, in bytes of the ring.
         behind: u64,
     },
-    /// The daemon gave the channel to another publisher, because an operator requested it, or while this publisher did not run.
+    /// The daemon gave the channel to another publisher. Either an operator requested this, or this publisher did not run at that time.
     #[error(
         "the channel was taken from this publisher, and nobody receives what it publishes: end it, or open the \
          channel again"

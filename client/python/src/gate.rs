@@ -10,8 +10,8 @@ use pyo3::prelude::*;
 ///   ring; 50 % by default.
 /// - `wait`: seconds that one message waits at most; 0.0002 by default. With 0 no message waits.
 /// - `refuse`: if true, the message is not published after the wait, and `publish` raises a `FullError`. If false, the message is published
-///   and the gate is dropped: the publisher may overtake the reader, and does not wait for it until the reader has caught up to half of the
-///   lag.
+///   and the gate is dropped: the publisher may overtake the reader, and does not wait for the reader until the reader is at most half of
+///   `lag` behind.
 #[pyclass(frozen, module = "shmcast")]
 pub(crate) struct Gate(pub(crate) shmcast::Gate);
 

@@ -33,7 +33,7 @@ use std::path::PathBuf;
 pub(crate) struct Publisher {
     handle: Handle<shmcast::Publisher>,
     channel: String,
-    /// Whether the channel has gates, so that a call may wait for a reader. Such a call lets other threads run.
+    /// Whether the channel has gates, so that a call can wait for a reader. During such a call, other threads run.
     has_gates: bool,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Publisher {
 struct Lent<'py> {
     buffer: PyUntypedBuffer,
     /// Keeps this thread attached to the Python interpreter. As long as this value lives, no other thread runs Python code that could
-    /// change the memory.
+    /// change the object's memory.
     _py: Python<'py>,
 }
 

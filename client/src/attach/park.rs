@@ -39,9 +39,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Default limit of a nap. A daemon that hangs can delay a parked reader by at most this time.
+/// Default for the longest sleep of a parked reader. A daemon that hangs can delay the reader by at most this time.
 pub(crate) const LONGEST_NAP: Duration = Duration::from_millis(100);
-/// The pause between two polls of a reader that no waker wakes. Either the daemon is gone, or it has no waker for this reader.
+/// The pause between two polls of a parked reader that no daemon wakes.
 pub(crate) const ALONE: Duration = Duration::from_millis(1);
 
 /// The reader's end of parking.
@@ -64,7 +64,7 @@ pub(crate) fn bell() -> io::Result<(UnixStream, File)> {
 }
 
 impl Parking {
-    /// Makes the value for the reader with this `page`. The reader sleeps for at most `longest` at a time.
+    /// Makes the parking of the reader with this `page`. The reader sleeps for at most `longest` at a time.
     pub(crate) fn new(bell: UnixStream, page: ReaderPage, longest: Duration) -> Self {
         static MADE: AtomicU64 = AtomicU64::new(0);
         Self { bell, page, nap: 0, longest, id: MADE.fetch_add(1, Ordering::Relaxed) }
@@ -182,7 +182,7 @@ impl Bells {
     }
 }
 
-/// A nap. The nap ends when this value is dropped, even if the wait was cancelled.
+/// A sleep of the reader. The sleep ends when this value is dropped, even if the wait was cancelled.
 struct Nap<'a>(&'a Parking);
 
 impl Drop for Nap<'_> {
@@ -230,11 +230,10 @@ impl ParkedReader {
         Ok(Self { page, ring, bell: Bell::new(bell)?, woken: 0 })
     }
 
-    /// Checks whether the reader sleeps and has something to read. If so, wakes the reader, once for each nap. The reader may write
-    /// anything into its page. This call affects no other reader, whatever the reader writes. The call reads two words of the ring, and
-    /// makes at most one system call, which does not block.
+    /// Checks whether the reader sleeps and has something to read. If so, wakes the reader, once for each sleep. Never blocks. A reader
+    /// that writes nonsense into its page affects no other reader.
     ///
-    /// Cost: one cache line of the page, and two of the ring, which are the same for all readers that sleep at the same position.
+    /// Cost: three cache lines, and at most one system call. Two of the lines are the same for all readers that sleep at one position.
     pub fn look(&mut self) -> Sight {
         let word = self.page.asleep();
         if word == 0 || word == self.woken {
@@ -280,7 +279,7 @@ impl Bell {
     }
 
     /// Blocks until `other` is readable or one of `bells` rings. Empties the bells that rang. Returns the indices of the bells that are
-    /// broken, or whose readers have closed their end. A later wait for such a bell would never block.
+    /// broken, or whose readers have closed their end. Do not wait for these bells again: such a wait would never block.
     ///
     /// # Errors
     /// The error of `poll`: `EINTR` after a signal, `EINVAL` for more bells than this process may have descriptors.

@@ -42,8 +42,7 @@ impl ChannelFiles {
     }
 }
 
-/// Returns the found entry. Returns `None` if it no longer exists, or if this user cannot read it. If the system lacks resources, this is
-/// an error.
+/// Returns the found entry. Returns `None` if it no longer exists, or if this user cannot read it. A lack of resources is an error.
 fn known<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     match found {
         Err(e) if is_shortage(&e) => Err(e),

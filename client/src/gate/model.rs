@@ -39,7 +39,7 @@ enum Mutant {
     NoLimit,
     /// The publisher does not check the lock.
     LockUnseen,
-    /// A check of the page between the two stores of a reader counts as the first check.
+    /// A check of the page counts as the publisher's first check, even if it comes between two stores of the reader and finds no position.
     FirstLookTorn,
     /// A reader that has no place in the ring is treated as a reader between its two stores.
     NoPlaceUnseen,
