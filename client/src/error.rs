@@ -212,8 +212,8 @@ pub enum ChannelError {
         /// The directory in which it lies.
         dir: PathBuf,
     },
-    /// A journal cannot be used. Either a publisher cannot continue after its journal, and can publish nothing until the journal is
-    /// repaired. Or a reader cannot read the given journal, or cannot read the journal in which it begins.
+    /// A journal cannot be used. For a publisher, this means that the channel cannot continue after the journal until the journal is
+    /// repaired. For a reader, this means that the given journal, or the journal in which it begins, cannot be read.
     #[error("channel {name:?}: {source}")]
     Journal {
         /// The channel.

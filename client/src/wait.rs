@@ -17,8 +17,8 @@ use std::time::Duration;
 /// full rate this costs the publisher and the reader half of their messages or more.
 ///
 /// For this reason, a reader tries pauses when messages arrive close to each other. Only two kinds of readers try pauses: those that spin
-/// or yield, and those that a program polls with `try_recv` and similar methods. In a trial of 512 messages, the reader pauses until the
-/// publisher is 64 messages ahead, for at most 4 us each time.
+/// or yield, and those that a program polls with `try_recv` and similar methods. A trial lasts 512 messages. Each of its pauses lasts until
+/// the publisher is 64 messages ahead, but at most 4 us.
 ///
 /// If the messages came faster by a quarter or more, the reader continues with the pauses. If not, it makes no pause before the next trial.
 /// The next trial follows after 65,536 messages at first, and after 4 million later. There is no pause in streams of less than two million
@@ -34,7 +34,7 @@ pub enum Wait {
     ///
     /// If a reader is close to the publisher, cache lines move back and forth between the two. A reader that stays behind gets several
     /// messages together from lines that are ready. The price is a delay. If a message follows [`BURST`] others within [`BURST_WITHIN`],
-    /// the message may be late by that pause. At lower rates there is no difference from `Spin`.
+    /// the message can be late by [`BURST_PAUSE`]. At lower rates there is no difference from `Spin`.
     Burst,
     /// Polls this many times without a pause. After that, yields the core after each poll.
     SpinThenYield(u32),

@@ -1,9 +1,9 @@
-//! Keeps this process attached to its daemons. For each daemon, the process has one keeper. A keeper is a thread that holds the sockets of
-//! all attachments to its daemon. When another daemon has replaced this daemon, the keeper registers the attachments with the new one. A
-//! daemon that hangs delays only its own keeper.
+//! Keeps this process attached to its daemons. A process has one keeper for each daemon: a thread that holds the sockets of all attachments
+//! to this daemon. So a daemon that hangs delays only its own keeper.
 //!
-//! Publishing and receiving do not use the keeper. While the daemon lives, the keeper sleeps in `poll`. When the daemon is gone, the keeper
-//! tries to attach again, after 20 ms at first and every 250 ms later. The keeper ends one second after the last attachment has ended.
+//! While the daemon lives, the keeper sleeps in `poll`. When the daemon is gone, the keeper tries to attach to the next daemon, after 20 ms
+//! at first and every 250 ms later. The keeper ends one second after the last attachment has ended. Publishing and receiving do not use the
+//! keeper.
 
 use crate::attach::connect::Conversation;
 use crate::attach::park;

@@ -66,12 +66,11 @@ pub(super) struct Inventory {
 }
 
 impl Inventory {
-    /// Reads all entries of `folder`. If the caller does not hold the channel's lock, publishers and removers may change the folder
-    /// meanwhile. The result may then lack some of their files, but never counts one of their files as foreign.
+    /// Reads all entries of `folder`. If the caller does not hold the channel's lock, the result may lack files that publishers or removers
+    /// make or remove meanwhile. But no such file counts as foreign.
     ///
-    /// Publishers make the lock file before all other files, and removers remove it after all others. This function lists the folder first,
-    /// then checks the lock, and then checks the listed entries. So if a listed file of a publisher or a remover still exists, the check
-    /// found the lock.
+    /// Publishers make the lock file first, and removers remove it last. This function lists the folder, then checks the lock file, and
+    /// then checks the listed entries. So if a listed entry still exists, the check has found the lock file.
     pub(super) fn of(folder: &Folder) -> io::Result<Self> {
         let names = sorted_names(folder)?;
         let lock = lock_of(folder)?;

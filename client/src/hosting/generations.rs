@@ -100,12 +100,12 @@ impl HostedCharter {
     }
 
     /// Moves the channel to the segment `next`, which was made for `spec` and which no program has seen yet. `before` is the channel's
-    /// current segment; `None` if it is lost.
+    /// current segment; `None` if this segment is lost.
     ///
-    /// If `next` was made to [`continue_from`](HostedSegment::continue_from) the channel's journal, its sequences do not begin at 1. After
-    /// each kind of cut, the sequences continue at the end of the journal.
+    /// If `next` [continues](HostedSegment::continue_from) the channel's journal, the sequences continue at the end of the journal,
+    /// whatever the cut is.
     ///
-    /// The closure `ready` does all other steps that can fail. If it fails, nothing has changed. After it, nothing can fail.
+    /// The closure `ready` does all other steps that can fail. If `ready` fails, nothing has changed. After `ready`, nothing can fail.
     ///
     /// # Errors
     /// The error of `ready` or of the system. The channel stays unchanged.

@@ -69,7 +69,7 @@ pub struct Publisher {
     prepared: Prepared,
     /// Whether the stream stays open when the publisher is dropped: then readers get no record of the stream's end.
     stays_open: bool,
-    /// The writer lock. It is held until the writer is dropped. If this process dies, the kernel releases it.
+    /// The writer lock. It is held until the writer is dropped. If this process dies, the kernel releases the lock.
     lock: Held,
     /// The attachment to the daemon, if a daemon owns the channel.
     hosted: Option<Hosted>,

@@ -25,11 +25,10 @@ impl Prepared {
         Self::done(segment.prepare(wanted))
     }
 
-    /// Locks and touches all pages: the first ones before it returns, and the others on a thread of its own.
+    /// Locks and touches all pages: the first ones before this call returns, and the others on a separate thread.
     ///
-    /// If the thread that opens the publisher is a real-time thread, all pages are touched before the call returns. A real-time thread
-    /// might never leave its CPU. Another thread for the pages would then never finish, and it might block other threads of the process in
-    /// the middle of a system call.
+    /// But if the caller is a real-time thread, all pages are touched before the call returns. A real-time thread might never leave its
+    /// CPU. The separate thread might then stop in the middle of a system call, and block other threads of the process.
     pub(super) fn behind(segment: &Segment) -> Self {
         let lock = segment.lock_on_fault();
         let mut pieces = segment.pieces();
