@@ -93,11 +93,12 @@ impl ReaderPage {
     }
 
     /// Announces that this subscriber sleeps until there is a record at `position`. `nap` distinguishes one sleep from the next. After this
-    /// call the subscriber polls the ring once more. If the ring is still empty, it sends a byte to the daemon's waker, and then it sleeps.
+    /// call the subscriber polls the ring once more. If the ring is still empty, the subscriber sends a byte to the daemon's waker, and
+    /// then it sleeps.
     ///
-    /// The waker reads this word repeatedly as long as any subscriber sleeps. Before the waker stops, it receives all bytes and then reads
-    /// the words once more. If a byte arrives later, it wakes the waker. If a byte arrived before, the waker's last reading sees this
-    /// store, because the byte was sent after the store.
+    /// No subscriber is forgotten. The waker reads this word repeatedly as long as any subscriber sleeps. Before the waker stops, it
+    /// receives all bytes and then reads the words once more. If the byte arrived before, this last reading sees this store, which came
+    /// before the byte. If the byte arrives later, it wakes the waker.
     pub fn sleeps(&self, position: u64, nap: u64) {
         self.words
             .word::<ASLEEP>()

@@ -31,8 +31,8 @@ pub struct BoardWriter {
     copier: Copier,
     /// Number of slots that have been used.
     pub(super) high: u32,
-    /// The slots without a key: those whose key was removed, and those that lost their key in a takeover. New keys first get slots that
-    /// were never used, and then the slots in this list. If the first slot in the list lost its key in a takeover, it is used even earlier.
+    /// The slots without a key: their key was removed, or was lost in a takeover. New keys first get slots that were never used, and then
+    /// the slots in this list. But a slot that lost its key in a takeover is used first of all, if it is the first in the list.
     pub(super) vacant: Vacant,
 }
 

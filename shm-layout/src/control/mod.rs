@@ -106,8 +106,8 @@ pub enum Request {
     },
     /// Report up to this many of the last events. Also report every event from now on.
     Events {
-        /// Report this many past events, the oldest first. If the number is 0, it may be left out. A daemon keeps some past events, but
-        /// none from before its start.
+        /// Report this many past events, the oldest first. The number can be left out if it is 0. A daemon keeps some past events, but none
+        /// from before its start.
         #[serde(default, skip_serializing_if = "is_zero")]
         last: u32,
     },

@@ -181,7 +181,7 @@ impl FileHeader {
     }
 
     /// Returns the checksum in `page`, which is the first page of a file. The [`chain`](super::FrameHeader::chain) of the first frame has
-    /// the same value. If a later minor version adds fields, the checksum covers them, although a decoded header lacks them.
+    /// the same value. The checksum also covers fields of later minor versions, which a decoded header lacks.
     ///
     /// # Panics
     /// If `page` is shorter than [`FILE_HEADER_BYTES`]. A page that [`decode`](Self::decode) accepted is long enough.

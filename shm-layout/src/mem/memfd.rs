@@ -1,5 +1,5 @@
-//! Anonymous files in memory. Such a file lives as long as a process has it. If the file is sealed, no process can shrink it while others
-//! map it.
+//! Anonymous files in memory. Such a file lives as long as a process has it open or mapped. If the file is sealed, no process can shrink it
+//! while others map it.
 
 use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, SealFlags};
 use std::fs::File;
@@ -26,7 +26,7 @@ pub enum Seal {
     Size,
     /// The content, except through maps that exist already, and the seals themselves.
     FutureWrites,
-    /// The size, the content and the seals themselves. A process that has the file open for writing may still lock it.
+    /// The size, the content and the seals themselves. A process that has the file open for writing can still lock it.
     Content,
 }
 
@@ -80,8 +80,8 @@ pub enum Reopen {
     ReadOnly,
     /// To read and write it.
     ReadWrite,
-    /// To name it only. The descriptor cannot read, write, map or lock the file. A process that may open the file can use this descriptor to
-    /// open another one.
+    /// To refer to the file without access to it (`O_PATH`). The descriptor cannot read, write, map or lock the file. A process that has
+    /// permission to open the file can open it through this descriptor.
     Path,
 }
 

@@ -116,11 +116,11 @@ impl Locator {
         Self { cells, geometry }
     }
 
-    /// Finds the place of the next message, after every message that was published before this call. If a publisher is active, a message
-    /// that it published during the call may be there already.
+    /// Finds the place after all messages that were published before this call. A message that was published during the call may already be
+    /// at this place.
     ///
-    /// If the publisher overwrites each such place before the search can check it, the result is an overwritten place. A reader that begins
-    /// there learns that it was lapped, and how many messages it missed since.
+    /// If the publisher is too fast for the search, the result is an overwritten place. A reader that begins at this place learns that it
+    /// was lapped, and how many messages it missed.
     ///
     /// # Errors
     /// [`LocateError::Corrupt`].

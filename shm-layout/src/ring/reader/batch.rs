@@ -86,9 +86,8 @@ impl Reader {
         taken
     }
 
-    /// The number of messages from the next one on that the reader knows to be published. Sequences in gaps count too. The reader knows
-    /// this number from the lazy line, which has the writer's count of messages. If the reader loaded that line too long ago, the number is
-    /// 0 or negative.
+    /// How many messages the reader knows to be published, from the next one on. Sequences in gaps count too. The number comes from the
+    /// lazy line, which has the writer's count of messages. If the reader loaded that line too long ago, the number is 0 or negative.
     #[inline(always)]
     pub(super) fn known(&self) -> i64 {
         self.published.wrapping_add(1).wrapping_sub(self.place.sequence) as i64

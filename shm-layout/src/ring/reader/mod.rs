@@ -253,7 +253,7 @@ impl Reader {
     /// Checks whether the writer has overtaken this reader, or has closed or replaced the segment. An empty poll does not detect this.
     /// Returns `None` if a record has been committed at this reader's place, which [`poll`](Self::poll) then returns.
     ///
-    /// Each 64th empty poll calls this. Call it before a long sleep.
+    /// Each 64th empty poll calls this function. Call it also before a long sleep.
     #[cold]
     pub fn look(&mut self) -> Option<Poll> {
         if mutant!("window_before_close") && !self.in_window(0) {

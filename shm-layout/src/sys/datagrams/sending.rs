@@ -58,8 +58,8 @@ pub fn send<'a>(
 /// be shorter. A single datagram is sent as usual.
 ///
 /// If the kernel refuses segmentation, `segments` becomes [`Segments::Refused`] with the reason, and each datagram is sent by itself. No
-/// datagram is lost. The kernel refuses if a datagram is longer than the interface's MTU (`EINVAL` or `EMSGSIZE`), if the interface
-/// computes no checksums (`EIO`), and before Linux 4.18.
+/// datagram is lost. The kernel refuses in three cases: a datagram is longer than the interface's MTU (`EINVAL` or `EMSGSIZE`), the
+/// interface computes no checksums (`EIO`), or Linux is older than 4.18.
 pub fn send_segmented<'a>(
     socket: impl AsFd,
     to: impl Into<Option<SocketAddr>>,
