@@ -326,7 +326,7 @@ pub enum PublishError {
     /// The channel's sequences are used up, or the gap to be published would use them up.
     #[error(transparent)]
     OutOfSequences(#[from] OutOfSequences),
-    /// A gate's reader is too far behind, and the publisher does not wait, or has waited for the gate's longest wait. Nothing was
+    /// A gate's reader is too far behind, and the call never waits, or has already waited as long as the gate allows. Nothing was
     /// published. Publish the message again later, or drop it.
     #[error("gate {gate} holds the message up: its reader is {behind} B behind; publish it again later")]
     Full {

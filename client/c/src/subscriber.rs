@@ -54,7 +54,7 @@ pub(crate) fn nowhere() -> Failure {
 /// Receives with the closure `how`, and writes the event to `out`.
 ///
 /// # Safety
-/// `this` is as [`Handle::enter`] requires; `out` is null or may be written to.
+/// `this` is as [`Handle::enter`] requires; `out` is null or points to writable memory.
 #[inline(always)]
 unsafe fn receive(
     this: *mut SubscriberHandle,

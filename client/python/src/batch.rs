@@ -124,7 +124,7 @@ impl Batch {
     /// Gives read-only access to the records.
     ///
     /// # Safety
-    /// Only the interpreter calls this, with a `view` that may be written to.
+    /// Only the interpreter calls this, with a writable `view`.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         if view.is_null() {
             return Err(PyBufferError::new_err("there is no place for the view"));

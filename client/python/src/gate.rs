@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 
 /// A reader that the publisher waits for, up to a time limit: `Publisher(..., gates=[Gate("risk")])` and `Subscriber(..., gate="risk")`.
 ///
-/// - `lag`: how many bytes of the ring the reader may be behind before the publisher waits. `lag_percent` gives the same as a part of the
+/// - `lag`: how many bytes of the ring the reader can be behind before the publisher waits. `lag_percent` gives the same as a part of the
 ///   ring; 50 % by default.
 /// - `wait`: seconds that one message waits at most; 0.0002 by default. With 0 no message waits.
 /// - `refuse`: if true, the message is not published after the wait, and `publish` raises a `FullError`. If false, the message is published

@@ -109,7 +109,7 @@ pub(crate) fn resume(resume: &str) -> PyResult<Resume> {
     }
 }
 
-/// Sets the option `conflate`, which is `True`, `False`, or the number of bytes that a reader may be behind.
+/// Sets the option `conflate`: `True`, `False`, or the number of bytes behind the publisher from which on the reader skips messages.
 pub(crate) fn conflation(
     builder: SubscriberBuilder,
     conflate: &Bound<'_, PyAny>,

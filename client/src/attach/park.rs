@@ -116,7 +116,7 @@ impl Parking {
         let _ = poll(&mut [PollFd::new(&self.bell, PollFlags::IN)], timeout.as_ref());
     }
 
-    /// Sleeps as [`sleep`](Self::sleep) does, while other tasks run. The future may be dropped at any time.
+    /// Sleeps as [`sleep`](Self::sleep) does, while other tasks run. The future can be dropped at any time.
     #[cfg(feature = "tokio")]
     pub(crate) async fn nap(&self) {
         let _nap = Nap(self);
@@ -160,7 +160,7 @@ impl Bells {
         let _ = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], timeout.as_ref());
     }
 
-    /// Sleeps as [`sleep`](Self::sleep) does, while other tasks run. The future may be dropped at any time.
+    /// Sleeps as [`sleep`](Self::sleep) does, while other tasks run. The future can be dropped at any time.
     #[cfg(feature = "tokio")]
     pub(crate) async fn nap(&self, limit: Duration) {
         // The registration is only for this nap, since the next nap may be in another event loop. The event loop has no type for an epoll

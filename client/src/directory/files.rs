@@ -364,7 +364,7 @@ fn holder_without_files(lock: &File) -> Option<Holder> {
     })
 }
 
-/// The holder that the lock file names. This is only for messages to the user: the lock itself decides whether there is a holder.
+/// The holder that the lock file names. Use this only in messages to the user: the lock itself decides whether there is a holder.
 fn holder(lock: &File) -> Holder {
     let mut text = String::new();
     let _ = lock.take(32).read_to_string(&mut text);

@@ -67,7 +67,7 @@ pub(super) struct Inventory {
 
 impl Inventory {
     /// Reads all entries of `folder`. If the caller does not hold the channel's lock, the result may lack files that publishers or removers
-    /// make or remove meanwhile. But no such file counts as foreign.
+    /// make or remove meanwhile. Such a file never counts as foreign.
     ///
     /// Publishers make the lock file first, and removers remove it last. This function lists the folder, then checks the lock file, and
     /// then checks the listed entries. So if a listed entry still exists, the check has found the lock file.
@@ -278,8 +278,8 @@ fn sorted_names(folder: &Folder) -> io::Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// Whether a file begins with one of `words`. False for a link, a pipe or a directory. Returns an error if the file does not exist or may
-/// not be read.
+/// Whether a file begins with one of `words`. False for a link, a pipe or a directory. Returns an error if the file does not exist, or if
+/// this process has no permission to read the file.
 fn begins_with(folder: &Folder, name: impl AsRef<OsStr>, words: &[Option<u64>]) -> io::Result<bool> {
     match folder.file(name, OFlags::RDONLY) {
         Ok(file) => Ok(words.contains(&first_word(&file)?)),

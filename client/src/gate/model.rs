@@ -29,7 +29,8 @@ const NEVER_WAITS: &str = "a call that never waits does not wait";
 /// A planted fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mutant {
-    /// A planted fault: the publisher compares a reader's position with the tail, to find out whether the reader was lapped.
+    /// A planted fault: the publisher compares a reader's position with the tail and not with the frontier, to find out whether the reader
+    /// was lapped.
     FrontierUnseen,
     /// The bound is never set.
     NoBound,

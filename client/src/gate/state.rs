@@ -32,8 +32,8 @@ pub enum GateState {
     /// No reader holds the gate.
     #[default]
     Absent,
-    /// A reader holds the gate, but the publisher does not wait for it, so it may be lapped. The reader has not caught up yet, or it reads
-    /// the journal.
+    /// A reader holds the gate, but the publisher does not wait for it, so the reader can be lapped. The reader has not caught up yet, or
+    /// it reads the journal.
     Joining,
     /// The publisher waits for the gate's reader, so this reader is not lapped.
     InForce,

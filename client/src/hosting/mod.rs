@@ -144,7 +144,7 @@ impl HostedSegment {
     }
 
     /// Makes a new segment continue a channel whose memory is lost. No program has seen the new segment yet. Its first message gets the
-    /// sequence `next`, and its first publisher gets an epoch after `epoch`.
+    /// sequence `next`, and its first publisher gets a later epoch than `epoch`.
     ///
     /// # Panics
     /// When the segment has had a publisher, or `next` is 0 or beyond [`MAX_SEQUENCE`](crate::MAX_SEQUENCE).

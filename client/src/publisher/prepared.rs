@@ -1,8 +1,6 @@
-//! Prepares a publisher's memory. Either all of it is prepared before [`open`](super::PublisherBuilder::open) returns, or most of it
-//! afterwards.
+//! Prepares a publisher's memory: all of it before [`open`](super::PublisherBuilder::open) returns, or most of it afterwards on a thread.
 //!
-//! A thread prepares the memory that remains after `open`. The thread touches only the map, and runs only as long as the publisher exists.
-//! No call waits for it.
+//! The thread touches only the map, and runs only as long as the publisher exists. No call waits for the thread.
 
 use rustix::process::nice;
 use shmcast_layout::mem::{Pieces, Preparation, Step, is_real_time};

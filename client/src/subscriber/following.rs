@@ -160,8 +160,7 @@ impl Subscriber {
         self.hosted.as_ref().map_or(Verdict::Open, |hosted| hosted.verdict_on_read())
     }
 
-    /// Whether the channel is strict and no message may be returned now. The reason is that the channel's publisher was cut off, or is
-    /// about to be cut off.
+    /// Whether the channel is strict and must not return a message now, because its publisher was cut off or is about to be cut off.
     pub(super) fn is_withheld(&self) -> bool {
         self.is_strict() && self.verdict_on_read() != Verdict::Open
     }

@@ -91,7 +91,7 @@ pub struct Snapshot {
     index: Box<[u32]>,
     /// The secret of the index's hash function.
     secret: u64,
-    /// The sequence and the row of each listed message. They are in the order of sequences.
+    /// The sequence and the row of each listed message, in the order of the sequences.
     order: Vec<(u64, u32)>,
 }
 

@@ -134,7 +134,7 @@ pub struct Header {
     pub schema_id: u64,
     /// The channel's name.
     pub channel: String,
-    /// The application's own name for the message schema; may be empty.
+    /// The application's own name for the message schema; can be empty.
     pub schema: String,
     /// The operator's labels, as `key=value` lines.
     pub labels: String,
