@@ -29,8 +29,7 @@ const NEVER_WAITS: &str = "a call that never waits does not wait";
 /// A planted fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mutant {
-    /// A planted fault: the publisher compares a reader's position with the tail and not with the frontier, to find out whether the reader
-    /// was lapped.
+    /// A planted fault: to find laps, the publisher compares a reader's position with the tail and not with the frontier.
     FrontierUnseen,
     /// The bound is never set.
     NoBound,
@@ -40,7 +39,7 @@ enum Mutant {
     NoLimit,
     /// The publisher does not check the lock.
     LockUnseen,
-    /// A check of the page counts as the publisher's first check, even if it comes between two stores of the reader and finds no position.
+    /// A check between two stores of a reader, which finds no position, counts as the publisher's first check.
     FirstLookTorn,
     /// A reader that has no place in the ring is treated as a reader between its two stores.
     NoPlaceUnseen,
