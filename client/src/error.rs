@@ -200,7 +200,7 @@ pub enum ChannelError {
         /// The reason, for people.
         why: String,
     },
-    /// The builder has [`Wait::Park`](crate::Wait::Park), but the channel is a file, and no daemon would wake the reader.
+    /// The builder has [`Wait::Park`](crate::Wait::Park), but the channel is a file, so no daemon can wake the reader.
     #[error(
         "channel {name:?} is a file in {}, and only a daemon wakes parked readers: wait otherwise, such as by \
          sleeping, or have shmcastd own the channel",

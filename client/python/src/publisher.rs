@@ -116,7 +116,7 @@ impl Publisher {
         published.map_err(|error| self.failure(&error))
     }
 
-    /// Publishes a copy of the payload. The call may wait, and other threads may change the original meanwhile.
+    /// Publishes a copy of the payload, because the call can wait, and other threads could change the original meanwhile.
     #[cold]
     fn publish_through_gates(&self, payload: &Bound<'_, PyAny>, mark: Mark) -> PyResult<u64> {
         let copy = Lent::of(payload)?.bytes()?.to_vec();

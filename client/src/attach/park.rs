@@ -192,7 +192,7 @@ impl Drop for Nap<'_> {
     }
 }
 
-/// Rings the bell at the other end. If the socket is full, the bell rings already. If the socket is broken, no process listens.
+/// Rings the bell at the other end. If the socket is full, the bell is already ringing. If the socket is broken, no process listens.
 pub(crate) fn ring(bell: impl AsFd) {
     let _ = send(bell, b"!", SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }

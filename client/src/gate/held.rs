@@ -31,8 +31,8 @@ impl From<io::Error> for NotHeld {
 }
 
 impl HeldGate {
-    /// Takes a gate for a reader of the segment with the identity `segment`. The files `lock` and `page` are both the gate's page, opened
-    /// for the caller alone. The reader locks the first file, and maps the second one.
+    /// Takes a gate for a reader of the segment with the identity `segment`. `lock` and `page` are the same file, the gate's page, which
+    /// was opened twice for the caller alone. The reader locks `lock`, and maps `page`.
     pub(crate) fn take(name: GateName, [lock, page]: [File; 2], segment: [u64; 2]) -> Result<Self, NotHeld> {
         if !lock::try_lock(&lock)? {
             let pid = GateClaim::read(&lock, segment).map_or(0, |claim| claim.pid);

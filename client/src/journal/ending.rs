@@ -234,7 +234,8 @@ impl Ending {
         self.is_clean() || next.saturating_add(RESERVE / 2) > self.said.reserve
     }
 
-    /// Writes the file. A recorder reads the ring from `sequences.start` on, and publishing begins at `sequences.end`.
+    /// Writes the file that continues the journal. A recorder reads the ring from `sequences.start` on, and publishing begins at
+    /// `sequences.end`.
     fn write(
         self,
         header: FileHeader,

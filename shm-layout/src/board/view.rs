@@ -58,7 +58,7 @@ pub enum Lookup {
 pub struct Counters {
     /// The sequence up to which every message is on the board.
     pub through: u64,
-    /// If a key has a message with this sequence or a later one, the board has the key's newest message. Earlier messages may be missing.
+    /// The sequence from which on the board is complete. If the newest message of a key is older, the board may lack that message.
     pub since: u64,
     /// Number of keys.
     pub live: u64,

@@ -36,7 +36,7 @@ const HAS_TAG: u64 = 1 << 16;
 
 /// The sequence up to which every message is on the board.
 pub const THROUGH: usize = 16;
-/// If a key has a message with this sequence or a later one, the board has the key's newest message. Earlier messages may be missing.
+/// The sequence from which on the board is complete. If the newest message of a key is older, the board may lack that message.
 pub const SINCE: usize = 32;
 /// Number of slots that have ever been used.
 pub const HIGH: usize = 33;
