@@ -64,7 +64,7 @@ pub(crate) fn bell() -> io::Result<(UnixStream, File)> {
 }
 
 impl Parking {
-    /// Makes the parking of the reader with this `page`. The reader sleeps for at most `longest` at a time.
+    /// Makes the [`Parking`] of the reader with this `page`. The reader sleeps for at most `longest` at a time.
     pub(crate) fn new(bell: UnixStream, page: ReaderPage, longest: Duration) -> Self {
         static MADE: AtomicU64 = AtomicU64::new(0);
         Self { bell, page, nap: 0, longest, id: MADE.fetch_add(1, Ordering::Relaxed) }
@@ -92,7 +92,7 @@ impl Parking {
         self.longest
     }
 
-    /// The reader's end of the bell. It is readable after the bell rang.
+    /// The reader's end of the bell. It becomes readable when the bell rings.
     pub(crate) fn bell(&self) -> &UnixStream {
         &self.bell
     }

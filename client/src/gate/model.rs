@@ -1,4 +1,4 @@
-//! A model of a channel with gates: a publisher, its successor, and readers. Each of them may stop, die and come back at any step.
+//! A model of a channel with gates: a publisher, its successor, and readers. Each of them can stop, die and come back at any step.
 //!
 //! The publisher decides with the functions of `state.rs`. The ring's writer and the readers' pages are a few numbers. The unit of
 //! positions is one record.

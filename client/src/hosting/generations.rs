@@ -34,8 +34,9 @@ pub enum Cut {
 }
 
 impl Cut {
-    /// Returns the first sequence of the previous generation that readers must not return, and whether its stream ended there. `tail` is
-    /// the sequence after all committed messages, if it is known. The caller read it from the ring while the charter said *closing*.
+    /// Returns the first sequence of the previous generation that readers must not return, and whether the stream ended at that sequence.
+    /// `tail` is the sequence after all committed messages, if it is known. The caller read it from the ring while the charter said
+    /// *closing*.
     pub(crate) fn at(self, tail: Option<u64>, has_ended: impl FnOnce() -> bool) -> (u64, bool) {
         match (self, tail) {
             (Self::Tail | Self::Restart, Some(tail)) => (tail, has_ended()),

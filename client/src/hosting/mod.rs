@@ -108,8 +108,8 @@ impl HostedSpec {
 #[derive(Debug)]
 pub struct HostedSegment {
     file: File,
-    /// The file that the publisher locks. Its content is the segment's identity, which no process can change. Readers get only a path
-    /// descriptor of the file, so that no reader can hold the lock.
+    /// The file that the publisher locks. It contains the segment's identity, and no process can change this content. Readers get only a
+    /// path descriptor of the file, so that no reader can hold the lock.
     lock: File,
     segment: Segment,
     steps: Vec<Step>,

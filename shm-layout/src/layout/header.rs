@@ -123,8 +123,8 @@ pub struct Header {
     pub uuid: [u64; 2],
     /// The stream whose messages the segment has.
     pub stream: StreamId,
-    /// The time at which the sequences of the channel's memory began, in nanoseconds since 1970. At that time, this segment or an earlier
-    /// segment of the channel was made. If it was an earlier segment, the sequences of that segment continue in this one.
+    /// The time at which the channel's present sequences began, in nanoseconds since 1970. At this time, this segment was made, or an
+    /// earlier segment whose sequences continue in this one.
     pub created_ns: u64,
     /// The clock that stamps messages.
     pub clock: ClockKind,

@@ -41,7 +41,7 @@ pub enum Segments {
 /// Sends datagrams in their order to the address `to`, or, if `to` is `None`, to the address of the connected socket.
 ///
 /// - A datagram that the kernel refuses is skipped and counted.
-/// - On a connected socket, a send may fail because a host refused an earlier datagram. In that case, the present datagram is sent again.
+/// - On a connected socket, a send can fail because a host refused an earlier datagram. In that case, the present datagram is sent again.
 /// - On a blocking socket the call waits while the send buffer is full, at most for the socket's timeout (`SO_SNDTIMEO`). A datagram that
 ///   finds no room in that time is refused, and so are all datagrams after it.
 ///
@@ -217,7 +217,8 @@ impl Calls {
         }
     }
 
-    /// Sends the packets of all headers, or only of the first ones. Returns the number of packets that were sent, at least 1.
+    /// Sends the packets of all headers. If the kernel sends fewer, these are the first ones. Returns the number of packets that were sent,
+    /// at least 1.
     ///
     /// # Safety
     /// [`fill`](Self::fill) was called before. The vectors, their bytes and the name are still valid, and this value has not moved.
