@@ -252,7 +252,7 @@ impl ParkedReader {
         self.woken = 0;
     }
 
-    /// Returns the reader's bell. The host can wait until it rings.
+    /// Returns the reader's bell. The host can wait until the bell rings.
     pub fn bell(&self) -> Bell {
         self.bell.clone()
     }

@@ -257,7 +257,7 @@ pub(super) fn is_hidden(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(b".")
 }
 
-/// Whether an open file begins as a reader page does. `name` is the name by which it was opened.
+/// Whether an open file begins as a reader page does. `name` is the name by which the file was opened.
 pub(super) fn begins_as_page(file: &File, name: &OsStr) -> io::Result<bool> {
     Ok(page_magics(name).contains(&first_word(file)?))
 }

@@ -1,5 +1,5 @@
-//! Laps, takeovers and changes of the segment. After each of these, this module finds the place where a subscriber continues. It also
-//! withholds messages that are not valid because their publisher was cut off.
+//! Finds the place where a subscriber continues after a lap, a takeover or a change of the segment. Also withholds messages that are not
+//! valid because their publisher was cut off.
 
 use super::past::Entered;
 use super::{Buffer, Doubt, Outcome, Resume, Subscriber};

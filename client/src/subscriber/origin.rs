@@ -105,7 +105,7 @@ impl Told {
 
 #[derive(Debug, Clone)]
 pub(super) enum Origin {
-    /// A directory, and the users that may own it. If this user gave the directory, there is no list of users (`None`).
+    /// A directory, and the users that are allowed to own it. If this user gave the directory, there is no list of users (`None`).
     Directory(PathBuf, Option<Vec<u32>>),
     Daemon(Client, String),
 }

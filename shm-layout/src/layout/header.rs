@@ -81,7 +81,7 @@ pub enum State {
 }
 
 impl State {
-    /// Packs epoch and state into one word. So a reader never sees an old epoch with a new state, or the other way round.
+    /// Packs epoch and state into one word. So the epoch and the state that a reader sees always belong together.
     pub const fn pack(self, epoch: u64) -> u64 {
         epoch << 8
             | match self {
