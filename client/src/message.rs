@@ -73,8 +73,8 @@ pub enum Event<'a> {
         /// The reason, as the journal names it.
         cause: Cause,
     },
-    /// The reader has caught up: it now reads from the ring, and no longer from the journal or the board. No message is missing between the
-    /// two.
+    /// The reader has caught up: it now reads from the ring, and no longer from the journal or the board. No message is missing at this
+    /// point.
     Live {
         /// The sequence of the next message.
         sequence: u64,

@@ -107,7 +107,7 @@ impl Parking {
         ring(&self.bell);
     }
 
-    /// Sleeps until the bell rings, a signal arrives, or the shorter of `limit` and the longest nap has passed.
+    /// Sleeps until the bell rings or a signal arrives, but not longer than `limit` or the longest allowed sleep.
     pub(crate) fn sleep(&self, limit: Duration) {
         let _nap = Nap(self);
         // A time that is too long for a timespec counts as endless.
@@ -282,7 +282,7 @@ impl Bell {
     /// broken, or whose readers have closed their end. Do not wait for these bells again: such a wait would never block.
     ///
     /// # Errors
-    /// The error of `poll`: `EINTR` after a signal, `EINVAL` for more bells than this process may have descriptors.
+    /// The error of `poll`: `EINTR` after a signal, `EINVAL` if there are more bells than this process can have descriptors.
     pub fn wait(other: impl AsFd, bells: &[Self]) -> io::Result<Vec<usize>> {
         let mut fds = vec![PollFd::new(&other, PollFlags::IN)];
         fds.extend(bells.iter().map(|bell| PollFd::new(&*bell.0, PollFlags::IN)));

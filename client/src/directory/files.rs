@@ -339,7 +339,7 @@ fn empty(folder: &Folder) -> io::Result<()> {
     Ok(())
 }
 
-/// The mode of a segment in a directory of mode `mode`. All users that may enter the directory may read the segment.
+/// The mode of a segment in a directory of mode `mode`: all users that can enter the directory can read the segment.
 fn segment_mode(mode: u32) -> u32 {
     0o600 | mode & 0o444
 }

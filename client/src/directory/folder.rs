@@ -1,7 +1,7 @@
 //! An open directory. Names are resolved in it, and no link is followed.
 //!
-//! Every call with a path resolves the path again. A user who may write to a directory on the path can put a link there between two calls.
-//! A descriptor, however, always means the directory that was checked.
+//! Every call with a path resolves the path again. A user who can write to a directory on the path can put a link into it between two
+//! calls. A descriptor, however, always means the directory that was checked.
 
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, Stat};

@@ -47,7 +47,7 @@ const NO_SEGMENT: &str = "is not a segment that shmcast made";
 const NO_GATES: &str = "is not a directory of gates that shmcast made";
 pub(super) const NO_READERS: &str = "is not a directory that shmcast made";
 
-/// The first words that an unfinished segment may have. The magic is stored last, so before that the file is empty (`None`) or begins with
+/// The first words that an unfinished segment can have. The magic is stored last, so before that the file is empty (`None`) or begins with
 /// a zero.
 const UNFINISHED_MAGICS: &[Option<u64>] = &[None, Some(0), Some(header::MAGIC)];
 
@@ -262,7 +262,7 @@ pub(super) fn begins_as_page(file: &File, name: &OsStr) -> io::Result<bool> {
     Ok(page_magics(name).contains(&first_word(file)?))
 }
 
-/// The first words that a reader page may have. The magic number is stored last. Before that, the page has a hidden name.
+/// The first words that a reader page can have. The magic number is stored last. Before that, the page has a hidden name.
 fn page_magics(name: &OsStr) -> &'static [Option<u64>] {
     const HIDDEN: &[Option<u64>] = &[Some(reader_page::MAGIC), Some(0), None];
     if is_hidden(name) { HIDDEN } else { &HIDDEN[..1] }

@@ -180,8 +180,8 @@ impl Gates {
     /// Reads each gate for the first time. A gate whose reader was not lapped is in force from the start, because the previous publisher
     /// may have waited for this gate.
     ///
-    /// At this moment the reader may be further behind than the gate's configured lag, because the publisher may use the ring up to the
-    /// frontier that the previous publisher left.
+    /// At this moment the reader can be further behind than the gate's lag, because the publisher can use the ring up to the frontier that
+    /// the previous publisher left.
     fn begin(
         gates: Vec<(Settled, File)>,
         page: Option<FiguresPage>,

@@ -25,8 +25,8 @@ pub enum Cut {
     Tail,
     /// The cut is at the tail of the previous generation. Sequences begin at 1 again.
     Restart,
-    /// There is no cut: readers receive all messages that the memory still has, and then sequences begin at 1 again. The host uses this if
-    /// it has lost the memory, because readers may still hold the memory.
+    /// There is no cut: readers receive all messages that the memory still has, and then sequences begin at 1 again. The host uses this
+    /// after it has lost the memory, which readers may still have mapped.
     Lost,
     /// The cut is at the present moment. Readers do not receive any further messages of the previous generation, and sequences begin at 1
     /// again.

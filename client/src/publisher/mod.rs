@@ -75,7 +75,7 @@ pub struct Publisher {
     hosted: Option<Hosted>,
     /// The readers that this publisher waits for, if it has gates.
     gates: Option<Box<Gates>>,
-    /// The board, on which each message is stored once more; `None` if the channel has no board.
+    /// The board, on which each message is stored in addition to the ring; `None` if the channel has no board.
     board: Option<Box<BoardWriter>>,
 }
 

@@ -182,7 +182,7 @@ impl Subscriber {
     /// Called when no valid message is left in this segment. Continues in the next segment if the daemon has sent it.
     ///
     /// The first call only takes the next segment, and the caller then polls once more. The daemon sends that segment only after this
-    /// generation has ended. So a poll that comes *after* its arrival and finds nothing shows that this generation has no more messages.
+    /// generation has ended. So if a poll finds nothing *after* the segment has arrived, this generation has no more messages.
     #[inline]
     pub(super) fn try_next_segment(&mut self) -> Result<Option<Outcome>, RecvError> {
         let Some(hosted) = &mut self.hosted else { return Ok(None) };
