@@ -1,6 +1,6 @@
 //! A segment: a mapped file with a checked header. The protocol works on the cells of the map.
 //!
-//! The caller brings the file (from a directory, or as a daemon's descriptor) and decides which process may write to it.
+//! The caller brings the file (from a directory, or as a daemon's descriptor) and decides which process is allowed to write to it.
 
 use crate::board::{BoardCells, BoardWriter, Carry, Replayed, View};
 use crate::error::OpenError;
@@ -258,7 +258,7 @@ impl Segment {
         }
     }
 
-    /// Stores the session of another host, which comes from the previous segment, in this segment. No other process has seen this segment.
+    /// Stores the session of another host in this segment, as the previous segment had it. No other process has seen this segment.
     ///
     /// # Panics
     /// When the segment was mapped for reading.

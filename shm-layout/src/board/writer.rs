@@ -181,7 +181,7 @@ impl BoardWriter {
         self.cells.set(LIVE, self.cells.count(LIVE).wrapping_add(by));
     }
 
-    /// Stores an entry of another board, with its count. No reader may have seen this board yet.
+    /// Stores an entry of another board, with its count. No reader has seen this board yet.
     pub(super) fn import(&mut self, head: &Head, value: &[u8]) {
         let Self { cells, copier, .. } = self;
         if u64::from(self.high) >= cells.geometry.spec.keys {

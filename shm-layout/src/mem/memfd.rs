@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Makes an empty anonymous file. Only its owner may open it again. In `/proc/PID/maps` it has the name `name`.
+/// Makes an empty anonymous file. Only its owner and root can open it again. In `/proc/PID/maps` it has the name `name`.
 ///
 /// A new memfd has mode 0777, so a process with a read-only descriptor could open the file again for writing. Mode 0600 allows that only to
 /// the owner's uid and to root.
@@ -24,7 +24,7 @@ pub fn create(name: &str) -> io::Result<File> {
 pub enum Seal {
     /// The size. No map of the file can fault.
     Size,
-    /// The content, except through maps that exist already, and the seals themselves.
+    /// The content and the seals themselves. But maps that exist already can still change the content.
     FutureWrites,
     /// The size, the content and the seals themselves. A process that has the file open for writing can still lock it.
     Content,

@@ -218,8 +218,8 @@ impl Locator {
         }
     }
 
-    /// Finds the place right after the record before `sequence`, which is a message or a gap. A reader that starts there also reads the
-    /// control records between this record and `sequence`. Returns `None` if the record was overwritten, or if the publisher is faster.
+    /// Finds the place right after the message or gap before `sequence`. A reader that starts at this place also reads the control records
+    /// before `sequence`. Returns `None` if the message or gap was overwritten, or if the publisher is faster.
     pub fn behind(&self, sequence: u64) -> Option<Place> {
         if sequence == self.start().sequence {
             return self.verify(self.start()).ok().filter(|place| place.sequence == sequence);
