@@ -10,7 +10,7 @@ use std::io;
 use std::time::Duration;
 
 /// The strategy by which [`Subscriber::recv`](crate::Subscriber::recv) waits. The publisher's cost is the same with each strategy, because
-/// the publisher does not know whether a reader waits, and wakes none.
+/// the publisher does not know whether a reader waits, and wakes no reader.
 ///
 /// # Readers that are faster than the publisher
 /// A reader that has caught up polls the cache line that the publisher writes next. Each poll takes this line away from the publisher. At
@@ -20,9 +20,9 @@ use std::time::Duration;
 /// or yield, and those that a program polls with `try_recv` and similar methods. A trial lasts 512 messages. Each of its pauses lasts until
 /// the publisher is 64 messages ahead, but at most 4 us.
 ///
-/// If the messages came faster by a quarter or more, the reader continues with the pauses. If not, it makes no pause before the next trial.
-/// The next trial follows after 65,536 messages at first, and after 4 million later. There is no pause in streams of less than two million
-/// messages a second, or in bursts of less than 128 messages.
+/// If the messages came faster by a quarter or more, the reader continues with the pauses. If not, the reader makes no pause before the
+/// next trial. The next trial follows after 65,536 messages at first, and after 4 million later. There is no pause in streams of less than
+/// two million messages a second, or in bursts of less than 128 messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Wait {

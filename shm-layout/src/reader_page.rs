@@ -97,8 +97,8 @@ impl ReaderPage {
     /// then it sleeps.
     ///
     /// No subscriber is forgotten. The waker reads this word repeatedly as long as any subscriber sleeps. Before the waker stops, it
-    /// receives all bytes and then reads the words once more. If the byte arrived before, this last reading sees this store, which came
-    /// before the byte. If the byte arrives later, it wakes the waker.
+    /// receives all bytes and then reads the words once more. A byte that arrived earlier was sent after this store, so the last reading
+    /// sees this store. A byte that arrives later wakes the waker.
     pub fn sleeps(&self, position: u64, nap: u64) {
         self.words
             .word::<ASLEEP>()

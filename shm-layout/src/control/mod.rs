@@ -15,7 +15,7 @@
 //!
 //! After a program has subscribed, the daemon may send packets without a request:
 //!
-//! - `moved` has the new segment and its lock. It may come at any time.
+//! - `moved` has the new segment and its lock. It can come at any time.
 //! - `publisher-gone` goes to a reader that set `watch`. It means nothing once the segment's state has changed, because the state decides.
 //! - `cut-off` goes to a publisher whose channel was taken from it.
 //!

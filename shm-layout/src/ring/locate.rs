@@ -3,8 +3,8 @@
 //! Readers that join or were lapped, tools, and a publisher's successor use these searches. No message passes through them.
 //!
 //! The searches rely on the index. For each sequence, the index has the position of its record, or of the pads right before the record. For
-//! the next sequence, it has the position of the tail, or of the gap right before the tail. Another process writes these words. So a search
-//! returns a place only after the record's own sequence and the frontier have confirmed it, and every loop is bounded.
+//! the next sequence, the index has the position of the tail, or of the gap right before the tail. Another process writes these words. So a
+//! search returns a place only after the record's own sequence and the frontier have confirmed it, and every loop is bounded.
 
 use crate::error::Corrupt;
 use crate::fault::mutant;

@@ -1,7 +1,7 @@
 //! Copies payload between private bytes and shared words.
 //!
 //! Payload words are relaxed atomics. The writer may overwrite them while a reader reads them. After the copy, the reader checks the
-//! frontier, and so finds out whether the writer did.
+//! frontier, and so finds out whether the writer has overwritten them.
 //!
 //! # Two ways to copy
 //! - *Word by word*: the writer's bytes that share a cache line with their header. The caller has often just stored them in small pieces,

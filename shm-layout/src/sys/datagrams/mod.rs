@@ -23,7 +23,7 @@ pub use sending::{Segments, Sent, send, send_segmented};
 /// Greatest number of datagrams that one system call carries.
 pub const BATCH: usize = 32;
 
-/// If a datagram arrives alone, it usually gets no time stamp. Of this many such datagrams, one gets a time stamp.
+/// Of this many datagrams in a row that arrive alone, only one gets a time stamp.
 const ALONE_PER_STAMP: u32 = 16;
 
 /// The size in words of a buffer for control messages, which have a time stamp and a segment length. The buffer has the alignment that such

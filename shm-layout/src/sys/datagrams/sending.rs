@@ -98,7 +98,7 @@ fn send_one(socket: BorrowedFd<'_>, to: Option<SocketAddr>, datagram: &[u8]) -> 
     sent.map(drop).map_err(|e| Errno::from_raw(e.raw_os_error()))
 }
 
-/// Sends two datagrams or more. If there is no datagram, does nothing.
+/// Sends several datagrams. Does nothing if there is none.
 #[inline(never)]
 fn send_many<'a>(
     socket: BorrowedFd<'_>,
