@@ -86,8 +86,9 @@ impl Reader {
         taken
     }
 
-    /// How many messages the reader knows to be published, from the next one on. Sequences in gaps count too. The number comes from the
-    /// lazy line, which has the writer's count of messages. If the reader loaded that line too long ago, the number is 0 or negative.
+    /// The number of messages that the reader knows to be published, counted from the next one. Sequences in gaps count too. The number
+    /// comes from the lazy line, which has the writer's count of messages. If the reader loaded that line too long ago, the number is 0 or
+    /// negative.
     #[inline(always)]
     pub(super) fn known(&self) -> i64 {
         self.published.wrapping_add(1).wrapping_sub(self.place.sequence) as i64
