@@ -32,8 +32,7 @@ use crate::{Event, Start, State, Subscriber};
 pub struct EndWatch {
     /// Whether an `End` was received, and no later event announced a next publisher.
     has_ended: bool,
-    /// An earlier `End` event that does not count. The values are the epoch of the publisher that had closed the channel, and the sequence
-    /// of the next message after that `End`.
+    /// An earlier `End` that does not count: the epoch of the publisher that closed the channel, and the sequence of the next message.
     old_end: Option<(u64, u64)>,
 }
 

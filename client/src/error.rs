@@ -200,7 +200,7 @@ pub enum ChannelError {
         /// The reason, for people.
         why: String,
     },
-    /// The builder has [`Wait::Park`](crate::Wait::Park), but the channel is a file, and no daemon would wake the reader.
+    /// The builder has [`Wait::Park`](crate::Wait::Park), but the channel is a file, so no daemon can wake the reader.
     #[error(
         "channel {name:?} is a file in {}, and only a daemon wakes parked readers: wait otherwise, such as by \
          sleeping, or have shmcastd own the channel",
@@ -212,8 +212,8 @@ pub enum ChannelError {
         /// The directory in which it lies.
         dir: PathBuf,
     },
-    /// A journal cannot be used. Either a publisher cannot continue after its journal, and can publish nothing until the journal is
-    /// repaired. Or a reader cannot read the given journal, or cannot read the journal in which it begins.
+    /// A journal cannot be used. For a publisher, this means that the channel cannot continue after the journal until the journal is
+    /// repaired. For a reader, this means that the given journal, or the journal in which it begins, cannot be read.
     #[error("channel {name:?}: {source}")]
     Journal {
         /// The channel.
@@ -326,7 +326,7 @@ pub enum PublishError {
     /// The channel's sequences are used up, or the gap to be published would use them up.
     #[error(transparent)]
     OutOfSequences(#[from] OutOfSequences),
-    /// A gate's reader is too far behind, and the publisher does not wait, or has waited for the gate's longest wait. Nothing was
+    /// A gate's reader is too far behind, and the call never waits, or has already waited as long as the gate allows. Nothing was
     /// published. Publish the message again later, or drop it.
     #[error("gate {gate} holds the message up: its reader is {behind} B behind; publish it again later")]
     Full {
@@ -335,7 +335,7 @@ pub enum PublishError {
         /// The lag of the gate's reader, in bytes of the ring.
         behind: u64,
     },
-    /// The daemon gave the channel to another publisher, because an operator requested it, or while this publisher did not run.
+    /// The daemon gave the channel to another publisher. Either an operator requested this, or this publisher did not run at that time.
     #[error(
         "the channel was taken from this publisher, and nobody receives what it publishes: end it, or open the \
          channel again"

@@ -23,8 +23,8 @@ pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// A lock that [`try_lock`] took. Dropping this value releases the lock immediately, even if there are duplicates of the descriptor.
-/// Duplicates exist in a daemon to which the descriptor was sent, and in a child process between its `vfork` and its exec.
+/// A lock that [`try_lock`] took. Dropping this value releases the lock immediately, even if a daemon or a child process has a duplicate of
+/// the descriptor.
 ///
 /// The lock belongs to the process that took it. A forked child has a copy of this value without the lock's file, and dropping the copy
 /// changes nothing.
@@ -99,7 +99,7 @@ pub(crate) fn is_locked(file: &File) -> io::Result<bool> {
 /// reads the state of the lock's segment.
 ///
 /// A publisher takes the lock before it touches the segment's state, and closes the channel before it releases the lock. So the state is
-/// read before and after the check of the lock. If both values are equal, the state had this value during the check.
+/// read before and after the check of the lock. If both values are equal, the state did not change during the check.
 pub(crate) fn dead_publisher(lock: &File, state: impl Fn() -> Option<(u64, State)>) -> Option<(u64, State)> {
     let before = state();
     let Some((_, State::Active | State::Recovering)) = before else { return None };

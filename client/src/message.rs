@@ -19,12 +19,11 @@ pub struct Message<'a> {
     pub tag: u16,
     /// Whether a reader may start from this message without the messages before it; see [`Mark::key`](crate::Mark::key).
     pub key: bool,
-    /// The time of publication: the low 48 bits of the channel's clock, for [`Clock::ns_since`](crate::Clock::ns_since). 0 if the publisher
-    /// does not stamp the message; see [`Stamps`](crate::Stamps).
+    /// The time of publication for [`Clock::ns_since`](crate::Clock::ns_since): the low 48 bits of the channel's clock. The time is 0 if
+    /// the publisher does not stamp the message; see [`Stamps`](crate::Stamps).
     pub time: u64,
-    /// The number of messages of this key that were left out since the reader last got a message of the key. `Some` for a message from the
-    /// channel's board, which is the newest message of its key; `Some(0)` if the reader has just begun with the board. `None` for a message
-    /// that came in the order of the stream.
+    /// For a message from the channel's board: how many messages of the same key were left out since the reader last got a message of this
+    /// key. The number is 0 if the reader has just begun with the board. `None` for a message in the order of the stream.
     pub conflated: Option<u64>,
 }
 
@@ -74,8 +73,8 @@ pub enum Event<'a> {
         /// The reason, as the journal names it.
         cause: Cause,
     },
-    /// The reader has caught up: it now reads from the ring, and no longer from the journal or the board. No message is missing between the
-    /// two.
+    /// The reader has caught up: it now reads from the ring, and no longer from the journal or the board. No message is missing at this
+    /// point.
     Live {
         /// The sequence of the next message.
         sequence: u64,
@@ -86,7 +85,8 @@ pub enum Event<'a> {
         epoch: u64,
     },
     /// The publisher died without closing the channel, and no other publisher has taken over yet. Request this event with
-    /// [`watch_publisher`](crate::SubscriberBuilder::watch_publisher). It arrives once per death, after all messages of the dead publisher.
+    /// [`watch_publisher`](crate::SubscriberBuilder::watch_publisher). The event arrives once per death, after all messages of the dead
+    /// publisher.
     ///
     /// The next call that receives waits for the next publisher. If the next publisher takes over before this reader polls, the reader gets
     /// only [`NewEpoch`](Self::NewEpoch).

@@ -10,19 +10,19 @@ use std::io;
 use std::time::Duration;
 
 /// The strategy by which [`Subscriber::recv`](crate::Subscriber::recv) waits. The publisher's cost is the same with each strategy, because
-/// the publisher does not know whether a reader waits, and wakes none.
+/// the publisher does not know whether a reader waits, and wakes no reader.
 ///
 /// # Readers that are faster than the publisher
 /// A reader that has caught up polls the cache line that the publisher writes next. Each poll takes this line away from the publisher. At
 /// full rate this costs the publisher and the reader half of their messages or more.
 ///
 /// For this reason, a reader tries pauses when messages arrive close to each other. Only two kinds of readers try pauses: those that spin
-/// or yield, and those that a program polls with `try_recv` and similar methods. In a trial of 512 messages, the reader pauses until the
-/// publisher is 64 messages ahead, for at most 4 us each time.
+/// or yield, and those that a program polls with `try_recv` and similar methods. A trial lasts 512 messages. Each of its pauses lasts until
+/// the publisher is 64 messages ahead, but at most 4 us.
 ///
-/// If the messages came faster by a quarter or more, the reader continues with the pauses. If not, it makes no pause before the next trial.
-/// The next trial follows after 65,536 messages at first, and after 4 million later. There is no pause in streams of less than two million
-/// messages a second, or in bursts of less than 128 messages.
+/// If the messages came faster by a quarter or more, the reader continues with the pauses. If not, the reader makes no pause before the
+/// next trial. The next trial follows after 65,536 messages at first, and after 4 million later. There is no pause in streams of less than
+/// two million messages a second, or in bursts of less than 128 messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Wait {
@@ -34,7 +34,7 @@ pub enum Wait {
     ///
     /// If a reader is close to the publisher, cache lines move back and forth between the two. A reader that stays behind gets several
     /// messages together from lines that are ready. The price is a delay. If a message follows [`BURST`] others within [`BURST_WITHIN`],
-    /// the message may be late by that pause. At lower rates there is no difference from `Spin`.
+    /// the message can be late by [`BURST_PAUSE`]. At lower rates there is no difference from `Spin`.
     Burst,
     /// Polls this many times without a pause. After that, yields the core after each poll.
     SpinThenYield(u32),
@@ -56,7 +56,7 @@ pub enum Wait {
 pub const BURST: u64 = 32;
 /// The time in which the messages of a burst arrive. A burst therefore has a rate of at least 4 million messages a second.
 pub const BURST_WITHIN: Duration = Duration::from_micros(8);
-/// A reader with [`Wait::Burst`] that takes batches counts as close to the publisher if fewer messages than this wait for it.
+/// A reader with [`Wait::Burst`] that takes batches counts as close to the publisher if fewer messages than this wait for the reader.
 pub const BURST_CLOSE: u64 = 512;
 /// The time for which [`Wait::Burst`] pauses so that the publisher gets ahead. The publisher never gets ahead by more than half of the
 /// ring.

@@ -198,9 +198,9 @@ impl HostCharter {
         }
     }
 
-    /// Moves the channel to the generation `next`, whose number is [`next_generation`](Self::next_generation). Messages of the current
-    /// generation are valid below the sequence `below`, and no longer valid from there on. `ended` says that the stream ended at `below`.
-    /// All of this becomes visible in one store, and no step of this call can fail.
+    /// Moves the channel to the generation `next`, whose number is [`next_generation`](Self::next_generation). Of the current generation,
+    /// only the messages below the sequence `below` stay valid. `ended` says that the stream ended at `below`. All of this becomes visible
+    /// in one store, and no step of this call can fail.
     pub fn go_on(&mut self, next: Entry, below: u64, ended: bool) {
         assert_eq!(next.generation, self.next_generation(), "generations are counted one by one");
         self.write(&next);

@@ -54,7 +54,8 @@ impl GatePage {
         Ok(Self::begin(Map::read_write(file, BYTES)?.cells(0, WORDS as u64), pid, segment))
     }
 
-    /// Stores that the reader has finished with everything before `place`. Call this after the last load of bytes before `place`.
+    /// Writes to the page that the reader no longer needs the records before `place`. Call this after the last load of bytes before
+    /// `place`.
     #[inline]
     pub fn passed(&self, place: Place) {
         let order = Ordering::Release; // SYNC POINT: gate
@@ -69,8 +70,8 @@ impl GatePage {
         self.segment = segment;
     }
 
-    /// Stores that the reader has no place in the segment from now on. The publisher does not wait for this reader until the reader has
-    /// caught up again.
+    /// Writes to the page that the reader has no place in the segment from now on. The publisher does not wait for this reader until the
+    /// reader has caught up again.
     #[inline]
     pub fn leave(&self) {
         let check = no_check(self.words[POSITION].load(Ordering::Relaxed), self.segment);

@@ -5,7 +5,7 @@
 //!
 //! Functions of this crate have no examples. Programs use the crate `shmcast`, in which each function has one.
 //!
-//! | module | layer | may not |
+//! | module | layer | must not |
 //! |---|---|---|
 //! | [`layout`] | the bytes | touch memory, call the system |
 //! | [`journal`] | the bytes of recorded channels | touch files, call the system |

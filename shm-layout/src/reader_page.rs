@@ -93,11 +93,12 @@ impl ReaderPage {
     }
 
     /// Announces that this subscriber sleeps until there is a record at `position`. `nap` distinguishes one sleep from the next. After this
-    /// call the subscriber polls the ring once more. If the ring is still empty, it sends a byte to the daemon's waker, and then it sleeps.
+    /// call the subscriber polls the ring once more. If the ring is still empty, the subscriber sends a byte to the daemon's waker, and
+    /// then it sleeps.
     ///
-    /// The waker reads this word repeatedly as long as any subscriber sleeps. Before the waker stops, it receives all bytes and then reads
-    /// the words once more. If a byte arrives later, it wakes the waker. If a byte arrived before, the waker's last reading sees this
-    /// store, because the byte was sent after the store.
+    /// No subscriber is forgotten. The waker reads this word repeatedly as long as any subscriber sleeps. Before the waker stops, it
+    /// receives all bytes and then reads the words once more. A byte that arrived earlier was sent after this store, so the last reading
+    /// sees this store. A byte that arrives later wakes the waker.
     pub fn sleeps(&self, position: u64, nap: u64) {
         self.words
             .word::<ASLEEP>()
@@ -137,7 +138,7 @@ impl HostPage {
         Ok(Self { cells: Map::read_write(file, BYTES)?.cells(0, WORDS as u64) })
     }
 
-    /// The word in which the subscriber says whether it sleeps. The subscriber may write anything there. While it is awake, the word is 0.
+    /// The word in which the subscriber says whether it sleeps. The subscriber can write anything there. While it is awake, the word is 0.
     /// Otherwise all bits but the low six are the position that it waits for.
     pub fn asleep(&self) -> u64 {
         self.cells[ASLEEP].load(Ordering::Relaxed)

@@ -1,6 +1,6 @@
 //! A segment: a mapped file with a checked header. The protocol works on the cells of the map.
 //!
-//! The caller brings the file (from a directory, or as a daemon's descriptor) and decides which process may write to it.
+//! The caller brings the file (from a directory, or as a daemon's descriptor) and decides which process is allowed to write to it.
 
 use crate::board::{BoardCells, BoardWriter, Carry, Replayed, View};
 use crate::error::OpenError;
@@ -43,8 +43,8 @@ pub struct Segment {
 impl Segment {
     /// Makes a segment in `file`, which is empty and which no other process has opened, and maps it for writing.
     ///
-    /// It first reserves all bytes, unless the caller did that with [`reserve`]. So a full file system is an error here, and not a fault
-    /// later. It stores the magic number last, so that no process uses an unfinished segment.
+    /// The call first reserves all bytes, unless the caller has done so with [`reserve`]. So a full file system is an error now, and not a
+    /// fault later. The call stores the magic number last, so that no process uses an unfinished segment.
     ///
     /// # Errors
     /// [`OpenError::Os`] when the file system refuses, [`OpenError::Field`] for names that do not fit.
@@ -258,8 +258,7 @@ impl Segment {
         }
     }
 
-    /// Stores the session of another host in this segment. The session is that of the previous segment. No other process has seen this
-    /// segment.
+    /// Stores the session of another host in this segment, as the previous segment had it. No other process has seen this segment.
     ///
     /// # Panics
     /// When the segment was mapped for reading.

@@ -55,7 +55,8 @@ pub(crate) mod stopping {
             self.0.load(order)
         }
 
-        /// Stores a value, as the standard library does. If the writer may make no more stores, it dies before this store.
+        /// Stores a value, as the standard library does. If the writer has made all stores that the model allows, it dies before this
+        /// store.
         pub fn store(&self, value: u64, order: Ordering) {
             #[cfg(test)]
             match STORES_LEFT.get() {

@@ -98,8 +98,8 @@ impl Event {
         reserved_too: 0,
     };
 
-    /// Returns an event of the kind "none", which says that the batch has no event after its messages. If the first message of the batch
-    /// comes from the board, the result also has the number of messages that were skipped before it.
+    /// Returns the event "none", for a batch without an event after its messages. If the batch's first message comes from the board, the
+    /// result has the number of messages that were skipped before that message.
     fn behind(records: &shmcast::Records) -> Self {
         let conflated = records.iter().next().and_then(|message| message.conflated);
         let Some(left_out) = conflated else { return Self::NONE };

@@ -24,8 +24,8 @@ pub(crate) struct Handle<T> {
     inner: UnsafeCell<ManuallyDrop<T>>,
 }
 
-/// A handle that a second handle also refers to. For example, a select refers to its subscribers. If the caller closes the first handle,
-/// its value is dropped, and later calls on it are refused.
+/// A handle that a second handle also refers to. For example, a select refers to its subscribers. If the caller closes this handle, its
+/// value is dropped, and later calls on the handle are refused.
 pub(crate) struct Shared<T>(Arc<Handle<T>>);
 
 impl<T> Handle<T> {
@@ -57,7 +57,7 @@ impl<T> Handle<T> {
     /// kind of value in errors.
     ///
     /// # Safety
-    /// `out` is null or points to memory that may be written to.
+    /// `out` is null or points to writable memory.
     pub(crate) unsafe fn open_at(
         what: &str,
         out: *mut *mut Self,
@@ -224,7 +224,7 @@ pub(crate) unsafe fn bytes<'a>(bytes: *const u8, length: usize) -> Result<&'a [u
     Ok(unsafe { std::slice::from_raw_parts(bytes, length) })
 }
 
-/// Returns memory of the caller, which the call may write to. Null is allowed if `size` is 0.
+/// Returns memory of the caller, to which this call can write. Null is allowed if `size` is 0.
 ///
 /// # Safety
 /// The same as for [`bytes`], and nothing else uses this memory during `'a`.

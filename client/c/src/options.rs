@@ -1,5 +1,6 @@
 //! Structs of options. Each begins with its size in bytes. A program built with an older header passes a smaller struct, and the missing
-//! options are zero. A program built with a newer header may pass a larger struct, if the additional options are zero.
+//! options are zero. A program built with a newer header passes a larger struct. The larger struct is accepted if the additional options
+//! are zero.
 
 use crate::codes::option as given;
 use crate::error::Failure;
@@ -84,7 +85,7 @@ pub struct SubscribeOptions {
 /// The least size of options, which include their own size.
 const SMALLEST: u32 = size_of::<u32>() as u32;
 
-/// Structs for which each bit pattern is a value, including all zeros.
+/// Structs for which each bit pattern is a valid value, also all zeros.
 ///
 /// # Safety
 /// Each bit pattern must be a valid value, and the struct must begin with its size as a `u32`.
@@ -153,7 +154,7 @@ unsafe fn place<'a>(dir: *const c_char, socket: *const c_char) -> Result<Place<'
     })
 }
 
-/// Returns the steps of preparation that `flags` selects. `numa_node` is `None` if the caller may not choose a node.
+/// Returns the steps of preparation that `flags` selects. `numa_node` is `None` if the options have no field for a node.
 fn preparation(flags: u32, numa_node: Option<u32>) -> Result<Option<Preparation>, Failure> {
     let has = |flag| flags & flag != 0;
     let mut steps = given::PREPARE_PREFAULT | given::PREPARE_HUGE_PAGES | given::PREPARE_LOCK;

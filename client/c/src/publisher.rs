@@ -92,7 +92,7 @@ fn claimed() -> Failure {
 /// Returns the code of a result, and writes the published sequence to `sequence`.
 ///
 /// # Safety
-/// `sequence` is null or may be written to.
+/// `sequence` is null or points to writable memory.
 #[inline(always)]
 unsafe fn answer(published: Result<u64, Failure>, sequence: *mut u64) -> i32 {
     match published {

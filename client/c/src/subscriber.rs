@@ -21,7 +21,7 @@ pub(crate) struct Receiver {
     pub(crate) end: EndWatch,
 }
 
-/// Passes an event to the code that detects the channel's end. This code does not need messages, so they are left out.
+/// Passes an event to the code that detects the channel's end. Messages are not passed, because this code does not need them.
 #[inline(always)]
 fn note(end: &mut EndWatch, event: &shmcast::Event<'_>) {
     if !matches!(event, shmcast::Event::Message(_)) {
@@ -54,7 +54,7 @@ pub(crate) fn nowhere() -> Failure {
 /// Receives with the closure `how`, and writes the event to `out`.
 ///
 /// # Safety
-/// `this` is as [`Handle::enter`] requires; `out` is null or may be written to.
+/// `this` is as [`Handle::enter`] requires; `out` is null or points to writable memory.
 #[inline(always)]
 unsafe fn receive(
     this: *mut SubscriberHandle,

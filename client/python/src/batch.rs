@@ -39,15 +39,15 @@ impl Pool {
 /// The columns `sequence`, `tag`, `key`, `time`, `length`, `age_ns` and `conflated` are numpy arrays with one item per message. The first
 /// access to a column imports numpy.
 ///
-/// `memoryview(batch)` shows the records as they stand in the ring, read-only. Each record has 16 bytes of header and then the payload,
-/// and is padded to a multiple of 64 bytes. The memory is used again when the batch and all views of it are gone.
+/// `memoryview(batch)` gives read-only access to the records, which have the same form as in the ring. Each record has 16 bytes of header
+/// and then the payload, and is padded to a multiple of 64 bytes. The memory is used again when the batch and all views of it are gone.
 #[pyclass(frozen, module = "shmcast")]
 pub(crate) struct Batch {
     /// `None` only while this is dropped.
     records: Option<Records>,
     pool: Arc<Pool>,
     clock: Clock,
-    /// The time at which the batch was received, by the channel's clock.
+    /// The time on the channel's clock when the batch was received.
     received: u64,
     /// The size of every payload, if all have the same.
     size: Option<usize>,
@@ -72,7 +72,7 @@ fn length(record: &[u8]) -> usize {
     (word & ((1 << 25) - 1)) as usize
 }
 
-/// Returns the size of all payloads, or `None` if their sizes differ. Reads one word per message.
+/// Returns the size that all payloads have, or `None` if the sizes differ. Reads one word per message.
 fn common_size(records: &Records) -> Option<usize> {
     let bytes = records.as_bytes();
     let size = length(bytes);
@@ -124,7 +124,7 @@ impl Batch {
     /// Gives read-only access to the records.
     ///
     /// # Safety
-    /// Only the interpreter calls this, with a `view` that may be written to.
+    /// Only the interpreter calls this, with a writable `view`.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         if view.is_null() {
             return Err(PyBufferError::new_err("there is no place for the view"));
@@ -205,8 +205,8 @@ impl Batch {
         Self::column(slf, "age_ns")
     }
 
-    /// For messages that came from the channel's board, how many older messages of their key were left out; -1 for messages in the order of
-    /// the stream. A message of the board is alone in its batch.
+    /// The number of older messages of the same key that were left out, for messages that came from the channel's board; -1 for all other
+    /// messages. A message of the board is alone in its batch.
     #[getter]
     fn conflated<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::column(slf, "conflated")

@@ -11,8 +11,8 @@ use std::path::PathBuf;
 
 /// The properties of a board. The key of a message is the bytes `start` to `stop` of its payload, `stop` not included.
 ///
-/// - `keys`: the largest number of keys; 1024 by default, and at most 16,777,216. A full board refuses new keys, which `Board.counters`
-///   counts.
+/// - `keys`: the largest number of keys; 1024 by default, and at most 16,777,216. A full board refuses messages with new keys, and
+///   `Board.counters` counts these messages.
 /// - `value`: the size of the largest message on the board in bytes, key included; 256 by default.
 /// - `remove_tag`: messages with this tag remove their key. A message that ends directly after its key also removes the key.
 #[pyclass(frozen, eq, hash, module = "shmcast")]
@@ -217,9 +217,12 @@ impl Board {
         entries.map(|entry| BoardEntry::of(py, &entry)).collect()
     }
 
-    /// The board's counters: `through` is the sequence up to which the board includes each message, and `keys` the present number of keys.
-    /// `no_room`, `too_large` and `no_key` count messages that are not on the board: there was no room for their key, they were too large,
-    /// or they had no key.
+    /// The board's counters:
+    ///
+    /// - `through`: the board includes all messages up to this sequence
+    /// - `keys`: the present number of keys
+    /// - `no_room`, `too_large`, `no_key`: numbers of messages that are not on the board, because there was no room for their key, because
+    ///   they were too large, or because they had no key
     #[getter]
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counters = self.handle.ask(shmcast::Board::counters)?;

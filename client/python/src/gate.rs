@@ -6,12 +6,12 @@ use pyo3::prelude::*;
 
 /// A reader that the publisher waits for, up to a time limit: `Publisher(..., gates=[Gate("risk")])` and `Subscriber(..., gate="risk")`.
 ///
-/// - `lag`: how many bytes of the ring the reader may be behind before the publisher waits. `lag_percent` gives the same as a part of the
+/// - `lag`: how many bytes of the ring the reader can be behind before the publisher waits. `lag_percent` gives the same as a part of the
 ///   ring; 50 % by default.
-/// - `wait`: seconds that one message waits at most; 0.0002 by default. With 0 no message waits.
+/// - `wait`: the longest wait of one message in seconds; 0.0002 by default. With 0 no message waits.
 /// - `refuse`: if true, the message is not published after the wait, and `publish` raises a `FullError`. If false, the message is published
-///   and the gate is dropped: the publisher may overtake the reader, and does not wait for it until the reader has caught up to half of the
-///   lag.
+///   and the gate is dropped: the publisher can overtake the reader, and does not wait for the reader until the reader is at most half of
+///   `lag` behind.
 #[pyclass(frozen, module = "shmcast")]
 pub(crate) struct Gate(pub(crate) shmcast::Gate);
 

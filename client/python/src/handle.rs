@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 
 /// Holds a publisher or subscriber until it is closed.
 pub(crate) struct Handle<T> {
-    /// The value is in a box: Python aligns its objects only to 16 bytes, but a subscriber needs the alignment of a cache line.
+    /// The value is in a box, because Python aligns its objects only to 16 bytes. A subscriber needs the alignment of a cache line.
     inner: Mutex<Option<Box<T>>>,
     /// The count of forks of the process that made this handle.
     born: u32,

@@ -39,8 +39,8 @@ pub(crate) fn seconds(what: &str, seconds: f64) -> PyResult<Duration> {
     finite.map_err(|_| PyValueError::new_err(format!("{what} of {seconds} s: give seconds, 0 or more")))
 }
 
-/// Opens a channel with the closure `open`. `open` gets a function as its argument. If there is no channel, `open` calls this function, and
-/// tries again if the result is true. The function checks for signals, and returns true for at most `patience` seconds.
+/// Opens a channel with the closure `open`, and waits up to `patience` seconds for the channel. As long as there is no channel, `open`
+/// calls the function that it gets, and tries again if this function returns true. The function also checks for signals.
 pub(crate) fn opening<T: Send>(
     py: Python<'_>,
     patience: Option<f64>,
@@ -109,7 +109,7 @@ pub(crate) fn resume(resume: &str) -> PyResult<Resume> {
     }
 }
 
-/// Sets the option `conflate`, which is `True`, `False`, or the number of bytes that a reader may be behind.
+/// Sets the option `conflate`: `True`, `False`, or the number of bytes behind the publisher from which on the reader skips messages.
 pub(crate) fn conflation(
     builder: SubscriberBuilder,
     conflate: &Bound<'_, PyAny>,

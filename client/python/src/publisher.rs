@@ -33,7 +33,7 @@ use std::path::PathBuf;
 pub(crate) struct Publisher {
     handle: Handle<shmcast::Publisher>,
     channel: String,
-    /// Whether the channel has gates, so that a call may wait for a reader. Such a call lets other threads run.
+    /// Whether the channel has gates, so that a call can wait for a reader. During such a call, other threads run.
     has_gates: bool,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Publisher {
 struct Lent<'py> {
     buffer: PyUntypedBuffer,
     /// Keeps this thread attached to the Python interpreter. As long as this value lives, no other thread runs Python code that could
-    /// change the memory.
+    /// change the object's memory.
     _py: Python<'py>,
 }
 
@@ -116,7 +116,7 @@ impl Publisher {
         published.map_err(|error| self.failure(&error))
     }
 
-    /// Publishes a copy of the payload. The call may wait, and other threads may change the original meanwhile.
+    /// Publishes a copy of the payload, because the call can wait, and other threads could change the original meanwhile.
     #[cold]
     fn publish_through_gates(&self, payload: &Bound<'_, PyAny>, mark: Mark) -> PyResult<u64> {
         let copy = Lent::of(payload)?.bytes()?.to_vec();

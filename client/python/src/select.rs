@@ -22,7 +22,7 @@ type Selected = (Py<Subscriber>, Py<PyAny>);
 /// `MisuseError` for it.
 ///
 /// - `wait`, `pause`: how the select waits while nothing arrives, as for `Subscriber`. The strategies of the subscribers have no effect.
-///   But the daemon can only wake subscribers that were opened with wait="park". For others, "park" polls every millisecond.
+///   With "park", the daemon only wakes subscribers that were opened with wait="park". The select polls the others every millisecond.
 ///
 /// Only one thread at a time may use a select and its subscribers. Another thread gets a `MisuseError`. Other threads of Python run during
 /// a wait. Ctrl-C ends a wait within some 50 ms, and so does any exception of a signal handler.
@@ -135,7 +135,7 @@ impl Select {
         slf
     }
 
-    /// Returns each end as an event, also the last end of a channel. When all channels are over, the iteration stops without another event.
+    /// Returns each end of a channel as an event, also the last one. When all channels are over, the iteration stops without another event.
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Selected>> {
         if let Some(found) = self.take(py, None)? {
             return Ok(Some(found));

@@ -35,8 +35,8 @@ use std::time::Instant;
 /// - `watch_publisher`: whether the subscriber gets the event `PublisherGone` when the publisher dies.
 /// - `record_latency`: whether the subscriber records latencies, which tools show.
 /// - `hidden`: whether this reader is invisible to tools.
-/// - `longest_nap`: seconds that the subscriber sleeps at most with "park"; 0.1 by default.
-/// - `prepare`: steps that prepare the memory, of "prefault", "huge-pages" and "lock"; by default "prefault".
+/// - `longest_nap`: with "park", the longest sleep of the subscriber in seconds; 0.1 by default.
+/// - `prepare`: steps that prepare the memory: any of "prefault", "huge-pages" and "lock". The default is "prefault".
 /// - `batch_bytes`: the size of a batch in bytes of records, at most 1 GiB; 256 KiB by default. A larger message still fits, alone.
 ///
 /// Only one thread at a time may use a subscriber. Another thread gets a `MisuseError`, and a forked child a `ForkedError`. Ctrl-C ends a
@@ -143,7 +143,7 @@ impl Subscriber {
         })
     }
 
-    /// Waits for the next event, for an iteration. Returns `None` if the channel is over and its `End` was returned before.
+    /// Waits for the next event, for an iteration. Returns `None` if the channel is over and its `End` was already returned.
     #[cold]
     #[inline(never)]
     fn wait_on<R>(&self, py: Python<'_>, of: impl Fn(&Event<'_>) -> PyResult<R>) -> PyResult<Option<R>> {
@@ -276,7 +276,7 @@ impl Subscriber {
     }
 
     /// Returns up to `most` available messages in one batch. Waits at most `timeout` seconds for the first message. A batch ends early at
-    /// an event, or when `batch_bytes` are full. If nothing arrived, the batch is empty, and counts as false in a condition.
+    /// an event, or when `batch_bytes` are full. If nothing arrived, the batch is empty.
     #[pyo3(signature = (most = 65_536, timeout = None))]
     pub(crate) fn recv_batch(&self, py: Python<'_>, most: usize, timeout: Option<f64>) -> PyResult<Batch> {
         if most == 0 {
@@ -367,9 +367,10 @@ impl Subscriber {
         self.handle.ask(|this| this.epoch())
     }
 
-    /// Whether the channel is over at the moment: the last event was an `End`, nobody publishes, and no message is left. Each publisher
-    /// that closes the channel gives an `End`. A subscriber that begins with the latest message of a closed channel waits for the next
-    /// publisher.
+    /// Whether the channel is over at the moment: the last event was an `End`, nobody publishes, and no message is left.
+    ///
+    /// Each publisher that closes the channel causes an `End`. A subscriber that begins with the latest message of a closed channel waits
+    /// for the next publisher.
     #[getter]
     fn is_over(&self) -> PyResult<bool> {
         self.handle.ask(Reader::is_over)

@@ -1,9 +1,9 @@
-//! Keeps this process attached to its daemons. For each daemon, the process has one keeper. A keeper is a thread that holds the sockets of
-//! all attachments to its daemon. When another daemon has replaced this daemon, the keeper registers the attachments with the new one. A
-//! daemon that hangs delays only its own keeper.
+//! Keeps this process attached to its daemons. A process has one keeper for each daemon: a thread that holds the sockets of all attachments
+//! to this daemon. So a daemon that hangs delays only its own keeper.
 //!
-//! Publishing and receiving do not use the keeper. While the daemon lives, the keeper sleeps in `poll`. When the daemon is gone, the keeper
-//! tries to attach again, after 20 ms at first and every 250 ms later. The keeper ends one second after the last attachment has ended.
+//! While the daemon lives, the keeper sleeps in `poll`. When the daemon is gone, the keeper tries to attach to the next daemon, after 20 ms
+//! at first and every 250 ms later. The keeper ends one second after the last attachment has ended. Publishing and receiving do not use the
+//! keeper.
 
 use crate::attach::connect::Conversation;
 use crate::attach::park;
@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 pub(crate) const MOST_WAITING: usize = 8;
 const FIRST_KNOCK: Duration = Duration::from_millis(20);
 /// The longest pause between two attempts to attach again. After a crash, a new daemon waits two seconds for the programs that held its
-/// channels. So a program makes several attempts in these two seconds, even if it runs late.
+/// channels. A short pause gives each program several attempts in these two seconds.
 const LAST_KNOCK: Duration = Duration::from_millis(250);
 /// Time after which a keeper without attachments ends.
 const LINGER: Duration = Duration::from_secs(1);
@@ -65,10 +65,10 @@ struct Inner {
     /// The segments in which the channel continues, one after the other.
     moved: Mutex<VecDeque<Successor>>,
     has_moved: AtomicBool,
-    /// Generation and epoch of the last publisher that died, as the daemon reported it.
+    /// Generation and epoch of the last publisher that the daemon reported as dead.
     dead: Mutex<(u64, u64)>,
-    /// Whether the reader may still receive messages of the publisher `dead`. This is possible if the reader now receives the messages of
-    /// this publisher, or of an earlier one.
+    /// Whether the reader can still receive messages of the publisher `dead`. It can if it now receives the messages of this publisher, or
+    /// of an earlier one.
     has_died: AtomicBool,
 }
 

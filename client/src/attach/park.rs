@@ -39,9 +39,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Default limit of a nap. A daemon that hangs can delay a parked reader by at most this time.
+/// Default for the longest sleep of a parked reader. A daemon that hangs can delay the reader by at most this time.
 pub(crate) const LONGEST_NAP: Duration = Duration::from_millis(100);
-/// The pause between two polls of a reader that no waker wakes. Either the daemon is gone, or it has no waker for this reader.
+/// The pause between two polls of a parked reader that no daemon wakes.
 pub(crate) const ALONE: Duration = Duration::from_millis(1);
 
 /// The reader's end of parking.
@@ -64,7 +64,7 @@ pub(crate) fn bell() -> io::Result<(UnixStream, File)> {
 }
 
 impl Parking {
-    /// Makes the value for the reader with this `page`. The reader sleeps for at most `longest` at a time.
+    /// Makes the [`Parking`] of the reader with this `page`. The reader sleeps for at most `longest` at a time.
     pub(crate) fn new(bell: UnixStream, page: ReaderPage, longest: Duration) -> Self {
         static MADE: AtomicU64 = AtomicU64::new(0);
         Self { bell, page, nap: 0, longest, id: MADE.fetch_add(1, Ordering::Relaxed) }
@@ -92,7 +92,7 @@ impl Parking {
         self.longest
     }
 
-    /// The reader's end of the bell. It is readable after the bell rang.
+    /// The reader's end of the bell. It becomes readable when the bell rings.
     pub(crate) fn bell(&self) -> &UnixStream {
         &self.bell
     }
@@ -107,7 +107,7 @@ impl Parking {
         ring(&self.bell);
     }
 
-    /// Sleeps until the bell rings, a signal arrives, or the shorter of `limit` and the longest nap has passed.
+    /// Sleeps until the bell rings or a signal arrives, but not longer than `limit` or the longest allowed sleep.
     pub(crate) fn sleep(&self, limit: Duration) {
         let _nap = Nap(self);
         // A time that is too long for a timespec counts as endless.
@@ -116,7 +116,7 @@ impl Parking {
         let _ = poll(&mut [PollFd::new(&self.bell, PollFlags::IN)], timeout.as_ref());
     }
 
-    /// Sleeps as [`sleep`](Self::sleep) does, while other tasks run. The future may be dropped at any time.
+    /// Sleeps as [`sleep`](Self::sleep) does, while other tasks run. The future can be dropped at any time.
     #[cfg(feature = "tokio")]
     pub(crate) async fn nap(&self) {
         let _nap = Nap(self);
@@ -160,7 +160,7 @@ impl Bells {
         let _ = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], timeout.as_ref());
     }
 
-    /// Sleeps as [`sleep`](Self::sleep) does, while other tasks run. The future may be dropped at any time.
+    /// Sleeps as [`sleep`](Self::sleep) does, while other tasks run. The future can be dropped at any time.
     #[cfg(feature = "tokio")]
     pub(crate) async fn nap(&self, limit: Duration) {
         // The registration is only for this nap, since the next nap may be in another event loop. The event loop has no type for an epoll
@@ -182,7 +182,7 @@ impl Bells {
     }
 }
 
-/// A nap. The nap ends when this value is dropped, even if the wait was cancelled.
+/// A sleep of the reader. The sleep ends when this value is dropped, even if the wait was cancelled.
 struct Nap<'a>(&'a Parking);
 
 impl Drop for Nap<'_> {
@@ -192,7 +192,7 @@ impl Drop for Nap<'_> {
     }
 }
 
-/// Rings the bell at the other end. If the socket is full, the bell rings already. If the socket is broken, no process listens.
+/// Rings the bell at the other end. If the socket is full, the bell is already ringing. If the socket is broken, no process listens.
 pub(crate) fn ring(bell: impl AsFd) {
     let _ = send(bell, b"!", SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
@@ -230,11 +230,10 @@ impl ParkedReader {
         Ok(Self { page, ring, bell: Bell::new(bell)?, woken: 0 })
     }
 
-    /// Checks whether the reader sleeps and has something to read. If so, wakes the reader, once for each nap. The reader may write
-    /// anything into its page. This call affects no other reader, whatever the reader writes. The call reads two words of the ring, and
-    /// makes at most one system call, which does not block.
+    /// Checks whether the reader sleeps and has something to read. If so, wakes the reader, once for each sleep. Never blocks. A reader
+    /// that writes nonsense into its page affects no other reader.
     ///
-    /// Cost: one cache line of the page, and two of the ring, which are the same for all readers that sleep at the same position.
+    /// Cost: three cache lines, and at most one system call. Two of the lines are the same for all readers that sleep at one position.
     pub fn look(&mut self) -> Sight {
         let word = self.page.asleep();
         if word == 0 || word == self.woken {
@@ -253,7 +252,7 @@ impl ParkedReader {
         self.woken = 0;
     }
 
-    /// Returns the reader's bell. The host can wait until it rings.
+    /// Returns the reader's bell. The host can wait until the bell rings.
     pub fn bell(&self) -> Bell {
         self.bell.clone()
     }
@@ -280,10 +279,10 @@ impl Bell {
     }
 
     /// Blocks until `other` is readable or one of `bells` rings. Empties the bells that rang. Returns the indices of the bells that are
-    /// broken, or whose readers have closed their end. A later wait for such a bell would never block.
+    /// broken, or whose readers have closed their end. Do not wait for these bells again: such a wait would never block.
     ///
     /// # Errors
-    /// The error of `poll`: `EINTR` after a signal, `EINVAL` for more bells than this process may have descriptors.
+    /// The error of `poll`: `EINTR` after a signal, `EINVAL` if there are more bells than this process can have descriptors.
     pub fn wait(other: impl AsFd, bells: &[Self]) -> io::Result<Vec<usize>> {
         let mut fds = vec![PollFd::new(&other, PollFlags::IN)];
         fds.extend(bells.iter().map(|bell| PollFd::new(&*bell.0, PollFlags::IN)));

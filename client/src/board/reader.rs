@@ -331,7 +331,7 @@ impl fmt::Debug for Board {
     }
 }
 
-/// The keys of a board as they were at one moment. [`Board::entries`] returns it.
+/// The keys of a board as they were at one moment. [`Board::entries`] returns this value.
 #[derive(Debug)]
 pub struct BoardEntries<'a> {
     snapshot: &'a Snapshot,

@@ -86,8 +86,8 @@ impl ChannelFiles {
         Inventory::of(&self.folder).map_err(ChannelError::os("look into", self.folder.path()))
     }
 
-    /// Whether this directory is a channel. It is a channel if it has a segment, or if a publisher died while it was making the segment. A
-    /// publisher that is making the segment at this moment does not count: it holds the lock, or has made no file but the lock file.
+    /// Whether this directory is a channel: it has a segment, or its publisher died before the segment was finished. A directory in which a
+    /// living publisher makes the segment is no channel yet.
     ///
     /// # Errors
     /// If the system lacks resources for the check.
@@ -123,8 +123,8 @@ impl ChannelFiles {
 
     /// Refuses to publish into a directory that is not a channel's. Changes nothing.
     ///
-    /// A directory with a segment is a channel. Every user who may read the channel may make files among the reader pages. So other files
-    /// may be there, and they must not keep the publisher out.
+    /// A directory with a segment is a channel, even if there are foreign files among the reader pages. Every user who can read the channel
+    /// can make such files, and they must not keep the publisher out.
     pub(crate) fn check_usable(&self) -> Result<(), ChannelError> {
         if ours::is_segment(&self.folder).map_err(ChannelError::os("open", self.segment_path()))? {
             return match self.readers() {
@@ -223,7 +223,7 @@ impl ChannelFiles {
         opened.map_err(ChannelError::os("watch the publisher by", self.folder.path_of(LOCK)))
     }
 
-    /// Makes the directory for reader pages if there is none. Every user who may enter the channel may make a page in it, and may not
+    /// Makes the directory for reader pages if there is none. In this directory, every user of the channel can make a page, and nobody can
     /// remove the page of another user. The caller holds the lock.
     pub(crate) fn make_readers(&self, mode: u32) -> Result<(), ChannelError> {
         match self.folder.make(READERS, 0o1000 | mode | (mode & 0o011) << 1) {
@@ -355,14 +355,14 @@ fn empty(folder: &Folder) -> io::Result<()> {
     Ok(())
 }
 
-/// The mode of a segment in a directory of mode `mode`. All users that may enter the directory may read the segment.
+/// The mode of a segment in a directory of mode `mode`: all users that can enter the directory can read the segment.
 fn segment_mode(mode: u32) -> u32 {
     0o600 | mode & 0o444
 }
 
-/// Searches the processes of this user for a publisher that still runs although the files of its channel were removed. Such a publisher
-/// still has readers. If a second publisher made the channel again, these readers would get none of its messages. `lock` is the lock file
-/// that this process has just made, at the same path as the old one.
+/// Searches the processes of this user for a publisher that still runs although the files of its channel were removed. If a second
+/// publisher made the channel again, the readers of the first one would get none of its messages. `lock` is the lock file that this process
+/// has just made at the old path.
 fn holder_without_files(lock: &File) -> Option<Holder> {
     let own = fs::read_link(format!("/proc/self/fd/{}", lock.as_raw_fd())).ok()?;
     let mut removed = own.into_os_string();
@@ -380,7 +380,7 @@ fn holder_without_files(lock: &File) -> Option<Holder> {
     })
 }
 
-/// The holder that the lock file names. This is only for messages to the user: the lock itself decides whether there is a holder.
+/// The holder that the lock file names. Use this only in messages to the user: the lock itself decides whether there is a holder.
 fn holder(lock: &File) -> Holder {
     let mut text = String::new();
     let _ = lock.take(32).read_to_string(&mut text);

@@ -1,7 +1,7 @@
 //! An open directory. Names are resolved in it, and no link is followed.
 //!
-//! Every call with a path resolves the path again. A user who may write to a directory on the path can put a link there between two calls.
-//! A descriptor, however, always means the directory that was checked.
+//! Every call with a path resolves the path again. A user who can write to a directory on the path can put a link into it between two
+//! calls. A descriptor, however, always means the directory that was checked.
 
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, Stat};
@@ -26,8 +26,8 @@ pub(crate) struct Folder {
     path: PathBuf,
 }
 
-/// Opens a file as `openat` does, but never as descriptor 0, 1 or 2. A program that has closed these descriptors, as daemons do, may still
-/// print to them. The output must not go into files of channels.
+/// Opens a file as `openat` does, but never as descriptor 0, 1 or 2. A program that has closed these descriptors, as daemons do, might
+/// still print to them. This output must not go into files of channels.
 fn open(
     dir: impl AsFd,
     name: impl rustix::path::Arg,
@@ -49,7 +49,7 @@ impl Folder {
         Ok(Self { fd: open(CWD, path, FOLDER, Mode::empty())?, path: path.to_owned() })
     }
 
-    /// Opens the directory at a path that the user did not give. The last part of the path must not be a link.
+    /// Opens the directory at a path that the user did not give. Refuses a path whose last part is a link.
     pub(crate) fn unnamed(path: &Path) -> io::Result<Self> {
         Ok(Self { fd: open(CWD, path, FOLDER | OFlags::NOFOLLOW, Mode::empty())?, path: path.to_owned() })
     }
@@ -115,7 +115,7 @@ impl Folder {
         Ok(names)
     }
 
-    /// Returns the metadata of `name`, which may be a path below this directory. For a link, the metadata is that of the link itself.
+    /// Returns the metadata of `name`, which can be a path below this directory. For a link, the metadata is that of the link itself.
     pub(crate) fn stat(&self, name: impl AsRef<Path>) -> io::Result<Stat> {
         Ok(statat(&self.fd, name.as_ref(), AtFlags::SYMLINK_NOFOLLOW)?)
     }

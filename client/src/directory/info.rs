@@ -84,8 +84,8 @@ fn board_status(view: &View) -> BoardStatus {
 /// A live reader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReaderInfo {
-    /// The figures on the reader's page. If this process cannot see the reader, the process id is 0. An example is a reader in another PID
-    /// namespace.
+    /// The figures on the reader's page. The process id is 0 if this process cannot see the reader, for example because the reader is in
+    /// another PID namespace.
     pub stats: ReaderStats,
     /// The command name, if its process is visible from here.
     pub command: Option<String>,

@@ -68,7 +68,7 @@ pub struct Directory {
 impl Default for Directory {
     /// Returns the first of these directories that meets its condition:
     /// 1. `$SHMCAST_DIR`, if it is set and not empty;
-    /// 2. [`SHARED_DIR`], if root owns it and this user may enter and list it. The administrator makes this directory, and shmcast never
+    /// 2. [`SHARED_DIR`], if root owns it and this user can enter and list it. The administrator makes this directory, and shmcast never
     ///    does. It is made, for example, with mode 1777 for all users, or with 0750 for the users of a group;
     /// 3. `/dev/shm/shmcast-UID`, which belongs to this user alone, and which the first publisher makes.
     fn default() -> Self {
@@ -84,7 +84,7 @@ fn me() -> u32 {
     nix::unistd::geteuid().as_raw()
 }
 
-/// Whether root has made a directory for all users, and this user may enter and list it. Any user may make such a directory in /dev/shm, so
+/// Whether root has made a directory for all users, and this user can enter and list it. Any user can make such a directory in /dev/shm, so
 /// it counts only if root owns it.
 fn is_shared(path: &Path) -> bool {
     if fault!("first_user_owns_the_default") {
@@ -257,7 +257,7 @@ impl Directory {
 
     /// Opens the directory. Returns `None` if it does not exist.
     ///
-    /// Any user may make a directory in /dev/shm. So if this is the default directory, a directory that another user made is refused.
+    /// Any user can make a directory in /dev/shm. So if this is the default directory, a directory that another user made is refused.
     fn open(&self) -> Result<Option<Folder>, ChannelError> {
         let opened = if self.explicit { Folder::named(&self.path) } else { Folder::unnamed(&self.path) };
         let foreign = |owner| Err(ChannelError::ForeignDirectory { dir: self.path.clone(), owner });
@@ -329,7 +329,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), &'static str> {
 }
 
 /// Whether the process with this id in our PID namespace has the file open. If the process belongs to another user, its open files cannot
-/// be listed. In this case, the result is true if the same user owns the file.
+/// be listed. In this case, the result is true if that other user owns the file.
 fn has_open(pid: u32, file: &File) -> bool {
     let Ok(wanted) = file.metadata() else { return false };
     let is_it = |of: fs::Metadata| (of.dev(), of.ino()) == (wanted.dev(), wanted.ino());

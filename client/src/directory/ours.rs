@@ -47,7 +47,7 @@ const NO_SEGMENT: &str = "is not a segment that shmcast made";
 const NO_GATES: &str = "is not a directory of gates that shmcast made";
 pub(super) const NO_READERS: &str = "is not a directory that shmcast made";
 
-/// The first words that an unfinished segment may have. The magic is stored last, so before that the file is empty (`None`) or begins with
+/// The first words that an unfinished segment can have. The magic is stored last, so before that the file is empty (`None`) or begins with
 /// a zero.
 const UNFINISHED_MAGICS: &[Option<u64>] = &[None, Some(0), Some(header::MAGIC)];
 
@@ -66,12 +66,11 @@ pub(super) struct Inventory {
 }
 
 impl Inventory {
-    /// Reads all entries of `folder`. If the caller does not hold the channel's lock, publishers and removers may change the folder
-    /// meanwhile. The result may then lack some of their files, but never counts one of their files as foreign.
+    /// Reads all entries of `folder`. If the caller does not hold the channel's lock, the result may lack files that publishers or removers
+    /// make or remove meanwhile. Such a file never counts as foreign.
     ///
-    /// Publishers make the lock file before all other files, and removers remove it after all others. This function lists the folder first,
-    /// then checks the lock, and then checks the listed entries. So if a listed file of a publisher or a remover still exists, the check
-    /// found the lock.
+    /// Publishers make the lock file first, and removers remove it last. This function lists the folder, then checks the lock file, and
+    /// then checks the listed entries. So if a listed entry still exists, the check has found the lock file.
     pub(super) fn of(folder: &Folder) -> io::Result<Self> {
         let names = sorted_names(folder)?;
         let lock = lock_of(folder)?;
@@ -258,12 +257,12 @@ pub(super) fn is_hidden(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(b".")
 }
 
-/// Whether an open file begins as a reader page does. `name` is the name by which it was opened.
+/// Whether an open file begins as a reader page does. `name` is the name by which the file was opened.
 pub(super) fn begins_as_page(file: &File, name: &OsStr) -> io::Result<bool> {
     Ok(page_magics(name).contains(&first_word(file)?))
 }
 
-/// The first words that a reader page may have. The magic number is stored last. Before that, the page has a hidden name.
+/// The first words that a reader page can have. The magic number is stored last. Before that, the page has a hidden name.
 fn page_magics(name: &OsStr) -> &'static [Option<u64>] {
     const HIDDEN: &[Option<u64>] = &[Some(reader_page::MAGIC), Some(0), None];
     if is_hidden(name) { HIDDEN } else { &HIDDEN[..1] }
@@ -279,8 +278,8 @@ fn sorted_names(folder: &Folder) -> io::Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// Whether a file begins with one of `words`. False for a link, a pipe or a directory. Returns an error if the file does not exist or may
-/// not be read.
+/// Whether a file begins with one of `words`. False for a link, a pipe or a directory. Returns an error if the file does not exist, or if
+/// this process has no permission to read the file.
 fn begins_with(folder: &Folder, name: impl AsRef<OsStr>, words: &[Option<u64>]) -> io::Result<bool> {
     match folder.file(name, OFlags::RDONLY) {
         Ok(file) => Ok(words.contains(&first_word(&file)?)),

@@ -13,7 +13,8 @@ use std::fs::File;
 use std::io;
 
 impl ChannelFiles {
-    /// Returns the live readers. A reader lives while the lock on its page is held. Removes pages of dead readers, if this user may.
+    /// Returns the live readers. A reader lives while the lock on its page is held. Removes pages of dead readers, if this user has the
+    /// permission.
     ///
     /// # Errors
     /// If the system lacks the resources to read all pages.
@@ -33,7 +34,7 @@ impl ChannelFiles {
         Ok(readers)
     }
 
-    /// Removes pages of dead readers, if this user may. Costs some system calls per page.
+    /// Removes pages of dead readers, if this user has the permission. Costs some system calls per page.
     pub(crate) fn sweep_dead_readers(&self) {
         let Ok(pages) = self.readers() else { return };
         for name in pages.names().unwrap_or_default() {
@@ -42,8 +43,7 @@ impl ChannelFiles {
     }
 }
 
-/// Returns the found entry. Returns `None` if it no longer exists, or if this user cannot read it. If the system lacks resources, this is
-/// an error.
+/// Returns the found entry. Returns `None` if it no longer exists, or if this user cannot read it. A lack of resources is an error.
 fn known<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     match found {
         Err(e) if is_shortage(&e) => Err(e),

@@ -42,8 +42,8 @@ enum Lag {
 /// The action of a publisher when a message has waited for the gate's longest wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Then {
-    /// The publisher publishes the message and drops the gate: it no longer waits for the gate's reader. The reader may be lapped. The gate
-    /// is restored when the reader's lag is at most half of the largest lag.
+    /// The publisher publishes the message and drops the gate: from now on it does not wait for the gate's reader, and can lap the reader.
+    /// The gate is restored when the reader's lag is at most half of the largest lag.
     #[default]
     Drop,
     /// The publisher refuses the message, and its call returns an error.

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 /// The time for which a publisher spins before it checks the gates again. After this time it lets other threads run.
 const SPINS_FOR: Duration = Duration::from_micros(20);
-/// If less than this is left of the allowed wait, the publisher spins. If it yielded, another thread might run for some milliseconds.
+/// If less than this time is left of the allowed wait, the publisher spins. If it yielded, another thread might run for some milliseconds.
 const SPINS_LAST: Duration = Duration::from_micros(100);
 /// The time for which a publisher yields to other threads before it checks the gates again. After this time it sleeps.
 const YIELDS_FOR: Duration = Duration::from_millis(2);
@@ -99,12 +99,12 @@ struct One {
     file: File,
     standing: Standing,
     figures: GateFigures,
-    /// Whether this publisher has not found a position in the gate's page yet. As long as this is true, the gate's reader may be one for
-    /// which the previous publisher waited.
+    /// Whether this publisher has not found a position in the gate's page yet. In that case, the previous publisher may have waited for the
+    /// gate's reader.
     is_unheard: bool,
     /// Whether the present message has waited for this gate.
     has_held: bool,
-    /// The time at which a call that never waits was refused first. This time is forgotten when `make_way` makes room for a message.
+    /// The time at which a call that never waits was first refused; `None` again after `make_way` has made room for a message.
     refusing_since: Option<Instant>,
 }
 
@@ -160,7 +160,7 @@ pub(crate) struct Gates {
     gates: Vec<One>,
     segment: [u64; 2],
     capacity: u64,
-    /// The number of bytes by which the tail may move before the publisher checks again a gate that is not in force.
+    /// The number of bytes by which the tail moves before the publisher checks again those gates that are not in force.
     step: u64,
     page: Option<FiguresPage>,
 }
@@ -180,8 +180,8 @@ impl Gates {
     /// Reads each gate for the first time. A gate whose reader was not lapped is in force from the start, because the previous publisher
     /// may have waited for this gate.
     ///
-    /// At this moment the reader may be further behind than the gate's configured lag, because the publisher may use the ring up to the
-    /// frontier that the previous publisher left.
+    /// At this moment the reader can be further behind than the gate's lag, because the publisher can use the ring up to the frontier that
+    /// the previous publisher left.
     fn begin(
         gates: Vec<(Settled, File)>,
         page: Option<FiguresPage>,
@@ -227,15 +227,15 @@ impl Gates {
         }
     }
 
-    /// Returns the position beyond which the writer must check the gates again. Call it only if no gate in force holds up a record that
-    /// needs `frontier`.
+    /// Returns the position beyond which the writer must check the gates again. Call this function only if no gate in force holds up a
+    /// record that needs `frontier`.
     fn bound(&self, writer: &Writer, frontier: u64) -> u64 {
         let standings = self.gates.iter().map(|gate| (gate.standing, gate.config.lag));
         bound_until_next_look(standings, writer.position(), self.step, frontier)
     }
 
-    /// Makes room for a record that needs the frontier `frontier`. For this, raises the bound up to which the writer may move its frontier.
-    /// Waits for the gates as `patience` says. All waits of one call together take no longer than the longest wait of a gate.
+    /// Makes room for a record that needs the frontier `frontier`: raises the bound up to which the writer may move its frontier. Waits for
+    /// the gates as `patience` says, in total no longer than the longest wait of a gate.
     ///
     /// # Errors
     /// [`PublishError::Full`] if the bound is still too low for the record.

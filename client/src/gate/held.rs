@@ -1,4 +1,4 @@
-//! The reader's side of a gate. The reader holds the gate's lock. In the gate's page, it stores the position up to which it has finished.
+//! The reader's side of a gate. The reader holds the gate's lock, and writes to the gate's page how far it has read.
 
 use super::name::{GateError, GateName};
 use crate::lock::{self, Held};
@@ -31,8 +31,8 @@ impl From<io::Error> for NotHeld {
 }
 
 impl HeldGate {
-    /// Takes a gate for a reader of the segment with the identity `segment`. The files `lock` and `page` are both the gate's page, opened
-    /// for the caller alone. The reader locks the first file, and maps the second one.
+    /// Takes a gate for a reader of the segment with the identity `segment`. `lock` and `page` are the same file, the gate's page, which
+    /// was opened twice for the caller alone. The reader locks `lock`, and maps `page`.
     pub(crate) fn take(name: GateName, [lock, page]: [File; 2], segment: [u64; 2]) -> Result<Self, NotHeld> {
         if !lock::try_lock(&lock)? {
             let pid = GateClaim::read(&lock, segment).map_or(0, |claim| claim.pid);
@@ -47,13 +47,13 @@ impl HeldGate {
         self.name
     }
 
-    /// Stores that the reader has finished with everything before `place`. Costs three stores.
+    /// Writes to the gate's page that the reader no longer needs the records before `place`. Costs three stores.
     #[inline]
     pub(crate) fn passed(&self, place: Place) {
         self.page.passed(place);
     }
 
-    /// Stores that the reader has no place in the ring. Costs one store.
+    /// Writes to the gate's page that the reader has no place in the ring. Costs one store.
     #[inline]
     pub(crate) fn leave(&self) {
         self.page.leave();

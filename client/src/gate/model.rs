@@ -1,4 +1,4 @@
-//! A model of a channel with gates: a publisher, its successor, and readers. Each of them may stop, die and come back at any step.
+//! A model of a channel with gates: a publisher, its successor, and readers. Each of them can stop, die and come back at any step.
 //!
 //! The publisher decides with the functions of `state.rs`. The ring's writer and the readers' pages are a few numbers. The unit of
 //! positions is one record.
@@ -29,7 +29,7 @@ const NEVER_WAITS: &str = "a call that never waits does not wait";
 /// A planted fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mutant {
-    /// A planted fault: the publisher compares a reader's position with the tail, to find out whether the reader was lapped.
+    /// A planted fault: to find laps, the publisher compares a reader's position with the tail and not with the frontier.
     FrontierUnseen,
     /// The bound is never set.
     NoBound,
@@ -39,7 +39,7 @@ enum Mutant {
     NoLimit,
     /// The publisher does not check the lock.
     LockUnseen,
-    /// A check of the page between the two stores of a reader counts as the first check.
+    /// A check between two stores of a reader, which finds no position, counts as the publisher's first check.
     FirstLookTorn,
     /// A reader that has no place in the ring is treated as a reader between its two stores.
     NoPlaceUnseen,

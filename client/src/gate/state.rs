@@ -32,8 +32,8 @@ pub enum GateState {
     /// No reader holds the gate.
     #[default]
     Absent,
-    /// A reader holds the gate, but the publisher does not wait for it, so it may be lapped. The reader has not caught up yet, or it reads
-    /// the journal.
+    /// A reader holds the gate, but the publisher does not wait for it, so the reader can be lapped. The reader has not caught up yet, or
+    /// it reads the journal.
     Joining,
     /// The publisher waits for the gate's reader, so this reader is not lapped.
     InForce,
@@ -89,16 +89,15 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Whether a reader holds the gate, but its page has no position for this segment. Either the reader was just writing to its page, or
-    /// it reads another segment.
+    /// Whether a reader holds the gate, but its page has no position for this segment. The reader was just writing to its page, or reads
+    /// another segment.
     pub(super) fn is_unheard(self) -> bool {
         self.is_held && self.said == Said::Nothing
     }
 }
 
-/// The largest lag at which the publisher begins to wait for a reader. If `is_unheard`, the reader held the gate before this publisher
-/// opened the channel, and this publisher does not know the reader's position yet. The publisher waits for such a reader at any lag,
-/// because the previous publisher may have waited for it.
+/// Returns the largest lag of a reader at which the publisher begins to wait for this reader. If `is_unheard`, there is no limit: this
+/// publisher does not know the reader's position yet, and the previous publisher may have waited for the reader.
 pub(super) fn near(lag: u64, is_unheard: bool) -> u64 {
     if is_unheard { u64::MAX } else { lag / 2 }
 }
@@ -112,8 +111,8 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    /// Returns the state of the gate after a check. `near` is the largest lag at which the publisher begins to wait for a reader. The claim
-    /// in `seen` may be any value.
+    /// Returns the state of the gate after a check. The publisher begins to wait for a reader when the lag is at most `near`. The claim in
+    /// `seen` may be any value.
     pub(super) fn after(self, seen: Seen, ring: Ring, lag: u64, near: u64) -> Self {
         if !seen.is_held {
             return Self::default();
@@ -154,9 +153,9 @@ impl Standing {
     }
 }
 
-/// Returns the position beyond which the writer must check the gates again. No gate in force may hold up a record that needs `frontier`.
-/// `standings` has the states of all gates with their lags. `step` is the number of bytes by which the tail may move between two checks
-/// while a gate is not in force.
+/// Returns the position beyond which the writer must check the gates again. The caller has checked that no gate in force holds up a record
+/// that needs `frontier`. `standings` has the states of all gates with their lags. `step` is the number of bytes by which the tail may move
+/// between two checks while a gate is not in force.
 pub(super) fn bound_until_next_look(
     standings: impl Iterator<Item = (Standing, u64)> + Clone,
     tail: u64,
@@ -294,8 +293,8 @@ mod tests {
     }
 
     proptest! {
-        /// The claim on the page may be any value. If the gate is in force nevertheless, the ring still has the place that the reader has
-        /// passed, and the writer may overwrite nothing after this place.
+        /// The claim on the page may be any value. But if the gate is in force, the ring still has the place that the reader has passed,
+        /// and the writer overwrites nothing after this place.
         #[test]
         fn any_claim(
             state in 0..4u64, known in any::<Option<u64>>(), held: bool, claim in any::<Option<u64>>(),

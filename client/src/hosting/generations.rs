@@ -25,8 +25,8 @@ pub enum Cut {
     Tail,
     /// The cut is at the tail of the previous generation. Sequences begin at 1 again.
     Restart,
-    /// There is no cut: readers receive all messages that the memory still has, and then sequences begin at 1 again. The host uses this if
-    /// it has lost the memory, because readers may still hold the memory.
+    /// There is no cut: readers receive all messages that the memory still has, and then sequences begin at 1 again. The host uses this
+    /// after it has lost the memory, which readers may still have mapped.
     Lost,
     /// The cut is at the present moment. Readers do not receive any further messages of the previous generation, and sequences begin at 1
     /// again.
@@ -34,8 +34,9 @@ pub enum Cut {
 }
 
 impl Cut {
-    /// Returns the first sequence of the previous generation that readers must not return, and whether its stream ended there. `tail` is
-    /// the sequence after all committed messages, if it is known. The caller read it from the ring while the charter said *closing*.
+    /// Returns the first sequence of the previous generation that readers must not return, and whether the stream ended at that sequence.
+    /// `tail` is the sequence after all committed messages, if it is known. The caller read it from the ring while the charter said
+    /// *closing*.
     pub(crate) fn at(self, tail: Option<u64>, has_ended: impl FnOnce() -> bool) -> (u64, bool) {
         match (self, tail) {
             (Self::Tail | Self::Restart, Some(tail)) => (tail, has_ended()),
@@ -105,12 +106,12 @@ impl HostedCharter {
     }
 
     /// Moves the channel to the segment `next`, which was made for `spec` and which no program has seen yet. `before` is the channel's
-    /// current segment; `None` if it is lost.
+    /// current segment; `None` if this segment is lost.
     ///
-    /// If `next` was made to [`continue_from`](HostedSegment::continue_from) the channel's journal, its sequences do not begin at 1. After
-    /// each kind of cut, the sequences continue at the end of the journal.
+    /// If `next` [continues](HostedSegment::continue_from) the channel's journal, the sequences continue at the end of the journal,
+    /// whatever the cut is.
     ///
-    /// The closure `ready` does all other steps that can fail. If it fails, nothing has changed. After it, nothing can fail.
+    /// The closure `ready` does all other steps that can fail. If `ready` fails, nothing has changed. After `ready`, nothing can fail.
     ///
     /// # Errors
     /// The error of `ready` or of the system. The channel stays unchanged.

@@ -108,8 +108,8 @@ impl HostedSpec {
 #[derive(Debug)]
 pub struct HostedSegment {
     file: File,
-    /// The file that the publisher locks. Its content is the segment's identity, which no process can change. Readers get only a path
-    /// descriptor of the file, so that no reader can hold the lock.
+    /// The file that the publisher locks. It contains the segment's identity, and no process can change this content. Readers get only a
+    /// path descriptor of the file, so that no reader can hold the lock.
     lock: File,
     segment: Segment,
     steps: Vec<Step>,
@@ -144,7 +144,7 @@ impl HostedSegment {
     }
 
     /// Makes a new segment continue a channel whose memory is lost. No program has seen the new segment yet. Its first message gets the
-    /// sequence `next`, and its first publisher gets an epoch after `epoch`.
+    /// sequence `next`, and its first publisher gets a later epoch than `epoch`.
     ///
     /// # Panics
     /// When the segment has had a publisher, or `next` is 0 or beyond [`MAX_SEQUENCE`](crate::MAX_SEQUENCE).
@@ -166,13 +166,12 @@ impl HostedSegment {
         Ok(Hold::of(Held::new(lock), &self.segment, before))
     }
 
-    /// Takes over the segment that the charter names, and its lock. Both come from the service manager's store, or from a program that was
-    /// attached when the earlier host died. Returns `None` for any other memory, and for a damaged segment. So no program can pass the
-    /// memory of one channel off as that of another.
+    /// Takes over the segment that the charter names, and its lock. Both files come from the service manager's store, or from a program
+    /// that was attached when the earlier host died. Returns `None` for any other memory, and for a damaged segment. So no program can pass
+    /// the memory of one channel off as that of another.
     ///
     /// # Errors
-    /// The system's error, for example if there are no descriptors. The caller must then try again, because the memory is not identified
-    /// yet.
+    /// The system's error, such as a lack of descriptors. In that case, try again, because the memory is not identified yet.
     pub fn adopt(name: &str, entry: &Entry, file: &File, lock: &File) -> Result<Option<Self>, ChannelError> {
         let os = |what| ChannelError::os(what, format!("memfd:{name}"));
         if !memfd::is_own(file).map_err(os("look at"))?
@@ -296,14 +295,14 @@ impl HostedSegment {
         &self.steps
     }
 
-    /// Returns a function that locks the memory again after [`adopt`](Self::adopt). Memory stays locked only while the process that locked
-    /// it has it mapped. The function takes time in proportion to the capacity, on the thread that calls it. It does not make huge pages
-    /// again, because this would cause page faults in other processes.
+    /// Returns a function that locks the memory again after [`adopt`](Self::adopt), because the earlier lock ended with the earlier host.
+    /// The function takes time in proportion to the capacity. It does not make huge pages again, because this would cause page faults in
+    /// other processes.
     pub fn lock_again(&self) -> impl FnOnce() -> Vec<Step> + Send + use<> {
         self.segment.preparer(Preparation { lock: true, ..Preparation::NONE })
     }
 
-    /// The present state of the channel, without its publisher and readers, which the host knows.
+    /// The present state of the channel. The publisher and the readers are left out, because the host itself knows them.
     pub fn status(&self) -> ChannelStatus {
         let unheld = !self.has_publisher().unwrap_or(true);
         ChannelDetail::of(&self.segment).status(&self.segment.header().channel, unheld)

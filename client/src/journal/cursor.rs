@@ -211,8 +211,8 @@ impl Cursor {
         self.unsure = None;
     }
 
-    /// Whether nothing has been written at the end of a growing file. Costs one small read. But if nothing was written for [`UNSURE`],
-    /// returns false, so that the caller searches for frames after a hole.
+    /// Whether nothing more has been written at the end of a growing file. But returns false if this has lasted for [`UNSURE`], so that the
+    /// caller searches for frames after a hole. Costs one small read.
     fn is_nothing_yet(&mut self) -> io::Result<bool> {
         if self.trailer.is_some() || !self.is_growing {
             return Ok(false);

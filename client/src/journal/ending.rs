@@ -234,7 +234,7 @@ impl Ending {
         self.is_clean() || next.saturating_add(RESERVE / 2) > self.said.reserve
     }
 
-    /// Writes the file. A recorder reads the ring from `sequences.start` on, and publishing begins at `sequences.end`.
+    /// Writes the journal's next file. A recorder reads the ring from `sequences.start` on; publishing begins at `sequences.end`.
     fn write(
         self,
         header: FileHeader,
@@ -365,7 +365,7 @@ fn lock_of(folder: &Folder) -> Result<Held, JournalError> {
     }
 }
 
-/// Gives a file its final name if the file's recorder ended before it did this. The next recorder would do the same.
+/// Gives a file its final name if the file's recorder ended before this step. The next recorder would do the same.
 fn name_spare(folder: &Folder) -> Result<(), JournalError> {
     let os = || JournalError::os("name", folder.path_of(SPARE));
     let file = match folder.file(SPARE, OFlags::RDONLY) {
@@ -392,7 +392,7 @@ fn name_spare(folder: &Folder) -> Result<(), JournalError> {
     }
 }
 
-/// Refuses a journal with a whole file that this build cannot read. A file without a whole header was never synced to the disk.
+/// Refuses a journal if this build cannot read one of its files. A file without a whole header does not count, because it was never synced.
 fn check_problems(journal: &Journal) -> Result<(), JournalError> {
     let own = journal.files().first().map(|file| file.header.stream);
     for problem in journal.problems() {

@@ -69,7 +69,7 @@ pub struct Journal {
     lock: Option<File>,
     files: Vec<Arc<FileInfo>>,
     problems: Vec<Problem>,
-    /// The time of the last change of names in the directory, as the last refresh found it. `None` if a later change may have the same
+    /// The time of the last change of names in the directory, as the last refresh found it. `None` if a later change could have the same
     /// time, or if a file was not valid.
     listed: Option<(i64, i64)>,
 }
@@ -271,7 +271,7 @@ impl Journal {
         Ok(())
     }
 
-    /// The time of the last change of names in the directory; `None` if it was so recent that another change may have the same time.
+    /// The time of the last change of names in the directory; `None` if it was so recent that another change could have the same time.
     fn changed(&self) -> Option<(i64, i64)> {
         let stat = self.folder.own_stat().ok()?;
         let at = (stat.st_mtime, stat.st_mtime_nsec as i64);

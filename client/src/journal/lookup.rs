@@ -162,9 +162,9 @@ impl Reader {
         (self.known.first..end).contains(&sequence)
     }
 
-    /// Searches for the next clock record, which has a time, from the current frame on. The reader uses this time for the messages before
-    /// the record. Recorders write a clock record in each 64 KiB. If the reader finds no clock record, the first record of the frame has
-    /// the time that the index gives for the frame.
+    /// Searches for the next clock record from the current frame on. The record's time is also used for the messages before the clock
+    /// record. Recorders write a clock record in each 64 KiB. If there is no further clock record, the first record of the frame gets the
+    /// time that the index has for the frame.
     fn look_for_clock(&mut self) -> Result<(), JournalError> {
         let Some(cursor) = &mut self.cursor else { return Ok(()) };
         let path = &self.path;

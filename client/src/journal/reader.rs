@@ -176,7 +176,7 @@ impl Reader {
         self.frame.is_none_or(|frame| frame.left == 0)
     }
 
-    /// Whether retention removed files while this reader was reading, and this sequence was the first that it left.
+    /// Whether retention removed files while this reader was reading, and this sequence is the first that remained.
     pub(crate) fn was_trimmed_to(&self, sequence: u64) -> bool {
         self.trimmed == Some(sequence)
     }
@@ -186,7 +186,7 @@ impl Reader {
         (self.rest_until, self.looked_for_files) = (None, None);
     }
 
-    /// Returns a function that reads the next bytes into the kernel's page cache. Call that function on a thread that may block. Returns
+    /// Returns a function that reads the next bytes into the kernel's page cache. Call that function on a thread that can block. Returns
     /// `None` if the bytes are in memory already.
     #[cfg(feature = "tokio")]
     pub(crate) fn read_ahead(&self) -> Option<impl FnOnce() + Send + 'static> {

@@ -6,7 +6,7 @@ use crate::error::PublishError;
 use crate::gate::Patience;
 use std::ops::{Deref, DerefMut};
 
-/// Memory for the payload of one message. [`Publisher::claim`] returns it. It dereferences to the bytes.
+/// Memory for the payload of one message, as [`Publisher::claim`] returns it. A claim dereferences to the bytes.
 #[derive(Debug)]
 #[must_use = "a claim that is not committed publishes nothing"]
 pub struct Claim<'a> {

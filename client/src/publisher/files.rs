@@ -91,7 +91,7 @@ impl PublisherBuilder {
         Ok(publisher)
     }
 
-    /// Makes the channel. If it continues after a journal, its first sequence is not below `least`.
+    /// Makes the channel. If it continues after a journal, its first sequence is at least `least`.
     fn make(
         self,
         files: &ChannelFiles,

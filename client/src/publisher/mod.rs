@@ -69,13 +69,13 @@ pub struct Publisher {
     prepared: Prepared,
     /// Whether the stream stays open when the publisher is dropped: then readers get no record of the stream's end.
     stays_open: bool,
-    /// The writer lock. It is held until the writer is dropped. If this process dies, the kernel releases it.
+    /// The writer lock. It is held until the writer is dropped. If this process dies, the kernel releases the lock.
     lock: Held,
     /// The attachment to the daemon, if a daemon owns the channel.
     hosted: Option<Hosted>,
     /// The readers that this publisher waits for, if it has gates.
     gates: Option<Box<Gates>>,
-    /// The board, on which each message is stored once more; `None` if the channel has no board.
+    /// The board, on which each message is stored in addition to the ring; `None` if the channel has no board.
     board: Option<Box<BoardWriter>>,
 }
 

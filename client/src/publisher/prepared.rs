@@ -1,8 +1,6 @@
-//! Prepares a publisher's memory. Either all of it is prepared before [`open`](super::PublisherBuilder::open) returns, or most of it
-//! afterwards.
+//! Prepares a publisher's memory: all of it before [`open`](super::PublisherBuilder::open) returns, or most of it afterwards on a thread.
 //!
-//! A thread prepares the memory that remains after `open`. The thread touches only the map, and runs only as long as the publisher exists.
-//! No call waits for it.
+//! The thread touches only the map, and runs only as long as the publisher exists. No call waits for the thread.
 
 use rustix::process::nice;
 use shmcast_layout::mem::{Pieces, Preparation, Step, is_real_time};
@@ -25,11 +23,10 @@ impl Prepared {
         Self::done(segment.prepare(wanted))
     }
 
-    /// Locks and touches all pages: the first ones before it returns, and the others on a thread of its own.
+    /// Locks and touches all pages: the first ones before this call returns, and the others on a separate thread.
     ///
-    /// If the thread that opens the publisher is a real-time thread, all pages are touched before the call returns. A real-time thread
-    /// might never leave its CPU. Another thread for the pages would then never finish, and it might block other threads of the process in
-    /// the middle of a system call.
+    /// But if the caller is a real-time thread, all pages are touched before the call returns. A real-time thread might never leave its
+    /// CPU. The separate thread might then stop in the middle of a system call, and block other threads of the process.
     pub(super) fn behind(segment: &Segment) -> Self {
         let lock = segment.lock_on_fault();
         let mut pieces = segment.pieces();

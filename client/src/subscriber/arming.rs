@@ -10,7 +10,7 @@ use std::time::Duration;
 /// The next step of a program that waits in an event loop of its own. [`Subscriber::arm`] returns it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Armed<'a> {
-    /// There was still an event, and it has been received. Continue to receive.
+    /// An event had already arrived, and this call has received the event. Continue to receive.
     Event(Event<'a>),
     /// There is nothing to receive. Wait until the descriptor is readable, but at most for this time, and then receive.
     Wait(Duration),

@@ -188,8 +188,8 @@ impl Subscriber {
         if is_over && self.hosted.is_none() { Err(RecvError::Superseded) } else { Ok(()) }
     }
 
-    /// Merges the caller's copy of the board with the ring. While a strict channel (in which messages of a publisher that was cut off are
-    /// not valid) moves to another segment, the copy may contain messages that are not valid.
+    /// Merges the caller's copy of the board with the ring. While a channel moves to another segment, the copy may contain messages that
+    /// are not valid: those of a publisher that was cut off.
     pub(crate) fn join_into(&mut self, snapshot: &mut Snapshot) -> Result<(), RecvError> {
         snapshot.join(&mut self.reader, self.buffer.payload_mut())?;
         Ok(())

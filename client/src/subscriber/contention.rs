@@ -30,8 +30,8 @@ const CLOSE: u32 = 256;
 const MEASURED: u64 = 128;
 /// Number of messages in a measurement with pauses.
 const TRIED: u64 = 512;
-/// The number of messages between a trial, in which the reader pauses between polls, and the next measurement without pauses. If the trial
-/// was not faster than the measurement before it, this number doubles, up to [`AGAIN_AT_MOST`].
+/// The number of messages from a trial of pauses to the next measurement without pauses. If pauses were not faster in the trial, this
+/// number doubles, up to [`AGAIN_AT_MOST`].
 const AGAIN: u64 = 1 << 16;
 const AGAIN_AT_MOST: u64 = 1 << 22;
 /// Number of messages that the publisher must be ahead before a pause ends. The publisher writes its count every 64 messages.
@@ -66,7 +66,7 @@ pub(super) struct Contention {
     /// Whether the publisher was close at the previous position.
     is_close: bool,
     state: State,
-    /// While the publisher is close: the sequence at which the state ends.
+    /// The sequence at which the state ends. Valid only while the publisher is close.
     until: u64,
     /// The sequence and the time at which the measurement began.
     began: (u64, u64),

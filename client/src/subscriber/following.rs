@@ -1,5 +1,5 @@
-//! Laps, takeovers and changes of the segment. After each of these, this module finds the place where a subscriber continues. It also
-//! withholds messages that are not valid because their publisher was cut off.
+//! Finds the place where a subscriber continues after a lap, a takeover or a change of the segment. Also withholds messages that are not
+//! valid because their publisher was cut off.
 
 use super::past::Entered;
 use super::{Buffer, Doubt, Outcome, Resume, Subscriber};
@@ -160,8 +160,7 @@ impl Subscriber {
         self.hosted.as_ref().map_or(Verdict::Open, |hosted| hosted.verdict_on_read())
     }
 
-    /// Whether the channel is strict and no message may be returned now. The reason is that the channel's publisher was cut off, or is
-    /// about to be cut off.
+    /// Whether the channel is strict and must not return a message now, because its publisher was cut off or is about to be cut off.
     pub(super) fn is_withheld(&self) -> bool {
         self.is_strict() && self.verdict_on_read() != Verdict::Open
     }
@@ -182,9 +181,8 @@ impl Subscriber {
 
     /// Called when no valid message is left in this segment. Continues in the next segment if the daemon has sent it.
     ///
-    /// The daemon sends the next segment only after the charter says that this generation has ended. So this generation has no more
-    /// messages if the segment arrived *before* a poll that found nothing. The first call only takes the segment, and the caller then polls
-    /// once more.
+    /// The first call only takes the next segment, and the caller then polls once more. The daemon sends that segment only after this
+    /// generation has ended. So if a poll finds nothing *after* the segment has arrived, this generation has no more messages.
     #[inline]
     pub(super) fn try_next_segment(&mut self) -> Result<Option<Outcome>, RecvError> {
         let Some(hosted) = &mut self.hosted else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! A subscriber that holds a gate. It stores in the gate's page how far it has read.
+//! A subscriber that holds a gate. The subscriber writes to the gate's page how far it has read.
 
 use super::{Doubt, Subscriber};
 use crate::gate::GateName;
@@ -18,12 +18,11 @@ impl Subscriber {
         self.gate.as_ref().map(|gate| gate.name())
     }
 
-    /// Stores the place of the next record in the gate's page. The subscriber has copied all records before this place, or no longer needs
-    /// them.
+    /// Writes a place to the gate's page. The subscriber no longer needs the records before this place.
     ///
-    /// - While the subscriber returns messages of the board, it stores the place from which it will continue.
-    /// - While it reads the journal, or before it has reported a loss, it stores that it has no place in the ring. Otherwise the publisher
-    ///   would wait until the whole journal was read.
+    /// - While the subscriber returns messages of the board, this is the place from which it will continue in the ring.
+    /// - While the subscriber reads the journal, or before it has reported a loss, the page says that it has no place in the ring.
+    ///   Otherwise the publisher would wait until the whole journal was read.
     #[inline]
     pub(super) fn note_passed(&self) {
         let Some(gate) = &self.gate else { return };

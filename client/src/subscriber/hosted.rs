@@ -72,10 +72,10 @@ impl Hosted {
         self.next.front().is_some_and(|next| next.charter.is_some() || next.generation.restarted > before)
     }
 
-    /// Searches for message `sequence` in the segments in which the channel continues. If the message belongs to the current segment,
-    /// returns `None`. Otherwise returns the message's place, and how many segments come before the segment that has it.
+    /// Searches for message `sequence` in the segments in which the channel continues. Returns the message's place, and how many segments
+    /// come before the segment that has the message. Returns `None` if the message belongs to the current segment.
     ///
-    /// The reader does not move, so it keeps its place if the search fails.
+    /// The reader keeps its place.
     pub(super) fn find_ahead(&mut self, sequence: u64) -> Option<Result<(usize, Place), LocateError>> {
         if !self.look_ahead() || !self.may_go_on() {
             return None;

@@ -1,9 +1,11 @@
 //! Counts the messages of each key that a conflating reader got. Such a reader may skip old messages of a key. From the counts, the ledger
-//! computes the number of messages that were left out.
+//! computes how many messages were left out.
 //!
-//! A board counts the messages of each key. When the reader takes a message from the board, it notes the count of the message's key. Then
-//! it counts the messages of this key that it receives from the ring. When it next reads the board, the difference of the two counts is the
-//! number of messages that were left out. All memory is allocated when the reader opens.
+//! When the reader takes a message from the board, the ledger notes the board's count of the key's messages. It then counts the messages of
+//! this key that the reader receives from the ring. When the reader next reads the board, the ledger's count is lower than the board's by
+//! the number of messages that were left out.
+//!
+//! All memory is allocated when the reader opens.
 
 use crate::message::RecvError;
 use shmcast_layout::board::{Listed, Snapshot};

@@ -101,12 +101,11 @@ pub struct Subscriber {
     hosted: Option<Box<Hosted>>,
     wait: Wait,
     /// Whether each message must be checked before it is returned. There are four reasons: the channel is strict, `tags` may leave the
-    /// message out, the journal is read, or a gate's page must be updated. This field repeats the contents of other fields, because it lies
-    /// in the cache line that each message uses.
+    /// message out, the journal is read, or a gate's page must be updated. Other fields say the same, but this field is in the cache line
+    /// that each message uses.
     is_checked: bool,
     doubt: Doubt,
-    /// Whether the last batch ended close to the publisher. It is set only with [`Wait::Burst`], which may then let the publisher get
-    /// ahead.
+    /// Whether the last batch ended close to the publisher. Set only with [`Wait::Burst`].
     came_close: bool,
     record_latency: bool,
     /// The count of forks of the process that opened the subscriber.
@@ -430,11 +429,10 @@ impl Subscriber {
         (taken, is_over)
     }
 
-    /// Polls for the next event. Without `WAITS`, it polls once. With `WAITS`, it polls until there is an event or the deadline has passed.
+    /// Polls for the next event: once without `WAITS`, and with `WAITS` until there is an event or the deadline has passed.
     ///
-    /// All of this is one inline loop with one poll, which returns the two common results directly. So a message reaches the caller in
-    /// registers, and is never assembled in memory. The code is also small. This matters if many readers share a core, because each page of
-    /// code then causes a TLB miss in each time slice.
+    /// This is one small inline loop, which returns the two common results directly. So a message reaches the caller in registers. Small
+    /// code matters if many readers share a core, because each page of code then causes a TLB miss in each time slice.
     #[inline(always)]
     fn receive<const WAITS: bool>(
         &mut self,

@@ -105,7 +105,7 @@ impl Told {
 
 #[derive(Debug, Clone)]
 pub(super) enum Origin {
-    /// A directory, and the users that may own it. If this user gave the directory, there is no list of users (`None`).
+    /// A directory, and the users that are allowed to own it. If this user gave the directory, there is no list of users (`None`).
     Directory(PathBuf, Option<Vec<u32>>),
     Daemon(Client, String),
 }
@@ -198,7 +198,8 @@ impl Past {
         self.absent_since.is_some_and(|since| since.elapsed() < PATIENCE_FOR_DAEMON)
     }
 
-    /// Opens the journal of this stream, and waits for it. Returns an error if it is not known after the wait whether there is a journal.
+    /// Opens the journal of this stream, and waits for it. Returns an error if it is still unknown after the wait whether there is a
+    /// journal.
     pub(super) fn open_and_wait(
         &mut self,
         stream: StreamId,

@@ -47,7 +47,7 @@ impl Drop for Shown {
 
 /// The reason why a subscriber has no page.
 pub(super) enum NoPage {
-    /// The file system has no room, or this user may not write there. The subscriber can still receive messages.
+    /// The file system has no room, or this user has no permission to write there. The subscriber can still receive messages.
     Refused(io::Error),
     Failed(ChannelError),
 }

@@ -228,8 +228,8 @@ impl Subscriber {
         }
     }
 
-    /// Remembers a control record that is about to be reported. Returns false if the record was already reported at this sequence. This
-    /// happens because both the ring and the journal have the record.
+    /// Remembers a control record that is about to be reported. Returns false if the record was already reported at this sequence. This can
+    /// happen, because both the ring and the journal have the record.
     pub(super) fn note_told(&mut self, control: ControlRecord) -> bool {
         let due = self.reader.place().sequence;
         self.past.as_mut().is_none_or(|past| past.told.note(due, control))
@@ -443,7 +443,7 @@ impl Subscriber {
         Ok(Some(Outcome::Other(Event::Lapped(Lapped { missed, resumed_at }))))
     }
 
-    /// Reads ahead in the journal on a thread that may block, so that no other task waits for the disk.
+    /// Reads ahead in the journal on a thread that can block, so that no other task waits for the disk.
     #[cfg(feature = "tokio")]
     pub(super) async fn read_ahead_async(&mut self) {
         if self.doubt != Doubt::Past {

@@ -25,7 +25,7 @@ pub enum Start {
     /// Start with the first message, in the order of the stream, that was published at this time of the wall clock or later. The search
     /// goes as far back as the channel's journal and the ring.
     ///
-    /// If the clock was set back, messages with earlier times may follow, but no message of that time or later is left out. If a publisher
+    /// If the clock was set back, messages with earlier times can follow, but no message of that time or later is left out. If a publisher
     /// stamps no times, all of its messages are read.
     ///
     /// The journal has the wall clock of each moment. The ring has only the ages of messages, so the message times are computed from the

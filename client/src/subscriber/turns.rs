@@ -1,7 +1,7 @@
 //! Receives from several subscribers. The caller lends them for each call.
 //!
-//! The subscribers are polled one after another, and a wait waits for all of them. A wait that sleeps works as for one subscriber
-//! (`waiting`), with one difference: all subscribers first announce the position at which they sleep, and then all are polled once more.
+//! The subscribers are polled one after another, and wait together. A sleep works as for one subscriber (`waiting`), with one difference:
+//! first all subscribers announce the position at which they sleep, and then all are polled once more.
 
 use super::waiting::time_left;
 use super::{Outcome, Subscriber};

@@ -146,8 +146,8 @@ impl Subscriber {
         self.burst_target = next.saturating_add(self.reader.lag());
     }
 
-    /// Whether to wait until the publisher is further ahead, before the reader takes more messages. This is so if the publisher is close,
-    /// and the reader has taken all messages that existed after the last such wait. So no message waits for more than one pause.
+    /// Whether to wait until the publisher is further ahead, before the reader takes more messages. The result is true if the publisher is
+    /// close, and the reader has taken all messages that existed after the last such wait. So no message waits for more than one pause.
     #[inline]
     pub(super) fn is_close_in_a_burst(&self) -> bool {
         self.reader.lag() < BURST_CLOSE && self.next_sequence() >= self.burst_target

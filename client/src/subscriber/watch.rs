@@ -3,7 +3,7 @@
 //! The publisher holds the writer lock, and the kernel releases this lock when the publisher ends, however that happens. A reader of a
 //! channel that is a file checks the lock itself.
 //!
-//! A reader of a daemon's channel cannot check the lock, because only the publisher and the daemon may open it. So the daemon reports the
+//! A reader of a daemon's channel cannot check the lock, because only the publisher and the daemon can open it. So the daemon reports the
 //! death. A reader looks for the death only after a poll that found nothing.
 
 use super::{Doubt, Outcome, Subscriber};

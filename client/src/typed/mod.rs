@@ -81,7 +81,7 @@ pub enum DecodeError {
         /// Bytes of the type.
         wanted: usize,
     },
-    /// The payload is not aligned for the type, because the caller's buffer is not.
+    /// The payload is not aligned for the type, because the caller's buffer is not aligned.
     #[error(
         "message {sequence} is not aligned for its type: receive into the subscriber's own buffer, where messages start on \
          16 bytes, or into one that is aligned for it"

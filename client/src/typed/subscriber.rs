@@ -30,8 +30,8 @@ pub enum RecvError {
     /// the event after it.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// The message has another type than the requested one. Either the daemon was configured to another schema, and the channel continues
-    /// with this schema. Or the message is in the channel's journal, and was published before such a change.
+    /// The message has another type than the requested one. There are two possible reasons: the channel now has another schema in the
+    /// daemon's configuration, or the message comes from the channel's journal and was published before such a change.
     ///
     /// The message counts as received. Later messages from the journal may have the requested type again. Events that are no messages are
     /// still returned.

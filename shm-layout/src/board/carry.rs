@@ -25,7 +25,7 @@ pub struct Carry {
     snapshot: Snapshot,
     /// The sequence up to which the copy has every message. `None` if no copy could be made yet.
     through: Option<u64>,
-    /// If a key has a message with this sequence or a later one, the board has the key's newest message. Earlier messages may be missing.
+    /// The sequence from which on the copy is complete. If the newest message of a key is older, the copy may lack that message.
     since: u64,
 }
 

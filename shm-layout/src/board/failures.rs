@@ -35,10 +35,10 @@ pub enum JoinError {
 pub(super) struct Failures {
     /// The number of passes in which the board had messages that the ring did not have.
     pub(super) ahead: u32,
-    /// The last message on the board, in the last pass that failed because the ring no longer had the following message.
+    /// The board's last message in the last pass in which the ring no longer had the next message.
     through: Option<u64>,
-    /// The number of passes that failed because the ring no longer had the message after the board's last one, although the board had
-    /// received no new message since the previous pass.
+    /// The number of passes in which the ring no longer had the message after the board's last one, and the board had received nothing new
+    /// since the last such pass.
     still: u32,
 }
 

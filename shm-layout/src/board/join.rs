@@ -91,7 +91,7 @@ pub struct Snapshot {
     index: Box<[u32]>,
     /// The secret of the index's hash function.
     secret: u64,
-    /// The sequence and the row of each listed message. They are in the order of sequences.
+    /// The sequence and the row of each listed message, in the order of the sequences.
     order: Vec<(u64, u32)>,
 }
 
@@ -355,9 +355,10 @@ impl Snapshot {
         }
     }
 
-    /// Lists the messages with the sequence `from` or a later one, in the order of their sequences. [`listed`](Self::listed) then returns
-    /// them by number. Leaves out messages that are not whole. With `only_live`, also leaves out messages that removed their key. Returns
-    /// the number of listed messages, and the number of keys that were left out because their newest message is not whole.
+    /// Lists the messages from the sequence `from` on, in the order of their sequences. Leaves out messages that are not whole, and with
+    /// `only_live` also messages that removed their key. [`listed`](Self::listed) then returns the messages by number.
+    ///
+    /// Returns the number of listed messages, and the number of messages that were left out because they are not whole.
     pub fn list(&mut self, from: u64, only_live: bool) -> (usize, u64) {
         self.order.clear();
         let mut not_whole = 0;

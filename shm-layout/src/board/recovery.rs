@@ -102,10 +102,9 @@ impl BoardWriter {
         }
     }
 
-    /// Handles the slot that the dead publisher left in the middle of a store. `first` is the key of the first message after THROUGH, the
-    /// sequence up to which the board has all messages. If the slot names this key, a new store of that message makes the slot whole.
-    /// Otherwise the dead publisher was about to give the slot to another key, or there is no such message. In both cases, this function
-    /// clears the slot.
+    /// Handles the slot that the dead publisher left in the middle of a store. `first` is the key of the first message that the board
+    /// lacks. If the slot names this key, the caller stores the message again, which makes the slot whole. Otherwise the slot was about to
+    /// get another key, and this function clears the slot.
     fn settle(&mut self, busy: &mut Option<u32>, first: Option<[u64; 2]>) {
         let Some(slot) = busy.take() else { return };
         let Some(head) = self.cells.head(slot) else { return };

@@ -58,7 +58,7 @@ pub enum Lookup {
 pub struct Counters {
     /// The sequence up to which every message is on the board.
     pub through: u64,
-    /// If a key has a message with this sequence or a later one, the board has the key's newest message. Earlier messages may be missing.
+    /// The sequence from which on the board is complete. If the newest message of a key is older, the board may lack that message.
     pub since: u64,
     /// Number of keys.
     pub live: u64,
@@ -75,7 +75,7 @@ impl View {
         Self { cells, copier: Copier::of_this_processor() }
     }
 
-    /// Makes a view of the board with these parts. Their lengths match its geometry.
+    /// Makes a view of the board with these parts. The lengths of the parts match the board's geometry.
     pub fn of(cells: BoardCells) -> Self {
         Self::new(cells)
     }
@@ -201,8 +201,8 @@ impl View {
         found.unwrap_or(Lookup::None)
     }
 
-    /// The number of messages of a key whose slot is in the middle of a store. It includes the message of this store. Another process wrote
-    /// this count: check it before use.
+    /// The number of messages of a key whose slot is in the middle of a store. The number includes the message of this store. Another
+    /// process wrote this count: check it before use.
     pub fn count_of(&self, key: &[u8]) -> Option<u64> {
         let identity = self.cells.geometry.identity(key);
         let heads = self.cells.candidates(self.cells.geometry.fingerprint(identity));

@@ -31,8 +31,8 @@ pub struct BoardWriter {
     copier: Copier,
     /// Number of slots that have been used.
     pub(super) high: u32,
-    /// The slots without a key: those whose key was removed, and those that lost their key in a takeover. New keys first get slots that
-    /// were never used, and then the slots in this list. If the first slot in the list lost its key in a takeover, it is used even earlier.
+    /// The slots without a key: their key was removed, or was lost in a takeover. New keys first get slots that were never used, and then
+    /// the slots in this list. But a slot that lost its key in a takeover is used first of all, if it is the first in the list.
     pub(super) vacant: Vacant,
 }
 
@@ -181,7 +181,7 @@ impl BoardWriter {
         self.cells.set(LIVE, self.cells.count(LIVE).wrapping_add(by));
     }
 
-    /// Stores an entry of another board, with its count. No reader may have seen this board yet.
+    /// Stores an entry of another board, with its count. No reader has seen this board yet.
     pub(super) fn import(&mut self, head: &Head, value: &[u8]) {
         let Self { cells, copier, .. } = self;
         if u64::from(self.high) >= cells.geometry.spec.keys {

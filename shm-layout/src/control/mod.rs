@@ -15,7 +15,7 @@
 //!
 //! After a program has subscribed, the daemon may send packets without a request:
 //!
-//! - `moved` has the new segment and its lock. It may come at any time.
+//! - `moved` has the new segment and its lock. It can come at any time.
 //! - `publisher-gone` goes to a reader that set `watch`. It means nothing once the segment's state has changed, because the state decides.
 //! - `cut-off` goes to a publisher whose channel was taken from it.
 //!
@@ -77,7 +77,7 @@ pub enum Request {
         /// The daemon neither counts this reader nor shows it to tools, because it reads on behalf of others.
         #[serde(default)]
         hidden: bool,
-        /// Whether the daemon must inform the reader when the publisher dies; false may be left out.
+        /// Whether the daemon must inform the reader when the publisher dies; false can be left out.
         #[serde(default, skip_serializing_if = "is_false")]
         watch: bool,
     },
@@ -100,14 +100,14 @@ pub enum Request {
     BridgePromote {
         /// The channel.
         channel: String,
-        /// Whether to promote even if packets of the publisher's host still arrive; false may be left out.
+        /// Whether to promote even if packets of the publisher's host still arrive; false can be left out.
         #[serde(default, skip_serializing_if = "is_false")]
         force: bool,
     },
     /// Report up to this many of the last events. Also report every event from now on.
     Events {
-        /// Report this many past events, the oldest first. If the number is 0, it may be left out. A daemon keeps some past events, but
-        /// none from before its start.
+        /// Report this many past events, the oldest first. The number can be left out if it is 0. A daemon keeps some past events, but none
+        /// from before its start.
         #[serde(default, skip_serializing_if = "is_zero")]
         last: u32,
     },
@@ -165,7 +165,7 @@ pub enum Response {
     Publishing {
         /// The generation into which it publishes.
         generation: u64,
-        /// Number of the channel's gates, which the publisher requests by [`Request::Gates`]; 0 may be left out.
+        /// Number of the channel's gates, which the publisher requests by [`Request::Gates`]; 0 can be left out.
         #[serde(default, skip_serializing_if = "is_zero")]
         gates: u32,
     },
@@ -313,7 +313,7 @@ pub struct ChannelStatus {
     /// The name.
     pub channel: String,
     /// The state: `new`, `active`, `recovering`, `closed`, `orphaned` (its publisher died), `superseded` (replaced), `damaged`, or
-    /// `private` (files that this user may not read).
+    /// `private` (files that this user is not allowed to read).
     pub state: String,
     /// The publisher; `None` if there is no publisher, or if this process cannot see it.
     pub publisher: Option<Process>,

@@ -16,7 +16,7 @@ pub struct BoardStatus {
     pub key: [u64; 2],
     /// The sequence up to which all messages are on the board.
     pub through: u64,
-    /// If a key has a message with this sequence or a later one, the board has the key's newest message. Earlier messages may be missing.
+    /// The sequence from which on the board is complete. If the newest message of a key is older, the board may lack that message.
     pub since: u64,
     /// The number of messages that are not on the board because there was no room for their keys.
     pub refused: u64,

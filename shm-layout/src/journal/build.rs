@@ -31,7 +31,7 @@ pub struct FrameDraft {
     pub body_crc: u32,
     /// The sequences of its key messages.
     pub keys: Vec<u64>,
-    /// The control records except clock records. Each entry has the kind of the record, and the next sequence at its place.
+    /// The control records except clock records. Each entry has the kind of the record, and the next sequence at the record's place.
     pub controls: Vec<(u64, u64)>,
 }
 

@@ -175,8 +175,7 @@ impl Composer {
         }
     }
 
-    /// Decides for each hole in the file whether its content was durable before it was lost. Everything up to the sequence `durable` was
-    /// durable.
+    /// Decides for each hole in the file whether the lost content had been durable. Everything up to the sequence `durable` was durable.
     pub fn judge_holes(&mut self, durable: u64) {
         for hole in &mut self.holes {
             hole.cause = if durable >= hole.from { Cause::Damaged } else { Cause::Torn };

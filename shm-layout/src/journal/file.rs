@@ -59,7 +59,7 @@ pub struct FileHeader {
     pub schema_id: u64,
     /// The channel's name.
     pub channel: String,
-    /// The application's own name for the message schema; may be empty.
+    /// The application's own name for the message schema; can be empty.
     pub schema: String,
     /// The operator's labels, as `key=value` lines.
     pub labels: String,
@@ -181,7 +181,7 @@ impl FileHeader {
     }
 
     /// Returns the checksum in `page`, which is the first page of a file. The [`chain`](super::FrameHeader::chain) of the first frame has
-    /// the same value. If a later minor version adds fields, the checksum covers them, although a decoded header lacks them.
+    /// the same value. The checksum also covers fields of later minor versions, which a decoded header lacks.
     ///
     /// # Panics
     /// If `page` is shorter than [`FILE_HEADER_BYTES`]. A page that [`decode`](Self::decode) accepted is long enough.

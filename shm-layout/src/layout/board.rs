@@ -36,7 +36,7 @@ const HAS_TAG: u64 = 1 << 16;
 
 /// The sequence up to which every message is on the board.
 pub const THROUGH: usize = 16;
-/// If a key has a message with this sequence or a later one, the board has the key's newest message. Earlier messages may be missing.
+/// The sequence from which on the board is complete. If the newest message of a key is older, the board may lack that message.
 pub const SINCE: usize = 32;
 /// Number of slots that have ever been used.
 pub const HIGH: usize = 33;
@@ -129,7 +129,7 @@ impl Spec {
         self.key_start as usize..self.key_end as usize
     }
 
-    /// Refuses sizes that no board may have.
+    /// Refuses sizes that no board can have.
     ///
     /// # Errors
     /// [`BoardError`] that names the first size out of range.
@@ -321,7 +321,7 @@ impl Meta {
     pub const KEY: Self = Self(1 << 32);
     /// The message removed its key.
     pub const REMOVED: Self = Self(1 << 33);
-    /// The message is larger than a value may be. The value has the message's bytes up to the end of the key.
+    /// The message is larger than a value can be. The value has the message's bytes up to the end of the key.
     pub const TOO_LARGE: Self = Self(1 << 34);
     /// The newest message of the key is unknown, because a publisher that does not update the board published messages.
     pub const UNKNOWN: Self = Self(1 << 35);

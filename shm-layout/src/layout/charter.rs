@@ -27,8 +27,8 @@ use super::geometry::WORD;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SHMCHRT1");
 /// Layout version of the charter.
 pub const VERSION: u64 = 2;
-/// The first of the two words that identify the boot in which the charter was made. After another boot, the inode numbers of memory in the
-/// charter mean nothing.
+/// The first of the two words that identify the boot in which the charter was made. After another boot, the inode numbers in the charter
+/// mean nothing.
 pub const BOOT: usize = 2;
 /// A word with the number of a generation. All earlier generations have ended, so the current generation is this one or a later one.
 pub const SETTLED: usize = 4;
@@ -60,7 +60,7 @@ pub const NO_CUT: u64 = (1 << CUT_BITS) - 1;
 /// The verdict on one generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// The generation's publisher may publish, and its messages are valid.
+    /// The generation's publisher is allowed to publish, and its messages are valid.
     Open,
     /// The daemon is about to decide. Until then, readers return no message of this generation.
     Closing,

@@ -38,7 +38,7 @@ pub const NAME_BYTES: usize = 31;
 pub const NAME_WORDS: usize = 4;
 /// Word of the length of the name in bytes; the name follows.
 pub const NAME: usize = 2;
-/// The word of the position up to which the reader has finished, in bytes since the ring began.
+/// The word of a position in the ring, in bytes since the ring began. The reader no longer needs the records before this position.
 pub const POSITION: usize = 16;
 /// Word of the check of the position.
 pub const CHECK: usize = 17;
@@ -89,8 +89,8 @@ pub const fn bucket_limit_ns(bucket: usize) -> u64 {
 
 /// Returns the check word of a position: a product that also depends on the identity of the segment.
 ///
-/// If a torn read mixes the bytes of two positions, it may also mix the bytes of their check words. The mixed position is accepted only if
-/// the mixed check word is exactly its check word.
+/// A torn read can mix the bytes of two positions, and of their check words. The mixed position is then rejected, unless the mixed check
+/// word happens to be the right one for it.
 #[inline(always)]
 pub const fn check(position: u64, [high, low]: [u64; 2]) -> u64 {
     (position ^ low).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ high
@@ -104,7 +104,7 @@ pub enum Said {
     Nothing,
     /// The reader has no place in the segment: it reads the journal, or must first report a loss.
     NoPlace,
-    /// The reader has finished with everything before this position in the ring.
+    /// The reader no longer needs the records before this position in the ring.
     Place(u64),
 }
 

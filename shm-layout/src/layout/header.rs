@@ -81,7 +81,7 @@ pub enum State {
 }
 
 impl State {
-    /// Packs epoch and state into one word. So a reader never sees an old epoch with a new state, or the other way round.
+    /// Packs epoch and state into one word. So the epoch and the state that a reader sees always belong together.
     pub const fn pack(self, epoch: u64) -> u64 {
         epoch << 8
             | match self {
@@ -123,8 +123,8 @@ pub struct Header {
     pub uuid: [u64; 2],
     /// The stream whose messages the segment has.
     pub stream: StreamId,
-    /// The time at which the sequences of the channel's memory began, in nanoseconds since 1970. At that time, this segment or an earlier
-    /// segment of the channel was made. If it was an earlier segment, the sequences of that segment continue in this one.
+    /// The time at which the channel's present sequences began, in nanoseconds since 1970. At this time, this segment was made, or an
+    /// earlier segment whose sequences continue in this one.
     pub created_ns: u64,
     /// The clock that stamps messages.
     pub clock: ClockKind,
@@ -134,7 +134,7 @@ pub struct Header {
     pub schema_id: u64,
     /// The channel's name.
     pub channel: String,
-    /// The application's own name for the message schema; may be empty.
+    /// The application's own name for the message schema; can be empty.
     pub schema: String,
     /// The operator's labels, as `key=value` lines.
     pub labels: String,

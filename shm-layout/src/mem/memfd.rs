@@ -1,12 +1,12 @@
-//! Anonymous files in memory. Such a file lives as long as a process has it. If the file is sealed, no process can shrink it while others
-//! map it.
+//! Anonymous files in memory. Such a file lives as long as a process has it open or mapped. If the file is sealed, no process can shrink it
+//! while others map it.
 
 use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, SealFlags};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Makes an empty anonymous file. Only its owner may open it again. In `/proc/PID/maps` it has the name `name`.
+/// Makes an empty anonymous file. Only its owner and root can open it again. In `/proc/PID/maps` it has the name `name`.
 ///
 /// A new memfd has mode 0777, so a process with a read-only descriptor could open the file again for writing. Mode 0600 allows that only to
 /// the owner's uid and to root.
@@ -24,9 +24,9 @@ pub fn create(name: &str) -> io::Result<File> {
 pub enum Seal {
     /// The size. No map of the file can fault.
     Size,
-    /// The content, except through maps that exist already, and the seals themselves.
+    /// The content and the seals themselves. But maps that exist already can still change the content.
     FutureWrites,
-    /// The size, the content and the seals themselves. A process that has the file open for writing may still lock it.
+    /// The size, the content and the seals themselves. A process that has the file open for writing can still lock it.
     Content,
 }
 
@@ -80,8 +80,8 @@ pub enum Reopen {
     ReadOnly,
     /// To read and write it.
     ReadWrite,
-    /// To name it only. The descriptor cannot read, write, map or lock the file. A process that may open the file can use this descriptor to
-    /// open another one.
+    /// To refer to the file without access to it (`O_PATH`). The descriptor cannot read, write, map or lock the file. A process that has
+    /// permission to open the file can open it through this descriptor.
     Path,
 }
 

@@ -1,4 +1,4 @@
-//! Memory from the operating system: maps of files. They are prepared before the first message.
+//! Maps of files, which are prepared before the first message.
 //!
 //! This module knows nothing of rings. It gives access to a map as [`Cells`], never as a slice of bytes.
 

@@ -1,5 +1,5 @@
-//! Prepares a map. Its memory is then on the right NUMA node, in huge pages, present before the first touch, and never swapped out. The
-//! kernel may refuse each step. Each refusal is reported with its reason, and the other steps are still done.
+//! Prepares a map. Its memory is then on the right NUMA node, in huge pages, present before the first touch, and never swapped out. If the
+//! kernel refuses a step, the refusal is reported with its reason, and the other steps are still done.
 
 use super::Map;
 use crate::fault;

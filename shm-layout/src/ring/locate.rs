@@ -3,8 +3,8 @@
 //! Readers that join or were lapped, tools, and a publisher's successor use these searches. No message passes through them.
 //!
 //! The searches rely on the index. For each sequence, the index has the position of its record, or of the pads right before the record. For
-//! the next sequence, it has the position of the tail, or of the gap right before the tail. Another process writes these words. So a search
-//! returns a place only after the record's own sequence and the frontier have confirmed it, and every loop is bounded.
+//! the next sequence, the index has the position of the tail, or of the gap right before the tail. Another process writes these words. So a
+//! search returns a place only after the record's own sequence and the frontier have confirmed it, and every loop is bounded.
 
 use crate::error::Corrupt;
 use crate::fault::mutant;
@@ -116,11 +116,11 @@ impl Locator {
         Self { cells, geometry }
     }
 
-    /// Finds the place of the next message, after every message that was published before this call. If a publisher is active, a message
-    /// that it published during the call may be there already.
+    /// Finds the place after all messages that were published before this call. A message that was published during the call may already be
+    /// at this place.
     ///
-    /// If the publisher overwrites each such place before the search can check it, the result is an overwritten place. A reader that begins
-    /// there learns that it was lapped, and how many messages it missed since.
+    /// If the publisher is too fast for the search, the result is an overwritten place. A reader that begins at this place learns that it
+    /// was lapped, and how many messages it missed.
     ///
     /// # Errors
     /// [`LocateError::Corrupt`].
@@ -218,8 +218,8 @@ impl Locator {
         }
     }
 
-    /// Finds the place right after the record before `sequence`, which is a message or a gap. A reader that starts there also reads the
-    /// control records between this record and `sequence`. Returns `None` if the record was overwritten, or if the publisher is faster.
+    /// Finds the place right after the message or gap before `sequence`. A reader that starts at this place also reads the control records
+    /// before `sequence`. Returns `None` if the message or gap was overwritten, or if the publisher is faster.
     pub fn behind(&self, sequence: u64) -> Option<Place> {
         if sequence == self.start().sequence {
             return self.verify(self.start()).ok().filter(|place| place.sequence == sequence);

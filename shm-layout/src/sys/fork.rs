@@ -144,8 +144,8 @@ extern "C" fn in_child() {
     }
 }
 
-/// Closes a descriptor, and gives its number to a new event counter. When the child drops its copy of the handle, it closes this number. So
-/// the number must not belong to another descriptor by then.
+/// Closes a descriptor, and lets a new event counter take its number. The child closes this number again when it drops its copy of the
+/// handle. So the number must not belong to another descriptor by then.
 fn give_up(descriptor: RawFd) {
     // SAFETY: the number is one of a handle that is in use in the parent, so it is the child's own copy of that.
     unsafe { libc::close(descriptor) };

@@ -13,8 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 
-/// The number of spare entries. They are for addresses that appear between two calls: the call for the number of addresses, and the call
-/// for the addresses.
+/// The number of spare entries, for addresses that appear after the call that returns the number of addresses.
 const SPARE: usize = 8;
 
 /// Returns each address of the host, of IPv4 and of IPv6, with the name of its interface. `socket` is any IPv4 socket.

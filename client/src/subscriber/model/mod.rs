@@ -1,5 +1,5 @@
-//! A model of a strict channel of a daemon: no reader may receive messages of a publisher that was cut off. In the model, publishers
-//! continue after they have been cut off. There are two readers, and a daemon that may die between any two stores to the charter.
+//! A model of a daemon's strict channel: readers must not receive messages of a publisher that was cut off. In the model, publishers
+//! continue after they have been cut off. There are two readers, and a daemon that can die between any two stores to the charter.
 //!
 //! The charter, in which the daemon says which messages are valid, is a real file. The daemon's cut and the readers' decisions call the
 //! real functions. The model of a ring is a first sequence and a count of committed messages.

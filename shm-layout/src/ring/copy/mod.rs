@@ -1,7 +1,7 @@
 //! Copies payload between private bytes and shared words.
 //!
 //! Payload words are relaxed atomics. The writer may overwrite them while a reader reads them. After the copy, the reader checks the
-//! frontier, and so finds out whether the writer did.
+//! frontier, and so finds out whether the writer has overwritten them.
 //!
 //! # Two ways to copy
 //! - *Word by word*: the writer's bytes that share a cache line with their header. The caller has often just stored them in small pieces,
@@ -34,7 +34,8 @@ pub(crate) fn fetch_to_store(word: &AtomicU64) {
     let _ = word;
 }
 
-/// Loads up to eight bytes as a word, padded with zeros. It loads pieces of fixed size, because a copy of variable length would be a call.
+/// Loads up to eight bytes as a word, padded with zeros. Loads pieces of fixed size, because a copy of variable length would be a function
+/// call.
 #[inline(always)]
 fn load_piece(piece: &[u8]) -> u64 {
     let mut word = [0; 8];
@@ -48,9 +49,8 @@ fn load_piece(piece: &[u8]) -> u64 {
     u64::from_ne_bytes(word)
 }
 
-/// Copies longer byte ranges, in registers as wide as the processor has. Each writer and each reader has a copier of its own. The
-/// alternative, asking for the processor's abilities each time, would touch one more line and page. If many processes share a CPU, these
-/// are not in the cache.
+/// Copies longer byte ranges, in registers as wide as the processor has. Each writer and each reader has a copier of its own. So a copy
+/// need not look up the processor's abilities, which are not in the cache if many processes share a CPU.
 #[derive(Debug, Clone, Copy)]
 pub struct Copier {
     #[cfg_attr(not(all(target_arch = "x86_64", not(loom), not(miri))), expect(dead_code))]
@@ -109,9 +109,11 @@ impl Copier {
         load_by_words(words, bytes);
     }
 
-    /// Loads the payload words of a whole record, from after its header to the end of its last cache line. The result may include words
-    /// after the message. For this reason, the copy needs no branch on the length except the loop over lines. The copy is fastest if
-    /// `bytes` begins 16 bytes after the start of a cache line, as the words do. Then no copied piece crosses a line on either side.
+    /// Loads the payload words of a whole record, from after its header to the end of its last cache line. The result can include words
+    /// after the message. For this reason, the copy needs no branch on the length except the loop over lines.
+    ///
+    /// The copy is fastest if `bytes` begins 16 bytes after the start of a cache line, as the words do. Then no copied piece crosses a line
+    /// on either side.
     ///
     /// # Panics
     /// Unless the words are [`INLINE_WORDS`] and a number of whole lines, and `bytes` has exactly the size of the words.
@@ -171,8 +173,8 @@ fn store_pair(words: &[AtomicU64; 2], pieces: &[[u8; 8]; 2]) {
     zip(words, pieces).for_each(store_piece);
 }
 
-/// Stores the bytes that share a cache line with their header. It loads them word by word, because the caller has often just stored them in
-/// small pieces, and a wide load would have to wait for all of these stores.
+/// Stores the bytes that share a cache line with their header. The function loads these bytes word by word, because the caller has often
+/// just stored them in small pieces, and a wide load would have to wait for all of these stores.
 ///
 /// # Panics
 /// When there are more bytes than room.

@@ -12,7 +12,7 @@ const SEGMENT: [u64; 2] = [7, 8];
 const LAG: u64 = 4 * GRANULE;
 
 /// The writer never stores beyond the position of the gate's reader plus the lag. If the reader is not far enough, the writer gives up the
-/// message and all later ones. In other executions the reader is further.
+/// message and all later ones. In other executions the reader is further ahead.
 fn gated(name: &'static str, before: &'static [Do], acts: &'static [Do], polls: usize) {
     explore(name, 2, move || {
         let mut story = Story::begin();

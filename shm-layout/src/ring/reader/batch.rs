@@ -7,11 +7,11 @@ use crate::ring::locate::Place;
 use crate::ring::sync_points::{commit, lazy};
 use std::ops::ControlFlow;
 
-/// The number of bytes that [`Reader::poll_batch`] copies together if it knows that small records were published there.
+/// The number of bytes that [`Reader::poll_batch`] copies together if it knows that these bytes are published small records.
 pub const RUN: u64 = if cfg!(loom) { 2 } else { 32 } * GRANULE;
 /// The size in bytes of the largest first record of a run. A run is a number of records that are copied together.
 pub(super) const RUN_RECORD: u64 = if cfg!(loom) { 1 } else { 8 } * GRANULE;
-/// If fewer messages than this are known, the reader loads `LAZY_PUBLISHED` again.
+/// If the reader knows of fewer published messages than this, it loads `LAZY_PUBLISHED` again.
 pub(super) const KNOWN: i64 = if cfg!(loom) { 1 } else { 192 };
 
 /// The result of a closure that receives messages. `()` continues always. A [`ControlFlow`] may stop.
@@ -86,9 +86,9 @@ impl Reader {
         taken
     }
 
-    /// The number of messages from the next one on that the reader knows to be published. Sequences in gaps count too. The reader knows
-    /// this number from the lazy line, which has the writer's count of messages. If the reader loaded that line too long ago, the number is
-    /// 0 or negative.
+    /// The number of messages that the reader knows to be published, counted from the next one. Sequences in gaps count too. The number
+    /// comes from the lazy line, which has the writer's count of messages. If the reader loaded that line too long ago, the number is 0 or
+    /// negative.
     #[inline(always)]
     pub(super) fn known(&self) -> i64 {
         self.published.wrapping_add(1).wrapping_sub(self.place.sequence) as i64

@@ -253,7 +253,7 @@ impl Reader {
     /// Checks whether the writer has overtaken this reader, or has closed or replaced the segment. An empty poll does not detect this.
     /// Returns `None` if a record has been committed at this reader's place, which [`poll`](Self::poll) then returns.
     ///
-    /// Each 64th empty poll calls this. Call it before a long sleep.
+    /// Each 64th empty poll calls this function. Call it also before a long sleep.
     #[cold]
     pub fn look(&mut self) -> Option<Poll> {
         if mutant!("window_before_close") && !self.in_window(0) {
@@ -393,13 +393,13 @@ impl Reader {
         self.geometry.capacity.saturating_sub(ahead)
     }
 
-    /// Number of bytes from this reader's place to the writer's frontier. The frontier is up to a chunk and some granules beyond the newest
-    /// message.
+    /// Number of bytes from this reader's place to the frontier, the end of the space that the writer can write to. The frontier is up to a
+    /// chunk and some granules beyond the newest message.
     pub fn bytes_behind(&self) -> u64 {
         window::frontier(&self.header).wrapping_sub(self.place.position)
     }
 
-    /// Whether the writer's frontier is more than half a ring ahead of this reader.
+    /// Whether the frontier, the end of the space that the writer can write to, is more than half a ring ahead of this reader.
     pub fn is_far_behind(&self) -> bool {
         let frontier = window::frontier(&self.header);
         frontier.wrapping_sub(self.place.position) > self.geometry.capacity / 2

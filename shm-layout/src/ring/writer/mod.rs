@@ -62,7 +62,8 @@ pub struct Writer {
     // Cold fields.
     geometry: Geometry,
     epoch: u64,
-    /// The bound of the frontier; `u64::MAX` if there are no gates. Only the code that moves the frontier checks the bound, once a chunk.
+    /// The bound of the frontier, the end of the space that the writer can write to; `u64::MAX` if there are no gates. Only the code that
+    /// moves the frontier checks the bound, once a chunk.
     bound: u64,
 }
 

@@ -23,7 +23,7 @@ pub use sending::{Segments, Sent, send, send_segmented};
 /// Greatest number of datagrams that one system call carries.
 pub const BATCH: usize = 32;
 
-/// If a datagram arrives alone, it usually gets no time stamp. Of this many such datagrams, one gets a time stamp.
+/// Of this many datagrams in a row that arrive alone, only one gets a time stamp.
 const ALONE_PER_STAMP: u32 = 16;
 
 /// The size in words of a buffer for control messages, which have a time stamp and a segment length. The buffer has the alignment that such
@@ -122,8 +122,8 @@ impl Inbox {
     /// in which merged datagrams count as one. Never waits. Cost: one system call, no allocation.
     ///
     /// - The first call requests one datagram. If a call gets as many as it requested, the next call requests twice as many, and otherwise
-    ///   half. If the kernel has fewer datagrams than requested, it checks the queue once more. So if only one datagram is requested, and
-    ///   it arrives alone, it need not wait for this check.
+    ///   half. A request for one datagram is the fastest for a datagram that arrives alone: if the kernel has fewer datagrams than
+    ///   requested, it checks the queue once more.
     /// - From the third datagram in a row that arrived alone, only one in 16 has a time stamp, because control messages take the kernel a
     ///   third of a microsecond. While datagrams arrive faster than they are taken, each one has a time stamp.
     ///
@@ -334,8 +334,8 @@ impl Controls {
 }
 
 /// Switches merging (`UDP_GRO`) on or off. With merging, the kernel merges equally long datagrams of one sender if it finds several at a
-/// time. Only an [`Inbox::merging`] separates merged datagrams again, and must do so for a while after merging is switched off, because
-/// merged datagrams may still wait at the socket.
+/// time. Only an [`Inbox::merging`] separates merged datagrams again. Use it also for a while after merging is switched off, because merged
+/// datagrams may still wait at the socket.
 ///
 /// A drop of merged datagrams counts as one drop. While merging is on, a datagram that arrives alone takes 6 % longer.
 ///

@@ -41,7 +41,7 @@ pub enum Segments {
 /// Sends datagrams in their order to the address `to`, or, if `to` is `None`, to the address of the connected socket.
 ///
 /// - A datagram that the kernel refuses is skipped and counted.
-/// - On a connected socket, a send may fail because a host refused an earlier datagram. In that case, the present datagram is sent again.
+/// - On a connected socket, a send can fail because a host refused an earlier datagram. In that case, the present datagram is sent again.
 /// - On a blocking socket the call waits while the send buffer is full, at most for the socket's timeout (`SO_SNDTIMEO`). A datagram that
 ///   finds no room in that time is refused, and so are all datagrams after it.
 ///
@@ -58,8 +58,8 @@ pub fn send<'a>(
 /// be shorter. A single datagram is sent as usual.
 ///
 /// If the kernel refuses segmentation, `segments` becomes [`Segments::Refused`] with the reason, and each datagram is sent by itself. No
-/// datagram is lost. The kernel refuses if a datagram is longer than the interface's MTU (`EINVAL` or `EMSGSIZE`), if the interface
-/// computes no checksums (`EIO`), and before Linux 4.18.
+/// datagram is lost. The kernel refuses in three cases: a datagram is longer than the interface's MTU (`EINVAL` or `EMSGSIZE`), the
+/// interface computes no checksums (`EIO`), or Linux is older than 4.18.
 pub fn send_segmented<'a>(
     socket: impl AsFd,
     to: impl Into<Option<SocketAddr>>,
@@ -98,7 +98,7 @@ fn send_one(socket: BorrowedFd<'_>, to: Option<SocketAddr>, datagram: &[u8]) -> 
     sent.map(drop).map_err(|e| Errno::from_raw(e.raw_os_error()))
 }
 
-/// Sends two datagrams or more. If there is no datagram, does nothing.
+/// Sends several datagrams. Does nothing if there is none.
 #[inline(never)]
 fn send_many<'a>(
     socket: BorrowedFd<'_>,
@@ -217,7 +217,8 @@ impl Calls {
         }
     }
 
-    /// Sends the packets of all headers, or only of the first ones. Returns the number of packets that were sent, at least 1.
+    /// Sends the packets of all headers. If the kernel sends fewer, these are the first ones. Returns the number of packets that were sent,
+    /// at least 1.
     ///
     /// # Safety
     /// [`fill`](Self::fill) was called before. The vectors, their bytes and the name are still valid, and this value has not moved.
