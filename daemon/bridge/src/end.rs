@@ -8,7 +8,7 @@ use super::thread::spawn;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// The threads of a running end, their status and their keys. Dropping it stops the end. Each end dereferences to it.
+/// The threads of a running end of a bridge, with their status and their keys. The threads stop when this value is dropped.
 #[derive(Debug)]
 pub struct RunningEnd {
     life: Arc<Life>,

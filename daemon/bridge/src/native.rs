@@ -58,7 +58,7 @@ impl Keys {
     }
 }
 
-/// Reads a keys file. The file must belong to root or to this user, and nobody else may be able to read it.
+/// Reads a keys file. The file must belong to root or to this user, and must not be readable by anybody else.
 ///
 /// # Errors
 /// [`BridgeError::Keys`].

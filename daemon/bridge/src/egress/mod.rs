@@ -49,9 +49,9 @@ use live::Live;
 use opening::{Opened, ServerSockets};
 use outlet::Outlet;
 
-/// If a sending thread polls and yields, its time slice is shorter than its publisher's by this factor. If the thread and the publisher
-/// share a CPU, each yield of the publisher then switches to the sending thread. With equal slices, every second message might wait for the
-/// publisher's next yield. The price is that a yield of the publisher takes one poll longer.
+/// The time slice of a sending thread that polls and yields is the publisher's time slice divided by this number. If both threads share a
+/// CPU, the sending thread then runs whenever the publisher yields. With equal slices, every second message might wait for the publisher's
+/// next yield.
 const SHORTER: u32 = 2;
 
 /// Options that the bridge's owner sets. They are not part of the spec.
@@ -123,7 +123,7 @@ impl Egress {
         Ok(egress)
     }
 
-    /// Performs all steps of the start except that of the sending thread.
+    /// Prepares everything that the egress needs, but does not start the sending thread.
     fn assemble(
         spec: &BridgeSpec,
         channel: SubscriberBuilder,
@@ -171,7 +171,7 @@ impl Egress {
     }
 
     /// Starts the threads that run beside the sending thread: the repair server, the thread that writes the state file, and the thread that
-    /// watches the lines. Returns the line that sends the live packets to the leases.
+    /// watches the lines. Returns the line that sends the live packets to receivers with a lease.
     fn start_beside(
         &mut self,
         spec: &BridgeSpec,
@@ -192,7 +192,7 @@ impl Egress {
         Ok(leases)
     }
 
-    /// Starts the repair server. Returns the line that sends the live packets to the leases.
+    /// Starts the repair server. Returns the line that sends the live packets to receivers with a lease.
     fn serve(
         &mut self,
         spec: &BridgeSpec,

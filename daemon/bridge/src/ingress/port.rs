@@ -72,8 +72,8 @@ impl Port {
         }
     }
 
-    /// Counts the packets that the last receive returned. If there were many, switches merging on. Call this after their messages have been
-    /// published.
+    /// Counts the packets that the last receive call returned. If there were many, switches merging on. Call this after their messages have
+    /// been published.
     #[inline]
     pub(super) fn note_batch(&mut self) {
         let together = self.inbox.together();

@@ -35,7 +35,7 @@ impl CaptureCounters {
         self.skipped[reason as usize]
     }
 
-    /// Returns how many packets could not be read. They may have belonged to the feed.
+    /// Returns how many packets could not be read. Some of them might belong to the feed.
     pub fn unread(&self) -> u64 {
         let unread = [Skipped::Fragment, Skipped::Truncated, Skipped::Malformed, Skipped::LinkType];
         unread.into_iter().map(|reason| self.skipped(reason)).sum()

@@ -5,7 +5,7 @@ use super::MILLISECOND_NS;
 use shmcast::hosting::fault;
 
 /// The longest time that counts between two readings of the clock, in nanoseconds. A sleeping receiver wakes after 20 ms, so a longer time
-/// means that the receiver did not run. If a program calls the receiver less often, this clock is slow, but it advances.
+/// means that the receiver did not run. In a program that calls the receiver less often, this clock runs slow but does not stop.
 pub(crate) const COUNTED_NS: u64 = 40 * MILLISECOND_NS;
 
 /// A clock that does not count the times in which its owner did not run.

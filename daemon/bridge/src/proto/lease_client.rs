@@ -11,7 +11,7 @@ use super::{MILLISECOND_NS, SECOND_NS, splitmix};
 pub(crate) const RETRY_FIRST_NS: u64 = 50 * MILLISECOND_NS;
 /// The longest wait for an answer, in nanoseconds.
 pub(crate) const RETRY_MAX_NS: u64 = 2 * SECOND_NS;
-/// If a client renews a lease before it is due, the time since the last renewal is at least this. The unit is nanoseconds.
+/// The least time between an early renewal of a lease and the renewal before it, in nanoseconds.
 pub(crate) const DOUBT_EVERY_NS: u64 = 2 * RETRY_FIRST_NS;
 /// A stopping client sends Unsubscribe at most this number of times. After that it lets the lease expire.
 pub(crate) const UNSUBSCRIBE_TRIES: u32 = 5;

@@ -2,7 +2,7 @@
 //!
 //! If a sender fills its link, its own packets wait in a queue of the network card or of a switch. In such a queue, a newer message cannot
 //! overtake older ones. For this reason live packets take at most 95 % of the link. Messages that are published faster wait in the ring.
-//! After a time in which the sender did not run, it sends all messages that were published meanwhile without a wait.
+//! There is one exception: after a time in which the sender did not run, it immediately sends all messages that were published meanwhile.
 //!
 //! Live packets and repairs together also take at most 95 %. To stay below this limit, only the repairs wait. Repairs always have at least
 //! 2 % of the link, so that a receiver that lags can catch up.
@@ -22,8 +22,8 @@ pub const FRAME_BYTES: u64 = 86;
 pub const BURST_BYTES: u64 = 64 << 10;
 /// The lowest link speed that is accepted, in bits per second.
 const LEAST_BITS: u64 = 1_000_000;
-/// The burst of repairs is the number of bytes that the link transfers in a second, divided by this number. The quotient is what the link
-/// transfers in half a millisecond.
+/// The burst of repairs is the number of bytes that the link transfers in half a millisecond: the bytes of a second, divided by this
+/// number.
 const REPAIR_BURST_SHARE: u64 = 2_000;
 /// The least burst of repairs in bytes: two packets of an Ethernet. It applies to slow links.
 const LEAST_REPAIR_BURST: u64 = 3_000;
@@ -114,7 +114,7 @@ impl fmt::Display for Link {
 pub struct Pacer {
     rate: Rate,
     bucket: TokenBucket,
-    /// The last time at which no message waited to be sent. The packets that are sent next were published after this time.
+    /// The last time at which no message waited to be sent. All messages that wait now were published after this time.
     empty_ns: u64,
     /// Whether the next packets may have to wait. If they need not, the sender sends them without reading the clock.
     is_tight: bool,

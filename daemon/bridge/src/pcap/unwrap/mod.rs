@@ -43,7 +43,7 @@ pub const LATE_PACKETS: usize = 64;
 /// A packet that is more than this number of messages ahead is accepted only if two other packets confirm it.
 pub const FAR_MESSAGES: u64 = 1 << 16;
 
-/// The number of packets that must agree before the receiver jumps far ahead.
+/// The number of packets that must agree before the receiver jumps to sequences that are far ahead.
 const WITNESSES: usize = 3;
 /// The number of bytes for packets that arrive before missing packets. There is room for more than [`HELD_PACKETS`] packets of the largest
 /// size.

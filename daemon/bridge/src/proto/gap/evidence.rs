@@ -4,8 +4,8 @@ use super::super::counters::ReceiverCounters;
 use super::{GapPolicy, Gaps, Hole, State};
 use shmcast::hosting::fault;
 
-/// A claim is a hole whose messages only one packet has announced. If they were requested in vain more often than this, and another packet
-/// then shows that they exist, the count of attempts restarts at 0.
+/// The limit for vain requests of a claim (a hole whose messages only one packet has announced). If a claim was requested in vain more
+/// often, and another packet then shows that its messages exist, the count of attempts restarts at 0.
 const STALE_DOUBLINGS: u32 = 2;
 
 impl Gaps {
@@ -96,8 +96,8 @@ impl Gaps {
         self.is_any_missing(sequence..sequence + 1)
     }
 
-    /// Whether a hole is only a claim: one packet announced its messages, and nothing has confirmed that they exist. A claim is not given
-    /// up, however long it lasts.
+    /// Whether a hole is only a claim: one packet announced its messages, and nothing has confirmed that they exist. A claim is never given
+    /// up.
     pub(super) fn is_claim(&self, hole: &Hole) -> bool {
         hole.end > self.shown && !fault!("claims_are_given_up")
     }

@@ -254,7 +254,8 @@ impl Gaps {
         stretched.clamp(self.config.hold_ns, self.config.hold_max_ns.max(self.config.hold_ns))
     }
 
-    /// Notes that every line has sent something after `sequence`. So messages missing before it are lost, and not only late.
+    /// Notes that every line has sent something after `sequence`. So the messages that are missing before `sequence` are lost, and not only
+    /// late.
     pub(crate) fn handle_passed(&mut self, now_ns: u64, sequence: u64, counters: &mut ReceiverCounters) {
         if self.config.servers == 0 {
             return;

@@ -1,13 +1,11 @@
-//! The effects of time on holes. A wait for late packets ends, a request times out, a server asks a receiver to wait, or a hole is given
-//! up.
+//! Handles the holes in the feed as time passes: ends waits for late packets, repeats requests that were not answered, and gives up holes.
 //!
 //! A hole is given up in two cases:
 //!
 //! - No server has answered anything for as long as the policy waits.
 //! - Servers that answer other requests have ignored the requests for this hole again and again.
 //!
-//! A hole is not given up while a server says that it holds the messages. A claim, whose messages are not confirmed to exist, is never
-//! given up.
+//! A hole is kept while a server says that it holds the messages. A hole is also kept while nothing has confirmed that its messages exist.
 
 use super::super::counters::ReceiverCounters;
 use super::{FIRST_WINDOW, GapPolicy, Gaps, Hole, State};

@@ -39,8 +39,8 @@ use super::limit::{AllowList, Rate, SourceBuckets, TokenBucket, address_bytes};
 use super::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use shmcast::hosting::fault;
 
-/// The common rate of all addresses that have no entry in the table of sources, in questions per second. An answer is never longer than its
-/// question.
+/// The common rate of all addresses that have no entry in the table of sources, in questions per second. This rate cannot be used to flood
+/// a victim, because an answer is never longer than its question.
 const CROWD: Rate = Rate { per_second: 20_000, burst: 2_000 };
 
 /// The rules by which leases are granted.
@@ -54,7 +54,7 @@ pub(crate) struct LeaseConfig {
     pub cookie_ns: u64,
     /// The most leases with live packets at a time.
     pub max_leases: usize,
-    /// The limit for the number of leases of all kinds at a time. Each lease belongs to an address that was proved.
+    /// The limit for the number of leases of all kinds at a time.
     pub max_proved: usize,
     /// The most leases of any kind for one source address.
     pub leases_per_source: usize,
