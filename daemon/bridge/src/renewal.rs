@@ -83,8 +83,8 @@ impl Watch {
         self.lines.is_empty()
     }
 
-    /// Watches the lines until `is_over`. `renew` must open a line's new sockets and pass them to the bridge. `look_after` is called for each
-    /// line of the spec after each lookup, if the line's interface exists.
+    /// Watches the lines until `is_over`: looks up their interfaces again and again. `renew` must open the new sockets of a line and pass
+    /// them to the bridge. After each lookup, `look_after` is called for each line of the spec whose interface exists.
     pub(super) fn run(
         mut self,
         mut renew: impl FnMut(usize, &LineSpec) -> Result<(), SocketError>,

@@ -63,12 +63,12 @@ pub struct EgressOptions {
     /// publisher.
     pub ends_with_channel: bool,
     /// Whether everything in the channel is new, because the channel appeared while the bridge waited for it. A bridge that resumes no
-    /// earlier state then begins with the oldest message, whatever `from` says.
+    /// earlier state then begins with the oldest message, even if `from` says something else.
     pub is_channel_new: bool,
     /// The list in which the bridge notes the sessions that begin on this host.
     pub origins: Origins,
-    /// The progress of an earlier egress, which this one replaces. If the channel is still the same, this egress continues where that one
-    /// stopped, whatever `from` says.
+    /// The progress of an earlier egress, which this one replaces. If the channel is still the same, this egress continues where the
+    /// earlier one stopped, even if `from` says something else.
     pub after: Option<Stopped>,
 }
 
@@ -216,8 +216,8 @@ impl Egress {
         self.shared.stopped()
     }
 
-    /// Tells the egress to leave. It sends the messages that are in the ring at this moment, serves repairs for the time that the spec
-    /// gives, and then stops. If there are other egresses of the same stream, one of them takes over immediately.
+    /// Tells the egress to leave. The egress sends the messages that are in the ring at this moment, serves repairs for the time that the
+    /// spec gives, and then stops. If there are other egresses of the same stream, one of them takes over immediately.
     ///
     /// Leaving does not end the session, and no packet announces that the egress leaves. The channel's publisher may continue, and another
     /// bridge may send the session.

@@ -216,7 +216,7 @@ pub(super) fn check_sizes(spec: &BridgeSpec, subscriber: &Subscriber) -> Result<
 
 /// Returns the session under which the channel is sent.
 ///
-/// - A channel that a bridge received keeps its session, unless the spec names one. So hosts farther away see the same stream.
+/// - A channel that a bridge received keeps its session, unless the spec names another session. So hosts farther away see the same stream.
 /// - Any other channel has a session of its own. [`Terms`] chooses its term, which is the number in the session's name. `heard` returns the
 ///   highest term of the sessions of other senders, but at most its argument.
 ///

@@ -40,7 +40,7 @@ impl Orders {
     }
 }
 
-/// Promotes the channel of an ingress. The promoter may outlive the ingress.
+/// Promotes the channel of an ingress. The promoter can outlive the ingress.
 #[derive(Debug)]
 pub struct Promoter(pub(super) Arc<IngressState>);
 

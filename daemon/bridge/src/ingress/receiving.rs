@@ -78,8 +78,8 @@ pub(super) struct Receiving {
     pub(super) tap: Option<Tap>,
     pub(super) clock: Clock,
     pub(super) awake: Awake,
-    /// The loop renews all leases when the receiver has not run for a second in total since the last such renewal. This value is the total
-    /// time without running at that last renewal, in nanoseconds.
+    /// The total time for which the receiver had not run, in nanoseconds, when the loop last renewed all leases. Once the total has grown
+    /// by a second, the loop renews all leases again.
     pub(super) left_out_ns: u64,
     pub(super) shared: Arc<IngressState>,
     pub(super) turns: u32,

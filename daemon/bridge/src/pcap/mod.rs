@@ -1,6 +1,6 @@
 //! Capture files: reads UDP payloads from a file, and writes the packets of a bridge to a file.
 //!
-//! - [`Capture`] reads the files that tcpdump and Wireshark write. For each reason to leave out a packet, it counts the left-out packets.
+//! - [`Capture`] reads the files that tcpdump and Wireshark write. It counts the packets that it leaves out, separately for each reason.
 //! - [`CaptureFile`] writes files that these programs can read. It has its own thread, and no bridge ever waits for this thread.
 //! - [`unwrap`] puts the packets of a captured feed in order.
 //!

@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The first size of the read buffer. It is also the greatest number of bytes that one packet may take.
+/// The first size of the read buffer. It is also the limit for the bytes of one packet.
 const BUFFER_BYTES: usize = 256 << 10;
 const MAX_BLOCK_BYTES: usize = 16 << 20;
 /// The number of bytes of an empty pcapng block. Such a block has its type once and its length twice.

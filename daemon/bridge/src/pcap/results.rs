@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 /// One UDP datagram of a capture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Datagram<'a> {
-    /// The time of the capture, in nanoseconds since 1970. `None` if the capture does not record it. These times may jump and go backwards.
+    /// The time of the capture, in nanoseconds since 1970. `None` if the capture does not record it. These times can jump and go backwards.
     pub time_ns: Option<u64>,
     /// The sender's address.
     pub source: SocketAddr,

@@ -116,7 +116,7 @@ pub struct Pacer {
     bucket: TokenBucket,
     /// The last time at which no message waited to be sent. All messages that wait now were published after this time.
     empty_ns: u64,
-    /// Whether the next packets may have to wait. If they need not, the sender sends them without reading the clock.
+    /// Whether it is possible that the next packets must wait. If not, the sender sends them without reading the clock.
     is_tight: bool,
 }
 
@@ -293,8 +293,8 @@ mod tests {
         }
     }
 
-    /// Sends repairs of 1,000 B for a second, each as soon as it may be sent. Meanwhile a feed uses this percentage of the link. Returns
-    /// the number of bytes of the repairs.
+    /// Sends repairs of 1,000 B for a second, each as soon as the limit permits it. Meanwhile a feed uses this percentage of the link.
+    /// Returns the number of bytes of the repairs.
     fn repaired(link: Link, live_percent: u64) -> u64 {
         let (mut remainder, mut repaired) = (Remainder::of(link), 0);
         for us in 0..1_000_000 {

@@ -72,8 +72,8 @@ impl Store {
         (at < end).then_some(at..end)
     }
 
-    /// Stores a copy of `messages`. None of them may be stored already. Returns false if there is no room. With `spare`, a quarter of the
-    /// store is reserved for repairs.
+    /// Stores a copy of `messages`. The store must not have any of them yet. Returns false if there is no room. With `spare`, a quarter of
+    /// the store is reserved for repairs.
     pub(crate) fn insert(&mut self, messages: Messages<'_>, spare: bool) -> bool {
         let size = messages.blocks().len();
         let share = |limit: usize| if spare { limit - limit / 4 } else { limit };

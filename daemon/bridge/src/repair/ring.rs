@@ -10,7 +10,8 @@ use crate::times::Moment;
 pub(super) enum Place {
     /// The ring has the message, or will have it.
     Here,
-    /// The message is in a gap of the channel, and this is the sequence after the gap. Or the channel is gone.
+    /// The messages from the requested one to before this sequence cannot be read. They are in a gap of the channel, or the channel is
+    /// gone.
     Lost(u64),
     /// The message was overwritten. The ring's oldest message has this sequence.
     TooOld(u64),
@@ -20,7 +21,7 @@ pub(super) enum Place {
 pub(super) struct Ring {
     /// `None` while the channel is gone.
     subscriber: Option<Subscriber>,
-    /// The egress counts how often it has attached to the channel. This is the count at the time when the subscriber was opened.
+    /// The number of times that the egress had attached to the channel when the subscriber was opened.
     pub(super) attached: u64,
     /// The last message that was too large for one answer: its sequence, size and marks. Its bytes are in `large`.
     kept: Option<(u64, usize, Meta)>,

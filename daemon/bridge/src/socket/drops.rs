@@ -7,7 +7,7 @@ use std::net::UdpSocket;
 /// a tenth of a microsecond for each datagram. Instead, the bridge asks the kernel when a message is missing, and each time that the
 /// counters are shown.
 ///
-/// It is not known where among the waiting datagrams the drops happened. So for a while the drops may explain every loss. This ends when
+/// It is not known where among the waiting datagrams the drops happened. So for a while the drops might explain every loss. This ends when
 /// the socket was empty, and then a datagram arrived with nothing missing before it.
 #[derive(Debug, Default)]
 pub struct Drops {
@@ -31,7 +31,7 @@ impl Drops {
         }
     }
 
-    /// Whether the socket's own drops may have caused a loss that was just noticed.
+    /// Whether the socket's own drops might have caused a loss that was just noticed.
     #[cold]
     pub(crate) fn explain_a_loss(&mut self, socket: &UdpSocket, counter: &mut u64) -> bool {
         self.look(socket, counter);

@@ -142,7 +142,7 @@ pub(crate) fn mark(
 }
 
 /// Opens a socket that receives one line, and binds it to the line's own address. If this address is a multicast group, the socket joins
-/// the group. Packets of groups that only other programs have joined do not reach the socket.
+/// the group. The socket does not receive the packets of groups that only other programs have joined.
 ///
 /// # Errors
 /// [`SocketError`]

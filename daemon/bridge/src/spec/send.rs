@@ -11,7 +11,7 @@ use super::BridgeSpec;
 use crate::proto::lease::LeaseConfig;
 use crate::proto::limit::Network;
 
-/// The longest time for which a bridge may listen before it begins a session, in milliseconds.
+/// The upper limit of `listen_ms`, in milliseconds.
 const MAX_LISTEN_MS: u64 = 10_000;
 /// The most peers: other egresses of the stream.
 const MAX_PEERS: usize = 8;
@@ -43,7 +43,7 @@ pub struct SendSpec {
     /// The time for which the bridge serves repairs after the channel is closed, or after the bridge was told to leave, in milliseconds; 10
     /// 000 by default. After the channel is closed, the bridge also repeats the end of the session.
     pub linger_ms: u64,
-    /// Whether other egresses (sending ends) of the stream may take over; `only` by default.
+    /// Whether this egress shares its stream with other egresses (sending ends) that can take over; `only` by default.
     pub role: SendRole,
     /// With `role = "auto"`: the place in the order in which the egresses take over, 0 to 15; 0 by default. Rank 0 takes over first. Each
     /// rank waits 4 ms longer than the previous one.
@@ -149,13 +149,13 @@ pub struct RepairSpec {
     /// A lease expires if it is not renewed for this time, in seconds; 60 by default.
     #[serde(default = "default_lease_s")]
     pub lease_s: u64,
-    /// The code point (DSCP) of repairs, 0 to 63, if it is not that of the feed. If `bind` is any address of the host, one socket sends
-    /// both the repairs and the packets of leases. Then the packets of leases have this code point, too.
+    /// The code point (DSCP) of repairs, 0 to 63. `None` means the code point of the feed. If `bind` is any address of the host, one socket
+    /// sends both the repairs and the packets of leases. Then the packets of leases have this code point, too.
     #[serde(default)]
     pub dscp: Option<u8>,
     /// The multicast group of plain repairs for all receivers, on the interface of the first multicast line. If this is `None`, each plain
-    /// repair is sent only to its asker. No line may have this group, because receivers of other makes do not expect repairs there. Native
-    /// repairs for all receivers are sent to the first native multicast line.
+    /// repair is sent only to its asker. No line is allowed to have this group, because receivers of other makes do not expect repairs
+    /// there. Native repairs for all receivers are sent to the first native multicast line.
     #[serde(default)]
     pub group: Option<SocketAddr>,
     /// If a second receiver requests the same messages within this time, the repair goes to all receivers. The unit is microseconds. `None`
@@ -167,7 +167,7 @@ pub struct RepairSpec {
     #[serde(default)]
     pub linger_us: Option<u64>,
     /// Whether the server reads from the channel's journal the messages that the ring no longer has; true by default. Instead of true or
-    /// false, this may be the journal's directory. A journal of another stream is not used.
+    /// false, this can be the journal's directory. A journal of another stream is not used.
     #[serde(default)]
     pub history: HistoryFrom,
 }

@@ -33,7 +33,7 @@ impl fmt::Debug for Account {
     }
 }
 
-/// The error for a text that is no account. The error does not contain the text, which may be a secret.
+/// The error for a text that is no account. The error does not contain the text, because the text could be a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no account: write USER:PASSWORD, or a token, in one line")]
 pub struct NoAccount;

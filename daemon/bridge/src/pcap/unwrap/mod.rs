@@ -38,7 +38,7 @@ use std::ops::Range;
 /// packets takes ten milliseconds.
 pub const HELD_PACKETS: usize = 1_024;
 /// The number of packets of the next session after which the receiver follows that session. Until then, late packets of the last session
-/// may arrive.
+/// can still arrive.
 pub const LATE_PACKETS: usize = 64;
 /// A packet that is more than this number of messages ahead is accepted only if two other packets confirm it.
 pub const FAR_MESSAGES: u64 = 1 << 16;

@@ -28,8 +28,8 @@ mod model;
 #[cfg(test)]
 mod tests;
 
-/// The number of packets by which one line may be ahead of another. Lines of one profile may differ by a batch of 32 packets, and lines of
-/// different profiles by twice as many.
+/// The number of packets by which one line can be ahead of another. Lines of one profile can differ by a batch of 32 packets, and lines of
+/// different profiles by two batches.
 const APART: usize = 64;
 /// Each rank waits this much longer than the next lower rank before it takes over. The unit is nanoseconds.
 const RANK_NS: u64 = 4 * MILLISECOND_NS;

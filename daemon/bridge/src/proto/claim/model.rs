@@ -92,7 +92,7 @@ enum Action {
     DieInBatch(usize),
     Kill(usize),
     Start(usize),
-    /// All claims in the sockets of this egress are lost. [`LosePackets`](Self::LosePackets) does the same for the packets.
+    /// All claims in the sockets of this egress are lost. `LosePackets` does the same for the packets.
     LoseClaims(usize),
     LosePackets(usize),
     /// The first packet in the sockets of this egress is lost, or it came before this egress listened.

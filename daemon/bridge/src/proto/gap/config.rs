@@ -23,10 +23,10 @@ pub enum GapPolicy {
 /// The parameters for the repair of holes.
 #[derive(Debug, Clone, Copy)]
 pub struct GapConfig {
-    /// The time for which a hole may be caused by reordered packets, in nanoseconds. If packets often arrive late, this time grows up to
-    /// `hold_max_ns`.
+    /// The time for which the receiver waits for late packets before a hole counts as a loss, in nanoseconds. If packets often arrive late,
+    /// this time grows up to `hold_max_ns`.
     pub hold_ns: u64,
-    /// The longest time for which a hole may be caused by reordered packets, in nanoseconds.
+    /// The limit up to which the wait `hold_ns` can grow, in nanoseconds.
     pub hold_max_ns: u64,
     /// The shortest wait for an answer, in nanoseconds.
     pub timeout_min_ns: u64,

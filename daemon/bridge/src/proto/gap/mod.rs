@@ -53,7 +53,7 @@ enum State {
     Wanted,
     /// The hole was requested, with a request that started at `first`.
     Requested { first: u64, server: usize, sent_ns: u64, due_ns: u64 },
-    /// A server holds the messages but may not send them yet. They are not requested again before `until_ns`.
+    /// A server holds the messages but is not allowed to send them yet. They are not requested again before `until_ns`.
     Deferred { until_ns: u64 },
     /// Given up.
     Expired,
@@ -89,7 +89,7 @@ struct Hole {
 }
 
 impl Hole {
-    /// Whether no server was asked for the hole yet. Only such a hole may grow.
+    /// Whether no server was asked for the hole yet. Only a hole of this kind is allowed to grow.
     fn is_fresh(&self) -> bool {
         matches!(self.state, State::Suspect { .. } | State::Wanted)
             && (self.attempts, self.gone_once, self.denied) == (0, 0, 0)
@@ -163,8 +163,8 @@ impl Gaps {
         self.holes.len()
     }
 
-    /// Whether the messages `first..end`, which arrived before missing ones, may be stored. If the list of holes is full, only messages
-    /// that make no new hole may be stored.
+    /// Whether the messages `first..end`, which arrived before missing ones, can be stored. If the list of holes is full, only messages
+    /// that make no new hole can be stored.
     pub(crate) fn has_room(&self, first: u64, end: u64) -> bool {
         if self.holes.len() < self.config.max_holes {
             return true;

@@ -23,8 +23,8 @@ impl Gaps {
         }
     }
 
-    /// Handles a server's answer that it holds the messages but may not send them yet. The request started at `first`. Does nothing and
-    /// returns false if there is no such request.
+    /// Handles a server's answer that it holds the messages but is not allowed to send them yet. The request started at `first`. Does
+    /// nothing and returns false if there is no such request.
     pub(crate) fn handle_later(
         &mut self,
         now_ns: u64,

@@ -39,8 +39,8 @@ use super::limit::{AllowList, Rate, SourceBuckets, TokenBucket, address_bytes};
 use super::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use shmcast::hosting::fault;
 
-/// The common rate of all addresses that have no entry in the table of sources, in questions per second. This rate cannot be used to flood
-/// a victim, because an answer is never longer than its question.
+/// The common rate of all addresses that have no entry in the table of sources, in questions per second. An answer is never longer than its
+/// question, so a server cannot be used to amplify a flood.
 const CROWD: Rate = Rate { per_second: 20_000, burst: 2_000 };
 
 /// The rules by which leases are granted.

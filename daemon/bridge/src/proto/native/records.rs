@@ -18,7 +18,8 @@ pub const BASE_BYTES: usize = 8;
 /// The most bytes of a record before its message.
 pub const MAX_RECORD_HEAD_BYTES: usize = LENGTH_BYTES + 1 + 2 + 4;
 
-/// Returns the size of the largest message that fits in one packet of `payload_bytes`, in bytes, whatever marks the message has.
+/// Returns the size of the largest message that fits in one packet of `payload_bytes`, in bytes. A message of this size fits even if it has
+/// all marks.
 pub fn max_message_bytes(payload_bytes: usize) -> usize {
     let heads = HEAD_BYTES + BASE_BYTES + MAX_RECORD_HEAD_BYTES + SEAL_BYTES;
     payload_bytes.saturating_sub(heads).min(usize::from(u16::MAX))

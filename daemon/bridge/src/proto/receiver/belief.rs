@@ -17,7 +17,8 @@ use shmcast::hosting::fault;
 const JUMP_WITNESSES: u32 = 3;
 /// The packets that announce a large jump of the sequences must arrive over at least this time, in nanoseconds.
 const JUMP_NS: u64 = MILLISECOND_NS;
-/// This many packets of a line contradict a claim of the line. Their sequences must be in order, and below the claim.
+/// A line's claim counts as contradicted after this many packets of the line. The sequences of these packets must be in order, and below
+/// the claim.
 const CONTRADICTIONS: u32 = 4;
 /// If a line has repeated a claim for this time and sent nothing else, the claim is believed. The unit is nanoseconds.
 const REPEATED_NS: u64 = SECOND_NS;

@@ -14,7 +14,7 @@
 //! On plain lines, a session with another tag may be the same feed: senders of other makes may choose a new name for each day's session.
 //!
 //! A rival is a session that the receiver may follow later. The receiver stores the packets of a rival, and handles them once it follows
-//! the rival. So no message of the rival is lost before that.
+//! the rival. So no message of the rival is lost meanwhile.
 
 use super::super::session::Session;
 use super::super::wire::Downstream;
@@ -48,8 +48,8 @@ pub enum Follow {
     Channel([u8; 4]),
     /// One session and no other.
     Only(Session),
-    /// The first session on the line, and newer epochs of the same channel. Another session is followed only after this one has ended, or
-    /// has been silent for `silence_ns`.
+    /// The first session on the line, and newer epochs of the same channel. Any other session is followed only after the followed session
+    /// has ended, or has been silent for `silence_ns`.
     First {
         /// The time for which the followed session must have been silent, in nanoseconds.
         silence_ns: u64,

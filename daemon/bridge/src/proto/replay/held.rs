@@ -16,7 +16,7 @@ pub struct Held {
     pub is_backed: bool,
 }
 
-/// The session whose messages a server sends again, and those that it holds.
+/// The session whose messages a server sends again, and the range of messages that the server holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holding {
     /// The session.

@@ -51,7 +51,7 @@ pub struct Exchange<'a> {
     pub read: &'a mut Read<'a>,
     /// Sends a packet.
     pub emit: &'a mut Emit<'a>,
-    /// Takes an entry whose messages must be read from the journal first. Then `Replay::handle_ask` answers it again.
+    /// Takes an entry whose messages must be read from the journal first. After that, the entry is passed to `Replay::handle_ask` again.
     pub fetch: &'a mut dyn FnMut(Entry),
     /// Whether the answer that is being made is sent to all receivers. Set it to false at first.
     pub to_all: bool,

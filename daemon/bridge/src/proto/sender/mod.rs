@@ -29,8 +29,8 @@ use super::wire::{self, HEADER_BYTES, LENGTH_BYTES, MAX_DATAGRAM_BYTES, Meta};
 use super::{DEFAULT_PAYLOAD_BYTES, MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use open::Open;
 
-/// The least number of end-of-session packets that are sent, however short `linger_ns` is. One packet may be lost, and receivers do not
-/// believe a single one.
+/// The least number of end-of-session packets that are sent, even if `linger_ns` is short. One packet can be lost, and receivers do not
+/// believe a single packet.
 pub const LEAST_ENDS: u64 = 3;
 
 /// The times of the first heartbeats, counted from the last data, in nanoseconds. After these heartbeats, there is a heartbeat every

@@ -83,8 +83,8 @@ enum Look {
 enum Asks {
     /// The message that is due.
     Due,
-    /// A request for any message before this sequence. The message may be missing, or come after the hole. The reader asks this if nobody
-    /// has answered about the first missing message.
+    /// A request for any message before this sequence: a missing message, or a message after the hole. The reader asks this if nobody has
+    /// answered about the first missing message.
     Any { before: u64 },
 }
 

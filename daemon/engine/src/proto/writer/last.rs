@@ -83,8 +83,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Handles a log without a valid block. If the number of its last entry has changed too, the log lost its end or was created again. In
-    /// this case, all messages that the log had acknowledged count as lost.
+    /// Handles a log without a valid block. If the number of the log's last entry has also changed, the log lost its end or was created
+    /// again. In this case, all messages that the log had acknowledged count as lost.
     fn lose_all(&mut self, last: u64) {
         if self.had > 0 && last != self.had {
             self.counters.lost_by_engine += self.stored().saturating_sub(self.began);
