@@ -1,4 +1,4 @@
-//! The steps of an egress that was told to end in an orderly way (to leave). The session continues, and no packet announces that the egress
+//! The steps of an egress that was told to leave (to end in an orderly way). The session continues, and no packet announces that the egress
 //! leaves.
 
 use std::sync::atomic::Ordering;

@@ -1,12 +1,12 @@
-//! The egress sends a local channel to other hosts. It is a reader of the ring like any other. It packs the messages that are waiting, and
-//! never waits until a packet is full.
+//! The egress sends a local channel to other hosts. It reads the ring, packs the messages that are waiting, and never waits until a packet
+//! is full.
 //!
 //! One thread reads the ring and sends to every line and lease. Another thread, `repair`, retransmits, so that live traffic is sent first.
-//! The publisher waits for neither thread. If the publisher overwrites messages before the bridge has read them, the bridge counts these
+//! The publisher waits for neither thread. If the publisher overwrites messages that the bridge has not read, the bridge counts these
 //! messages as missed, and receivers get an exact gap.
 //!
-//! After the start, the loop of the first thread makes only the system calls that send, sleep or yield. On native lines, it also asks for
-//! the clock's error with one system call for each pulse (a packet with the sender's state).
+//! After the start, the loop of the first thread makes only the system calls that send, sleep or yield. On native lines, the loop makes one
+//! more system call for each pulse (a packet with the sender's state), which asks for the clock's error.
 
 use shmcast::sys::slice;
 use shmcast::{ChannelError, History, Subscriber, SubscriberBuilder, Wait};
@@ -99,9 +99,9 @@ impl Egress {
     /// Attaches to the channel, opens the sockets and starts the threads. Blocks for `listen_ms` if a new session begins and the bridge has
     /// a multicast line.
     ///
-    /// `channel` says where the channel is. Its [`history`](SubscriberBuilder::history) says where the channel's journal is. The spec
-    /// decides how to start and how to wait. The egress sends only messages of the ring. The retransmission server reads from the journal
-    /// the messages of the session that the ring no longer holds.
+    /// `channel` says where the channel is. Its [`history`](SubscriberBuilder::history) says where the channel's journal is. The egress
+    /// sends only messages of the ring. The retransmission server reads from the journal the messages of the session that the ring no
+    /// longer holds.
     ///
     /// # Errors
     /// [`BridgeError`]. After an error nothing is left running.

@@ -5,7 +5,7 @@
 //! - [`unwrap`] puts the packets of a captured feed in order.
 //!
 //! The crate `pcap-parser` parses the file formats, and the crate `etherparse` parses the headers of packets. The bytes of a file are not
-//! trusted: no code here panics on them, and the memory is bounded, whatever lengths a file claims.
+//! trusted: no code here panics on them, and the memory is bounded even if a file claims large lengths.
 //!
 //! Without the feature `captures`, the crates `pcap-parser` and `etherparse` are not built. Then the functions that open a [`Capture`],
 //! [`CaptureFile`] or [`PacketFile`] return an error.

@@ -95,8 +95,8 @@ struct Shared {
 
 /// A reader that gives the parser the whole header of the file first, even if the header arrives in pieces.
 ///
-/// When the parser is created, it reads once more than necessary. At this last read, this reader returns nothing. Otherwise the parser
-/// would wait on a pipe for the second packet before it returned the first packet.
+/// A new parser reads once more than necessary, and gets nothing from this reader then. Otherwise the parser would wait on a pipe for the
+/// second packet before it returned the first packet.
 struct Noting<R> {
     from: R,
     head: Vec<u8>,

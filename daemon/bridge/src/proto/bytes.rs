@@ -44,7 +44,7 @@ impl Writer<'_> {
 }
 
 /// Copies bytes to a slice of the same length. Lengths from 16 to 255 are copied in pieces of fixed sizes, because a copy of variable
-/// length is a function call, which costs more.
+/// length costs a function call.
 ///
 /// # Panics
 /// If the lengths differ.

@@ -1,8 +1,8 @@
-//! The client's side of a unicast lease. It gets the lease, renews it and returns it. The module `lease` shows the exchange.
+//! The client's side of a unicast lease: it gets the lease, renews the lease and returns the lease. The module `lease` shows the exchange.
 //!
-//! The client renews after a third of the lease. It repeats unanswered questions at growing intervals. It starts again from the beginning
-//! if the server no longer knows the client. The caller owns the socket. Requests, unicast packets and lease messages must all use this
-//! socket.
+//! The client renews after a third of the lease, and repeats unanswered questions at growing intervals. If the server no longer knows the
+//! client, the client starts again from the beginning. The caller owns the socket, and must use it for requests, unicast packets and lease
+//! messages.
 
 use super::control::{CONTROL_MAX_BYTES, COOKIE_BYTES, ControlDatagram, Cookie};
 use super::{MILLISECOND_NS, SECOND_NS, splitmix};

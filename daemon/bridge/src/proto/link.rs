@@ -208,8 +208,8 @@ impl Remainder {
         self.whole.charge(now_ns, self.link.whole_rate(), bytes);
     }
 
-    /// Live packets and repairs may take 95 % of the link. Returns the part of these 95 % that live packets did not use in the last 10 ms,
-    /// in bytes per second. Returns at least 2 % of the link.
+    /// Returns the rate for repairs in bytes per second. It is 95 % of the link minus the live packets of the last 10 ms, but at least 2 %
+    /// of the link.
     pub(crate) fn per_second(&self) -> u64 {
         let ((since_ns, before), (now_ns, live_bytes)) = (self.steps[self.oldest], self.seen);
         let took_ns = u128::from(now_ns.saturating_sub(since_ns).max(MILLISECOND_NS));

@@ -1,7 +1,7 @@
 //! Stores packets that arrived before missing messages, until the missing messages have arrived.
 //!
 //! The store has runs of consecutive messages, which are sorted by sequence and never overlap. Each run is in a buffer from a pool. The
-//! packets arrive nearly sorted. For this reason a deque with binary search is as good as a tree, and it allocates no nodes.
+//! packets arrive nearly sorted, so a deque with binary search is as fast as a tree.
 //!
 //! Two limits bound the store: the number of packets, and the bytes of all buffers, in use or in the pool. The store refuses packets that
 //! do not fit, and the receiver requests them again.

@@ -6,7 +6,7 @@
 //! A new term is chosen from three kinds of known terms. Any one of the three is enough if the other two are wrong:
 //!
 //! - The terms in the state file and of this host's own sessions are certain.
-//! - The terms that were heard on lines, or that receivers reported, may be forged.
+//! - The terms that were heard on lines, or that receivers reported, might be forged.
 //! - The term of the clock is too low if the clock was set back.
 
 use super::session::EPOCH_LIMIT;

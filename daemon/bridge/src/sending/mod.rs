@@ -144,8 +144,8 @@ impl Sending {
     /// Notes which session this bridge sends, from which ring, and where the session began.
     ///
     /// - A resumed session began where the state file or the previous bridge says.
-    /// - Any other session began with its ring on this host, because a ring has one session. Without a state file, this bridge does not
-    ///   know what an earlier bridge has sent in this session. The session's receivers may still request those messages.
+    /// - Any other session is treated as if it began with its ring on this host. So receivers can also request messages that an earlier
+    ///   bridge sent in the same session.
     pub(super) fn note_start(
         &self,
         subscriber: &Subscriber,

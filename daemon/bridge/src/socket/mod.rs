@@ -1,6 +1,6 @@
 //! The sockets of a bridge. Before the first packet, they are opened and tuned, and join their multicast groups.
 //!
-//! The system may refuse an option of a socket:
+//! The system can refuse an option of a socket:
 //!
 //! - If a bridge needs the option, the bridge fails with an error.
 //! - If the option only makes a bridge faster or better informed, the bridge continues without it. The bridge reports the refused option

@@ -47,7 +47,7 @@ pub struct BridgeSpec {
     /// The local channel.
     pub channel: String,
     /// The lines to which packets are sent, or from which they are received. There are 1 to [`MAX_LINES`] lines, each with a copy of one
-    /// feed. The list may be empty if the feed is sent over unicast leases.
+    /// feed. The list can be empty if the feed is sent over unicast leases.
     #[serde(default, rename = "line")]
     pub lines: Vec<LineSpec>,
     /// The transport of the messages: `lines` by default, or `nats`, a log on servers of NATS JetStream.
@@ -181,8 +181,8 @@ pub enum WaitMode {
     /// At 1,000 messages a second, half of the messages arrive 10 to 40 us later than with `Spin`. If messages come irregularly, or after a
     /// silence, they arrive up to some hundred us later.
     Block,
-    /// Chooses at the start, and shows the choice in the status. For each four CPUs that the process may use, one thread polls while
-    /// messages flow, and sleeps after 10 ms without messages. The process's other threads use `Block`.
+    /// Chooses at the start, and shows the choice in the status. For every four CPUs that the process is allowed to use, one thread polls
+    /// while messages flow, and sleeps after 10 ms without messages. The process's other threads use `Block`.
     #[default]
     Auto,
 }

@@ -59,10 +59,10 @@ pub struct SendSpec {
     /// of a stream should use the same value.
     pub takeover_ms: u64,
     /// The gate of the channel that the bridge uses. With a gate, the publisher waits for the bridge, within the gate's limit. Without a
-    /// gate, the publisher may overwrite messages that the bridge has not read.
+    /// gate, the publisher can overwrite messages that the bridge has not read.
     ///
     /// A message has passed the gate when the bridge has copied it out of the ring. A bridge with lines copies at most 1025 messages at a
-    /// time, and passes their packets to the sockets before it copies more. A bridge with an engine copies only while it may append a
+    /// time, and passes their packets to the sockets before it copies more. A bridge with an engine copies only while it can append a
     /// block. So at most `in_flight` blocks and 1025 messages wait for the servers.
     pub gate: Option<String>,
     /// The retransmission server, which also grants unicast leases. If this is `None`, there is no server.
@@ -239,8 +239,8 @@ impl BridgeSpec {
         self.send.as_ref().and_then(|send| send.gate.as_deref())
     }
 
-    /// Returns the channel as the sending bridge reads it. If the bridge uses a gate, it reads the channel through this gate. Only one of
-    /// the subscribers of this builder may be open at a time.
+    /// Returns the channel as the sending bridge reads it. If the bridge uses a gate, it reads the channel through this gate. Only one
+    /// subscriber of this builder can be open at a time.
     pub fn through_gate(&self, channel: &SubscriberBuilder) -> SubscriberBuilder {
         match self.gate() {
             Some(gate) => channel.clone().gate(gate),

@@ -1,7 +1,7 @@
 //! The status of a running bridge, readable from other threads.
 //!
 //! The bridge's threads count in plain numbers. Every few milliseconds they copy the numbers to a [`Board`], word by word with relaxed
-//! stores, so that a reader never delays the threads. Each number is correct, but two numbers that are read together may be some
+//! stores, so that a reader never delays the threads. Each number is correct, but two numbers that are read together can be some
 //! milliseconds apart. This module does not format or judge the numbers.
 
 use serde::Serialize;

@@ -340,8 +340,8 @@ impl Log {
     /// Without names, the entry numbers must be unique. They are unique because a stream on several servers loses no stored entry, and a
     /// new stream begins with a higher number.
     ///
-    /// If several blocks wait for their answers, the servers may refuse the first one, and store the second one after a rival's block.
-    /// Readers detect such a block by its sequences.
+    /// If several blocks wait for their answers, the servers might refuse the first block, and store the second block after a rival's
+    /// block. Readers detect such a block by its sequences.
     pub(crate) async fn append_if(
         &self,
         after: u64,

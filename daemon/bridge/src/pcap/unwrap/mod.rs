@@ -88,8 +88,8 @@ impl Unwrap {
         Unwrap { only, ..Unwrap::default() }
     }
 
-    /// Takes the next datagram, and delivers the messages that become available. `ahead` has the following datagrams, as far as they are
-    /// known. At most [`HELD_PACKETS`] of them are used. They show which message is the first one of a session.
+    /// Takes the next datagram, and delivers the messages that become available. `ahead` has the next datagrams of the capture, of which at
+    /// most [`HELD_PACKETS`] are used. These datagrams show with which message a session begins.
     pub fn take<'a>(
         &mut self,
         datagram: &[u8],

@@ -171,7 +171,7 @@ impl Election {
         }
     }
 
-    /// Notes the beginning of a turn of the sending loop. Returns whether the loop has paused for so long that another egress may have
+    /// Notes the beginning of a turn of the sending loop. Returns whether the loop has paused for so long that another egress might have
     /// taken over. If so, the caller must read all waiting packets before it sends anything.
     pub(crate) fn note_turn(&mut self, now_ns: u64) -> bool {
         let stood_ns = now_ns.saturating_sub(self.turned_ns);

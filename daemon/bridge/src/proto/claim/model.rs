@@ -1,8 +1,8 @@
-//! A model of two egresses of one stream on two lines. At any step, an egress may be killed, stopped or restarted, even between the two
-//! lines of a batch. Claims and packets may be lost or arrive late.
+//! A model of two egresses of one stream on two lines. At any step, an egress can be killed, stopped or restarted, even between the two
+//! lines of a batch. Claims and packets can be lost or arrive late.
 //!
-//! The model uses the real elections. A packet has one message, and a batch has two packets. A batch is sent to the first line, and then to
-//! the second one.
+//! The model runs the code of real elections. A packet has one message, and a batch has two packets. A batch is sent to the first line, and
+//! then to the second one.
 
 use super::*;
 use shmcast_testkit::model::{Model, check};

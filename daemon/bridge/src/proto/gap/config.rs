@@ -43,9 +43,9 @@ pub struct GapConfig {
     pub max_holes: usize,
     /// The size of a server's largest datagram, in bytes.
     pub payload_bytes: usize,
-    /// Whether a server may be of another make. The receiver assumes this until the server sends a control datagram of shmcast. A server of
-    /// another make may label every packet of a long answer with the sequence of the first packet. Therefore each request to such a server
-    /// asks only for messages that surely fit one packet.
+    /// Whether a server might be of another make. The receiver assumes this until the server sends a control datagram of shmcast. A server
+    /// of another make might label every packet of a long answer with the sequence of the first packet. Therefore each request to such a
+    /// server asks only for messages that surely fit one packet.
     pub may_be_plain: bool,
     /// The policy for missing messages that no server sends.
     pub policy: GapPolicy,

@@ -127,13 +127,13 @@ impl Gaps {
     }
 
     /// Returns how often servers must deny a claim (unconfirmed messages) before it is removed: once for each server that is up, and at
-    /// least twice. One server may lag, and a single answer may be forged.
+    /// least twice. One server might lag, and a single answer might be forged.
     pub(crate) fn denials_needed(&self) -> u32 {
         self.up_servers().count_ones().max(2)
     }
 
-    /// Handles a server's answer that it holds no message from `first` up to `oldest`. The request started at `first`. The server may still
-    /// hold earlier messages, because its journal may have losses. Does nothing and returns false if there is no such request.
+    /// Handles a server's answer that it holds no message from `first` up to `oldest`. The request started at `first`. The server might
+    /// still hold earlier messages, because its journal can have gaps. Does nothing and returns false if there is no such request.
     pub(crate) fn handle_gone(
         &mut self,
         now_ns: u64,
@@ -168,7 +168,7 @@ impl Gaps {
     }
 
     /// Handles the hole at `at` after all servers have said that they do not hold its messages. With the policy `Skip` the hole is given
-    /// up. With `Block` its messages are requested again after a pause, because a server that holds more may return.
+    /// up. With `Block` its messages are requested again after a pause, because a server that has these messages might return.
     fn leave_what_is_gone(&mut self, now_ns: u64, at: usize) {
         let is_gone = self.is_gone(&self.holes[at]);
         let hole = &mut self.holes[at];

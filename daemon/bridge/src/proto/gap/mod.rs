@@ -77,12 +77,13 @@ struct Hole {
     ignored: u32,
     last_server: usize,
     /// One bit per server. A bit is set when the server first says that it no longer holds the messages. When the server says so again, its
-    /// bit in `gone` is set. Two answers are needed because a single answer may be forged.
+    /// bit in `gone` is set. Two answers are needed because a single answer might be forged.
     gone_once: u8,
     gone: u8,
     /// The number of answers that said that no message of the hole is published yet.
     denied: u32,
-    /// Whether our own socket dropped the messages. If so, no other receiver lacks them, and this receiver must request them itself.
+    /// Whether our own socket dropped the messages. If so, other receivers do not lack these messages, and this receiver must request them
+    /// itself.
     is_own: bool,
     /// Whether the hole has waited once, so that other receivers could request its messages first.
     has_waited: bool,

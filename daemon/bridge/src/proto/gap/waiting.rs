@@ -10,7 +10,7 @@
 use super::super::counters::ReceiverCounters;
 use super::{FIRST_WINDOW, GapPolicy, Gaps, Hole, State};
 
-/// If servers that answer other requests have ignored this many requests for a hole, the hole may be given up. Lost requests and lost
+/// If servers that answer other requests have ignored this many requests for a hole, the hole can be given up. Lost requests and lost
 /// answers look the same to the receiver. If 20 % of the packets are lost in each direction, this happens by chance once in 10^14 times.
 const IGNORED_LIMIT: u32 = 32;
 

@@ -268,8 +268,8 @@ impl LeaseServer {
         ControlDatagram::Joined { nonce, cookie, lease_ms, group, place }
     }
 
-    /// Returns the number of leases of this kind, and the position of this lease among them. Leases are ordered by their receivers'
-    /// identities. The order is the same at every server. Neighbours in the network are usually not neighbours in this order.
+    /// Returns the number of leases of this kind, and the position of this lease among them. Leases are ordered by the identities of their
+    /// receivers, so the order is the same at every server.
     fn place(&self, from: SocketAddr, lease: &Lease) -> (u16, u16) {
         let count = |number: usize| u16::try_from(number).unwrap_or(u16::MAX);
         let alike = || self.leases.iter().filter(|(_, other)| other.live == lease.live);

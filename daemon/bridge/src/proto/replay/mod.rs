@@ -8,7 +8,7 @@
 //! gets at most three times as many bytes as it sent, unless the operator trusts the network.
 //!
 //! **Rates.** Each source has a token bucket. The whole server also has a bucket, so that live packets keep their priority. The rates of
-//! the buckets may grow with the feed, so that a receiver that lags can catch up. If a bucket is empty, the server tells a source with a
+//! the buckets can grow with the feed, so that a receiver that lags can catch up. If a bucket is empty, the server tells a source with a
 //! proved address to wait. Without this answer, the source would think that its request was lost.
 //!
 //! **Journal.** If the channel has a journal, the server also sends messages that the ring no longer has (`past`). It answers a request for

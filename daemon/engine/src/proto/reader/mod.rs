@@ -46,7 +46,7 @@ const IDLE_NS: u64 = 500 * MILLISECOND_NS;
 enum Phase {
     Bounds,
     /// The binary search for the first block that is needed. The block is in `low..=high`. `probe` is the number to read next. `first` is
-    /// the first existing entry at or after `high`. `damaged` is the first entry from the middle on, if it could not be read.
+    /// the first existing entry at or after `high`. `damaged` is the first entry from the middle on, if this entry could not be read.
     Bisect {
         low: u64,
         high: u64,

@@ -1,7 +1,7 @@
-//! A model of one log with two writers of one channel. At any step a writer may be killed, stopped or restarted, an append may be late, and
-//! an answer may be lost.
+//! A model of one log with two writers of one channel. At any step a writer can be killed, stopped or restarted, an append can be late, and
+//! an answer can be lost.
 //!
-//! The writers and the blocks are the real ones. The model of the log is a list. The list stores a block only after the entry that the
+//! The model runs the code of real writers and makes real blocks. The log is a list, which stores a block only after the entry that the
 //! append names.
 
 use super::super::block::{Cut, Head, Kind, Stream, parse};
