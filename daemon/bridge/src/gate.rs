@@ -1,5 +1,5 @@
-//! Decides for how long a bridge may fail to get its gate back. A gate is a place in a channel for a reader for which the publisher waits.
-//! A bridge loses its gate when it loses its channel, and needs it again in the next channel.
+//! Decides for how long a bridge tries to get its gate back. A gate is a place in a channel for a reader for which the publisher waits. A
+//! bridge loses its gate when it loses its channel, and needs it again in the next channel.
 
 use shmcast::ChannelError;
 use shmcast::control::RefusalCode;
@@ -7,8 +7,8 @@ use shmcast::control::RefusalCode;
 use crate::proto::SECOND_NS;
 use crate::spec::BridgeSpec;
 
-/// The longest time for which a gate may be refused, in nanoseconds. Within this time, the next publisher should have created the gate, and
-/// the system should have released the lock of the gate's last reader.
+/// The bridge gives up once its gate has been refused for this time, in nanoseconds. Until then, the next publisher might create the gate,
+/// or the system might release the lock of the gate's last reader.
 const PATIENCE_NS: u64 = 2 * SECOND_NS;
 
 /// Measures how long the gate has been refused to a bridge that attaches again.

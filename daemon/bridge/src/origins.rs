@@ -1,8 +1,8 @@
 //! A list of the sessions that began on this host. No bridge of this host receives such a session: a feed that returns to its first host
 //! would run in a circle.
 //!
-//! The bridges of one daemon share this list. They use it only when a session begins, which is rare. A feed that is relayed from host to
-//! host keeps its session, so the first host recognises a circle of any length.
+//! The bridges of one daemon share this list, and use it only when a session begins. A feed that is relayed from host to host keeps its
+//! session, so the first host recognises a circle of any length.
 
 use super::proto::session::Session;
 use shmcast::Header;

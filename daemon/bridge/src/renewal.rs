@@ -1,5 +1,5 @@
 //! A thread that watches the multicast lines of a bridge, beside the thread that sends or receives messages. The watching thread handles
-//! two events. Both are counted, and neither is an error:
+//! two events, which are counted and are not errors:
 //!
 //! - **An interface is deleted and created again under the same name.** A socket on this interface is then no longer a member of its group.
 //!   Every 250 ms, the thread looks up by name the interfaces of all lines, and the interface of the group for repairs. If an interface was

@@ -79,7 +79,7 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Passes one datagram to the writer. It went from `from` to `to` at `time_ns`, in nanoseconds since 1970. Costs a copy.
+    /// Passes one datagram to the writer. The datagram went from `from` to `to` at `time_ns`, in nanoseconds since 1970. Costs a copy.
     pub fn record(&self, time_ns: u64, from: SocketAddr, to: SocketAddr, payload: &[u8]) {
         let shared = &*self.shared;
         let Some(mut slot) = shared.free.pop() else {
@@ -236,10 +236,10 @@ impl<W: Write> PacketFile<W> {
         Ok(Self { out, frame: Vec::new() })
     }
 
-    /// Writes one datagram. It went from `from` to `to` at `time_ns`, in nanoseconds since 1970.
+    /// Writes one datagram. The datagram went from `from` to `to` at `time_ns`, in nanoseconds since 1970.
     ///
     /// # Errors
-    /// Those of `out`, and an error if the datagram is too large for UDP.
+    /// The errors of `out`, and an error if the datagram is too large for UDP.
     pub fn write(
         &mut self,
         time_ns: u64,

@@ -18,7 +18,7 @@ use std::str::FromStr;
 /// Bytes that a packet takes on an Ethernet besides its payload: preamble, gap, Ethernet header and checksum, and the headers of IPv6 and
 /// UDP. A packet of IPv4 takes 20 bytes less.
 pub const FRAME_BYTES: u64 = 86;
-/// The number of bytes of live packets that may be sent in one burst. After that, the rate of live packets applies.
+/// The number of bytes of live packets that can be sent in one burst. After that, the rate of live packets applies.
 pub const BURST_BYTES: u64 = 64 << 10;
 /// The lowest link speed that is accepted, in bits per second.
 const LEAST_BITS: u64 = 1_000_000;

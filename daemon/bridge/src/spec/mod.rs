@@ -117,7 +117,7 @@ fn default_payload_bytes() -> usize {
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LineSpec {
-    /// The multicast group and port. This may also be a unicast address. For a sender, the unicast address belongs to any host. For a
+    /// The multicast group and port. This can also be a unicast address. For a sender, the unicast address belongs to any host. For a
     /// receiver, it belongs to the receiver's own host.
     pub group: SocketAddr,
     /// The interface, by its name or by one of its addresses. If this is `None`, the kernel chooses.
@@ -196,8 +196,8 @@ pub struct ReceiveSpec {
     pub servers: Vec<SocketAddr>,
     /// Whether the servers send the live packets by unicast, for networks without multicast; false by default.
     pub unicast: bool,
-    /// Whether the bridge requests a lease from the servers, which proves its address to them; true by default. Servers of other makes have
-    /// no leases.
+    /// Whether the bridge requests a lease from the servers, and so proves its address to the servers; true by default. Servers of other
+    /// makes have no leases.
     pub lease: bool,
     /// The multicast group on which the servers send plain repairs for all receivers, as in their `repair.group`. If this is `None`, the
     /// bridge joins no such group. The bridge joins the group on the interface of the first multicast line, and accepts only packets of

@@ -51,8 +51,8 @@ const ELECTION: Duration = Duration::from_secs(10);
 const NAME: &str = "Nats-Msg-Id";
 /// The time for which the servers remember the names of blocks.
 const NAMES: Duration = Duration::from_secs(1);
-/// The largest number of pulses, and of requests, that wait in a sender's client. The client drops further pulses and requests, and their
-/// senders repeat them.
+/// At most this number of pulses and this number of requests wait in a sender's client. Further pulses and requests are dropped, and later
+/// sent again.
 const MOST_WORDS: usize = 256;
 /// The number of bytes of an append without its block: the subject, the reply subject, and the headers.
 const OVERHEAD_BYTES: usize = 512;

@@ -1,7 +1,7 @@
 //! Puts the packets of a captured feed in order, and counts each of them.
 //!
-//! The receiver of a bridge does this work. Its clock counts packets here, because the time stamps of a capture may be wrong, and the result
-//! must not depend on them. The receiver gives up a hole once [`HELD_PACKETS`] packets of the feed have arrived after the hole.
+//! The receiver of a bridge does this work. Its clock counts packets here, because the time stamps of a capture can be wrong, and the
+//! result must not depend on them. The receiver gives up a hole once [`HELD_PACKETS`] packets of the feed have arrived after the hole.
 //!
 //! A channel has one feed, so the receiver follows one session at a time. When a packet of another session arrives, this table decides
 //! which session the receiver follows:

@@ -19,7 +19,7 @@ impl Gaps {
         (self.shown, self.probe) = (next, None);
     }
 
-    /// Notes that all messages before `sequence` have been shown to exist. From now on, missing messages among them may be given up.
+    /// Notes that all messages before `sequence` have been shown to exist. From now on, missing messages among them can be given up.
     pub(crate) fn show(&mut self, now_ns: u64, sequence: u64) {
         if sequence <= self.shown {
             return;

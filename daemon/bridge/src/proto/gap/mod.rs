@@ -125,7 +125,7 @@ pub struct Gaps {
     /// each sum, so that old messages count less.
     recent_messages: u64,
     recent_bytes: u64,
-    /// The size of the longest message so far, in bytes. It is only known while a server may be of another make.
+    /// The size of the longest message so far, in bytes. It is only known while a server might be of another make.
     longest_bytes: u64,
     turn: Turn,
 }
@@ -184,7 +184,7 @@ impl Gaps {
     }
 
     /// Notes the sizes of messages, so that a request asks only for what fits in one answer. `sizes` has the size of each message. `sizes`
-    /// is read only while a server may be of another make.
+    /// is read only while a server might be of another make.
     pub(crate) fn note_sizes(&mut self, messages: u64, bytes: usize, sizes: impl Iterator<Item = usize>) {
         if self.config.may_be_plain && self.servers.iter().any(|server| !server.is_ours) {
             self.longest_bytes = sizes.max().map_or(0, |size| size as u64).max(self.longest_bytes);

@@ -109,7 +109,7 @@ pub enum Fetched {
 pub(super) enum Found {
     /// The message is on the shelf.
     Here,
-    /// The journal has no message before this sequence. With `u64::MAX`, it has no later message either.
+    /// The journal has no message before this sequence. With `u64::MAX`, the journal has no later message either.
     Gone(u64),
     /// The message must be read from the journal.
     OnDisk,

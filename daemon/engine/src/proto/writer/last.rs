@@ -1,4 +1,4 @@
-//! Decides whether and where the writer may continue. It looks at the log's last block for this.
+//! Decides whether and where the writer can continue. The decision depends on the log's last block.
 
 use super::super::block::{Damaged, Head, Stream};
 use super::super::mutant::{Mutant, is};

@@ -50,7 +50,7 @@ use super::seal::Sealer;
 
 pub use io::{Append, Last, Refusal, Resume, State, TROUBLES, Trouble, WriterCounters};
 
-/// The interval at which the last block is read again. It is read while another writer writes, or after a reading failed.
+/// The interval at which the last block is read again while another writer writes, or after a reading failed.
 pub const LOOK_NS: u64 = 250 * MILLISECOND_NS;
 /// The interval at which an idle writer checks whether the log still has the writer's blocks.
 const IDLE_LOOK_NS: u64 = SECOND_NS;
