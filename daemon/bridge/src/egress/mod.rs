@@ -219,8 +219,8 @@ impl Egress {
     /// Tells the egress to leave. The egress sends the messages that are in the ring at this moment, serves repairs for the time that the
     /// spec gives, and then stops. If there are other egresses of the same stream, one of them takes over immediately.
     ///
-    /// Leaving does not end the session, and no packet announces that the egress leaves. The channel's publisher may continue, and another
-    /// bridge may send the session.
+    /// Leaving does not end the session, and no packet announces that the egress leaves. The channel's publisher can continue, and another
+    /// bridge can send the session.
     pub fn leave(&self) {
         self.shared.leave.store(true, Ordering::Relaxed);
     }

@@ -77,7 +77,7 @@ impl Session {
         Ok(Session(bytes))
     }
 
-    /// Returns the first four bytes. In sessions that shmcast makes, they stand for the channel.
+    /// Returns the first four bytes. In sessions that shmcast makes, these bytes stand for the channel.
     pub fn tag(&self) -> [u8; 4] {
         let [a, b, c, d, ..] = self.0;
         [a, b, c, d]

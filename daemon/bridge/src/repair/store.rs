@@ -38,7 +38,7 @@ struct Journal {
 }
 
 impl Store {
-    /// Opens the ring, and its journal if it has one. The session's first message is `floor`.
+    /// Opens the ring, and the channel's journal if there is a journal. The session's first message is `floor`.
     pub(super) fn new(mut subscriber: Subscriber, attached: u64, floor: u64) -> Result<Store, BridgeError> {
         let journal = Journal::of(&mut subscriber, floor).transpose()?;
         let ring = Ring::new(subscriber, attached);

@@ -117,8 +117,8 @@ fn default_payload_bytes() -> usize {
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LineSpec {
-    /// The multicast group and port. This can also be a unicast address. For a sender, the unicast address belongs to any host. For a
-    /// receiver, it belongs to the receiver's own host.
+    /// A multicast group or a unicast address, with a port. A sender can name a unicast address of any host, and a receiver only one of its
+    /// own host.
     pub group: SocketAddr,
     /// The interface, by its name or by one of its addresses. If this is `None`, the kernel chooses.
     #[serde(default)]

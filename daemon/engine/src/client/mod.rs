@@ -78,7 +78,7 @@ pub(crate) struct Log {
     pub(crate) keys: Arc<Keys>,
     /// Whether blocks without a seal are taken.
     pub(crate) takes_open: bool,
-    /// The settings for a stream that does not exist yet; `None` if this end creates no stream.
+    /// The settings for a stream that does not exist yet; `None` if this bridge creates no stream.
     creates: Option<NatsSpec>,
     /// Whether a single server keeps the stream. Only in this case does an append name the previous entry ([`append_if`](Log::append_if)).
     is_alone: Arc<AtomicBool>,

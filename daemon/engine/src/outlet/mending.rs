@@ -34,7 +34,7 @@ const LOOK_UP: Duration = Duration::from_millis(20);
 pub(crate) struct Mending {
     pub(crate) channel: SubscriberBuilder,
     pub(crate) block_bytes: usize,
-    /// The writer number in this thread's blocks. No other writer has it.
+    /// The writer number in this thread's blocks. No other writer has this number.
     pub(crate) writer: u64,
     pub(crate) wants: Receiver<(Want, Subject)>,
     pub(crate) orders: UnboundedSender<Order>,

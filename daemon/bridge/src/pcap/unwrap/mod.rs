@@ -9,7 +9,7 @@
 //! | the followed session | the other session | when the receiver begins to follow the other session |
 //! |---|---|---|
 //! | there is none yet | any | at its first packet |
-//! | has announced its end | any | after [`LATE_PACKETS`] packets, or at once if nothing is missing |
+//! | has announced its end | any | after [`LATE_PACKETS`] packets, or immediately if nothing is missing |
 //! | is silent | a higher epoch of the same channel | after [`LATE_PACKETS`] packets |
 //! | is silent | any other | after [`HELD_PACKETS`] packets |
 //! | sends | any | never: its last [`HELD_PACKETS`] packets are kept, and earlier ones are left out and counted |

@@ -409,7 +409,7 @@ impl Election {
         if self.role == Role::Active { self.claim } else { self.highest }
     }
 
-    /// Returns two counts: how often this egress has begun to send, and how often it has yielded to another one.
+    /// Returns two counts: how often this egress has begun to send, and how often this egress has yielded to another egress.
     pub(crate) fn changes(&self) -> (u64, u64) {
         (self.takeovers, self.yields)
     }

@@ -420,8 +420,8 @@ impl Gaps {
         }
     }
 
-    /// Notes that a server sent messages that had already arrived. Probably its first answer was late and not lost, so later waits become
-    /// longer.
+    /// Notes that a server sent messages that had already arrived. Probably the server's first answer was late and not lost, so later waits
+    /// become longer.
     pub(crate) fn handle_needless(&mut self, now_ns: u64, server: usize) {
         if let Some(state) = self.servers.get_mut(server) {
             state.note_late(now_ns, &self.config);

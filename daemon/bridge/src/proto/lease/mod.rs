@@ -298,8 +298,8 @@ impl LeaseServer {
         is_replaced.is_some()
     }
 
-    /// Whether another lease may be granted. If a limit is reached, first ends the lease that is overdue for the longest time. If no lease
-    /// is overdue, returns false.
+    /// Whether another lease may be granted. If a limit is reached, first ends the lease that has been overdue for the longest time. If no
+    /// lease is overdue, returns false.
     fn make_room(&mut self, now_ns: u64, from: SocketAddr, lease: &Lease) -> bool {
         let LeaseConfig { max_leases, max_proved, leases_per_source, .. } = self.config;
         let of_source = |address: &SocketAddr, _: &Lease| address.ip() == from.ip();

@@ -222,7 +222,7 @@ pub enum Damaged {
     /// The seal does not open.
     #[error("its seal does not open: it is forged, or a keys file is wrong")]
     Forged,
-    /// The block has no seal, and this end accepts only sealed blocks.
+    /// The block has no seal, but only sealed blocks are accepted here.
     #[error("it has no seal")]
     Open,
 }
