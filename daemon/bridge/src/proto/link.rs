@@ -27,8 +27,8 @@ const LEAST_BITS: u64 = 1_000_000;
 const REPAIR_BURST_SHARE: u64 = 2_000;
 /// The least burst of repairs in bytes: two packets of an Ethernet. It applies to slow links.
 const LEAST_REPAIR_BURST: u64 = 3_000;
-/// The time over which live packets are counted, in nanoseconds. If a thread was stopped for no longer than this time, it sends its packets
-/// afterwards without a wait.
+/// The time over which live packets are counted, in nanoseconds. If a thread was stopped for no longer than this time, it then sends all
+/// its packets without a wait.
 const WINDOW_NS: u64 = 10 * MILLISECOND_NS;
 /// The number of steps in a window. The window moves by one step at a time.
 const STEPS: usize = 10;

@@ -93,7 +93,7 @@ fn stores_after(error: &PublishError) -> Option<u64> {
     number.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// Whether a stream's description comes from its leader. If a stream has no leader, any replica describes it, and a replica that lags may
+/// Whether a stream's description comes from its leader. If a stream has no leader, any replica describes it, and a replica that lags might
 /// describe an empty stream.
 fn is_decided(info: &Info) -> bool {
     info.cluster.as_ref().is_none_or(|cluster| cluster.leader.as_ref().is_some_and(|name| !name.is_empty()))

@@ -30,7 +30,7 @@ const ENDS: u32 = 3;
 /// A jump of the sequences is plausible if it is at most the number of messages that the feed delivered in this time, in nanoseconds.
 const BELIEVED_NS: u64 = SECOND_NS / 4;
 
-/// Packets so far ahead of the others that the receiver believes them only if several agree with each other.
+/// Packets so far ahead of the others that the receiver believes these packets only if several of them agree with each other.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Jump {
     first: u64,

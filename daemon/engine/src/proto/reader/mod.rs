@@ -39,7 +39,7 @@ const ANSWER_NS: u64 = 5_000 * MILLISECOND_NS;
 const ANY_NS: u64 = 2_000 * MILLISECOND_NS;
 /// For a reader that gives up no messages: the time without an answer after which it searches the log again.
 const PATIENT_NS: u64 = 5_000 * MILLISECOND_NS;
-/// If no block arrives for this time, the last entry is read again. A log that lost its end may have another block under the same number.
+/// If no block arrives for this time, the last entry is read again. A log that lost its end might have another block under the same number.
 const IDLE_NS: u64 = 500 * MILLISECOND_NS;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
