@@ -1,4 +1,5 @@
-//! The part that all running ends of bridges have in common, whether they send or receive, over lines or through an engine.
+//! The common part of all running senders and receivers of bridges, over lines or through an engine. A sender or a receiver is called an
+//! end here.
 
 use super::BridgeError;
 use super::native::Keys;
@@ -8,7 +9,7 @@ use super::thread::spawn;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// The threads of a running end, their status and their keys. Dropping it stops the end. Each end dereferences to it.
+/// The threads of a running sender or receiver, with their status and their keys. The threads stop when this value is dropped.
 #[derive(Debug)]
 pub struct RunningEnd {
     life: Arc<Life>,
@@ -22,7 +23,8 @@ impl RunningEnd {
         Self { life, keys, threads: Vec::new() }
     }
 
-    /// Starts one more thread of the end, pins it, and runs `body` in it. Returns once the thread is pinned, or has failed to be pinned.
+    /// Starts one more thread for this end (sender or receiver), pins it, and runs `body` in it. Returns once the thread is pinned, or has
+    /// failed to be pinned.
     ///
     /// # Errors
     /// [`BridgeError`]. After an error the thread does not run.
@@ -36,9 +38,9 @@ impl RunningEnd {
         Ok(())
     }
 
-    /// Tells the end to stop soon.
+    /// Tells this sender or receiver to stop soon.
     ///
-    /// - A sender announces nothing: the session continues when another bridge sends it.
+    /// - A sender announces nothing, so another bridge can continue the session.
     /// - A receiver returns its leases and closes the local channel, so that its readers see the end.
     pub fn stop(&self) {
         self.life.stop();
@@ -49,8 +51,8 @@ impl RunningEnd {
         self.threads.iter().all(JoinHandle::is_finished)
     }
 
-    /// Waits until all threads have ended. Call [`stop`](Self::stop) first, or make the end leave. If a thread has panicked, the status
-    /// gets an error.
+    /// Waits until all threads have ended. Call [`stop`](Self::stop) first, or tell the sender to leave. If a thread has panicked, the
+    /// status gets an error.
     pub fn join(&mut self) {
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {

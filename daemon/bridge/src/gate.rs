@@ -1,5 +1,5 @@
-//! Decides for how long a bridge tries to take its gate again. A gate is a place in a channel for a reader for which the publisher waits.
-//! The bridge takes its gate again when it has lost its channel and attaches to the next channel.
+//! Decides for how long a bridge tries to get its gate back. A gate is a place in a channel for a reader for which the publisher waits. A
+//! bridge loses its gate when it loses its channel, and needs it again in the next channel.
 
 use shmcast::ChannelError;
 use shmcast::control::RefusalCode;
@@ -7,8 +7,8 @@ use shmcast::control::RefusalCode;
 use crate::proto::SECOND_NS;
 use crate::spec::BridgeSpec;
 
-/// The longest time for which a gate may be refused, in nanoseconds. In this time, the next publisher may create the gate, or the system
-/// may release the lock of the gate's last reader.
+/// The bridge gives up once its gate has been refused for this time, in nanoseconds. Until then, the next publisher might create the gate,
+/// or the system might release the lock of the gate's last reader.
 const PATIENCE_NS: u64 = 2 * SECOND_NS;
 
 /// Measures how long the gate has been refused to a bridge that attaches again.
@@ -18,11 +18,11 @@ pub struct GateWait {
 }
 
 impl GateWait {
-    /// Notes that an attempt to attach has failed. As long as the channel does not exist, the bridge may wait without limit.
+    /// Notes that an attempt to attach has failed. The bridge can wait without limit for a channel that does not exist.
     ///
     /// # Errors
-    /// The reason of the refusal, once the gate has been refused for two seconds. The bridge's owner then ends the bridge, reports the
-    /// reason, and starts the bridge again.
+    /// The reason of the refusal, once the gate has been refused for two seconds. The bridge's owner then reports the reason, and restarts
+    /// the bridge.
     pub fn bear(&mut self, spec: &BridgeSpec, now_ns: u64, error: &ChannelError) -> Result<(), String> {
         let is_refused = match error {
             ChannelError::Gate { .. } => true,

@@ -123,7 +123,7 @@ pub enum BridgeError {
     Start(io::Error),
 }
 
-/// Returns a text that advises a higher `payload_bytes`, namely `bytes`. If no datagram can be that large, the text is empty.
+/// Returns a text that advises the user to raise `payload_bytes` to `bytes`. If no datagram can be that large, the text is empty.
 fn larger_packet(bytes: u64) -> String {
     match bytes <= MAX_DATAGRAM_BYTES as u64 {
         true => format!(", or raise payload_bytes to {bytes} if the network's MTU allows"),

@@ -11,7 +11,7 @@ use super::times::OriginTimes;
 pub struct Local {
     /// The channel's publisher; `None` between the end of a session and the beginning of the next one.
     pub publisher: Option<Publisher>,
-    /// Decides which times messages get: those of the host where they were published, or those of this host.
+    /// Decides which times messages get: the times of their publication on the other host, or the times of their arrival here.
     pub times: OriginTimes,
     /// The error after which the channel accepts no more messages.
     pub error: Option<String>,

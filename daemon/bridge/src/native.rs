@@ -24,7 +24,7 @@ const MAX_KEYS_BYTES: u64 = 64 << 10;
 /// The session of control packets that concern no session.
 const NO_SESSION: Session = Session::from_bytes([b' '; 10]);
 
-/// The keys of a bridge. Its threads share them, and a reload changes them.
+/// The keys of a bridge, which all of its threads share. A reload replaces the keys.
 #[derive(Debug)]
 pub struct Keys {
     ring: Mutex<Option<Keyring>>,
@@ -60,7 +60,7 @@ impl Keys {
     }
 }
 
-/// Reads a keys file. The file must belong to root or to this user, and nobody else may be able to read it.
+/// Reads a keys file. The file must belong to root or to this user, and must not be readable by anybody else.
 ///
 /// # Errors
 /// [`BridgeError::Keys`].

@@ -1,8 +1,8 @@
 //! A list of the sessions that began on this host. No bridge of this host receives such a session: a feed that returns to its first host
 //! would run in a circle.
 //!
-//! The bridges of one daemon share this list. They use it only when a session begins, which is rare. A feed that is relayed from host to
-//! host keeps its session, so the first host recognises a circle of any length.
+//! The bridges of one daemon share this list, and use it only when a session begins. A feed that is relayed from host to host keeps its
+//! session, so the first host recognises a circle of any length.
 
 use super::proto::session::Session;
 use shmcast::Header;
@@ -12,10 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The limit for the sessions in the list. Beyond it, the oldest ones are removed. Each channel that is replaced begins a session.
 const MAX_SESSIONS: usize = 4_096;
 
-/// Returns the identity of a run. A run is a stream during the lifetime of its memory. Each session belongs to one run.
+/// Returns the identity of the run to which a ring belongs. A run of a stream lasts until the stream's memory is lost, for example at a
+/// reboot. Each session belongs to one run.
 ///
-/// On a strict channel, each publisher has a ring of its own. All these rings belong to one run. After a reboot, a stream with a journal
-/// continues with other sequences. This is another run, and gets another session.
+/// On a strict channel, each publisher has a ring of its own, but all these rings belong to one run. After a reboot, a stream with a
+/// journal continues with other sequences, so it is another run and gets another session.
 pub fn run_of(ring: &Header) -> [u64; 2] {
     let [first, second] = ring.stream.to_words();
     match fault!("each_ring_is_a_stream") {
@@ -51,20 +52,20 @@ impl Origins {
         self.sessions().iter().any(|(known, _)| *known == session)
     }
 
-    /// Returns the session of this tag under which `ring` was sent. If there is none, returns as the error the lowest epoch that the ring's
-    /// session may have. So no two rings share a session, even if one ring is made right after the other, or if the clock goes back.
+    /// Returns the session of this tag under which `ring` was sent.
     ///
     /// # Errors
-    /// The lowest epoch, if `ring` was not sent under this tag.
+    /// If `ring` was not sent under this tag: the lowest epoch that the ring's session is allowed to have. No earlier ring has a session
+    /// with this epoch, even if the clock goes back.
     pub(crate) fn of_ring(&self, tag: [u8; 4], ring: [u64; 2]) -> Result<Session, u64> {
         Self::find(&self.sessions(), tag, ring)
     }
 
-    /// Gives the result of [`of_ring`](Self::of_ring) to `choose`, and notes the session that `choose` returns. The list is locked
-    /// meanwhile: if two bridges begin at the same time, the second one sees the session of the first.
+    /// Gives the result of [`of_ring`](Self::of_ring) to `choose`, and notes the session that `choose` returns. The list is locked during
+    /// the call. So if two bridges begin at the same time, the second one sees the session of the first.
     ///
     /// # Errors
-    /// Those of `choose`. After an error nothing is noted.
+    /// The errors of `choose`. After an error nothing is noted.
     pub(crate) fn begin<E>(
         &self,
         tag: [u8; 4],

@@ -6,10 +6,11 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Reads the first `most` bytes of a file. The file must belong to root or to this user, and nobody else may be able to read or write it.
+/// Reads the first `most` bytes of a file. The file must belong to root or to this user, and must not be readable or writable by anybody
+/// else.
 ///
 /// # Errors
-/// A sentence that says what is wrong with the file and what to do about it. It does not name the file.
+/// A sentence that says what is wrong with the file and what to do about it. The sentence does not name the file.
 pub(crate) fn read(path: &Path, most: u64) -> Result<String, String> {
     let file = File::open(path).map_err(|e| e.to_string())?;
     if let Some(problem) = problem(&file.metadata().map_err(|e| e.to_string())?) {
@@ -25,7 +26,7 @@ pub fn problem(file: &Metadata) -> Option<String> {
     problem_of(file.mode(), file.uid(), geteuid().as_raw())
 }
 
-/// Does the same as [`problem`], for a file with this mode and owner and a process of this user.
+/// Does the same as [`problem`], for the given mode and owner of a file, and the given user of a process.
 fn problem_of(mode: u32, owner: u32, user: u32) -> Option<String> {
     if ![0, user].contains(&owner) {
         return Some(format!(

@@ -1,5 +1,5 @@
 //! A thread that watches the multicast lines of a bridge, beside the thread that sends or receives messages. The watching thread handles
-//! two events. Both are counted, and neither is an error:
+//! two events, which are counted and are not errors:
 //!
 //! - **An interface is deleted and created again under the same name.** A socket on this interface is then no longer a member of its group.
 //!   Every 250 ms, the thread looks up by name the interfaces of all lines, and the interface of the group for repairs. If an interface was
@@ -83,8 +83,8 @@ impl Watch {
         self.lines.is_empty()
     }
 
-    /// Watches the lines until `is_over`. `renew` must open a line's new sockets and pass them to the bridge. `look_after` is called for each
-    /// line of the spec after each lookup, if the line's interface exists.
+    /// Watches the lines until `is_over`: looks up their interfaces again and again. `renew` must open the new sockets of a line and pass
+    /// them to the bridge. After each lookup, `look_after` is called for each line of the spec whose interface exists.
     pub(super) fn run(
         mut self,
         mut renew: impl FnMut(usize, &LineSpec) -> Result<(), SocketError>,

@@ -14,7 +14,7 @@ use super::waiting::Choice;
 /// The time between two updates of the shown counters, in nanoseconds.
 pub const SHOW_EVERY_NS: u64 = 10_000_000;
 
-/// The number of polls without a result after which a thread sleeps, if it may sleep.
+/// The number of polls without a result after which a thread sleeps, if it is allowed to sleep.
 const POLLS_BEFORE_SLEEP: u32 = 32;
 /// The shortest sleep of a thread that no other thread wakes, in nanoseconds.
 const SHORTEST_SLEEP_NS: u64 = 20_000;

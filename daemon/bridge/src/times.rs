@@ -104,7 +104,7 @@ pub(super) fn note_unknown_error(refusals: &mut RefusedSettings) {
 /// Decides whether messages keep the times of their publication, and converts these times.
 #[derive(Debug)]
 pub struct OriginTimes {
-    /// The largest error that either clock may have, in nanoseconds; `None` if messages get the times of their arrival.
+    /// The largest accepted error of either clock, in nanoseconds; `None` if messages get the times of their arrival.
     limit_ns: Option<u64>,
     moment: Option<Moment>,
     pub(super) own_error_ns: u32,

@@ -12,7 +12,7 @@ use super::spec::WaitMode;
 
 /// The number of CPUs for each thread that polls with `wait = "auto"`.
 const CPUS_PER_SEAT: usize = 4;
-/// A thread that may poll sleeps after a silence of this length. The unit is nanoseconds.
+/// A thread that is allowed to poll sleeps after a silence of this length. The unit is nanoseconds.
 const POLLS_FOR_NS: u64 = 10 * MILLISECOND_NS;
 
 /// The number of seats that threads of this process have taken. A seat permits a thread to poll.
@@ -47,7 +47,7 @@ impl Drop for Seat {
 }
 
 impl Choice {
-    /// Makes the choice on this host. Reads how many CPUs the process may use.
+    /// Makes the choice on this host. Reads how many CPUs the process is allowed to use.
     pub(crate) fn of(wait: WaitMode) -> Choice {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Choice::among(wait, cpus)

@@ -17,7 +17,7 @@ use crate::proto::writer::Trouble;
 pub use crate::results::{Finding, Verdict};
 use crate::send::runtime;
 
-/// The longest wait for the answer to a request that the servers may refuse.
+/// The longest wait for an answer to a request. The servers might refuse the request without an answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// An entry number that no log reaches. If an append names this number as the previous entry, the servers always refuse the append, and
 /// store nothing.
@@ -257,7 +257,8 @@ async fn look_at_receiver(log: &Log, info: &Info, findings: &mut Findings) {
     look_at_word(log, "want", findings).await;
 }
 
-/// Checks whether this account may subscribe to the subjects on which writers and readers send short messages (pulses and requests).
+/// Checks whether this account is allowed to subscribe to the subjects on which writers and readers send short messages (pulses and
+/// requests).
 async fn look_at_subjects(log: &Log, words: &[&str], findings: &mut Findings) {
     for word in words {
         let subject = format!("{}.{word}", log.subject);
@@ -276,7 +277,8 @@ async fn look_at_subjects(log: &Log, words: &[&str], findings: &mut Findings) {
     }
 }
 
-/// Checks whether this account may publish a request on a subject beside the stream. The request names a session that no stream has.
+/// Checks whether this account is allowed to publish a request on a subject beside the stream. The request names a session that no stream
+/// has.
 async fn look_at_word(log: &Log, word: &str, findings: &mut Findings) {
     let subject = format!("{}.{word}", log.subject);
     let nothing = Want { session: Session::from_bytes([b'.'; 10]), first: 1, wanted: Wanted::Exact(0) };

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::results::{Finding, Verdict};
 
-/// The longest election of a leader. If a stream keeps blocks for a shorter time, it may drop blocks before anybody can read them.
+/// The longest election of a leader. If a stream keeps blocks for a shorter time, it might drop blocks before anybody can read them.
 const ELECTION: Duration = Duration::from_secs(15);
 
 /// Returns a finding for each setting.

@@ -23,7 +23,7 @@ pub(crate) enum Reply {
     Ack(u64, u64, Result<u64, Trouble>),
     /// The end of the log, if the servers returned it.
     Last(u64, Option<Last>),
-    /// The writer with this number announced that it writes. This writer may be the sender's own writer.
+    /// The writer with this number announced that it writes. The announcement might come from the sender's own writer.
     Pulse(u64),
 }
 

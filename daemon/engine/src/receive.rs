@@ -302,8 +302,8 @@ impl Receiving {
     }
 }
 
-/// Returns the next delivered entry and its round. After the last entry, returns `None` in its place. If there is no delivery, waits for
-/// ever.
+/// Returns the round of the delivery and its next entry; `None` in place of an entry means that the delivery has ended. If nothing is being
+/// delivered, waits for ever.
 async fn next_entry(follows: &mut Option<(u64, Box<pull::Stream>)>) -> (u64, Option<Message>) {
     match follows {
         Some((round, entries)) => (*round, entries.next().await.and_then(Result::ok)),

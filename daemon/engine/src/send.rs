@@ -171,7 +171,7 @@ pub(crate) fn runtime() -> Result<Runtime, EngineError> {
 /// The required prefix of a reply subject. A request names the subject for its answer. If any subject were accepted, a request could name
 /// the subject of the stream.
 const INBOX: &str = "_INBOX.";
-/// An append that is older than this is dropped. In this case, the process did not run for a while, and a rival may write by now.
+/// An append that is older than this is dropped, because the process has not run for a while, and a rival might write by now.
 const STALE_NS: u64 = SILENCE_NS / 2;
 
 /// The answer to an append: its round, and the block's entry number or an error.

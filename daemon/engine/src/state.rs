@@ -1,4 +1,4 @@
-//! The state that the threads of each end share with the end's owner.
+//! The state that the threads of a sender or a receiver share with their owner.
 
 use shmcast_bridge::Keys;
 use shmcast_bridge::status::{Board, Life, SharedHistogram};

@@ -1,4 +1,4 @@
-//! The counters of both ends, and the state of the connection, for other threads to read.
+//! The counters of senders and receivers, and the state of the connection, for other threads to read.
 
 use serde::Serialize;
 use shmcast_bridge::counters;

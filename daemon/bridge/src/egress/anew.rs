@@ -11,8 +11,8 @@ use crate::spec::{BridgeSpec, LineSpec, SendRole, SendSpec};
 use std::net::UdpSocket;
 
 impl Egress {
-    /// Starts the thread that watches the interfaces of the lines, if there is a line to watch. `requests` is the repair server's socket,
-    /// from which repairs for all receivers are sent.
+    /// Starts the thread that watches the interfaces of the lines, if there is a line to watch. `requests` is the socket of the repair
+    /// server. From this socket, repairs for all receivers are sent.
     pub(super) fn watch(
         &mut self,
         spec: &BridgeSpec,

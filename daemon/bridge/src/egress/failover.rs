@@ -21,7 +21,7 @@ use crate::proto::session::Session;
 use crate::socket::{self, RefusedSettings, Tuning};
 use crate::spec::{BridgeSpec, SendRole, SendSpec};
 
-/// Bytes of a receive buffer. If the loop does not run for a while, the buffer holds the packets that arrive.
+/// The size of a receive buffer in bytes. The buffer must have room for the packets that arrive while the loop does not run.
 const BUFFER_BYTES: usize = 4 << 20;
 /// The settings of the sockets that receive claims and the packets of lines.
 pub(super) const EARS: Tuning = Tuning { buffer_bytes: BUFFER_BYTES, busy_poll_us: 0 };
@@ -112,7 +112,7 @@ impl Failover {
         self.start_at = subscriber.next_sequence();
     }
 
-    /// Returns the election's next deadline, but at most a millisecond after `now_ns`. The unit is nanoseconds.
+    /// Returns the election's next deadline in nanoseconds, or one millisecond after `now_ns` if that is earlier.
     pub(super) fn next_deadline(&self, now_ns: u64) -> u64 {
         self.election.next_deadline().min(now_ns + MILLISECOND_NS)
     }
@@ -153,8 +153,9 @@ impl Failover {
     }
 }
 
-/// Whether a multicast line is sent from the address of `bind`. An egress recognises a peer's packets by their source address. The peer
-/// must send its packets and its claims from the same address. This function assumes that the peers are configured like this egress.
+/// Whether this egress can receive the packets of its peers and recognise their senders. For this, each peer must send a multicast line and
+/// its claims from the same IP address. The peers are assumed to be configured like this egress, so the function checks this egress's own
+/// addresses.
 fn hears_peers(lines: &[&Line], bind: SocketAddr) -> bool {
     let is_of_line = |line: &&Line| line.from.is_some_and(|from| from.ip() == bind.ip());
     lines.iter().any(|line| line.to.ip().is_multicast() && is_of_line(line))

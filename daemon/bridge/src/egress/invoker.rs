@@ -7,8 +7,8 @@ use super::{Egress, EgressOptions};
 use crate::BridgeError;
 use crate::spec::{BridgeSpec, WaitMode};
 
-/// An egress that runs on its caller's thread, which also publishes to the channel. So a message is sent without a wait for another thread,
-/// but the publisher pays for the system call. Repairs still have a thread of their own.
+/// An egress that runs on its caller's thread, which also publishes to the channel. So a message does not wait for another thread, but the
+/// publisher's thread makes the system call that sends it. Repairs still have a thread of their own.
 pub struct EgressInvoker {
     live: Live,
     /// The egress, for its counters and to end it.
@@ -17,7 +17,7 @@ pub struct EgressInvoker {
 }
 
 impl EgressInvoker {
-    /// Opens the egress as [`Egress::start`] does, and may block for as long as that function. Packets are sent only in
+    /// Opens the egress as [`Egress::start`] does, and can block for as long as that function. Packets are sent only in
     /// [`invoke`](Self::invoke). The spec's `wait` and `cpu` have no effect.
     ///
     /// # Errors
@@ -32,11 +32,13 @@ impl EgressInvoker {
         Ok(EgressInvoker { live, egress, is_over: false })
     }
 
-    /// Sends at most 1024 events that are waiting in the ring, and the heartbeats that are due. Returns false if there is nothing more to
-    /// do.
+    /// Sends at most 1024 events that are waiting in the ring, and the heartbeats that are due. Returns false once the egress has ended.
     ///
-    /// The egress waits only in two cases. It waits while a socket's buffer is full, or while its share of the link is used up. While it
-    /// sends the messages that were in the ring when it attached, it also waits for up to 100 us at a time.
+    /// The call waits only in these cases:
+    ///
+    /// - The buffer of a socket is full.
+    /// - The egress has used up its share of the link.
+    /// - The egress still sends messages that were published before it attached. Their rate is limited, and a call waits up to 100 us.
     #[inline]
     pub fn invoke(&mut self) -> bool {
         self.is_over = self.is_over || !self.live.turn();

@@ -1,4 +1,4 @@
-//! The steps of an egress that was told to end in an orderly way (to leave). The session continues, and no packet announces that the egress
+//! The steps of an egress that was told to leave (to end in an orderly way). The session continues, and no packet announces that the egress
 //! leaves.
 
 use std::sync::atomic::Ordering;
@@ -17,8 +17,7 @@ impl Live {
         }
     }
 
-    /// Ends the sending of an egress that leaves. This happens when the egress has sent all messages that were published before it was told
-    /// to leave.
+    /// Stops sending once the egress has sent all messages that were published before the order to leave.
     pub(super) fn look_at_rest(&mut self, has_found: bool) {
         if let Some(Leaving::Sends { until }) = self.leaving
             && (!has_found || self.outlet.sender.next() >= until)
@@ -29,7 +28,7 @@ impl Live {
         }
     }
 
-    /// Serves repairs for the time that the spec gives. Returns false once this time is over.
+    /// Serves repairs for as long as the spec says. Returns false once this time is over.
     pub(super) fn serve_the_rest(&mut self, since_ns: u64) -> bool {
         let now_ns = self.outlet.clock.now_ns();
         self.show_at(now_ns);

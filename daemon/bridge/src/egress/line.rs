@@ -1,4 +1,4 @@
-//! One line of an egress. It has a socket, a destination, and a flag that says whether the socket has room.
+//! One line of an egress: its socket, its destination, and a flag that says whether the socket has room.
 
 use shmcast::sys::datagrams::{self, Segments};
 use std::net::{SocketAddr, UdpSocket};

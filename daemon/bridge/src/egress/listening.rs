@@ -11,15 +11,15 @@ use crate::socket::{self, RefusedSettings, Tuning};
 use crate::spec::{BridgeSpec, SendSpec};
 use crate::thread::Clock;
 
-/// Bytes of the receive buffer. If the buffer is full, packets are lost. This does no harm, because one packet of a session is enough to
-/// learn the session's term (the number in its name).
+/// The size of the receive buffer in bytes. Packets are lost if the buffer is full, but one packet of a session is enough to learn the
+/// session's term (the number in its name).
 const BUFFER_BYTES: usize = 1 << 18;
 
-/// Listens on the bridge's multicast lines for `listen_ms`. Returns the highest term (number in a session's name), up to `most`, of the
-/// sessions with this bridge's tag.
+/// Listens on the bridge's multicast lines for `listen_ms`. A session's name has a tag and a term (a number). Returns the highest term up
+/// to `most` of the sessions that have this bridge's tag.
 ///
-/// Returns at once if the bridge has no multicast line. If a line cannot be opened, notes the failure in the list of refusals. On native
-/// lines, only packets that can be opened count.
+/// Returns immediately if the bridge has no multicast line. If a line cannot be opened, notes the failure in the list of refusals. On
+/// native lines, only packets that can be opened count.
 pub(super) fn heard_term(
     spec: &BridgeSpec,
     send: &SendSpec,

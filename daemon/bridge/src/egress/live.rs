@@ -20,7 +20,7 @@ use crate::waiting::Choice;
 
 /// The limit for the events that one turn of the loop takes from the ring.
 const EVENTS_PER_TURN: usize = 1_024;
-/// A sleeping thread wakes at least this often to check the stop flag.
+/// The interval in which a sleeping thread wakes at least once, to check the stop flag.
 pub(super) const LOOK_UP: Duration = Duration::from_millis(20);
 /// If no daemon can wake an idle thread, the thread checks at this interval, in nanoseconds, whether the channel was removed. Polls of an
 /// empty ring do not show a removal.
@@ -35,7 +35,7 @@ const RETRY_NS: u64 = 20_000_000;
 const CATCH_UP: Rate = Rate { per_second: 250_000_000, burst: 1 << 20 };
 /// The number of events that one turn of the loop takes from the ring while the loop catches up.
 const EVENTS_PER_STEP: usize = 64;
-/// While the loop catches up, it sleeps for this time whenever the limit [`CATCH_UP`] permits no packet yet.
+/// While the loop catches up, it sleeps for this time whenever the limit [`CATCH_UP`] does not permit a packet yet.
 const STEP: Duration = Duration::from_micros(100);
 /// The longest time for which the rate is limited, in nanoseconds. If the rate stayed limited, the loop would never catch up with a feed
 /// that is faster than the limit.
@@ -58,7 +58,7 @@ impl CatchUp {
 /// The work of an egress that was told to leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Leaving {
-    /// The egress was told to leave. It still sends the messages that were published before this order.
+    /// The egress was told to leave. It still sends the messages that were published before that.
     Sends { until: u64 },
     /// The egress has served repairs since this time.
     Serves { since_ns: u64 },
@@ -83,7 +83,7 @@ pub(super) struct Live {
     pub(super) gate_wait: GateWait,
     pub(super) looked_ns: u64,
     pub(super) shown_ns: u64,
-    /// The limit of the rate. It is `Some` until the loop has reached the ring's end once, or [`CATCH_UP_NS`] have passed.
+    /// The limit of the rate. It is `Some` until the loop has reached the ring's end once, or until [`CATCH_UP_NS`] have passed.
     pub(super) catch_up: Option<CatchUp>,
     /// The election among the egresses of the stream; `None` if there are no other egresses.
     pub(super) failover: Option<Failover>,
@@ -123,7 +123,7 @@ impl Live {
         while self.turn() {}
     }
 
-    /// Sends the messages that wait in the ring. If there are none, waits. Returns false if there is nothing more to do.
+    /// Sends the messages that wait in the ring. If there are none, waits. Returns false once the egress has ended.
     pub(super) fn turn(&mut self) -> bool {
         let result = match self.outlet.shared.life.is_stopping() {
             true => Ok(false),

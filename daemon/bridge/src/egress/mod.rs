@@ -1,12 +1,12 @@
-//! The egress sends a local channel to other hosts. It is a reader of the ring like any other. It packs the messages that are waiting, and
-//! never waits until a packet is full.
+//! The egress sends a local channel to other hosts. It reads the ring, packs the messages that are waiting, and never waits until a packet
+//! is full.
 //!
 //! One thread reads the ring and sends to every line and lease. Another thread, `repair`, retransmits, so that live traffic is sent first.
-//! The publisher waits for neither thread. If the publisher overwrites messages before the bridge has read them, the bridge counts these
+//! The publisher waits for neither thread. If the publisher overwrites messages that the bridge has not read, the bridge counts these
 //! messages as missed, and receivers get an exact gap.
 //!
-//! After the start, the loop of the first thread makes only the system calls that send, sleep or yield. On native lines, it also asks for
-//! the clock's error with one system call for each pulse (a packet with the sender's state).
+//! After the start, the loop of the first thread makes only the system calls that send, sleep or yield. On native lines, the loop makes one
+//! more system call for each pulse (a packet with the sender's state), which asks for the clock's error.
 
 use shmcast::sys::slice;
 use shmcast::{ChannelError, History, Subscriber, SubscriberBuilder, Wait};
@@ -49,9 +49,9 @@ use live::Live;
 use opening::{Opened, ServerSockets};
 use outlet::Outlet;
 
-/// If a sending thread polls and yields, its time slice is shorter than its publisher's by this factor. If the thread and the publisher
-/// share a CPU, each yield of the publisher then switches to the sending thread. With equal slices, every second message might wait for the
-/// publisher's next yield. The price is that a yield of the publisher takes one poll longer.
+/// The time slice of a sending thread that polls and yields is the publisher's time slice divided by this number. If both threads share a
+/// CPU, the sending thread then runs whenever the publisher yields. With equal slices, every second message might wait for the publisher's
+/// next yield.
 const SHORTER: u32 = 2;
 
 /// Options that the bridge's owner sets. They are not part of the spec.
@@ -63,12 +63,12 @@ pub struct EgressOptions {
     /// publisher.
     pub ends_with_channel: bool,
     /// Whether everything in the channel is new, because the channel appeared while the bridge waited for it. A bridge that resumes no
-    /// earlier state then begins with the oldest message, whatever `from` says.
+    /// earlier state then begins with the oldest message, even if `from` says something else.
     pub is_channel_new: bool,
     /// The list in which the bridge notes the sessions that begin on this host.
     pub origins: Origins,
-    /// The progress of an earlier egress, which this one replaces. If the channel is still the same, this egress continues where that one
-    /// stopped, whatever `from` says.
+    /// The progress of an earlier egress, which this one replaces. If the channel is still the same, this egress continues where the
+    /// earlier one stopped, even if `from` says something else.
     pub after: Option<Stopped>,
 }
 
@@ -99,9 +99,9 @@ impl Egress {
     /// Attaches to the channel, opens the sockets and starts the threads. Blocks for `listen_ms` if a new session begins and the bridge has
     /// a multicast line.
     ///
-    /// `channel` says where the channel is. Its [`history`](SubscriberBuilder::history) says where the channel's journal is. The spec
-    /// decides how to start and how to wait. The egress sends only messages of the ring. The retransmission server reads from the journal
-    /// the messages of the session that the ring no longer holds.
+    /// `channel` says where the channel is. Its [`history`](SubscriberBuilder::history) says where the channel's journal is. The egress
+    /// sends only messages of the ring. The retransmission server reads from the journal the messages of the session that the ring no
+    /// longer holds.
     ///
     /// # Errors
     /// [`BridgeError`]. After an error nothing is left running.
@@ -123,7 +123,7 @@ impl Egress {
         Ok(egress)
     }
 
-    /// Performs all steps of the start except that of the sending thread.
+    /// Prepares everything that the egress needs, but does not start the sending thread.
     fn assemble(
         spec: &BridgeSpec,
         channel: SubscriberBuilder,
@@ -171,7 +171,7 @@ impl Egress {
     }
 
     /// Starts the threads that run beside the sending thread: the repair server, the thread that writes the state file, and the thread that
-    /// watches the lines. Returns the line that sends the live packets to the leases.
+    /// watches the lines. Returns the line that sends the live packets to receivers with a lease.
     fn start_beside(
         &mut self,
         spec: &BridgeSpec,
@@ -192,7 +192,7 @@ impl Egress {
         Ok(leases)
     }
 
-    /// Starts the repair server. Returns the line that sends the live packets to the leases.
+    /// Starts the repair server. Returns the line that sends the live packets to receivers with a lease.
     fn serve(
         &mut self,
         spec: &BridgeSpec,
@@ -216,11 +216,11 @@ impl Egress {
         self.shared.stopped()
     }
 
-    /// Tells the egress to leave. It sends the messages that are in the ring at this moment, serves repairs for the time that the spec
-    /// gives, and then stops. If there are other egresses of the same stream, one of them takes over immediately.
+    /// Tells the egress to leave. The egress sends the messages that are in the ring at this moment, serves repairs for the time that the
+    /// spec gives, and then stops. If there are other egresses of the same stream, one of them takes over immediately.
     ///
-    /// Leaving does not end the session, and no packet announces that the egress leaves. The channel's publisher may continue, and another
-    /// bridge may send the session.
+    /// Leaving does not end the session, and no packet announces that the egress leaves. The channel's publisher can continue, and another
+    /// bridge can send the session.
     pub fn leave(&self) {
         self.shared.leave.store(true, Ordering::Relaxed);
     }

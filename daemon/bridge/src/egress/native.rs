@@ -22,8 +22,8 @@ use crate::spec::{BridgeSpec, Profile, SendSpec};
 use crate::thread::wall_ns;
 use crate::times::{Moment, own_error_ns};
 
-/// Splits the lines of an egress into two feeds, one for each profile (plain or native). The profile of the first feed comes first in the
-/// result. Leases belong to the first feed as well. The second feed may have no lines.
+/// Splits the lines of an egress into two feeds, one for each profile (plain or native). Returns the profile and the lines of the first
+/// feed, and then the lines of the second feed, which might be empty. Receivers with a lease get the first feed.
 pub(super) fn split_lines(spec: &BridgeSpec, lines: Vec<Line>) -> (Profile, Vec<Line>, Vec<Line>) {
     let serves = spec.send.as_ref().is_some_and(|send| send.repair.is_some());
     let first = match spec.lines.first().filter(|_| !serves) {

@@ -28,7 +28,7 @@ const REPAIR_BUFFER_BYTES: usize = 1 << 20;
 /// The feeds of an egress at its start.
 pub(super) struct Feeds {
     pub(super) session: Session,
-    /// The profile and the lines of the first feed. Leases get this feed, too.
+    /// The profile and the lines of the first feed. Receivers with a lease get this feed.
     pub(super) profile: Profile,
     pub(super) lines: Vec<Line>,
     /// The lines of the other profile, if there are any.
@@ -132,8 +132,8 @@ pub(super) fn open_state(send: &SendSpec) -> Result<(Option<StateFile>, Option<P
     Ok((Some(file), said))
 }
 
-/// Returns the session to send. This is the session of the state file, if this egress continues where that bridge stopped. Otherwise it is
-/// the channel's own session, or a new one. `own` is the term in the state file.
+/// Returns the session to send. If this egress resumes an earlier bridge, it sends the session of that bridge. Otherwise it sends the
+/// channel's own session, or a new one. `own` is the term (the number in a session's name) in the state file.
 pub(super) fn session_to_send(
     spec: &BridgeSpec,
     subscriber: &Subscriber,
@@ -154,18 +154,20 @@ pub(super) fn session_to_send(
     }
 }
 
-/// A subscriber, and the progress of an earlier bridge that it continues, if it continues one.
+/// A subscriber, and the progress of the earlier bridge that it resumes; `None` if it resumes none.
 pub(super) struct Resumed {
     pub(super) attached: Attached,
     pub(super) resumed: Option<Progress>,
 }
 
-/// Attaches to the channel, if possible at the sequence at which an earlier bridge stopped. Messages that the ring no longer holds are
-/// counted as lost.
+/// Attaches to the channel. Messages that the ring no longer holds are counted as lost.
 ///
-/// `said` is the progress of that earlier bridge. This bridge continues at the place where that bridge stopped, if two conditions hold.
-/// First, it resumes or replaces that bridge. Second, that bridge sent the same ring, or the same session of another host. Otherwise this
-/// bridge begins where the spec says, or with the oldest message of a new channel.
+/// `said` is the progress of an earlier bridge. This bridge continues where that bridge stopped if two conditions hold:
+///
+/// - This bridge resumes or replaces that bridge.
+/// - That bridge sent the same ring, or the same session of another host.
+///
+/// Otherwise this bridge begins where the spec says, or with the oldest message of a new channel.
 pub(super) fn attach_where_it_was(
     spec: &BridgeSpec,
     from: StartAt,
@@ -214,7 +216,7 @@ pub(super) fn check_sizes(spec: &BridgeSpec, subscriber: &Subscriber) -> Result<
 
 /// Returns the session under which the channel is sent.
 ///
-/// - A channel that a bridge received keeps its session, unless the spec names one. So hosts farther away see the same stream.
+/// - A channel that a bridge received keeps its session, unless the spec names another session. So hosts farther away see the same stream.
 /// - Any other channel has a session of its own. [`Terms`] chooses its term, which is the number in the session's name. `heard` returns the
 ///   highest term of the sessions of other senders, but at most its argument.
 ///

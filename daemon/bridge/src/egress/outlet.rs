@@ -24,12 +24,12 @@ use crate::spec::{BridgeSpec, SendSpec};
 use crate::status::{Phase, SendCounters};
 use crate::thread::{Clock, wall_ns};
 
-/// A thread that waits for its share of the link spins for this last part of the wait. The unit is nanoseconds.
+/// The last part of a wait for the link, in nanoseconds. In this part, the thread spins.
 const SPIN_NS: u64 = 50_000;
-/// A thread that waits for the share of the link checks the stop flag at least this often. The unit is nanoseconds.
+/// A thread that waits for its share of the link checks the stop flag at least this often.
 const LONGEST_WAIT: Duration = Duration::from_millis(20);
 
-/// An egress may send two profiles: plain and native. This field has the lines of the second profile and their sender.
+/// The lines and the sender of the second profile, if an egress sends both profiles (plain and native).
 pub(super) struct Second {
     pub(super) sender: Sender,
     pub(super) lines: Vec<Line>,
@@ -464,8 +464,8 @@ mod tests {
         Line { segments: Segments::Off, ..Line::to(to, None, socket, true) }
     }
 
-    /// The paused line of this test is a Unix socket, because its queue is short and easy to fill. A send on this socket waits as a send
-    /// through a paused network card does.
+    /// The paused line of this test is a Unix socket, because its queue is short and easy to fill. A send to a full Unix socket waits, as a
+    /// send through a paused network card does.
     #[test]
     fn a_paused_line_is_waited_for_once_and_another_goes_on() {
         let (paused, drain) = UnixDatagram::pair().unwrap();

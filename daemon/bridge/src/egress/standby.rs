@@ -19,8 +19,8 @@ const REST_NS: u64 = 500 * MICROSECOND_NS;
 const SKIP: usize = 4_096;
 
 impl Live {
-    /// Receives the peers' claims and packets. If a takeover is due, takes over from a peer, or yields to it. Returns whether this egress
-    /// sends.
+    /// Receives the claims (announcements of a role) and the packets of the peers. Then takes over from a peer or yields to a peer, if that
+    /// is due. Returns whether this egress sends.
     pub(super) fn elect(&mut self) -> Result<bool, String> {
         let now_ns = self.outlet.clock.now_ns();
         let Some(failover) = &mut self.failover else { return Ok(true) };
@@ -59,7 +59,7 @@ impl Live {
         Ok(election.role() == Role::Active)
     }
 
-    /// Begins to send at `from`. If `from` is `None`, no peer has sent anything. Then this egress begins where it began to read the ring.
+    /// Begins to send at `from`. `None` means that no peer has sent anything; the egress then begins where it began to read the ring.
     #[cold]
     fn take_over(&mut self, now_ns: u64, session: Session, from: Option<u64>) -> Result<(), String> {
         let (Some(subscriber), Some(failover)) = (&mut self.subscriber, &self.failover) else {

@@ -148,8 +148,8 @@ impl Inlet {
         self.local.publisher.as_ref().map_or(self.counters.host.next_sequence, Publisher::next_sequence)
     }
 
-    /// Makes the channel a channel of this host, so that a local program can publish on it (a promotion). The channel stays open for this
-    /// next publisher.
+    /// Promotes the channel: it becomes a channel of this host, and a local program can publish on it. The channel stays open for this next
+    /// publisher.
     #[cold]
     pub(super) fn promote(
         &mut self,

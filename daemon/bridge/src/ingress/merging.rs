@@ -6,8 +6,8 @@
 /// Merging saves time if at least this many packets of a window (10 ms or more) arrive together. A feed whose packets arrive one by one
 /// reaches this number only if the receiver did not run for most of the window.
 const MANY: usize = 64;
-/// Merging is switched off after this many consecutive windows with fewer than `MANY` packets together. A window lasts from one update of
-/// the shown counters to the next, which is 10 ms or more.
+/// Merging is switched off after this many consecutive windows in which fewer than `MANY` packets arrived together. A window lasts from one
+/// update of the shown counters to the next, which is 10 ms or more.
 const CALM_WINDOWS: u32 = 100;
 
 /// The state of one socket.
@@ -21,7 +21,7 @@ pub(super) struct Merging {
 }
 
 impl Merging {
-    /// Notes how many packets one receive returned. Returns whether to switch merging on.
+    /// Notes how many packets one receive call returned. Returns whether to switch merging on.
     #[inline]
     pub(super) fn note(&mut self, together: usize) -> bool {
         self.together += together;

@@ -2,15 +2,14 @@
 //! messages under the same sequences, each once and in order. Readers get a gap for messages that will never arrive.
 //!
 //! One thread receives every line, asks for missing messages, keeps the leases and publishes. A second thread opens the channel when the
-//! channel restarts. The sockets of the first thread are:
+//! channel restarts. The first thread has these sockets:
 //!
 //! - Each line has a socket.
-//! - Requests are sent from a socket of their own, so that no other program receives the answers to the requests.
+//! - Requests are sent from a socket of their own, so that no other program receives the answers.
 //! - A unicast feed has one more socket, so that live packets are not mistaken for repairs.
 //!
 //! After the start, the loop of the first thread usually makes only the system calls of the sockets and of its waits. It makes other system
-//! calls at the beginning and the end of a session. On native lines, it also makes one system call every 10 ms, which asks for the clock's
-//! error.
+//! calls when a session begins or ends. On native lines, it also makes one system call every 10 ms, which asks for the clock's error.
 
 use shmcast::PublisherBuilder;
 use std::ops::{Deref, DerefMut};
@@ -73,7 +72,7 @@ struct IngressState {
     counters: Board<ReceiveCounters>,
     recovery: SharedHistogram,
     to_ring: SharedHistogram,
-    /// The number of lines that were opened again, and of groups that were joined again.
+    /// The number of lines that were opened again, and the number of groups that were joined again.
     renewal: Renewal,
 }
 
@@ -93,10 +92,10 @@ impl IngressState {
 /// The times that an ingress has measured.
 #[derive(Debug)]
 pub struct Latencies {
-    /// From noticing a loss to receiving the message, for messages that servers sent.
+    /// The durations from noticing a loss to receiving the message, for messages that servers sent.
     pub recovery: Histogram,
-    /// From the kernel's time stamp on a live datagram to its messages in the ring. Only one in 16 of the datagrams that arrive alone is
-    /// measured.
+    /// The durations from the kernel's time stamp on a live datagram until the datagram's messages are in the ring. Of the datagrams that
+    /// arrive alone, only one in 16 is measured.
     pub to_ring: Histogram,
 }
 
@@ -207,7 +206,7 @@ impl Ingress {
         Promoter(self.shared.clone())
     }
 
-    /// Returns the problem that another feed arrives on the bridge's lines. The bridge runs nevertheless.
+    /// Returns a problem if another feed arrives on the bridge's lines. The bridge runs nevertheless.
     pub fn trouble(&self) -> Option<String> {
         let stranger = self.life().stranger()?;
         let said = format!("another feed, session {stranger}, comes on the same lines and is not taken");
@@ -258,11 +257,11 @@ impl IngressInvoker {
         Ok(IngressInvoker { receiving, ingress, is_over: false })
     }
 
-    /// Takes at most one batch of datagrams from each socket, publishes their messages, and does what is due. Returns false if there is
-    /// nothing more to do.
+    /// Takes at most one batch of datagrams from each socket, publishes their messages, and does what is due. Returns false once the
+    /// ingress has ended.
     ///
-    /// It waits only when the ingress ends. It then waits up to half a second until the servers confirm that the leases are returned. If
-    /// the channel is just being opened, it also waits until the channel is open.
+    /// The call waits only when the ingress ends: up to half a second until the servers confirm that the leases are returned, and until the
+    /// channel is open if it is just being opened.
     #[inline]
     pub fn invoke(&mut self) -> bool {
         self.is_over = self.is_over || !self.receiving.turn();

@@ -111,7 +111,7 @@ pub(super) fn is_control(datagram: &[u8]) -> bool {
     Container::parse(datagram).is_ok_and(|(container, _)| matches!(container.kind, Kind::Control(_)))
 }
 
-/// Passes a packet of the feed to `receiver`. The packet may be native or plain. It came from a line or a server.
+/// Passes a packet of the feed to `receiver`. The packet is native or plain, and came from a line or a server.
 pub(super) fn take(
     native: Option<&mut NativeReceiving>,
     now_ns: u64,

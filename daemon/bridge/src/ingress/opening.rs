@@ -17,7 +17,7 @@ use crate::socket::{self, RefusedSettings, Tuning};
 use crate::spec::{BridgeSpec, GapMode, LineSpec, Profile, ReceiveSpec};
 use crate::thread::Clock;
 
-/// Opens a socket for each line, one for requests, and one for a unicast feed.
+/// Opens a socket for each line, a socket for requests, and a socket for a unicast feed if there is one.
 pub(super) fn open_ports(
     spec: &BridgeSpec,
     receive: &ReceiveSpec,

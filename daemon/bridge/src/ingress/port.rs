@@ -72,8 +72,8 @@ impl Port {
         }
     }
 
-    /// Counts the packets that the last receive returned. If there were many, switches merging on. Call this after their messages have been
-    /// published.
+    /// Counts the packets that the last receive call returned. If there were many, switches merging on. Call this after their messages have
+    /// been published.
     #[inline]
     pub(super) fn note_batch(&mut self) {
         let together = self.inbox.together();
@@ -143,7 +143,8 @@ pub(super) fn note_datagram(counters: &mut ReceiveCounters, line: usize, datagra
     line.truncated += u64::from(datagram.is_truncated);
 }
 
-/// Called if messages are missing before a datagram of a line. Checks whether our own socket dropped them, and counts the socket's drops.
+/// Call this for each datagram of a line. If messages are missing before the datagram, counts the drops of our own socket, and checks
+/// whether these drops explain the missing messages.
 #[inline]
 pub(super) fn explain_a_loss(
     head: &Head,
@@ -162,8 +163,7 @@ pub(super) fn explain_a_loss(
 /// Records how long the datagrams of a batch took from the kernel to the ring. Call this when the batch is in the ring. Datagrams that the
 /// kernel received before `since_ns` are left out.
 ///
-/// Kernel and bridge use the same clock for this. The clock is read once for the batch, so a measured time is too long by at most the time
-/// that the batch took.
+/// The clock is read once for the batch, so a measured time is too long by at most the time that the batch took.
 #[inline]
 pub(super) fn record_to_ring(inbox: &Inbox, since_ns: u64, to_ring: &mut Histogram) {
     let mut in_ring_ns = None;

@@ -40,7 +40,7 @@ impl Orders {
     }
 }
 
-/// Promotes the channel of an ingress. The promoter may outlive the ingress.
+/// Promotes the channel of an ingress. The promoter can outlive the ingress.
 #[derive(Debug)]
 pub struct Promoter(pub(super) Arc<IngressState>);
 
@@ -48,7 +48,7 @@ impl Promoter {
     /// Returns the sequence at which the channel would continue if it were promoted now. Changes nothing.
     ///
     /// # Errors
-    /// [`PromoteError`], if the promotion would be refused whatever reserve the journal has.
+    /// [`PromoteError`] if the promotion would be refused for any reason except the journal's reserve.
     pub fn next(&self, force: bool) -> Result<u64, PromoteError> {
         match self.promote(force, 0) {
             Err(PromoteError::BeyondJournal { next, .. }) => Ok(next),
@@ -63,7 +63,7 @@ impl Promoter {
     /// The promotion is refused in two cases:
     ///
     /// - `force` is not set, and a line has received a packet within the last three seconds.
-    /// - The sequence at which the channel would continue is not below `below`. This is the reserve of the channel's journal, which limits
+    /// - The channel would continue at the sequence `below` or a higher one. `below` is the reserve of the channel's journal, which limits
     ///   the sequences of a publisher.
     ///
     /// # Errors

@@ -31,8 +31,8 @@ use crate::waiting::Choice;
 
 /// A sleeping thread wakes at least this often to check the stop flag. The unit is nanoseconds.
 const LOOK_UP_NS: u64 = 20 * MILLISECOND_NS;
-/// The number of idle turns of the loop between two yields. In these turns, the loop may find a datagram that has just arrived. After a
-/// turn that found datagrams, the loop yields immediately, so that a reader on the same CPU can run.
+/// The number of turns of the loop between two yields, if the turns find no datagram. After a turn that found datagrams, the loop yields
+/// immediately, so that a reader on the same CPU can run.
 const TURNS_PER_YIELD: u32 = 32;
 /// The number of idle turns after which the loop checks whether work is due.
 const TURNS_PER_LOOK: u32 = 8;
@@ -78,8 +78,8 @@ pub(super) struct Receiving {
     pub(super) tap: Option<Tap>,
     pub(super) clock: Clock,
     pub(super) awake: Awake,
-    /// If the receiver has not run for a while, the loop renews all leases. This is the total time for which the receiver had not run when
-    /// the loop last did this, in nanoseconds.
+    /// The total time for which the receiver had not run, in nanoseconds, when the loop last renewed all leases. Once the total has grown
+    /// by a second, the loop renews all leases again.
     pub(super) left_out_ns: u64,
     pub(super) shared: Arc<IngressState>,
     pub(super) turns: u32,
@@ -96,8 +96,8 @@ impl Receiving {
         while self.turn() {}
     }
 
-    /// Takes the datagrams that have arrived, does the work that is due, and waits if more datagrams are unlikely. Returns false if there
-    /// is nothing more to do.
+    /// Takes the datagrams that have arrived, and does the work that is due. Then waits, unless more datagrams are likely to arrive soon.
+    /// Returns false once the ingress has ended.
     pub(super) fn turn(&mut self) -> bool {
         if self.shared.life.is_stopping() || self.inlet.local.error.is_some() {
             self.end();
@@ -288,8 +288,8 @@ impl Receiving {
         self.inlet.counters.host.sends_refused += port.send(to, packet, self.tap.as_ref());
     }
 
-    /// Renews leases before they are due in two cases. If a server left a request unanswered, it may have restarted and lost its leases. If
-    /// this host did not run for a second, all leases may have expired.
+    /// Renews leases early in two cases: a server left a request unanswered, so it may have restarted and lost its leases; or this host did
+    /// not run for a second, so all leases may have expired.
     fn doubt_leases(&mut self, now_ns: u64) {
         if self.awake.left_out_ns() - self.left_out_ns >= SECOND_NS {
             self.left_out_ns = self.awake.left_out_ns();

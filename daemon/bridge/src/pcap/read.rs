@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The first size of the read buffer. It is also the greatest number of bytes that one packet may take.
+/// The first size of the read buffer. It is also the limit for the bytes of one packet.
 const BUFFER_BYTES: usize = 256 << 10;
 const MAX_BLOCK_BYTES: usize = 16 << 20;
 /// The number of bytes of an empty pcapng block. Such a block has its type once and its length twice.
@@ -95,8 +95,8 @@ struct Shared {
 
 /// A reader that gives the parser the whole header of the file first, even if the header arrives in pieces.
 ///
-/// When the parser is created, it reads once more than necessary. At this last read, this reader returns nothing. Otherwise the parser
-/// would wait on a pipe for the second packet before it returned the first packet.
+/// A new parser reads once more than necessary, and gets nothing from this reader then. Otherwise the parser would wait on a pipe for the
+/// second packet before it returned the first packet.
 struct Noting<R> {
     from: R,
     head: Vec<u8>,

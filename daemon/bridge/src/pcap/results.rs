@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 /// One UDP datagram of a capture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Datagram<'a> {
-    /// The time of the capture, in nanoseconds since 1970. `None` if the capture does not record it. These times may jump and go backwards.
+    /// The time of the capture, in nanoseconds since 1970. `None` if the capture does not record it. These times can jump and go backwards.
     pub time_ns: Option<u64>,
     /// The sender's address.
     pub source: SocketAddr,
@@ -35,7 +35,7 @@ impl CaptureCounters {
         self.skipped[reason as usize]
     }
 
-    /// Returns how many packets could not be read. They may have belonged to the feed.
+    /// Returns how many packets could not be read. Some of them might belong to the feed.
     pub fn unread(&self) -> u64 {
         let unread = [Skipped::Fragment, Skipped::Truncated, Skipped::Malformed, Skipped::LinkType];
         unread.into_iter().map(|reason| self.skipped(reason)).sum()

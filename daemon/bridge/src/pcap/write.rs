@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// The greatest number of packets that may wait to be written. At two million packets a second, they arrive in 2 ms.
+/// The greatest number of packets that can wait to be written. At two million packets a second, they arrive in 2 ms.
 const SLOTS: usize = 4_096;
 /// The time for which the writer sleeps when no packet waits. No other thread wakes it, because a wake-up would need a system call.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -79,7 +79,7 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Passes one datagram to the writer. It went from `from` to `to` at `time_ns`, in nanoseconds since 1970. Costs a copy.
+    /// Passes one datagram to the writer. The datagram went from `from` to `to` at `time_ns`, in nanoseconds since 1970. Costs a copy.
     pub fn record(&self, time_ns: u64, from: SocketAddr, to: SocketAddr, payload: &[u8]) {
         let shared = &*self.shared;
         let Some(mut slot) = shared.free.pop() else {
@@ -120,8 +120,8 @@ pub struct CaptureFile {
 }
 
 impl CaptureFile {
-    /// Makes the file or empties an existing one, and starts the writer. Only the owner of the file may read a new file. `payload_bytes` is
-    /// the size of the largest datagram. The writer allocates about 4096 times this size.
+    /// Makes the file or empties an existing one, and starts the writer. A new file is readable only by its owner. `payload_bytes` is the
+    /// size of the largest datagram. The writer allocates about 4096 times this size.
     ///
     /// # Errors
     /// [`CaptureFileError::Create`].
@@ -219,7 +219,7 @@ fn file_header() -> [u8; 24] {
     header
 }
 
-/// A capture that is written on the caller's own thread. It is for callers that may block.
+/// A capture that is written on the caller's own thread. It is for callers that are allowed to block.
 #[derive(Debug)]
 pub struct PacketFile<W: Write> {
     out: W,
@@ -236,10 +236,10 @@ impl<W: Write> PacketFile<W> {
         Ok(Self { out, frame: Vec::new() })
     }
 
-    /// Writes one datagram. It went from `from` to `to` at `time_ns`, in nanoseconds since 1970.
+    /// Writes one datagram. The datagram went from `from` to `to` at `time_ns`, in nanoseconds since 1970.
     ///
     /// # Errors
-    /// Those of `out`, and an error if the datagram is too large for UDP.
+    /// The errors of `out`, and an error if the datagram is too large for UDP.
     pub fn write(
         &mut self,
         time_ns: u64,

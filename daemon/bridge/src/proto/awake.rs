@@ -1,14 +1,14 @@
 //! A clock that counts only the time in which a receiver ran. While a receiver is stopped or gets no CPU, packets wait in its sockets. So
-//! this time must not count as silence of the senders.
+//! the time without the CPU must not count as silence of the senders.
 
 use super::MILLISECOND_NS;
 use shmcast::hosting::fault;
 
 /// The longest time that counts between two readings of the clock, in nanoseconds. A sleeping receiver wakes after 20 ms, so a longer time
-/// means that the receiver did not run. If a program calls the receiver less often, this clock is slow, but it advances.
+/// means that the receiver did not run. In a program that calls the receiver less often, this clock runs slow but does not stop.
 pub(crate) const COUNTED_NS: u64 = 40 * MILLISECOND_NS;
 
-/// A clock that does not count the times in which its owner did not run.
+/// A clock that stops while its owner does not run.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Awake {
     read_ns: u64,

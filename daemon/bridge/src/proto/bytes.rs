@@ -44,7 +44,7 @@ impl Writer<'_> {
 }
 
 /// Copies bytes to a slice of the same length. Lengths from 16 to 255 are copied in pieces of fixed sizes, because a copy of variable
-/// length is a function call, which costs more.
+/// length costs a function call.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -65,8 +65,8 @@ pub(super) fn copy(to: &mut [u8], from: &[u8]) {
     to[last..].copy_from_slice(end);
 }
 
-/// Copies `SIZE` bytes from the offset `at` on if the bit `SIZE` is set in the length of `from`. `SIZE` must be a power of two. Returns the
-/// number of copied bytes.
+/// Copies `SIZE` bytes, beginning at the offset `at`, if the length of `from` has the bit `SIZE` set. `SIZE` must be a power of two.
+/// Returns the number of copied bytes.
 #[inline(always)]
 fn piece<const SIZE: usize>(to: &mut [u8], from: &[u8], at: usize) -> usize {
     if from.len() & SIZE == 0 {

@@ -101,11 +101,11 @@ pub enum ControlDatagram {
         /// The first sequence asked for.
         first: u64,
     },
-    /// A retransmission server says that it does not have the requested messages yet. It says so only to a source that has proved its
-    /// address. Servers of other makes send no such answer.
+    /// A retransmission server does not have the requested messages yet. It says so only to a source that has proved its address. Servers
+    /// of other makes send no such answer.
     ///
-    /// A receiver of another make must not get this datagram. It might mistake the session in the datagram for the session of the feed,
-    /// request that session at once, and then wait for a second.
+    /// A receiver of another make must not get this datagram. Such a receiver might take the session in the datagram for the session of the
+    /// feed, request this session immediately, and then wait for a second.
     Held {
         /// The session asked for.
         session: Session,
@@ -138,7 +138,7 @@ pub enum ControlDatagram {
         cookie: Cookie,
         /// For how long the lease is valid, in milliseconds.
         lease_ms: u32,
-        /// The number of leases that the server has, or the largest number of 16 bits if it has more.
+        /// The number of leases that the server has, or 65535 if it has more.
         group: u16,
         /// The number of this lease among them, from 0.
         place: u16,

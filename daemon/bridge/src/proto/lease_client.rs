@@ -1,8 +1,8 @@
-//! The client's side of a unicast lease. It gets the lease, renews it and returns it. The module `lease` shows the exchange.
+//! The client's side of a unicast lease: a client gets, renews and returns the lease. The module `lease` shows the exchange.
 //!
-//! The client renews after a third of the lease. It repeats unanswered questions at growing intervals. It starts again from the beginning
-//! if the server no longer knows the client. The caller owns the socket. Requests, unicast packets and lease messages must all use this
-//! socket.
+//! The client renews after a third of the lease, and repeats unanswered questions at growing intervals. If the server no longer knows the
+//! client, the client starts again from the beginning. The caller owns the socket, and must use it for requests, unicast packets and lease
+//! messages.
 
 use super::control::{CONTROL_MAX_BYTES, COOKIE_BYTES, ControlDatagram, Cookie};
 use super::{MILLISECOND_NS, SECOND_NS, splitmix};
@@ -11,12 +11,12 @@ use super::{MILLISECOND_NS, SECOND_NS, splitmix};
 pub(crate) const RETRY_FIRST_NS: u64 = 50 * MILLISECOND_NS;
 /// The longest wait for an answer, in nanoseconds.
 pub(crate) const RETRY_MAX_NS: u64 = 2 * SECOND_NS;
-/// If a client renews a lease before it is due, the time since the last renewal is at least this. The unit is nanoseconds.
+/// The least time between an early renewal of a lease and the renewal before it, in nanoseconds.
 pub(crate) const DOUBT_EVERY_NS: u64 = 2 * RETRY_FIRST_NS;
 /// A stopping client sends Unsubscribe at most this number of times. After that it lets the lease expire.
 pub(crate) const UNSUBSCRIBE_TRIES: u32 = 5;
 
-/// The client sends Join this number of times to a server that may be too old to know Join. After that it sends Subscribe equally often.
+/// The client sends Join this number of times to a server that might be too old to know Join. After that it sends Subscribe equally often.
 const JOIN_TRIES: u32 = 2;
 
 /// The state of a client.
@@ -47,7 +47,7 @@ pub(crate) struct LeaseClient {
     /// Whether the server is too old to know Join.
     is_old: bool,
     /// The nonce of the present question. Only the first answer with this nonce counts. A repeated question keeps its nonce, because an
-    /// answer may take longer than the time between two repeats. The caller seeds the nonce, so that others cannot guess it.
+    /// answer can take longer than the time between two repeats. The caller seeds the nonce, so that others cannot guess it.
     nonce: u64,
     /// The number of times that the question was sent.
     sent: u32,
@@ -56,7 +56,7 @@ pub(crate) struct LeaseClient {
     send_at_ns: u64,
     wait_ns: u64,
     tries: u32,
-    /// If the server sends no packet for this time, the client renews its lease early, because the server may have restarted.
+    /// If the server sends no packet for this time, the client renews its lease early, because the server might have restarted.
     silence_ns: u64,
     heard_ns: u64,
     asked_ns: u64,
@@ -102,8 +102,8 @@ impl LeaseClient {
         self.heard_ns = now_ns;
     }
 
-    /// Renews the lease early, because the server did not answer a request. The request may be lost, or the server may have restarted and
-    /// lost its leases.
+    /// Renews the lease early, because the server did not answer a request. The request might be lost, or the server might have restarted
+    /// and lost its leases.
     pub(crate) fn doubt(&mut self, now_ns: u64) {
         let is_held = matches!(self.state, LeaseState::Held { .. });
         if is_held && now_ns.saturating_sub(self.asked_ns) >= DOUBT_EVERY_NS {

@@ -42,8 +42,8 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// Whether the bucket has something left. One charge may take more than is left. After that the bucket is closed until it has filled up
-    /// the deficit.
+    /// Whether the bucket has something left. A single charge can take more than is left. After that the bucket is closed until it has
+    /// filled up the deficit.
     pub(crate) fn is_open(&self, now_ns: u64, rate: Rate) -> bool {
         self.opens_in_ns(now_ns, rate) == 0
     }

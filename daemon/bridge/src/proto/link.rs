@@ -2,7 +2,7 @@
 //!
 //! If a sender fills its link, its own packets wait in a queue of the network card or of a switch. In such a queue, a newer message cannot
 //! overtake older ones. For this reason live packets take at most 95 % of the link. Messages that are published faster wait in the ring.
-//! After a time in which the sender did not run, it sends all messages that were published meanwhile without a wait.
+//! There is one exception: after a time in which the sender did not run, it immediately sends all messages that were published meanwhile.
 //!
 //! Live packets and repairs together also take at most 95 %. To stay below this limit, only the repairs wait. Repairs always have at least
 //! 2 % of the link, so that a receiver that lags can catch up.
@@ -18,17 +18,17 @@ use std::str::FromStr;
 /// Bytes that a packet takes on an Ethernet besides its payload: preamble, gap, Ethernet header and checksum, and the headers of IPv6 and
 /// UDP. A packet of IPv4 takes 20 bytes less.
 pub const FRAME_BYTES: u64 = 86;
-/// The number of bytes of live packets that may be sent in one burst. After that, the rate of live packets applies.
+/// The number of bytes of live packets that can be sent in one burst. After that, the rate of live packets applies.
 pub const BURST_BYTES: u64 = 64 << 10;
 /// The lowest link speed that is accepted, in bits per second.
 const LEAST_BITS: u64 = 1_000_000;
-/// The burst of repairs is the number of bytes that the link transfers in a second, divided by this number. The quotient is what the link
-/// transfers in half a millisecond.
+/// The burst of repairs is the number of bytes that the link transfers in half a millisecond: the bytes of a second, divided by this
+/// number.
 const REPAIR_BURST_SHARE: u64 = 2_000;
 /// The least burst of repairs in bytes: two packets of an Ethernet. It applies to slow links.
 const LEAST_REPAIR_BURST: u64 = 3_000;
-/// The time over which live packets are counted, in nanoseconds. If a thread was stopped for no longer than this time, it sends its packets
-/// afterwards without a wait.
+/// The time over which live packets are counted, in nanoseconds. If a thread was stopped for no longer than this time, it then sends all
+/// its packets without a wait.
 const WINDOW_NS: u64 = 10 * MILLISECOND_NS;
 /// The number of steps in a window. The window moves by one step at a time.
 const STEPS: usize = 10;
@@ -114,9 +114,9 @@ impl fmt::Display for Link {
 pub struct Pacer {
     rate: Rate,
     bucket: TokenBucket,
-    /// The last time at which no message waited to be sent. The packets that are sent next were published after this time.
+    /// The last time at which no message waited to be sent. All messages that wait now were published after this time.
     empty_ns: u64,
-    /// Whether the next packets may have to wait. If they need not, the sender sends them without reading the clock.
+    /// Whether it is possible that the next packets must wait. If not, the sender sends them without reading the clock.
     is_tight: bool,
 }
 
@@ -208,8 +208,8 @@ impl Remainder {
         self.whole.charge(now_ns, self.link.whole_rate(), bytes);
     }
 
-    /// Live packets and repairs may take 95 % of the link. Returns the part of these 95 % that live packets did not use in the last 10 ms,
-    /// in bytes per second. Returns at least 2 % of the link.
+    /// Returns the rate for repairs in bytes per second. It is 95 % of the link minus the live packets of the last 10 ms, but at least 2 %
+    /// of the link.
     pub(crate) fn per_second(&self) -> u64 {
         let ((since_ns, before), (now_ns, live_bytes)) = (self.steps[self.oldest], self.seen);
         let took_ns = u128::from(now_ns.saturating_sub(since_ns).max(MILLISECOND_NS));
@@ -293,8 +293,8 @@ mod tests {
         }
     }
 
-    /// Sends repairs of 1,000 B for a second, each as soon as it may be sent. Meanwhile a feed uses this percentage of the link. Returns
-    /// the number of bytes of the repairs.
+    /// Sends repairs of 1,000 B for a second, each as soon as the limit permits it. Meanwhile a feed uses this percentage of the link.
+    /// Returns the number of bytes of the repairs.
     fn repaired(link: Link, live_percent: u64) -> u64 {
         let (mut remainder, mut repaired) = (Remainder::of(link), 0);
         for us in 0..1_000_000 {

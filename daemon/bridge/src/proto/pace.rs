@@ -10,7 +10,7 @@ use super::MICROSECOND_NS;
 const LEAD_NS: u64 = 30 * MICROSECOND_NS;
 /// The least tolerance of an expected time, in nanoseconds.
 const LEAST_SLACK_NS: u64 = 10 * MICROSECOND_NS;
-/// Bounds the share of polling. A thread polls for at most about two of every `POLL_SHARE` parts of the time between two messages.
+/// Bounds the share of polling. A thread polls for at most about `2 / POLL_SHARE` of the time between two messages.
 const POLL_SHARE: u64 = 8;
 /// The longest time between messages for which there is a prediction, in nanoseconds. In a slower feed, the thread sleeps until the next
 /// message.

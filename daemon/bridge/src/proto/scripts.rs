@@ -1,5 +1,5 @@
-//! Tests that pass arbitrary bytes to every parser, and arbitrary scripts of packets to a receiver. Whatever was sent, nothing may panic or
-//! use too much memory, and deliveries must be in order.
+//! Tests that pass arbitrary bytes to every parser, and arbitrary scripts of packets to a receiver. Nothing must panic or use too much
+//! memory, and deliveries must be in order.
 
 use proptest::prelude::*;
 use shmcast_testkit::number;

@@ -4,9 +4,8 @@
 //! in base 36. If only the epoch of a new session is different, a receiver knows that it is the same channel with a restarted publisher.
 //! The sessions of other makes are ten opaque bytes.
 //!
-//! The first four characters are the tag. If no tag is configured, the tag is a hash of the channel's whole name. The first characters of
-//! the name would not be enough, because different channels may have names with the same beginning. The hash is SipHash-2-4 of the name's
-//! bytes with the key 0, modulo 62^4. It is written as four digits of `0-9A-Za-z` with the highest first.
+//! The first four characters are the tag. If no tag is configured, the tag is a hash of the channel's whole name. The hash is SipHash-2-4
+//! of the name's bytes with the key 0, modulo 62^4. It is written as four digits of `0-9A-Za-z` with the highest first.
 
 use siphasher::sip::SipHasher24;
 use std::fmt;
@@ -78,7 +77,7 @@ impl Session {
         Ok(Session(bytes))
     }
 
-    /// Returns the first four bytes. In sessions that shmcast makes, they stand for the channel.
+    /// Returns the first four bytes. In sessions that shmcast makes, these bytes stand for the channel.
     pub fn tag(&self) -> [u8; 4] {
         let [a, b, c, d, ..] = self.0;
         [a, b, c, d]

@@ -1,7 +1,7 @@
 //! Stores packets that arrived before missing messages, until the missing messages have arrived.
 //!
 //! The store has runs of consecutive messages, which are sorted by sequence and never overlap. Each run is in a buffer from a pool. The
-//! packets arrive nearly sorted. For this reason a deque with binary search is as good as a tree, and it allocates no nodes.
+//! packets arrive nearly sorted, so a deque with binary search is as fast as a tree.
 //!
 //! Two limits bound the store: the number of packets, and the bytes of all buffers, in use or in the pool. The store refuses packets that
 //! do not fit, and the receiver requests them again.
@@ -72,8 +72,8 @@ impl Store {
         (at < end).then_some(at..end)
     }
 
-    /// Stores a copy of `messages`. None of them may be stored already. Returns false if there is no room. With `spare`, a quarter of the
-    /// store is reserved for repairs.
+    /// Stores a copy of `messages`. The store must not have any of them yet. Returns false if there is no room. With `spare`, a quarter of
+    /// the store is reserved for repairs.
     pub(crate) fn insert(&mut self, messages: Messages<'_>, spare: bool) -> bool {
         let size = messages.blocks().len();
         let share = |limit: usize| if spare { limit - limit / 4 } else { limit };

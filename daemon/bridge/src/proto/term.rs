@@ -1,18 +1,18 @@
 //! Chooses the term of a new session. The term is the number after the tag in the session's name.
 //!
 //! A new term is needed only if sequences cannot continue. Receivers follow the highest term that is alive, so a new term must be above all
-//! terms that they may have followed.
+//! terms that receivers might have followed.
 //!
 //! A new term is chosen from three kinds of known terms. Any one of the three is enough if the other two are wrong:
 //!
 //! - The terms in the state file and of this host's own sessions are certain.
-//! - The terms that were heard on lines, or that receivers reported, may be forged.
+//! - The terms that were heard on lines, or that receivers reported, might be forged.
 //! - The term of the clock is too low if the clock was set back.
 
 use super::session::EPOCH_LIMIT;
 
-/// A term that other hosts named may be higher than this host's own terms by at most this number. A higher term is ignored. Otherwise one
-/// forged packet could use up all terms.
+/// A term that another host named is ignored if it is higher than this host's own terms by more than this number. Otherwise one forged
+/// packet could use up all terms.
 pub(crate) const MOST_AHEAD: u64 = 1 << 20;
 
 /// The known terms of one channel.

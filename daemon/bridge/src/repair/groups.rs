@@ -63,8 +63,8 @@ impl Groups {
         Ok(Groups { plain, native, others })
     }
 
-    /// Returns the line over which repairs for all receivers are sent. The returned line is the group of plain repairs on the interface of
-    /// a line. If there is no such group, it is the native line.
+    /// Returns the line over which repairs for all receivers are sent: the group of plain repairs on the interface of a line, or the native
+    /// line if there is no such group.
     pub(crate) fn line(spec: &BridgeSpec, repair: &RepairSpec) -> Option<LineSpec> {
         let native = native_line(spec, repair);
         let via = native.or_else(|| lines_of(spec, repair).next());

@@ -109,7 +109,7 @@ impl NativeRepair {
     }
 }
 
-/// The way of packets to receivers: they are sealed in the buffer and sent.
+/// Seals packets in the buffer, and sends them to receivers.
 struct Emission<'a> {
     sealer: &'a mut Sealer,
     buffer: &'a mut [u8],

@@ -36,8 +36,8 @@ pub(super) struct Sending {
     pub(super) groups: Renewal,
     /// The number of bytes that live packets have taken on the wire so far.
     pub(super) live_bytes: AtomicU64,
-    /// The name of the session that is sent, in two words of eight and two bytes. A reader may get the words of two different sessions. The
-    /// name that it then reads belongs to no session.
+    /// The name of the session that is sent, in two words of eight and two bytes. A reader might get the words of two different sessions.
+    /// The resulting name belongs to no session.
     pub(super) session: [AtomicU64; 2],
     /// The sequence after the last sent message. Repairs never go beyond this sequence.
     pub(super) next: AtomicU64,

@@ -3,12 +3,11 @@
 use shmcast::sys::datagrams;
 use std::net::UdpSocket;
 
-/// The datagrams that a socket dropped because its buffer was full. The kernel could report their number with each datagram, but that costs
-/// a tenth of a microsecond for each datagram. Instead, the bridge asks the kernel when a message is missing, and each time that the
-/// counters are shown.
+/// The datagrams that a socket dropped because its buffer was full. The bridge asks the kernel for their number when a message is missing,
+/// and each time that the counters are shown.
 ///
-/// It is not known where among the waiting datagrams the drops happened. So for a while the drops may explain every loss. This ends when
-/// the socket was empty, and then a datagram arrived with nothing missing before it.
+/// It is not known where among the waiting datagrams the drops happened. So the drops might explain any loss until two things have
+/// happened: the socket was empty, and then a datagram arrived with nothing missing before it.
 #[derive(Debug, Default)]
 pub struct Drops {
     /// The number of drops at the last call of [`look`](Self::look).
@@ -31,7 +30,7 @@ impl Drops {
         }
     }
 
-    /// Whether the socket's own drops may have caused a loss that was just noticed.
+    /// Whether the socket's own drops might have caused a loss that was just noticed.
     #[cold]
     pub(crate) fn explain_a_loss(&mut self, socket: &UdpSocket, counter: &mut u64) -> bool {
         self.look(socket, counter);

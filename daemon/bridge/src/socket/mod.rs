@@ -1,6 +1,6 @@
 //! The sockets of a bridge. Before the first packet, they are opened and tuned, and join their multicast groups.
 //!
-//! The system may refuse an option of a socket:
+//! The system can refuse an option of a socket:
 //!
 //! - If a bridge needs the option, the bridge fails with an error.
 //! - If the option only makes a bridge faster or better informed, the bridge continues without it. The bridge reports the refused option
@@ -142,7 +142,7 @@ pub(crate) fn mark(
 }
 
 /// Opens a socket that receives one line, and binds it to the line's own address. If this address is a multicast group, the socket joins
-/// the group. Packets of groups that only other programs have joined do not reach the socket.
+/// the group. The socket does not receive the packets of groups that only other programs have joined.
 ///
 /// # Errors
 /// [`SocketError`]

@@ -47,7 +47,7 @@ pub struct BridgeSpec {
     /// The local channel.
     pub channel: String,
     /// The lines to which packets are sent, or from which they are received. There are 1 to [`MAX_LINES`] lines, each with a copy of one
-    /// feed. The list may be empty if the feed is sent over unicast leases.
+    /// feed. The list can be empty if the feed is sent over unicast leases.
     #[serde(default, rename = "line")]
     pub lines: Vec<LineSpec>,
     /// The transport of the messages: `lines` by default, or `nats`, a log on servers of NATS JetStream.
@@ -62,14 +62,15 @@ pub struct BridgeSpec {
     /// sender uses a hash of the channel's whole name, or keeps the session of a channel that a bridge received.
     ///
     /// For a receiver, 1 to 4 characters are the tag of a sender, and the receiver follows the newest epoch of that tag. With 5 to 10
-    /// characters, it follows the session of this name only. If this is `None`, it follows the first sender whose packets arrive.
+    /// characters, the receiver follows only the session of this name. With `None`, the receiver follows the first sender whose packets
+    /// arrive.
     #[serde(default)]
     pub session: Option<String>,
     /// The profile of unicast leases, and of lines without a profile of their own; `plain` by default.
     #[serde(default)]
     pub profile: Profile,
-    /// The file with the keys of a group. With keys, a bridge over UDP seals its native packets, and an engine seals its blocks. Only the
-    /// owner of the file may be able to read it. If this is `None`, nothing is sealed.
+    /// The file with the keys of a group. With keys, a bridge over UDP seals its native packets, and an engine seals its blocks. The file
+    /// must be readable only by its owner. If this is `None`, nothing is sealed.
     #[serde(default)]
     pub keys: Option<PathBuf>,
     /// If there are keys: whether native packets and blocks without a seal are accepted. The default `required` rejects both.
@@ -116,8 +117,8 @@ fn default_payload_bytes() -> usize {
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LineSpec {
-    /// The multicast group and port. This may also be a unicast address. For a sender, the unicast address belongs to any host. For a
-    /// receiver, it belongs to the receiver's own host.
+    /// A multicast group or a unicast address, with a port. A sender can name a unicast address of any host, and a receiver only one of its
+    /// own host.
     pub group: SocketAddr,
     /// The interface, by its name or by one of its addresses. If this is `None`, the kernel chooses.
     #[serde(default)]
@@ -173,15 +174,15 @@ impl<'de> Deserialize<'de> for LinkSpeed {
 pub enum WaitMode {
     /// Polls without pause: lowest latency, one core at 100 %.
     Spin,
-    /// Polls, and yields the core from time to time: after a poll that found something, and after several polls that found nothing. Readers
-    /// may share the core.
+    /// Polls, and yields the core from time to time: after a poll that found something, and after several polls that found nothing. So
+    /// readers can share the core.
     Yield,
     /// Sleeps, but polls for the short time in which the next message of a steady feed is expected. This uses a few hundredths of a core.
     /// At 1,000 messages a second, half of the messages arrive 10 to 40 us later than with `Spin`. If messages come irregularly, or after a
     /// silence, they arrive up to some hundred us later.
     Block,
-    /// Chooses at the start, and shows the choice in the status. For each four CPUs that the process may use, one thread polls while
-    /// messages flow, and sleeps after 10 ms without messages. The process's other threads use `Block`.
+    /// Chooses at the start, and shows the choice in the status. For every four CPUs that the process is allowed to use, one thread polls
+    /// while messages flow, and sleeps after 10 ms without messages. The process's other threads use `Block`.
     #[default]
     Auto,
 }
@@ -195,8 +196,8 @@ pub struct ReceiveSpec {
     pub servers: Vec<SocketAddr>,
     /// Whether the servers send the live packets by unicast, for networks without multicast; false by default.
     pub unicast: bool,
-    /// Whether the bridge requests a lease from the servers, which proves its address to them; true by default. Servers of other makes have
-    /// no leases.
+    /// Whether the bridge requests a lease from the servers, and so proves its address to the servers; true by default. Servers of other
+    /// makes have no leases.
     pub lease: bool,
     /// The multicast group on which the servers send plain repairs for all receivers, as in their `repair.group`. If this is `None`, the
     /// bridge joins no such group. The bridge joins the group on the interface of the first multicast line, and accepts only packets of
@@ -208,8 +209,8 @@ pub struct ReceiveSpec {
     /// no server has answered anything for this time, or if the servers that answer have ignored the bridge's requests for this message. It
     /// does not give up while a server says that it holds the message.
     pub give_up_ms: u64,
-    /// The time for which a message that seems to be lost may still arrive, in microseconds; 50 by default. The bridge requests the message
-    /// only after this time.
+    /// The time for which the bridge waits before it requests a message that seems to be lost, in microseconds; 50 by default. The message
+    /// might only be late.
     pub hold_us: u64,
     /// The sequence to begin with if there is no session to resume. If messages from this sequence on were already sent, the bridge
     /// requests them. If this is `None`, the bridge begins with the first message that it receives.
@@ -219,8 +220,8 @@ pub struct ReceiveSpec {
     pub sources: Vec<Network>,
     /// The choice of the times that messages of native lines get; `origin` by default.
     pub time: TimeMode,
-    /// With `origin`: the largest error that the clock of either host may have, in microseconds; 1000 by default. With 0, any clock is
-    /// accepted.
+    /// With `origin`: the largest error of either host's clock with which messages keep the times of their publication, in microseconds;
+    /// 1000 by default. With 0, any clock is accepted.
     pub clock_limit_us: u32,
     /// The limit for the bytes of messages that are larger than a packet and cannot be delivered yet; 32 MiB by default.
     pub reassembly_bytes: usize,

@@ -12,7 +12,7 @@ pub enum Profile {
     /// MoldUDP64, for receivers of any make.
     #[default]
     Plain,
-    /// This profile is for receivers of shmcast. Messages keep their tag, key flag and publish time, may be up to 16 MiB long, and may be
+    /// This profile is for receivers of shmcast. Messages keep their tag, key flag and publish time, can be up to 16 MiB long, and can be
     /// sealed. Receivers of other makes take each packet for a MoldUDP64 packet with one message.
     Native,
 }
@@ -32,8 +32,8 @@ pub enum Auth {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TimeMode {
-    /// The time at which the message was published, if the clocks of both hosts are accurate enough. If they are not accurate enough, the
-    /// time at which the message arrives.
+    /// The time at which the message was published, if the clocks of both hosts are accurate enough, and otherwise the time at which the
+    /// message arrives.
     #[default]
     Origin,
     /// The time at which they arrive.

@@ -35,11 +35,11 @@ pub enum Engine {
 #[serde(deny_unknown_fields, default)]
 pub struct NatsSpec {
     /// The servers, such as `tls://n1:4222`. The bridge needs only one server that it can reach. With `tls://`, nothing is sent before the
-    /// server has shown its certificate. A single server may be given without a list.
+    /// server has shown its certificate. A single server can be given without a list.
     #[serde(deserialize_with = "addresses")]
     pub servers: Vec<ServerAddress>,
-    /// The file with the account, as `USER:PASSWORD` or a token. It must belong to root or to the bridge's user, and nobody else may be
-    /// able to read it. If this is `None`, an account in one of the addresses is used, if there is one.
+    /// The file with the account, as `USER:PASSWORD` or a token. The file must belong to root or to the bridge's user, and must not be
+    /// readable by anybody else. With `None`, the account comes from one of the addresses, if any address has one.
     pub account: Option<PathBuf>,
     /// The file with the account's credentials, as `nsc` writes it; no file if this is `None`.
     pub creds: Option<PathBuf>,
@@ -59,7 +59,7 @@ pub struct NatsSpec {
     /// The limit for the bytes of a block, which can have many messages. 1024 to 8388608, and at most the servers' `max_payload`; 65536 by
     /// default.
     pub block_bytes: usize,
-    /// The number of blocks that may wait for an answer, 1 to 1024; 32 by default.
+    /// The limit for the number of blocks that wait for an answer, 1 to 1024; 32 by default.
     pub in_flight: usize,
     /// The time after which an append without an answer has failed, in milliseconds, 100 to 60 000; 1000 by default.
     pub ack_ms: u64,
@@ -120,7 +120,7 @@ impl NatsSpec {
     /// Returns the account of this host on the servers, from its file or from an address.
     ///
     /// # Errors
-    /// A sentence with the problem: the file cannot be read, other users may read it, or it has no account.
+    /// A sentence with the problem: the file cannot be read, it can be read by other users, or it has no account.
     pub fn read_account(&self) -> Result<Option<Account>, String> {
         let Some(file) = &self.account else { return Ok(self.accounts().next().cloned()) };
         let read = private::read(file, MAX_ACCOUNT_BYTES);
@@ -128,7 +128,7 @@ impl NatsSpec {
         account.map(Some).map_err(|why| format!("account {}: {why}", self.shown_account_file()))
     }
 
-    /// Returns the path of the account's file, in the form for errors. A path without a directory is not shown, because the user may have
+    /// Returns the path of the account's file, in the form for errors. A path without a directory is not shown, because the user might have
     /// written the account itself in place of a path.
     pub fn shown_account_file(&self) -> String {
         let Some(file) = &self.account else { return String::new() };

@@ -11,7 +11,7 @@ use super::BridgeSpec;
 use crate::proto::lease::LeaseConfig;
 use crate::proto::limit::Network;
 
-/// The longest time for which a bridge may listen before it begins a session, in milliseconds.
+/// The upper limit of `listen_ms`, in milliseconds.
 const MAX_LISTEN_MS: u64 = 10_000;
 /// The most peers: other egresses of the stream.
 const MAX_PEERS: usize = 8;
@@ -43,7 +43,7 @@ pub struct SendSpec {
     /// The time for which the bridge serves repairs after the channel is closed, or after the bridge was told to leave, in milliseconds; 10
     /// 000 by default. After the channel is closed, the bridge also repeats the end of the session.
     pub linger_ms: u64,
-    /// Whether other egresses (sending ends) of the stream may take over; `only` by default.
+    /// Whether this egress shares its stream with other egresses (sending ends) that can take over; `only` by default.
     pub role: SendRole,
     /// With `role = "auto"`: the place in the order in which the egresses take over, 0 to 15; 0 by default. Rank 0 takes over first. Each
     /// rank waits 4 ms longer than the previous one.
@@ -59,10 +59,10 @@ pub struct SendSpec {
     /// of a stream should use the same value.
     pub takeover_ms: u64,
     /// The gate of the channel that the bridge uses. With a gate, the publisher waits for the bridge, within the gate's limit. Without a
-    /// gate, the publisher may overwrite messages that the bridge has not read.
+    /// gate, the publisher can overwrite messages that the bridge has not read.
     ///
     /// A message has passed the gate when the bridge has copied it out of the ring. A bridge with lines copies at most 1025 messages at a
-    /// time, and passes their packets to the sockets before it copies more. A bridge with an engine copies only while it may append a
+    /// time, and passes their packets to the sockets before it copies more. A bridge with an engine copies only while it can append a
     /// block. So at most `in_flight` blocks and 1025 messages wait for the servers.
     pub gate: Option<String>,
     /// The retransmission server, which also grants unicast leases. If this is `None`, there is no server.
@@ -149,13 +149,13 @@ pub struct RepairSpec {
     /// A lease expires if it is not renewed for this time, in seconds; 60 by default.
     #[serde(default = "default_lease_s")]
     pub lease_s: u64,
-    /// The code point (DSCP) of repairs, 0 to 63, if it is not that of the feed. If `bind` is any address of the host, one socket sends
-    /// both the repairs and the packets of leases. Then the packets of leases have this code point, too.
+    /// The code point (DSCP) of repairs, 0 to 63. `None` means the code point of the feed. If `bind` is any address of the host, one socket
+    /// sends both the repairs and the packets of leases. Then the packets of leases have this code point, too.
     #[serde(default)]
     pub dscp: Option<u8>,
     /// The multicast group of plain repairs for all receivers, on the interface of the first multicast line. If this is `None`, each plain
-    /// repair is sent only to its asker. No line may have this group, because receivers of other makes do not expect repairs there. Native
-    /// repairs for all receivers are sent to the first native multicast line.
+    /// repair is sent only to its asker. No line is allowed to have this group, because receivers of other makes do not expect repairs
+    /// there. Native repairs for all receivers are sent to the first native multicast line.
     #[serde(default)]
     pub group: Option<SocketAddr>,
     /// If a second receiver requests the same messages within this time, the repair goes to all receivers. The unit is microseconds. `None`
@@ -167,7 +167,7 @@ pub struct RepairSpec {
     #[serde(default)]
     pub linger_us: Option<u64>,
     /// Whether the server reads from the channel's journal the messages that the ring no longer has; true by default. Instead of true or
-    /// false, this may be the journal's directory. A journal of another stream is not used.
+    /// false, this can be the journal's directory. A journal of another stream is not used.
     #[serde(default)]
     pub history: HistoryFrom,
 }
@@ -239,8 +239,8 @@ impl BridgeSpec {
         self.send.as_ref().and_then(|send| send.gate.as_deref())
     }
 
-    /// Returns the channel as the sending bridge reads it. If the bridge uses a gate, it reads the channel through this gate. Only one of
-    /// the subscribers of this builder may be open at a time.
+    /// Returns the channel as the sending bridge reads it. If the bridge uses a gate, it reads the channel through this gate. Only one
+    /// subscriber of this builder can be open at a time.
     pub fn through_gate(&self, channel: &SubscriberBuilder) -> SubscriberBuilder {
         match self.gate() {
             Some(gate) => channel.clone().gate(gate),

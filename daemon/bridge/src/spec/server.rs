@@ -33,7 +33,7 @@ impl fmt::Debug for Account {
     }
 }
 
-/// The error for a text that is no account. The error does not contain the text, which may be a secret.
+/// The error for a text that is no account. The error does not contain the text, because the text could be a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no account: write USER:PASSWORD, or a token, in one line")]
 pub struct NoAccount;
@@ -92,7 +92,7 @@ impl fmt::Display for ServerAddress {
     }
 }
 
-/// The error for a text that is no address of a server. It does not contain the text, because an account may be part of the text.
+/// The error for a text that is no address of a server. The error does not contain the text, because an account could be part of the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no address of a server (not shown, as an account may stand in it): write {FORM}")]
 pub struct NoAddress;
@@ -213,8 +213,8 @@ pub(super) fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Ve
     deserializer.deserialize_any(Addresses)
 }
 
-/// Removes accounts from a text that another program may have made from an address with an account. In each line, removes the text between
-/// the first quotation mark and the last `@`. An `@` at the beginning of a word does not count as the end of an account.
+/// Removes accounts from a text that another program might have made from an address with an account. In each line, removes the text
+/// between the first quotation mark and the last `@`. An `@` at the beginning of a word does not count as the end of an account.
 pub fn without_accounts(text: &str) -> String {
     let hidden = |line: &str| {
         let is_end = |at: usize| {

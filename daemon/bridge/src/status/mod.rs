@@ -1,7 +1,7 @@
 //! The status of a running bridge, readable from other threads.
 //!
 //! The bridge's threads count in plain numbers. Every few milliseconds they copy the numbers to a [`Board`], word by word with relaxed
-//! stores, so that a reader never delays the threads. Each number is correct, but two numbers that are read together may be some
+//! stores, so that a reader never delays the threads. Each number is correct, but two numbers that are read together can be some
 //! milliseconds apart. This module does not format or judge the numbers.
 
 use serde::Serialize;
@@ -143,7 +143,7 @@ impl Life {
         self.enter(Phase::Failed);
     }
 
-    /// Notes the session when it begins. This may take a lock, because sessions rarely begin.
+    /// Notes the session when it begins. This takes a lock, which is acceptable because sessions rarely begin.
     pub fn note_session(&self, session: Session) {
         *self.session.lock().unwrap_or_else(PoisonError::into_inner) = Some(session);
     }
@@ -254,7 +254,7 @@ impl SendCounters {
         }
     }
 
-    /// Whether the egress sends nothing, because a peer sends or may send.
+    /// Whether the egress sends nothing, because a peer sends or might send.
     pub fn is_standing_by(&self) -> bool {
         matches!(self.role, 1 | 2)
     }

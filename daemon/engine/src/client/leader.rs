@@ -37,7 +37,7 @@ impl Log {
         None
     }
 
-    /// If the stream was removed, creates it again, provided that this end may create streams.
+    /// If the stream was removed, creates it again, provided that this bridge is allowed to create streams.
     async fn make_again(&self) -> Option<State> {
         let made = match &self.creates {
             Some(nats) => self.create(nats, None).await.map(|info| info.state),

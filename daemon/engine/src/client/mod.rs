@@ -45,14 +45,14 @@ const PING: Duration = Duration::from_secs(1);
 const RECONNECT: Duration = Duration::from_secs(1);
 /// The longest time that a request about the log may take.
 const REQUEST: Duration = Duration::from_secs(2);
-/// The longest time for which the servers of a stream may have no leader.
+/// The longest time for which the client waits until the servers of a stream have a leader.
 const ELECTION: Duration = Duration::from_secs(10);
 /// The header with a block's name.
 const NAME: &str = "Nats-Msg-Id";
 /// The time for which the servers remember the names of blocks.
 const NAMES: Duration = Duration::from_secs(1);
-/// The largest number of pulses, and of requests, that wait in a sender's client. The client drops further pulses and requests, and their
-/// senders repeat them.
+/// At most this number of pulses and this number of requests wait in a sender's client. Further pulses and requests are dropped, and later
+/// sent again.
 const MOST_WORDS: usize = 256;
 /// The number of bytes of an append without its block: the subject, the reply subject, and the headers.
 const OVERHEAD_BYTES: usize = 512;
@@ -78,7 +78,7 @@ pub(crate) struct Log {
     pub(crate) keys: Arc<Keys>,
     /// Whether blocks without a seal are taken.
     pub(crate) takes_open: bool,
-    /// The settings for a stream that does not exist yet; `None` if this end creates no stream.
+    /// The settings for a stream that does not exist yet; `None` if this bridge creates no stream.
     creates: Option<NatsSpec>,
     /// Whether a single server keeps the stream. Only in this case does an append name the previous entry ([`append_if`](Log::append_if)).
     is_alone: Arc<AtomicBool>,
@@ -93,14 +93,14 @@ fn stores_after(error: &PublishError) -> Option<u64> {
     number.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// Whether a stream's description comes from its leader. If a stream has no leader, any replica describes it, and a replica that lags may
+/// Whether a stream's description comes from its leader. If a stream has no leader, any replica describes it, and a replica that lags might
 /// describe an empty stream.
 fn is_decided(info: &Info) -> bool {
     info.cluster.as_ref().is_none_or(|cluster| cluster.leader.as_ref().is_some_and(|name| !name.is_empty()))
 }
 
-/// Returns the number of the first entry of a new stream. An earlier stream had fewer than a thousand entries per millisecond, so all its
-/// numbers are lower.
+/// Returns the number of the first entry of a new stream. The number comes from the clock, and grows by 1024 per millisecond. An earlier
+/// stream had fewer entries in that time, so all its numbers are lower.
 fn first_number() -> u64 {
     (wall_ns() / 1_000_000) << 10
 }
@@ -280,7 +280,7 @@ impl Log {
         self.is_alone.store(info.config.num_replicas <= 1, Ordering::Relaxed);
     }
 
-    /// Checks how many servers keep the stream. An administrator may change the number at any time.
+    /// Checks how many servers keep the stream. An administrator can change the number at any time.
     pub(crate) async fn look_at_copies(&self) {
         if let Ok(info) = self.stream.get_info().await {
             self.note_copies(&info);
@@ -337,11 +337,11 @@ impl Log {
     /// If several servers keep the stream, `behind` is not sent. A server compares names with its own memory, and a server that has just
     /// caught up does not know the last name. Such a server would skip entries that the other servers store.
     ///
-    /// Without names, the entry numbers must be unique. They are unique because such a stream loses no stored entry, and a new stream
-    /// begins with a higher number.
+    /// Without names, the entry numbers must be unique. They are unique because a stream on several servers loses no stored entry, and a
+    /// new stream begins with a higher number.
     ///
-    /// If several blocks wait for their answers, the servers may refuse the first one, and store the second one after a rival's block.
-    /// Readers detect such a block by its sequences.
+    /// If several blocks wait for their answers, the servers might refuse the first block, and store the second block after a rival's
+    /// block. Readers detect such a block by its sequences.
     pub(crate) async fn append_if(
         &self,
         after: u64,
@@ -414,7 +414,7 @@ impl Log {
     }
 
     /// Returns the first entry with the number `from` or a higher one. `Some(None)` means that the log has no such entry, and `None` that
-    /// no server answered. Any replica may return an entry, but only the leader's state proves that there is none.
+    /// no server answered. Any replica can return an entry, but only the leader's state proves that there is none.
     pub(crate) async fn get(&self, from: u64) -> Option<Option<(u64, Bytes)>> {
         let request = self.stream.direct_get_builder().sequence(from);
         match request.next_by_subject(self.subject.clone()).send().await {

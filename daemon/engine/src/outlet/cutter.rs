@@ -27,7 +27,7 @@ pub(super) enum RingEvent {
 pub(super) enum End {
     /// The last event was a message.
     None,
-    /// The last event was the end of a publisher, which may be an earlier publisher.
+    /// The last event was the end of a publisher. This publisher might be an earlier one.
     Read,
     /// The last event was the channel's end, and the log has recorded this end.
     Said,
@@ -140,7 +140,7 @@ impl Cutter {
 
     /// Handles an event of the ring. Call this only while no block waits to be appended.
     ///
-    /// Returns `Continue` if the next event may be read immediately. Returns `Break` if blocks now wait, or if the thread must handle the
+    /// Returns `Continue` if the next event can be read immediately. Returns `Break` if blocks now wait, or if the thread must handle the
     /// event.
     #[inline(always)]
     pub(super) fn take(&mut self, event: Event<'_>) -> ControlFlow<RingEvent> {

@@ -1,8 +1,8 @@
 //! The gate of the thread that reads the ring. The publisher waits for this gate.
 //!
-//! A bridge that waits for another writer stores nothing in the log. Its own publisher must not wait for it during this time, so the bridge
-//! releases the gate. When the bridge continues to write, it takes the gate again. If another reader has taken the gate by then, the bridge
-//! ends, and its owner restarts it.
+//! A bridge that waits for another writer stores nothing in the log. Meanwhile the bridge's own publisher must not wait for the bridge, so
+//! the bridge releases the gate. When the bridge continues to write, it takes the gate again. If another reader has taken the gate by then,
+//! the bridge ends, and its owner restarts it.
 
 use shmcast::{ChannelError, Start};
 use shmcast_bridge::egress::{Attached, attach};

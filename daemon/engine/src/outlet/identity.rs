@@ -26,7 +26,7 @@ pub(super) fn identity_of(spec: &BridgeSpec, subscriber: &Subscriber) -> Result<
     }
 }
 
-/// Returns the first sequence of a session in a ring. The ring may also have messages of the previous session.
+/// Returns the first sequence of a session in a ring. The ring might also have messages of the previous session.
 pub(super) fn first_of(mut ring: Subscriber, session: Session) -> u64 {
     let (mut first, end) = (ring.next_sequence(), ring.next_sequence() + ring.lag());
     while ring.next_sequence() < end {

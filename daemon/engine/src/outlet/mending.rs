@@ -34,7 +34,7 @@ const LOOK_UP: Duration = Duration::from_millis(20);
 pub(crate) struct Mending {
     pub(crate) channel: SubscriberBuilder,
     pub(crate) block_bytes: usize,
-    /// The writer number in this thread's blocks. No other writer has it.
+    /// The writer number in this thread's blocks. No other writer has this number.
     pub(crate) writer: u64,
     pub(crate) wants: Receiver<(Want, Subject)>,
     pub(crate) orders: UnboundedSender<Order>,
@@ -69,7 +69,7 @@ impl Mending {
 }
 
 /// Makes a block that begins with the first requested sequence that this host has. Returns `None` if this host has none of the requested
-/// sequences, if they are not published yet, or if the search takes too long. Another sender may have them.
+/// sequences, if these are not published yet, or if the search takes too long. Another sender might have them.
 fn cut_for(channel: &SubscriberBuilder, want: &Want, block_bytes: usize) -> Option<Cut> {
     let mut past = channel.clone().page(false).start(Start::Sequence(want.first)).open().ok()?;
     if want.first >= past.next_sequence() + past.lag() {

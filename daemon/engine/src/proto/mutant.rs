@@ -8,11 +8,11 @@
 pub(crate) enum Mutant {
     /// Blocks are appended whatever the last one is.
     NoExpectation,
-    /// After an error, the writer continues where it was. It should continue at the end of the log.
+    /// A planted mistake: after an error, the writer continues where it was. It should continue at the end of the log.
     GoesOn,
-    /// The writer does not notice that the log lost acknowledged blocks. It also answers no request for messages.
+    /// A planted mistake: the writer does not notice that the log lost acknowledged blocks. It also answers no request for messages.
     LossUnseen,
-    /// An append names only the number of the previous entry. It should also give the entry's name.
+    /// A planted mistake: an append names only the number of the previous entry. It should also give the entry's name.
     NumbersAlone,
     /// A writer that takes over does not announce it.
     SaysNothing,
@@ -22,17 +22,17 @@ pub(crate) enum Mutant {
     TakesHoles,
     /// The reader accepts messages that it already has.
     TakesTwice,
-    /// The reader reports missing messages as lost, without asking a writer.
+    /// A planted mistake: the reader reports missing messages as lost, without asking a writer.
     AsksNobody,
-    /// The reader gives up all missing messages of a hole if nobody has the first of them.
+    /// A planted mistake: the reader gives up all missing messages of a hole if nobody has the first of them.
     GivesUpAll,
-    /// The reader gives up messages that nobody has sent. It should first search the log again.
+    /// A planted mistake: the reader gives up messages that nobody has sent. It should first search the log again.
     TrustsTheCopy,
-    /// The reader does not notice that the log's end has moved back.
+    /// A planted mistake: the reader does not notice that the log's end has moved back.
     TrustsTheEnd,
-    /// The reader does not check whether entries were lost between the log and itself.
+    /// A planted mistake: the reader does not check whether entries were lost between the log and itself.
     TrustsTheWay,
-    /// The reader does not search the log again when a block's sequences do not follow the previous ones.
+    /// A planted mistake: the reader does not search the log again when a block's sequences do not follow the previous ones.
     NeverLooksAgain,
 }
 

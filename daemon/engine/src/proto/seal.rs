@@ -94,7 +94,7 @@ impl Opener {
         opener
     }
 
-    /// Sets the keys that open sealed blocks. Without keys, blocks without a seal are accepted whatever `takes_open` says.
+    /// Sets the keys that open sealed blocks. Without keys, blocks without a seal are accepted even if `takes_open` is false.
     pub fn set_keys(&mut self, keys: Option<Keyring>, takes_open: bool) {
         let is_there =
             |known: &Known| keys.as_ref().and_then(|keys| keys.of(known.group.id)) == Some(&known.group);

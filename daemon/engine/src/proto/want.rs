@@ -100,7 +100,7 @@ pub struct Answerer {
 }
 
 impl Answerer {
-    /// Makes an answerer whose first block has the number 1. No other writer may have the number `writer`.
+    /// Makes an answerer whose first block has the number 1. The number `writer` must differ from the numbers of all other writers.
     pub fn new(writer: u64) -> Answerer {
         Answerer { writer, number: 0, sealer: Sealer::default() }
     }

@@ -35,7 +35,7 @@ pub struct UnwrapCounters {
     pub messages: u64,
     /// Messages that had been received before.
     pub duplicates: u64,
-    /// Messages that arrived too late, or that come before the first message. A message is too late if it has been given up.
+    /// Messages that arrived after they had been given up, or that precede the first message.
     pub late_messages: u64,
     /// Messages that were given up.
     pub missing: u64,

@@ -1,7 +1,7 @@
 //! Puts the packets of a captured feed in order, and counts each of them.
 //!
-//! The receiver of a bridge does this work. Its clock counts packets here, because the time stamps of a capture may be wrong, and the result
-//! must not depend on them. The receiver gives up a hole once [`HELD_PACKETS`] packets of the feed have arrived after the hole.
+//! The receiver of a bridge does this work. Its clock counts packets here, because the time stamps of a capture can be wrong, and the
+//! result must not depend on them. The receiver gives up a hole once [`HELD_PACKETS`] packets of the feed have arrived after the hole.
 //!
 //! A channel has one feed, so the receiver follows one session at a time. When a packet of another session arrives, this table decides
 //! which session the receiver follows:
@@ -9,7 +9,7 @@
 //! | the followed session | the other session | when the receiver begins to follow the other session |
 //! |---|---|---|
 //! | there is none yet | any | at its first packet |
-//! | has announced its end | any | after [`LATE_PACKETS`] packets, or at once if nothing is missing |
+//! | has announced its end | any | after [`LATE_PACKETS`] packets, or immediately if nothing is missing |
 //! | is silent | a higher epoch of the same channel | after [`LATE_PACKETS`] packets |
 //! | is silent | any other | after [`HELD_PACKETS`] packets |
 //! | sends | any | never: its last [`HELD_PACKETS`] packets are kept, and earlier ones are left out and counted |
@@ -38,12 +38,12 @@ use std::ops::Range;
 /// packets takes ten milliseconds.
 pub const HELD_PACKETS: usize = 1_024;
 /// The number of packets of the next session after which the receiver follows that session. Until then, late packets of the last session
-/// may arrive.
+/// can still arrive.
 pub const LATE_PACKETS: usize = 64;
 /// A packet that is more than this number of messages ahead is accepted only if two other packets confirm it.
 pub const FAR_MESSAGES: u64 = 1 << 16;
 
-/// The number of packets that must agree before the receiver jumps far ahead.
+/// The number of packets that must agree before the receiver jumps to sequences that are far ahead.
 const WITNESSES: usize = 3;
 /// The number of bytes for packets that arrive before missing packets. There is room for more than [`HELD_PACKETS`] packets of the largest
 /// size.
@@ -88,8 +88,8 @@ impl Unwrap {
         Unwrap { only, ..Unwrap::default() }
     }
 
-    /// Takes the next datagram, and delivers the messages that become available. `ahead` has the following datagrams, as far as they are
-    /// known. At most [`HELD_PACKETS`] of them are used. They show which message is the first one of a session.
+    /// Takes the next datagram, and delivers the messages that become available. `ahead` has the next datagrams of the capture, of which at
+    /// most [`HELD_PACKETS`] are used. These datagrams show with which message a session begins.
     pub fn take<'a>(
         &mut self,
         datagram: &[u8],

@@ -9,8 +9,8 @@ use std::ops::Range;
 
 /// The limit for the earlier sessions that are remembered, and for the sessions that the report names.
 const REMEMBERED: usize = 256;
-/// The first packet of a session may have a wrong sequence that is far off. So its sequence is compared with the sequences of this many
-/// packets of the session.
+/// The first packet of a session might have a sequence that is wrong and far off. So this sequence is compared with the sequences of this
+/// many packets of the session.
 const ASKED: usize = 64;
 
 /// A packet of a session that is not followed.

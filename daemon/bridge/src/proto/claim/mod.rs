@@ -28,8 +28,8 @@ mod model;
 #[cfg(test)]
 mod tests;
 
-/// The number of packets by which one line may be ahead of another. Lines of one profile may differ by a batch of 32 packets, and lines of
-/// different profiles by twice as many.
+/// The number of packets by which one line can be ahead of another. Lines of one profile can differ by a batch of 32 packets, and lines of
+/// different profiles by two batches.
 const APART: usize = 64;
 /// Each rank waits this much longer than the next lower rank before it takes over. The unit is nanoseconds.
 const RANK_NS: u64 = 4 * MILLISECOND_NS;
@@ -85,10 +85,10 @@ pub(crate) struct ElectionConfig {
 /// The step that an egress must take next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Send this session from this sequence on. `None` means that no packet of the session has arrived. The egress then sends from the
-    /// place where it began to read.
+    /// The egress must send this session, beginning at this sequence. `None` means that no packet of the session has arrived; the egress
+    /// then begins where it began to read.
     Take(Session, Option<u64>),
-    /// Stop when everything before this sequence has been sent. Another egress sends this session from this sequence on.
+    /// The egress must stop when it has sent everything before this sequence of the session. Another egress sends the rest.
     Yield(Session, u64),
 }
 
@@ -120,7 +120,7 @@ pub(crate) struct Election {
     claim: u64,
     highest: u64,
     other: Option<Sending>,
-    /// Whether another egress that listens or stands by takes precedence over this one, according to its claim.
+    /// Whether there is a better egress: its claim takes precedence over this egress, and it listens or stands by.
     better: bool,
     /// The time of the last packet of the session on a line, and the first sequence of each of the last [`APART`] packets.
     line_ns: Option<u64>,
@@ -171,7 +171,7 @@ impl Election {
         }
     }
 
-    /// Notes the beginning of a turn of the sending loop. Returns whether the loop has paused for so long that another egress may have
+    /// Notes the beginning of a turn of the sending loop. Returns whether the loop has paused for so long that another egress might have
     /// taken over. If so, the caller must read all waiting packets before it sends anything.
     pub(crate) fn note_turn(&mut self, now_ns: u64) -> bool {
         let stood_ns = now_ns.saturating_sub(self.turned_ns);
@@ -315,7 +315,7 @@ impl Election {
         self.step = Some(Step::Take(self.session, self.resume_at()));
     }
 
-    /// Returns the first sequence that may not have reached every receiver. Returns `None` if no egress has sent anything.
+    /// Returns the first sequence that might not have reached every receiver. Returns `None` if no egress has sent anything.
     fn resume_at(&self) -> Option<u64> {
         if fault!("takeover_from_the_live_end") {
             return Some(u64::MAX);
@@ -409,7 +409,7 @@ impl Election {
         if self.role == Role::Active { self.claim } else { self.highest }
     }
 
-    /// Returns two counts: how often this egress has begun to send, and how often it has yielded to another one.
+    /// Returns two counts: how often this egress has begun to send, and how often this egress has yielded to another egress.
     pub(crate) fn changes(&self) -> (u64, u64) {
         (self.takeovers, self.yields)
     }

@@ -1,8 +1,8 @@
-//! A model of two egresses of one stream on two lines. At any step, an egress may be killed, stopped or restarted, even between the two
-//! lines of a batch. Claims and packets may be lost or arrive late.
+//! A model of two egresses of one stream on two lines. At any step, an egress can be killed, stopped or restarted, even between the two
+//! lines of a batch. Claims and packets can be lost or arrive late.
 //!
-//! The model uses the real elections. A packet has one message, and a batch has two packets. A batch is sent to the first line, and then to
-//! the second one.
+//! The model runs the code of real elections. A packet has one message, and a batch has two packets. A batch is sent to the first line, and
+//! then to the second one.
 
 use super::*;
 use shmcast_testkit::model::{Model, check};
@@ -12,10 +12,10 @@ const TAKEOVER_NS: u64 = 15 * MILLISECOND_NS;
 const TICK_NS: u64 = TAKEOVER_NS / 3;
 const IP: [IpAddr; 3] = [ip(1), ip(2), ip(3)];
 const BATCH: u64 = 2;
-/// The ticks before the story begins. After these, one egress sends, and the other one stands by.
+/// The number of ticks before the first fault can happen. After these ticks, one egress sends, and the other one stands by.
 const PROLOGUE: u64 = 14;
 const TICKS: u64 = 5;
-/// The number of faults in one story. In addition, a single packet is lost.
+/// The number of faults that can happen in one run of the model. In addition, a single packet can be lost.
 const FAULTS: u64 = 2;
 /// After this number of ticks without a fault, exactly one egress sends, and each line has all messages.
 const CALM: u64 = 24;
@@ -88,11 +88,11 @@ struct World {
 enum Action {
     /// The egress runs `Live::elect`, and sends a batch if it is active.
     Turn(usize),
-    /// The egress runs a turn. Its process is killed after it has sent the batch to the first line, and before it sends it to the second.
+    /// The egress runs a turn, and its process is killed in the middle: the batch was sent to the first line, but not to the second.
     DieInBatch(usize),
     Kill(usize),
     Start(usize),
-    /// The claims, or the packets, in the sockets of this egress are lost.
+    /// All claims in the sockets of this egress are lost. `LosePackets` does the same for the packets.
     LoseClaims(usize),
     LosePackets(usize),
     /// The first packet in the sockets of this egress is lost, or it came before this egress listened.

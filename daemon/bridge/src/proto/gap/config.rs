@@ -23,10 +23,10 @@ pub enum GapPolicy {
 /// The parameters for the repair of holes.
 #[derive(Debug, Clone, Copy)]
 pub struct GapConfig {
-    /// The time for which a hole may be caused by reordered packets, in nanoseconds. If packets often arrive late, this time grows up to
-    /// `hold_max_ns`.
+    /// The time for which the receiver waits for late packets before a hole counts as a loss, in nanoseconds. If packets often arrive late,
+    /// this time grows up to `hold_max_ns`.
     pub hold_ns: u64,
-    /// The longest time for which a hole may be caused by reordered packets, in nanoseconds.
+    /// The limit up to which the wait `hold_ns` can grow, in nanoseconds.
     pub hold_max_ns: u64,
     /// The shortest wait for an answer, in nanoseconds.
     pub timeout_min_ns: u64,
@@ -43,9 +43,9 @@ pub struct GapConfig {
     pub max_holes: usize,
     /// The size of a server's largest datagram, in bytes.
     pub payload_bytes: usize,
-    /// Whether a server may be of another make. The receiver assumes this until the server sends a control datagram of shmcast. A server of
-    /// another make may label every packet of a long answer with the sequence of the first packet. Therefore each request to such a server
-    /// asks only for messages that surely fit one packet.
+    /// Whether a server might be of another make. The receiver assumes this until the server sends a control datagram of shmcast. A server
+    /// of another make might label every packet of a long answer with the sequence of the first packet. Therefore each request to such a
+    /// server asks only for messages that surely fit one packet.
     pub may_be_plain: bool,
     /// The policy for missing messages that no server sends.
     pub policy: GapPolicy,

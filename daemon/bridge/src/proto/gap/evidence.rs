@@ -4,8 +4,8 @@ use super::super::counters::ReceiverCounters;
 use super::{GapPolicy, Gaps, Hole, State};
 use shmcast::hosting::fault;
 
-/// A claim is a hole whose messages only one packet has announced. If they were requested in vain more often than this, and another packet
-/// then shows that they exist, the count of attempts restarts at 0.
+/// The limit for vain requests of a claim (a hole whose messages only one packet has announced). If a claim was requested in vain more
+/// often, and another packet then shows that its messages exist, the count of attempts restarts at 0.
 const STALE_DOUBLINGS: u32 = 2;
 
 impl Gaps {
@@ -19,7 +19,7 @@ impl Gaps {
         (self.shown, self.probe) = (next, None);
     }
 
-    /// Notes that all messages before `sequence` have been shown to exist. From now on, missing messages among them may be given up.
+    /// Notes that all messages before `sequence` have been shown to exist. From now on, missing messages among them can be given up.
     pub(crate) fn show(&mut self, now_ns: u64, sequence: u64) {
         if sequence <= self.shown {
             return;
@@ -96,8 +96,8 @@ impl Gaps {
         self.is_any_missing(sequence..sequence + 1)
     }
 
-    /// Whether a hole is only a claim: one packet announced its messages, and nothing has confirmed that they exist. A claim is not given
-    /// up, however long it lasts.
+    /// Whether a hole is only a claim: one packet announced its messages, and nothing has confirmed that they exist. A claim is never given
+    /// up.
     pub(super) fn is_claim(&self, hole: &Hole) -> bool {
         hole.end > self.shown && !fault!("claims_are_given_up")
     }
@@ -127,13 +127,13 @@ impl Gaps {
     }
 
     /// Returns how often servers must deny a claim (unconfirmed messages) before it is removed: once for each server that is up, and at
-    /// least twice. One server may lag, and a single answer may be forged.
+    /// least twice. One server might lag, and a single answer might be forged.
     pub(crate) fn denials_needed(&self) -> u32 {
         self.up_servers().count_ones().max(2)
     }
 
-    /// Handles a server's answer that it holds no message from `first` up to `oldest`. The request started at `first`. The server may still
-    /// hold earlier messages, because its journal may have losses. Does nothing and returns false if there is no such request.
+    /// Handles a server's answer that it holds no message from `first` up to `oldest`. The request started at `first`. The server might
+    /// still hold earlier messages, because its journal can have gaps. Does nothing and returns false if there is no such request.
     pub(crate) fn handle_gone(
         &mut self,
         now_ns: u64,
@@ -168,7 +168,7 @@ impl Gaps {
     }
 
     /// Handles the hole at `at` after all servers have said that they do not hold its messages. With the policy `Skip` the hole is given
-    /// up. With `Block` its messages are requested again after a pause, because a server that holds more may return.
+    /// up. With `Block` its messages are requested again after a pause, because a server that has these messages might return.
     fn leave_what_is_gone(&mut self, now_ns: u64, at: usize) {
         let is_gone = self.is_gone(&self.holes[at]);
         let hole = &mut self.holes[at];

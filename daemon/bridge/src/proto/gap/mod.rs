@@ -53,7 +53,7 @@ enum State {
     Wanted,
     /// The hole was requested, with a request that started at `first`.
     Requested { first: u64, server: usize, sent_ns: u64, due_ns: u64 },
-    /// A server holds the messages but may not send them yet. They are not requested again before `until_ns`.
+    /// A server holds the messages but is not allowed to send them yet. They are not requested again before `until_ns`.
     Deferred { until_ns: u64 },
     /// Given up.
     Expired,
@@ -77,19 +77,20 @@ struct Hole {
     ignored: u32,
     last_server: usize,
     /// One bit per server. A bit is set when the server first says that it no longer holds the messages. When the server says so again, its
-    /// bit in `gone` is set. Two answers are needed because a single answer may be forged.
+    /// bit in `gone` is set. Two answers are needed because a single answer might be forged.
     gone_once: u8,
     gone: u8,
     /// The number of answers that said that no message of the hole is published yet.
     denied: u32,
-    /// Whether our own socket dropped the messages. If so, no other receiver lacks them, and this receiver must request them itself.
+    /// Whether our own socket dropped the messages. If so, other receivers do not lack these messages, and this receiver must request them
+    /// itself.
     is_own: bool,
     /// Whether the hole has waited once, so that other receivers could request its messages first.
     has_waited: bool,
 }
 
 impl Hole {
-    /// Whether no server was asked for the hole yet. Only such a hole may grow.
+    /// Whether no server was asked for the hole yet. Only a hole of this kind is allowed to grow.
     fn is_fresh(&self) -> bool {
         matches!(self.state, State::Suspect { .. } | State::Wanted)
             && (self.attempts, self.gone_once, self.denied) == (0, 0, 0)
@@ -124,7 +125,7 @@ pub struct Gaps {
     /// each sum, so that old messages count less.
     recent_messages: u64,
     recent_bytes: u64,
-    /// The size of the longest message so far, in bytes. It is only known while a server may be of another make.
+    /// The size of the longest message so far, in bytes. It is only known while a server might be of another make.
     longest_bytes: u64,
     turn: Turn,
 }
@@ -163,8 +164,8 @@ impl Gaps {
         self.holes.len()
     }
 
-    /// Whether the messages `first..end`, which arrived before missing ones, may be stored. If the list of holes is full, only messages
-    /// that make no new hole may be stored.
+    /// Whether the messages `first..end`, which arrived before missing ones, can be stored. If the list of holes is full, only messages
+    /// that make no new hole can be stored.
     pub(crate) fn has_room(&self, first: u64, end: u64) -> bool {
         if self.holes.len() < self.config.max_holes {
             return true;
@@ -183,7 +184,7 @@ impl Gaps {
     }
 
     /// Notes the sizes of messages, so that a request asks only for what fits in one answer. `sizes` has the size of each message. `sizes`
-    /// is read only while a server may be of another make.
+    /// is read only while a server might be of another make.
     pub(crate) fn note_sizes(&mut self, messages: u64, bytes: usize, sizes: impl Iterator<Item = usize>) {
         if self.config.may_be_plain && self.servers.iter().any(|server| !server.is_ours) {
             self.longest_bytes = sizes.max().map_or(0, |size| size as u64).max(self.longest_bytes);
@@ -254,7 +255,8 @@ impl Gaps {
         stretched.clamp(self.config.hold_ns, self.config.hold_max_ns.max(self.config.hold_ns))
     }
 
-    /// Notes that every line has sent something after `sequence`. So messages missing before it are lost, and not only late.
+    /// Notes that every line has sent something after `sequence`. So the messages that are missing before `sequence` are lost, and not only
+    /// late.
     pub(crate) fn handle_passed(&mut self, now_ns: u64, sequence: u64, counters: &mut ReceiverCounters) {
         if self.config.servers == 0 {
             return;
@@ -418,8 +420,8 @@ impl Gaps {
         }
     }
 
-    /// Notes that a server sent messages that had already arrived. Probably its first answer was late and not lost, so later waits become
-    /// longer.
+    /// Notes that a server sent messages that had already arrived. Probably the server's first answer was late and not lost, so later waits
+    /// become longer.
     pub(crate) fn handle_needless(&mut self, now_ns: u64, server: usize) {
         if let Some(state) = self.servers.get_mut(server) {
             state.note_late(now_ns, &self.config);

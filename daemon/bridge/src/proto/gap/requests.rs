@@ -6,7 +6,8 @@ use super::super::wire::{HEADER_BYTES, LENGTH_BYTES, MAX_MESSAGES};
 use super::{Gaps, Hole, State};
 use shmcast::hosting::fault;
 
-/// The greatest number of unanswered requests for messages that may not exist. A server's answer shows that such messages exist.
+/// The greatest number of unanswered requests for messages that are not confirmed to exist. A server's answer confirms that the messages
+/// exist.
 const CLAIMS: usize = 8;
 
 /// A request to send now.

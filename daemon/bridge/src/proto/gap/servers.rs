@@ -11,7 +11,7 @@ use super::super::SECOND_NS;
 use super::GapConfig;
 use shmcast::hosting::fault;
 
-/// The longest wait for an answer, in nanoseconds, however long the measured round trip is.
+/// The longest wait for an answer, in nanoseconds, even if the measured round trip is longer.
 const LONGEST_NS: u64 = SECOND_NS;
 
 /// The measured state of one server.
@@ -54,7 +54,7 @@ const DOUBTED_AFTER: u32 = 8;
 /// The number of consecutive unanswered requests after which a server counts as down. The server must also have been silent for
 /// [`DOWN_AFTER_NS`].
 const DOWN_AFTER: u32 = 3;
-/// The silence after which a server may be down, in nanoseconds. See [`DOWN_AFTER`].
+/// A server that has been silent for less than this time does not count as down. The unit is nanoseconds. See [`DOWN_AFTER`].
 const DOWN_AFTER_NS: u64 = SECOND_NS / 4;
 /// The time between two test requests (probes) to a server that is down, in nanoseconds.
 const PROBE_EVERY_NS: u64 = SECOND_NS;

@@ -1,4 +1,4 @@
-//! Decides when a receiver requests a message that many other receivers may also have lost.
+//! Decides when a receiver requests a message that many other receivers have probably lost as well.
 //!
 //! Two kinds of receivers send their request immediately: receivers with one of the first positions in the server's list of leases, and
 //! receivers whose own socket dropped the packet. The server answers with a repair for all receivers.
@@ -14,7 +14,7 @@ use shmcast::hosting::fault;
 /// The number of receivers that ask immediately: those with the first positions in the server's list of leases. In a group of at most this
 /// size, no receiver waits.
 const AT_ONCE: u16 = 16;
-/// The greatest round trip that is accepted for another receiver, in nanoseconds. A longer round trip counts as this one.
+/// The greatest round trip that is accepted for another receiver, in nanoseconds. A longer round trip counts as one of this length.
 const LONGEST_MAX_NS: u64 = 50 * MILLISECOND_NS;
 
 /// A receiver's knowledge about the group of all receivers.
@@ -91,7 +91,7 @@ impl Gaps {
     }
 
     /// Returns the new state of the hole at `at`, whose messages are lost and not only late. Either the hole is requested immediately, or
-    /// it waits because other receivers may request it.
+    /// it waits, because other receivers probably request it.
     pub(super) fn take_turn(&mut self, now_ns: u64, at: usize, counters: &mut ReceiverCounters) -> State {
         let hole = &mut self.holes[at];
         let is_first = hole.attempts == 0 && !std::mem::replace(&mut hole.has_waited, true);

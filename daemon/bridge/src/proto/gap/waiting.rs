@@ -1,18 +1,16 @@
-//! The effects of time on holes. A wait for late packets ends, a request times out, a server asks a receiver to wait, or a hole is given
-//! up.
+//! Handles the holes in the feed as time passes: ends waits for late packets, repeats requests that were not answered, and gives up holes.
 //!
 //! A hole is given up in two cases:
 //!
 //! - No server has answered anything for as long as the policy waits.
 //! - Servers that answer other requests have ignored the requests for this hole again and again.
 //!
-//! A hole is not given up while a server says that it holds the messages. A claim, whose messages are not confirmed to exist, is never
-//! given up.
+//! A hole is kept while a server says that it holds the messages. A hole is also kept while nothing has confirmed that its messages exist.
 
 use super::super::counters::ReceiverCounters;
 use super::{FIRST_WINDOW, GapPolicy, Gaps, Hole, State};
 
-/// If servers that answer other requests have ignored this many requests for a hole, the hole may be given up. Lost requests and lost
+/// If servers that answer other requests have ignored this many requests for a hole, the hole can be given up. Lost requests and lost
 /// answers look the same to the receiver. If 20 % of the packets are lost in each direction, this happens by chance once in 10^14 times.
 const IGNORED_LIMIT: u32 = 32;
 
@@ -25,8 +23,8 @@ impl Gaps {
         }
     }
 
-    /// Handles a server's answer that it holds the messages but may not send them yet. The request started at `first`. Does nothing and
-    /// returns false if there is no such request.
+    /// Handles a server's answer that it holds the messages but is not allowed to send them yet. The request started at `first`. Does
+    /// nothing and returns false if there is no such request.
     pub(crate) fn handle_later(
         &mut self,
         now_ns: u64,

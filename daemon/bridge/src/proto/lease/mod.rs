@@ -40,7 +40,7 @@ use super::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use shmcast::hosting::fault;
 
 /// The common rate of all addresses that have no entry in the table of sources, in questions per second. An answer is never longer than its
-/// question.
+/// question, so a server cannot be used to amplify a flood.
 const CROWD: Rate = Rate { per_second: 20_000, burst: 2_000 };
 
 /// The rules by which leases are granted.
@@ -54,7 +54,7 @@ pub(crate) struct LeaseConfig {
     pub cookie_ns: u64,
     /// The most leases with live packets at a time.
     pub max_leases: usize,
-    /// The limit for the number of leases of all kinds at a time. Each lease belongs to an address that was proved.
+    /// The limit for the number of leases of all kinds at a time.
     pub max_proved: usize,
     /// The most leases of any kind for one source address.
     pub leases_per_source: usize,
@@ -268,8 +268,8 @@ impl LeaseServer {
         ControlDatagram::Joined { nonce, cookie, lease_ms, group, place }
     }
 
-    /// Returns the number of leases of this kind, and the position of this lease among them. Leases are ordered by their receivers'
-    /// identities. The order is the same at every server. Neighbours in the network are usually not neighbours in this order.
+    /// Returns the number of leases of this kind, and the position of this lease among them. Leases are ordered by the identities of their
+    /// receivers, so the order is the same at every server.
     fn place(&self, from: SocketAddr, lease: &Lease) -> (u16, u16) {
         let count = |number: usize| u16::try_from(number).unwrap_or(u16::MAX);
         let alike = || self.leases.iter().filter(|(_, other)| other.live == lease.live);
@@ -298,8 +298,8 @@ impl LeaseServer {
         is_replaced.is_some()
     }
 
-    /// Whether another lease may be granted. If a limit is reached, first ends the lease that is overdue for the longest time. If no lease
-    /// is overdue, returns false.
+    /// Whether another lease may be granted. If a limit is reached, first ends the lease that has been overdue for the longest time. If no
+    /// lease is overdue, returns false.
     fn make_room(&mut self, now_ns: u64, from: SocketAddr, lease: &Lease) -> bool {
         let LeaseConfig { max_leases, max_proved, leases_per_source, .. } = self.config;
         let of_source = |address: &SocketAddr, _: &Lease| address.ip() == from.ip();

@@ -62,7 +62,7 @@ impl Kind {
 pub struct Container {
     /// The session.
     pub session: Session,
-    /// The sequence of the first message, or of the next expected message if there is none; at least 1.
+    /// The sequence of the first message, or of the next expected message if the packet has no message; at least 1.
     pub sequence: u64,
     /// The kind of the body.
     pub kind: Kind,

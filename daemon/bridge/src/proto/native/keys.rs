@@ -4,11 +4,11 @@
 //!
 //! - ID is 1 to 255.
 //! - HEX has 32 digits, a key of 128 bits.
-//! - TIME is a time in UTC, such as `2026-11-24T07:00:00Z`. The key seals from this time on. A key without TIME has always reached its
-//!   time.
+//! - TIME is a time in UTC, such as `2026-11-24T07:00:00Z`. The key can seal packets from this time on. A key without TIME can always seal
+//!   packets.
 //!
-//! Of the keys whose TIME has been reached, the one with the highest ID seals packets. All keys open packets. Empty lines and lines that
-//! begin with `#` are ignored.
+//! Of the keys that can seal packets now, the key with the highest ID seals them. All keys open packets. Empty lines and lines that begin
+//! with `#` are ignored.
 
 use std::fmt;
 

@@ -30,8 +30,8 @@ use super::wire::{Body, Downstream, Malformed};
 use container::{Container, Kind};
 use pulse::Pulse;
 
-/// Checks a whole unsealed packet of a feed: data, a fragment or a pulse. Returns the packet, and also the pulse if the packet is one. The
-/// returned packet of a pulse is a heartbeat or an end.
+/// Checks a whole unsealed packet of a feed: data, a fragment or a pulse. Returns the packet. If the packet is a pulse, also returns the
+/// pulse, and the returned packet is a heartbeat or an end.
 ///
 /// # Errors
 /// [`Malformed`] if the parts of the packet contradict each other. No part of such a packet may be used.

@@ -18,7 +18,8 @@ pub const BASE_BYTES: usize = 8;
 /// The most bytes of a record before its message.
 pub const MAX_RECORD_HEAD_BYTES: usize = LENGTH_BYTES + 1 + 2 + 4;
 
-/// Returns the size of the largest message that fits in one packet of `payload_bytes`, in bytes, whatever marks the message has.
+/// Returns the size of the largest message that fits in one packet of `payload_bytes`, in bytes. A message of this size fits even if it has
+/// all marks.
 pub fn max_message_bytes(payload_bytes: usize) -> usize {
     let heads = HEAD_BYTES + BASE_BYTES + MAX_RECORD_HEAD_BYTES + SEAL_BYTES;
     payload_bytes.saturating_sub(heads).min(usize::from(u16::MAX))
@@ -82,7 +83,7 @@ impl RecordWriter {
         Some(&mut room[..most])
     }
 
-    /// Adds the `size` bytes in [`RecordWriter::room`] as the next message. Returns false if they do not fit, or if this packet cannot
+    /// Adds the `size` bytes in [`RecordWriter::room`] as the next message. Returns false if the bytes do not fit, or if this packet cannot
     /// represent the message's time.
     pub(crate) fn commit(&mut self, buffer: &mut [u8], size: usize, meta: Meta) -> bool {
         let from = self.bytes + MAX_RECORD_HEAD_BYTES;
@@ -92,8 +93,8 @@ impl RecordWriter {
         true
     }
 
-    /// Adds a message. Returns false, and changes nothing, if the message does not fit, or if this packet cannot represent its time. The
-    /// message must leave room for the longest possible head of a record, even if its own head is shorter.
+    /// Adds a message. Returns false, and changes nothing, if the message does not fit, or if this packet cannot represent the message's
+    /// time. The message must leave room for the longest possible head of a record.
     #[inline(always)]
     pub fn push(&mut self, buffer: &mut [u8], data: &[u8], meta: Meta) -> bool {
         let Some(at) = self.begin(buffer, data.len(), meta) else { return false };

@@ -2,7 +2,7 @@
 //!
 //! The window is a ring of words and moves by whole words. So accepting a packet rarely changes more than one word.
 
-/// The size of the window. This many of the latest packet numbers may still be accepted. Lower numbers count as already accepted.
+/// The size of the window in packet numbers. Numbers below the window count as already accepted.
 pub const WINDOW: u64 = 16_384;
 const WORDS: usize = (WINDOW / 64) as usize + 1;
 
@@ -20,7 +20,7 @@ impl Default for Window {
 }
 
 impl Window {
-    /// Whether the number may still be accepted. Numbers begin with 1.
+    /// Whether the number can still be accepted. Numbers begin with 1.
     pub(crate) fn is_fresh(&self, number: u64) -> bool {
         if number > self.highest {
             return true;

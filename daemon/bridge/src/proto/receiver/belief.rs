@@ -17,7 +17,8 @@ use shmcast::hosting::fault;
 const JUMP_WITNESSES: u32 = 3;
 /// The packets that announce a large jump of the sequences must arrive over at least this time, in nanoseconds.
 const JUMP_NS: u64 = MILLISECOND_NS;
-/// This many packets of a line contradict a claim of the line. Their sequences must be in order, and below the claim.
+/// A line's claim counts as contradicted after this many packets of the line. The sequences of these packets must be in order, and below
+/// the claim.
 const CONTRADICTIONS: u32 = 4;
 /// If a line has repeated a claim for this time and sent nothing else, the claim is believed. The unit is nanoseconds.
 const REPEATED_NS: u64 = SECOND_NS;
@@ -29,7 +30,7 @@ const ENDS: u32 = 3;
 /// A jump of the sequences is plausible if it is at most the number of messages that the feed delivered in this time, in nanoseconds.
 const BELIEVED_NS: u64 = SECOND_NS / 4;
 
-/// Packets so far ahead of the others that the receiver believes them only if several agree with each other.
+/// Packets so far ahead of the others that the receiver believes these packets only if several of them agree with each other.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Jump {
     first: u64,

@@ -13,8 +13,8 @@
 //!
 //! On plain lines, a session with another tag may be the same feed: senders of other makes may choose a new name for each day's session.
 //!
-//! A rival is a session that the receiver may follow later. The receiver stores the packets of a rival, and handles them once it follows
-//! the rival. So no message of the rival is lost before that.
+//! A rival is a session that the receiver might follow later. The receiver stores the packets of a rival, and handles them once it follows
+//! the rival. So no message of the rival is lost meanwhile.
 
 use super::super::session::Session;
 use super::super::wire::Downstream;
@@ -33,8 +33,8 @@ const WITNESSES: u32 = 3;
 const WITNESSED_NS: u64 = 10 * MILLISECOND_NS;
 /// While the followed session is alive, the packets of a new session must arrive within this time. The unit is nanoseconds.
 const WITNESSES_WITHIN_NS: u64 = SECOND_NS;
-/// If a rival (a session that the receiver may follow later) is silent for this time, it is removed. The unit is nanoseconds. Feeds send a
-/// heartbeat each second, and two of them may be lost.
+/// A rival (a session that the receiver might follow later) is removed if it is silent for this time. The unit is nanoseconds. Feeds send a
+/// heartbeat each second, and two heartbeats can be lost.
 const FORGOTTEN_NS: u64 = 7 * SECOND_NS / 2;
 /// The most rivals at a time.
 const MAX_RIVALS: usize = 4;
@@ -48,8 +48,8 @@ pub enum Follow {
     Channel([u8; 4]),
     /// One session and no other.
     Only(Session),
-    /// The first session on the line, and newer epochs of the same channel. Another session is followed only after this one has ended, or
-    /// has been silent for `silence_ns`.
+    /// The first session on the line, and newer epochs of the same channel. Any other session is followed only after the followed session
+    /// has ended, or has been silent for `silence_ns`.
     First {
         /// The time for which the followed session must have been silent, in nanoseconds.
         silence_ns: u64,

@@ -1,5 +1,5 @@
-//! Handles messages that arrive in fragments. Until all fragments of a message have arrived, the message counts as missing. It is then in a
-//! hole if a later message has arrived. Otherwise it comes after all sequences that are known to exist.
+//! Handles messages that arrive in fragments. A message counts as missing until all of its fragments have arrived. If a later message has
+//! arrived, the missing message is in a hole. If not, it comes after all sequences that are known to exist.
 
 use super::super::native::fragments::{Fragment, FragmentOutcome};
 use super::super::wire::{Head, Malformed, Messages};

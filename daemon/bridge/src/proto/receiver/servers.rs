@@ -30,8 +30,8 @@ impl Receiver {
         }
     }
 
-    /// Handles a server's answer that it holds the messages but may not send them yet. The request started at `first`. The answer is
-    /// ignored if there is no such request.
+    /// Handles a server's answer that it holds the messages but is not allowed to send them yet. The request started at `first`. The answer
+    /// is ignored if there is no such request.
     pub(crate) fn handle_later(&mut self, now_ns: u64, server: usize, (session, first): (Session, u64)) {
         self.gaps.note_ours(server);
         if self.session == Some(session)

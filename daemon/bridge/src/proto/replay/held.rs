@@ -1,4 +1,4 @@
-//! The range of messages that a server holds, where it can read them, and the receiver that asks for them.
+//! The range of messages that a server holds, the place where the server can read the messages, and the receiver that asks for them.
 
 use super::super::session::Session;
 use std::net::SocketAddr;
@@ -12,11 +12,11 @@ pub struct Held {
     pub next: u64,
     /// The place of the first message asked for, if the server holds it.
     pub place: Place,
-    /// Whether the journal may have the messages if the ring overwrites them now.
+    /// Whether the journal might have the messages if the ring overwrites them now.
     pub is_backed: bool,
 }
 
-/// The session whose messages a server sends again, and those that it holds.
+/// The session whose messages a server sends again, and the range of messages that the server holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holding {
     /// The session.

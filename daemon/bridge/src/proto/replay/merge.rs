@@ -26,16 +26,16 @@ const MERGE_UNKNOWN_NS: u64 = MILLISECOND_NS;
 /// The least time within which a second request causes a repair for all receivers, once a round trip is known, in nanoseconds.
 const MERGE_MIN_NS: u64 = 300 * MICROSECOND_NS;
 const MERGE_MAX_NS: u64 = 5 * MILLISECOND_NS;
-/// The tolerance for late requests, in nanoseconds. A receiver may send a request before a repair for all reaches the receiver. This
-/// request arrives at most a round trip and this tolerance after the repair was sent.
+/// The tolerance for late requests, in nanoseconds. A receiver might send a request just before it gets a repair for all receivers. The
+/// server gets this request at most a round trip and this tolerance after it sent the repair.
 const LINGER_MORE_NS: u64 = 100 * MICROSECOND_NS;
 /// After this many first requests, their counts are halved.
 const REMEMBERED: u32 = 16;
-/// The server counts how many first requests for some messages were followed by another receiver's request. If at least one in this many
-/// was followed, the first answer to a request goes to all receivers.
+/// If at least one in this many first requests is followed by another receiver's request for the same messages, the server sends even its
+/// first answer to all receivers.
 const SHARED: u32 = 4;
-/// In any case, one in this many first answers is sent only to its asker. So the server notices when receivers no longer lose the same
-/// messages.
+/// While first answers go to all receivers, one in this many is still sent only to its asker. So the server notices when receivers no
+/// longer lose the same messages.
 const PROBE: u32 = 32;
 /// After receivers were told to wait, the rate counts as scarce for this time. The unit is nanoseconds.
 const SCARCE_NS: u64 = 20 * MILLISECOND_NS;
@@ -92,8 +92,8 @@ pub(super) struct Merge {
     longest_ns: u64,
     ranges: Box<[Option<Range>]>,
     last_asker: Option<SocketAddr>,
-    /// The number of first requests that were answered to their asker only, and how many of these were followed by a request of another
-    /// receiver.
+    /// The number of first requests that were answered to their asker only, and how many of these requests were followed by a request of
+    /// another receiver.
     alone: u32,
     followed: u32,
     first_answers: u32,

@@ -7,9 +7,9 @@
 //! **Sources.** A source that is not allowed gets no reply. A source with a lease has proved its address (see `lease`). Any other source
 //! gets at most three times as many bytes as it sent, unless the operator trusts the network.
 //!
-//! **Rates.** Each source has a token bucket. The whole server also has one, so that live packets keep their priority. The rates of the
-//! buckets may grow with the feed, so that a receiver that lags can catch up. If a bucket is empty, the server tells a source with a proved
-//! address to wait. Without this answer, the source would think that its request was lost.
+//! **Rates.** Each source has a token bucket. The whole server also has a bucket, so that live packets keep their priority. The rates of
+//! the buckets can grow with the feed, so that a receiver that lags can catch up. If a bucket is empty, the server tells a source with a
+//! proved address to wait. Without this answer, the source would think that its request was lost.
 //!
 //! **Journal.** If the channel has a journal, the server also sends messages that the ring no longer has (`past`). It answers a request for
 //! such messages after the disk has been read. A burst of such answers takes at most what the rate allows in two milliseconds. The rest of
@@ -70,11 +70,11 @@ pub struct ReplayConfig {
     pub announce: bool,
     /// The rate of reply bytes for each source.
     pub source_rate: Rate,
-    /// Whether each source's rate is at least [`CATCH_UP_FACTOR`] times the feed's own rate, whatever `source_rate` is.
+    /// Whether each source's rate is at least [`CATCH_UP_FACTOR`] times the feed's own rate, even if `source_rate` is lower.
     pub source_grows: bool,
     /// The rate of reply bytes for all sources together.
     pub global_rate: Rate,
-    /// Whether the rate for all sources together is at least [`CATCH_UP_FACTOR`] times the feed's own rate, whatever `global_rate` is.
+    /// Whether the rate for all sources together is at least [`CATCH_UP_FACTOR`] times the feed's own rate, even if `global_rate` is lower.
     pub global_grows: bool,
     /// The most sources that have a bucket at a time.
     pub max_sources: usize,
@@ -137,7 +137,8 @@ pub enum Reply {
         /// The size of the datagram.
         bytes: usize,
     },
-    /// There is no reply yet, because the messages must be read from the journal first. Then the request is passed to `Replay::handle_request` again.
+    /// There is no reply yet, because the messages must be read from the journal first. After that, the request is passed to
+    /// `Replay::handle_request` again.
     Fetch,
     /// There is no reply, for this reason.
     Nothing(Refusal),

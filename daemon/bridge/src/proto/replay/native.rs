@@ -39,8 +39,8 @@ impl Piece {
 /// - the size of the body, in bytes.
 pub type Emit<'a> = dyn FnMut(&mut [u8], (Kind, bool), (Session, u64, u16), usize) + 'a;
 
-/// Copies the message with a sequence to the slice. Begins at an offset, and copies as much as fits. Returns `None` if the message is no
-/// longer there.
+/// Copies a message to the slice, from an offset on, as far as the message fits. The arguments are the sequence, the offset and the slice.
+/// Returns `None` if the message is no longer there.
 pub type Read<'a> = dyn FnMut(u64, u32, &mut [u8]) -> Option<Piece> + 'a;
 
 /// Reads the messages of an answer, and sends its packets.
@@ -51,7 +51,7 @@ pub struct Exchange<'a> {
     pub read: &'a mut Read<'a>,
     /// Sends a packet.
     pub emit: &'a mut Emit<'a>,
-    /// Takes an entry whose messages must be read from the journal first. Then `Replay::handle_ask` answers it again.
+    /// Takes an entry whose messages must be read from the journal first. After that, the entry is passed to `Replay::handle_ask` again.
     pub fetch: &'a mut dyn FnMut(Entry),
     /// Whether the answer that is being made is sent to all receivers. Set it to false at first.
     pub to_all: bool,

@@ -55,7 +55,7 @@ impl PastCounters {
 pub struct Past<Q> {
     shelf: Shelf,
     waiting: VecDeque<(u64, Q)>,
-    /// The first sequence that was sent in the session. The journal may have older messages, which belong to no session that a receiver
+    /// The first sequence that was sent in the session. The journal might have older messages, which belong to no session that a receiver
     /// knows.
     floor: u64,
     /// Requests that wait for this sequence or a later one get the answer to ask again later.

@@ -22,11 +22,11 @@ const BLOCK_BYTES: usize = 256 << 10;
 const BLOCK_MESSAGES: usize = 8_192;
 /// The most blocks on the shelf.
 const MAX_BLOCKS: usize = 16;
-/// The greatest number of bytes on the shelf. The shelf has the blocks that were read from the journal. The newest block stays on it even
-/// if this block alone is larger.
+/// The greatest number of bytes on the shelf. The shelf has the blocks that were read from the journal. The newest block stays on the shelf
+/// even if it alone is larger.
 const MAX_BYTES: usize = 64 << 20;
-/// If the journal does not have some messages, the server remembers this for a time, which is given here in nanoseconds. After this time it
-/// searches the journal again, because a recorder may have started.
+/// The time for which the server remembers that the journal lacks some messages, in nanoseconds. After this time the server searches the
+/// journal again, because a recorder might have started.
 const END_NS: u64 = super::super::SECOND_NS;
 
 /// A block of consecutive messages from a journal. The messages from `next()` up to `behind` are missing in the journal.
@@ -109,7 +109,7 @@ pub enum Fetched {
 pub(super) enum Found {
     /// The message is on the shelf.
     Here,
-    /// The journal has no message before this sequence. With `u64::MAX`, it has no later message either.
+    /// The journal has no message before this sequence. With `u64::MAX`, the journal has no later message either.
     Gone(u64),
     /// The message must be read from the journal.
     OnDisk,

@@ -29,8 +29,8 @@ use super::wire::{self, HEADER_BYTES, LENGTH_BYTES, MAX_DATAGRAM_BYTES, Meta};
 use super::{DEFAULT_PAYLOAD_BYTES, MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use open::Open;
 
-/// The least number of end-of-session packets that are sent, however short `linger_ns` is. One packet may be lost, and receivers do not
-/// believe a single one.
+/// The least number of end-of-session packets that are sent, even if `linger_ns` is short. One packet can be lost, and receivers do not
+/// believe a single packet.
 pub const LEAST_ENDS: u64 = 3;
 
 /// The times of the first heartbeats, counted from the last data, in nanoseconds. After these heartbeats, there is a heartbeat every
@@ -200,8 +200,8 @@ impl Sender {
     /// case a new packet begins, and receivers request the skipped messages. A plain line leaves out the marks.
     ///
     /// # Errors
-    /// [`PushError`]. After an error the message was not accepted. If the batch is full, a part of a large message may be in it: push the
-    /// same message again.
+    /// [`PushError`]. After an error the message was not accepted. If the batch is full, a part of a large message might be in the batch:
+    /// push the same message again.
     #[inline]
     pub fn push_with(&mut self, sequence: u64, data: &[u8], meta: Meta) -> Result<(), PushError> {
         let max = self.max_message_bytes();
@@ -323,7 +323,7 @@ impl Sender {
     }
 
     /// If a pulse of a native line is due, writes it to `out` and returns its size. A pulse is a packet with the sender's state. `state` is
-    /// called only if a pulse is due. It returns the fields that this sender does not set itself.
+    /// called only if a pulse is due, and returns the fields that this sender does not set itself.
     pub fn poll_pulse(
         &mut self,
         now_ns: u64,

@@ -140,7 +140,7 @@ impl PacketWriter {
         self.count
     }
 
-    /// Returns the part of the buffer for the next message's data, so that a reader can copy directly into it. The part may be empty.
+    /// Returns the part of the buffer for the next message's data, so that a reader can copy directly into it. The part can be empty.
     /// Returns `None` if there is not even room for the message's length. Call [`PacketWriter::commit`] next.
     pub(crate) fn room<'b>(&self, buffer: &'b mut [u8]) -> Option<&'b mut [u8]> {
         let room = if self.count < MAX_MESSAGES {

@@ -101,7 +101,7 @@ pub struct Carried {
     pub session: Session,
 }
 
-/// The name of a block. The servers keep it beside the block. An append may require that the log's last entry has a given name.
+/// The name of a block. The servers keep it beside the block. An append can require that the log's last entry has a given name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockId {
     /// The writer.
@@ -180,7 +180,7 @@ impl Head {
         BlockId { writer: self.writer, number: self.number }
     }
 
-    /// Whether the block has the last part of the sequence `due` or of a later one, or begins at or after `due`.
+    /// Whether the block begins at or after the sequence `due`, or completes the message `due` or a later one.
     pub fn reaches(&self, due: u64) -> bool {
         self.first >= due || self.end() > due
     }
@@ -222,7 +222,7 @@ pub enum Damaged {
     /// The seal does not open.
     #[error("its seal does not open: it is forged, or a keys file is wrong")]
     Forged,
-    /// The block has no seal, and this end accepts only sealed blocks.
+    /// The block has no seal, but only sealed blocks are accepted here.
     #[error("it has no seal")]
     Open,
 }

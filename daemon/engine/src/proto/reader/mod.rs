@@ -39,14 +39,14 @@ const ANSWER_NS: u64 = 5_000 * MILLISECOND_NS;
 const ANY_NS: u64 = 2_000 * MILLISECOND_NS;
 /// For a reader that gives up no messages: the time without an answer after which it searches the log again.
 const PATIENT_NS: u64 = 5_000 * MILLISECOND_NS;
-/// If no block arrives for this time, the last entry is read again. A log that lost its end may have another block under the same number.
+/// If no block arrives for this time, the last entry is read again. A log that lost its end might have another block under the same number.
 const IDLE_NS: u64 = 500 * MILLISECOND_NS;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Bounds,
     /// The binary search for the first block that is needed. The block is in `low..=high`. `probe` is the number to read next. `first` is
-    /// the first existing entry at or after `high`. `damaged` is the first entry from the middle on, if it could not be read.
+    /// the first existing entry at or after `high`. `damaged` is the first entry from the middle on, if this entry could not be read.
     Bisect {
         low: u64,
         high: u64,
@@ -83,8 +83,8 @@ enum Look {
 enum Asks {
     /// The message that is due.
     Due,
-    /// A request for any message before this sequence. The message may be missing, or come after the hole. The reader asks this if nobody
-    /// has answered about the first missing message.
+    /// A request for any message before this sequence: a missing message, or a message after the hole. The reader asks this if nobody has
+    /// answered about the first missing message.
     Any { before: u64 },
 }
 

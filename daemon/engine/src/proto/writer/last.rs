@@ -1,4 +1,4 @@
-//! Decides whether and where the writer may continue. It looks at the log's last block for this.
+//! Decides whether and where the writer can continue. The decision depends on the log's last block.
 
 use super::super::block::{Damaged, Head, Stream};
 use super::super::mutant::{Mutant, is};
@@ -83,8 +83,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Handles a log without a valid block. If the number of its last entry has changed too, the log lost its end or was created again. In
-    /// this case, all messages that the log had acknowledged count as lost.
+    /// Handles a log without a valid block. If the number of the log's last entry has also changed, the log lost its end or was created
+    /// again. In this case, all messages that the log had acknowledged count as lost.
     fn lose_all(&mut self, last: u64) {
         if self.had > 0 && last != self.had {
             self.counters.lost_by_engine += self.stored().saturating_sub(self.began);

@@ -50,14 +50,13 @@ use super::seal::Sealer;
 
 pub use io::{Append, Last, Refusal, Resume, State, TROUBLES, Trouble, WriterCounters};
 
-/// The interval at which the last block is read again. It is read while another writer writes, or after a reading failed.
+/// The interval at which the last block is read again while another writer writes, or after a reading failed.
 pub const LOOK_NS: u64 = 250 * MILLISECOND_NS;
 /// The interval at which an idle writer checks whether the log still has the writer's blocks.
 const IDLE_LOOK_NS: u64 = SECOND_NS;
 /// The time for which a writer that was ordered to take over tries to replace a living writer.
 const ORDER_NS: u64 = 2 * SECOND_NS;
-/// The log may have more messages than the channel for at most this time, because a channel that is a mirror may lag a little. A longer
-/// time is an error.
+/// The longest time for which it is no error that the log has more messages than the channel. A channel that is a mirror can lag a little.
 const AHEAD_NS: u64 = 10 * SECOND_NS;
 
 /// The settings of a writer.
@@ -117,9 +116,9 @@ pub struct Writer {
     kept: VecDeque<Flight>,
     /// Whether the blocks of the window must be appended again.
     is_again: bool,
-    /// Whether this writer may append after a block of another writer. This is allowed if the other writer is silent.
+    /// Whether this writer is allowed to append after a block of another writer. It is, if the other writer is silent.
     may_follow: bool,
-    /// Until this time the writer may append after any block, because it was ordered to take over.
+    /// Until this time the writer is allowed to append after any block, because it was ordered to take over.
     ordered_until_ns: u64,
     /// Whether this writer has taken over from another one, and must still append the block that announces the takeover.
     takes_over: bool,

@@ -1,7 +1,7 @@
-//! A model of one log with two writers of one channel. At any step a writer may be killed, stopped or restarted, an append may be late, and
-//! an answer may be lost.
+//! A model of one log with two writers of one channel. At any step a writer can be killed, stopped or restarted, an append can be late, and
+//! an answer can be lost.
 //!
-//! The writers and the blocks are the real ones. The model of the log is a list. The list stores a block only after the entry that the
+//! The model runs the code of real writers and makes real blocks. The log is a list, which stores a block only after the entry that the
 //! append names.
 
 use super::super::block::{Cut, Head, Kind, Stream, parse};
@@ -15,7 +15,7 @@ use std::hash::{Hash, Hasher};
 const NEXT: u64 = 4;
 const IN_FLIGHT: usize = 1;
 const TICK_NS: u64 = LOOK_NS;
-/// If a writer has no turn for two ticks, it has stood still. If it has no block for two ticks, it is silent.
+/// A writer that has no turn for two ticks counts as stopped. A writer that stores no block for two ticks counts as silent.
 const PATIENCE_NS: u64 = 2 * TICK_NS;
 const MOST_TICKS: u64 = 2;
 /// So many things go wrong in one story.
@@ -63,7 +63,7 @@ enum Word {
     Answer(Result<u64, Trouble>),
 }
 
-/// A message in transit. It has the process that sent or will receive it, the number of restarts of this process, and the round.
+/// A message in transit: the process that sent or will receive the message, the number of restarts of this process, and the round.
 #[derive(Debug, Clone)]
 struct OnTheWay {
     at: usize,
@@ -92,7 +92,7 @@ enum Action {
     /// One turn of a process: `Writer::poll`, `handle_last`, `take_resume`, `take_again`, `take_takeover` and `append`. A process without
     /// turns stands still.
     Turn(usize),
-    /// The log receives an append. Or a writer receives an answer by `Writer::handle_ack` and then has a turn.
+    /// A message arrives: either the log receives an append, or a writer receives an answer (`Writer::handle_ack`) and then has a turn.
     Deliver(usize),
     /// A message is lost.
     Lose(usize),

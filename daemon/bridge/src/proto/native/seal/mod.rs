@@ -146,8 +146,7 @@ impl Sealer {
 pub enum Unopened {
     /// The packet is damaged.
     Malformed(Malformed),
-    /// A packet with this number was already accepted. Or the number is so old that it is no longer known whether such a packet was
-    /// accepted.
+    /// A packet with this number was already accepted, or the number is so old that this is no longer known.
     Replayed,
     /// The seal does not match. The packet is forged or damaged.
     Forged,
@@ -168,8 +167,8 @@ struct Known {
 /// The numbers of packets that were not opened, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OpenerCounters {
-    /// Packets that were already accepted, among them copies on other lines. Packets with a very old number count as well, because it is no
-    /// longer known whether they were accepted.
+    /// Packets that were already accepted, among them copies on other lines. Packets with a very old number count here as well: whether
+    /// they were accepted is no longer known.
     pub replayed: u64,
     /// Packets whose seal does not match.
     pub forged: u64,
@@ -197,8 +196,8 @@ impl fmt::Debug for Opener {
 }
 
 impl Opener {
-    /// Makes an opener that knows up to `most` senders at a time. These are receivers if `from_receivers` is set, and otherwise the senders
-    /// and servers of a feed.
+    /// Makes an opener that knows up to `most` senders at a time. The packets of receivers are opened if `from_receivers` is set, and
+    /// otherwise those of the senders and servers of a feed.
     pub fn new(from_receivers: bool, most: usize) -> Opener {
         let known = Vec::with_capacity(most);
         let (tries, counters) = (TokenBucket::default(), OpenerCounters::default());

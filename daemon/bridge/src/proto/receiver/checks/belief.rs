@@ -185,7 +185,7 @@ fn an_older_session_is_followed_once_the_newer_is_silent() {
     }
 }
 
-/// Some servers answer a long request in several packets that all have the sequence of the first one.
+/// Some servers answer a long request in several packets that all have the sequence of the first packet.
 #[test]
 fn packets_of_an_answer_that_all_bear_its_first_sequence_are_not_believed() {
     let mut rig = Rig::new(config());
