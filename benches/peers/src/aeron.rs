@@ -33,9 +33,9 @@ fn dir(spec: &Spec) -> String {
     spec.dir.join("aeron").display().to_string()
 }
 
-/// The smallest size of each of the three parts (terms) of the log, in bytes. The publisher may be half a term ahead of its subscribers,
-/// and only the driver lets the publisher continue. A driver without its own CPU runs only every few milliseconds. A smaller term would be
-/// full before the driver runs again.
+/// The smallest size of each of the three parts (terms) of the log, in bytes. The publisher can be half a term ahead of its subscribers,
+/// and then waits for the driver. A driver without its own CPU runs only every few milliseconds. A smaller term would be full before the
+/// driver runs again.
 const TERM_BYTES: u64 = 16 << 20;
 
 fn term_bytes(spec: &Spec) -> usize {

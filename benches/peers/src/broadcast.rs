@@ -23,9 +23,8 @@ pub(crate) const NAMES: [&str; 4] = [NAME, UNGATED, BULK, PLAIN];
 /// The release in Cargo.toml.
 pub(crate) const VERSION: &str = "1.0.0-rc.7";
 
-/// The share of the ring that the writer claims in one step. It is the largest share that the crate's own bench tries. After each claim,
-/// the writer stores the new position, and a reader loads this position twice for each message. With a large share, the writer stores it
-/// rarely.
+/// The share of the ring that the writer claims in one step. It is the largest share that the crate's own bench tries. The writer stores
+/// its position once for each claim, so a large share makes these stores rare.
 const RESERVE: f64 = 0.05;
 
 fn path(spec: &Spec) -> PathBuf {

@@ -33,7 +33,7 @@ pub fn write_answer(answer: &Answer, path: &Path) -> Result<()> {
     logs::write(answer, &stem, &path.with_file_name("histograms")).map(drop)
 }
 
-/// A round that is drawn keeps this many hiccups of the sender, and this many of the receiver. It keeps the longest.
+/// The number of the longest hiccups that a drawn round keeps: this many of the sender, and this many of the receiver.
 const HICCUPS: usize = 100;
 
 /// Returns the part of an answer that tables, page and comparison need:
@@ -118,7 +118,7 @@ fn read<T: DeserializeOwned>(file: &Path) -> Result<T> {
     })
 }
 
-/// Reads the answer about the journal in a directory; `None` if there is none.
+/// Reads the answer about the journal in a directory. Returns `None` if the directory has no such answer.
 ///
 /// # Errors
 /// When the file contains something else.

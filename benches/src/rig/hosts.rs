@@ -98,7 +98,7 @@ fn run(program: &str, words: &str) -> Result<()> {
     bail!("{program} {words}: {}", String::from_utf8_lossy(&output.stderr).trim())
 }
 
-/// The machine's setting for `poll`. It is changed for one round. Dropping this value restores it.
+/// The machine's own setting for `poll`, which is changed for one round. Dropping this value restores the setting.
 #[derive(Debug)]
 pub(super) struct BusyPolling(String);
 

@@ -144,7 +144,7 @@ impl Answer {
             .any(|outcome| outcome.spec.contestant == *contestant)
     }
 
-    /// Returns the placement that most counted rounds of a case had. If both placements are equally frequent, returns `near`.
+    /// Returns the placement of the CPUs that most counted rounds of a case had. If both placements are equally frequent, returns `near`.
     pub fn placement(&self, case: &str) -> Option<Placement> {
         let rounds = self.rounds.iter().filter(|r| r.case == case).filter_map(Played::counted);
         let (mut near, mut far) = (0, 0);

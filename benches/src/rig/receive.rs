@@ -75,8 +75,8 @@ pub fn poll_until_done<R: Receiver + ?Sized>(receiver: &mut R, sink: &mut Sink, 
 struct Watch {
     last: u64,
     polls: u32,
-    /// The number of polls between two readings of the clock. The loop adjusts it, because a poll may be one load or a
-    /// system call.
+    /// The number of polls between two readings of the clock. The loop adjusts it, because a poll can be as short as one load or as long as
+    /// a system call.
     every: u32,
     hiccup_ticks: u64,
     short_ticks: u64,
@@ -300,7 +300,7 @@ impl Sink {
         self.received.reported_lost += messages;
     }
 
-    /// Notes that the thread did not run for `passed` ticks from `from` on.
+    /// Notes that the thread did not run for `passed` ticks, beginning at the time `from`.
     #[cold]
     fn hiccup(&mut self, from: u64, passed: u64) {
         let start = self.received.span.0;

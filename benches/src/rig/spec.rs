@@ -109,8 +109,8 @@ pub struct Spec {
     pub interval_ns: u64,
     /// Bytes of ring for transports that have one.
     pub ring_bytes: u64,
-    /// Whether the round must have no loss. If so, the publisher waits for its slowest receiver when the ring is half full, or the
-    /// transport's own flow control makes it wait.
+    /// Whether nothing may be lost in the round. If so, the publisher waits for its slowest receiver: by the transport's own flow control,
+    /// or by the rig's gate.
     #[serde(default, skip_serializing_if = "is_default")]
     pub gated: bool,
     /// CPU the publisher is bound to.
@@ -145,7 +145,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// The two hosts of a round. Also the program that sends messages from one host to the other.
+/// The two hosts of a round, and the program that sends messages from one host to the other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wire {
     /// Network namespace of the sending host.

@@ -130,8 +130,8 @@ fn clock_ns(clock: ClockId) -> Option<u64> {
     u64::try_from(time.as_nanos()).ok()
 }
 
-/// The number of tasks that run or are ready to run. This task is left out. The number comes from the fourth field of `/proc/loadavg`,
-/// which is `ready/all`.
+/// The number of tasks that run or are ready to run. The calling task is left out. The number comes from the fourth field of
+/// `/proc/loadavg`, which is `ready/all`.
 fn ready_tasks(loadavg: &str) -> Option<u64> {
     let ready: u64 = loadavg.split(' ').nth(3)?.split('/').next()?.parse().ok()?;
     Some(ready.saturating_sub(1))

@@ -18,7 +18,7 @@ pub(crate) struct Played {
     pub(crate) meanwhile: Option<Meanwhile>,
 }
 
-/// Plays all turns. The readers of both transports are started before the first one.
+/// Plays all turns. The readers of both transports are started before the first turn.
 pub(crate) fn play(args: &Args, plan: &Plan, cpus: usize, mut meter: Meter, stop: &Stop) -> Result<Played> {
     let progress = Progress::new();
     progress.show("starting readers");

@@ -86,7 +86,7 @@ pub struct Out {
     buffer: Vec<u8>,
 }
 
-/// The number of buffered bytes at which messages are written, even if more messages may follow.
+/// The number of buffered bytes at which messages are written, without waiting for more messages.
 const ENOUGH_BYTES: usize = 1 << 16;
 
 impl Out {

@@ -192,7 +192,7 @@ impl Measured {
         self.read()
     }
 
-    /// Returns the rate of reading from the page cache. The previous call of `read` has filled the cache, as far as the file fits into it.
+    /// Returns the rate of reading from the page cache. The previous call of `read` has put into the cache as much of the file as fits.
     fn cached(&self) -> Result<f64> {
         self.read()
     }

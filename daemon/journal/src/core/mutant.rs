@@ -14,7 +14,7 @@ pub(super) enum Mutant {
     RetryAfterFailedSync,
     /// A mended file's number is used again.
     WritesOverMended,
-    /// Recovery uses the reserve in a frame that a later file repeats or lacks. It should ignore that reserve.
+    /// Recovery uses the reserve in a frame that a later file repeats or lacks. Recovery should ignore that reserve.
     HearsAll,
     /// Frames of another file are mistaken for this file's.
     NoSalt,

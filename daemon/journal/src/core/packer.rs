@@ -305,9 +305,12 @@ impl Packer {
         wall.map_or(self.now.wall_ns, |wall| wall.min(self.now.wall_ns))
     }
 
-    /// Adds a clock record to a new frame in these cases: the last clock record is too old or too many bytes away, or the wall clock was
-    /// set since then. Also adds a clock record if `is_later` says that the frame's index time is later than its first record, because a
-    /// reader that begins at this frame needs it.
+    /// Adds a clock record to a new frame if one of these is true:
+    ///
+    /// - the last clock record is too old
+    /// - the last clock record is too many bytes away
+    /// - the wall clock was set since the last clock record
+    /// - `is_later`: the frame's index time is later than its first record, and a reader that begins at this frame must know this
     fn note_clock(&mut self, is_later: bool) {
         let offset = self.now.wall_ns.wrapping_sub(self.now.mono.as_nanos() as u64);
         let step = self.last_clock.map_or(0, |(_, last)| offset.wrapping_sub(last) as i64);
