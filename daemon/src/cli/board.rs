@@ -1,5 +1,5 @@
-//! `shmcast board`: shows the last message of each key, or of one key. With `--watch`, shows them again every second. The verb reads a
-//! channel's board, or makes a board from a journal.
+//! `shmcast board`: shows the last message of each key, or of one key. With `--watch`, shows these messages again every second. The verb
+//! reads a channel's board, or makes a board from a journal.
 
 use super::HostArg;
 use super::figures::{Ns, counted, grouped, table};

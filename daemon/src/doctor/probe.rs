@@ -122,8 +122,8 @@ impl<'a> Probe<'a> {
         self.host.root.text(path).inspect_err(|error| self.note_unread(path, error))
     }
 
-    /// Reads the text of one of many files. The file may no longer exist. The check records only a sum over these files. The text need not
-    /// be UTF-8, because a process may have any bytes in its name.
+    /// Reads the text of one of many files. The file might no longer exist. The check records only a sum over these files. The text need
+    /// not be UTF-8, because a process can have any bytes in its name.
     pub(super) fn one_of_many(&self, path: &str) -> Option<String> {
         let bytes = self.host.root.bytes(path).ok()?;
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())

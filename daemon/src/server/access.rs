@@ -38,7 +38,7 @@ pub struct Names {
     pub groups: Vec<String>,
 }
 
-/// Looks up the names of user `uid` with the effective group `gid`. May block for any time.
+/// Looks up the names of user `uid` with the effective group `gid`. Can block for any time.
 type LookUp = fn(uid: u32, gid: u32) -> io::Result<Names>;
 
 /// The answer of the user database: `None` when it failed.

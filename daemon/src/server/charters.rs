@@ -23,7 +23,7 @@ impl Charters {
     /// Opens the directory at `path`, which is created if it does not exist.
     ///
     /// # Errors
-    /// If it cannot be created, or if other users may write to it.
+    /// If the directory cannot be created, or if other users can write to it.
     pub fn at(path: &Path) -> Result<Self> {
         let shown = path.display();
         match mkdirat(rustix::fs::CWD, path, Mode::RWXU) {
@@ -43,7 +43,7 @@ impl Charters {
         Ok(Self { dir, path: path.to_owned(), boot })
     }
 
-    /// Returns the charter of the channel `name`. If it exists, it is from an earlier daemon. If it does not exist, creates a new one.
+    /// Returns the charter of the channel `name`. An existing charter is from an earlier daemon. If no charter exists, creates a new one.
     ///
     /// # Errors
     /// The system's error.

@@ -1,8 +1,8 @@
 //! The path of the control socket. One daemon at a time owns it, and never takes it from another program.
 //!
 //! A daemon holds the lock `PATH.lock` while it runs, so only one of two daemons can start. A leftover is a socket of this user that
-//! refuses connections. The daemon replaces a file at `PATH` only if the file is a leftover. It first renames the leftover, and checks it
-//! once more before it removes it. So if another program puts a socket there at that moment, the socket is not removed.
+//! refuses connections. The daemon replaces a file at `PATH` only if the file is a leftover. Before the daemon removes the leftover, it
+//! renames the file and checks it once more, because another program might have put its own socket at `PATH` meanwhile.
 
 use anyhow::{Context, Error, Result, bail};
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
@@ -126,7 +126,7 @@ fn check(path: &Path, found: &Metadata) -> Result<()> {
     }
 }
 
-/// Removes a leftover. If another file has replaced it since `found` was read, that file gets its name back.
+/// Removes a leftover. If another file has replaced the leftover since `found` was read, the other file gets its name back.
 fn move_aside(path: &Path, found: &Metadata) -> Result<()> {
     let mut aside = path.as_os_str().to_owned();
     aside.push(format!(".leftover-{}", std::process::id()));

@@ -1,6 +1,6 @@
 //! The daemon. It owns the channels, decides which programs may attach, and reports events. It is never on the data path.
 //!
-//! The daemon may die at any time. Attached programs continue without a daemon, and register with the next one when it starts.
+//! The daemon can die at any time. Attached programs continue without a daemon, and register with the next daemon when it starts.
 //!
 //! The daemon has these threads:
 //!

@@ -65,8 +65,8 @@ impl Promoted {
         }
     }
 
-    /// Makes files again that were removed. Without its file, the next daemon would receive the channel again, although it is a channel of
-    /// this host.
+    /// Makes removed files again. Without the file of a channel, the next daemon would receive the channel again, although it is a channel
+    /// of this host.
     pub(super) fn renew(&self) {
         for (channel, told) in self.known().iter_mut() {
             let note = self.note(channel);

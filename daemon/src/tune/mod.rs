@@ -123,7 +123,7 @@ pub fn plan(host: &Host) -> Tuned {
 /// Makes the changes that [`plan`] shows. With `keep`, they survive reboots.
 ///
 /// # Errors
-/// [`TuneError`]. After an error nothing was changed, but the original values may have been saved. If a value cannot be written, this is
+/// [`TuneError`]. After an error nothing was changed, but the original values might have been saved. If a value cannot be written, this is
 /// not an error: the item of the value reports it.
 pub fn apply(host: &Host, keep: bool) -> Result<Tuned, TuneError> {
     let root = host.root();

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Longest pause while waiting for the end.
 const NAP: Duration = Duration::from_micros(200);
-/// Longest time between the readings of the two clocks. It is a tenth of the step that a clock record notes.
+/// The longest time between the readings of the two clocks. It is a tenth of the smallest clock step that is recorded.
 const CLOCKS_APART: Duration = Duration::from_micros(100);
 /// The time for which a recorder that must stop waits for a disk that refuses writes.
 const PATIENCE: Duration = Duration::from_secs(12);
@@ -34,7 +34,7 @@ pub struct Progress {
     pub drained: u64,
     /// Last sequence in a file.
     pub written: u64,
-    /// Every sequence up to this one is safe on the disk, or listed there as lost.
+    /// Every sequence up to this one is in the journal on the disk, as a message or as lost.
     pub durable: u64,
     /// Messages recorded.
     pub messages: u64,
@@ -59,7 +59,7 @@ pub struct Progress {
     pub has_ended: bool,
 }
 
-/// The greatest error of a subscriber's lag. The true lag may be higher by this many messages.
+/// The greatest error of a subscriber's lag. The true lag can be higher by this many messages.
 const LAG_ERROR: u64 = 64;
 
 /// Reads the wall clock and the monotonic clock, which counts from `start`. If there was a long pause between the two readings, reads both
@@ -255,7 +255,7 @@ impl Recorder {
         std::iter::from_fn(|| writer.take_error()).collect()
     }
 
-    /// Requests a reserve of at least `sequence`, so that the channel may skip sequences up to it. The request is done when
+    /// Requests a reserve of at least `sequence`, so that the channel can skip sequences up to `sequence`. The request is done when
     /// [`Progress::reserve`] is at least `sequence`.
     pub fn reserve(&self, sequence: u64) {
         self.shared.wanted.fetch_max(sequence, Ordering::Relaxed);
@@ -280,10 +280,10 @@ impl Recorder {
     }
 
     /// Records everything that was published before this call, seals the file, and ends. Waits for the disk, but at most 12 s for a disk
-    /// that refuses writes. After this call another recorder can use the directory, unless the disk refused.
+    /// that refuses writes. After this call another recorder can use the directory, unless the disk refused writes until the end.
     ///
     /// # Errors
-    /// The reason why the recorder ended before this call, why messages were not written, or why the journal cannot be read by its name.
+    /// The recorder ended before this call, messages were not written, or the journal's path no longer leads to the journal.
     pub fn stop(self) -> Result<Progress, RecordError> {
         let Self { shared, drain, lanes } = self;
         shared.stop.get_or_init(|| Instant::now() + PATIENCE);

@@ -98,7 +98,7 @@ struct Common {
 }
 
 impl Common {
-    /// Returns the error of a bridge with `--until-end`. The error says that a signal stopped the bridge before the end of the session.
+    /// Returns the error of a bridge with `--until-end` that a signal stopped before the end of the session.
     fn interrupted(&self, channel: &str, stop: &Stop) -> Option<Interrupted> {
         let is_early = self.until_end && stop.is_set();
         is_early.then(|| stop.interrupted(format!("{channel}: INTERRUPTED before the session's end")))

@@ -1,5 +1,5 @@
-//! The options of a bridge. They become the fields of its `[[bridge]]` table. They come from a configuration file, from flags, and from
-//! `--set`. The daemon's own code reads the table, so an option has the same name, range and default everywhere.
+//! The options of a bridge, from a configuration file, from flags, and from `--set`. They become the fields of a `[[bridge]]` table. The
+//! daemon's own code reads the table, so an option has the same name, range and default everywhere.
 
 use super::for_each_line;
 use crate::cli::set::{Draft, Setting};

@@ -1,4 +1,5 @@
-//! Decides what happens to each bridge when the configuration is read again. A bridge counts as unchanged if at most its name has changed.
+//! Decides what happens to each bridge when the configuration is read again. A bridge counts as unchanged if nothing but its name has
+//! changed.
 
 use shmcast_bridge::spec::{BridgeSpec, Direction};
 use std::net::SocketAddr;

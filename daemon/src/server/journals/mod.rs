@@ -35,7 +35,7 @@ const LOOK: Duration = Duration::from_millis(100);
 const TRIM_EVERY: Duration = Duration::from_secs(5);
 /// The shortest time between two events about lost messages. They are lost when the disk is too slow.
 const LOST_EVERY: Duration = Duration::from_secs(10);
-/// The time for which a daemon that stops waits for its recorders. The ring still has the messages that they have not written.
+/// The time for which a daemon that stops waits for its recorders. The ring still has the messages that the recorders have not written.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// The journals, by the names of their channels. Clones share the same journals.
@@ -155,7 +155,8 @@ impl Recorders {
         }
     }
 
-    /// Starts the thread of a journal. If the system refuses, that is told and shown, and [`retry_refused`](Self::retry_refused) tries again.
+    /// Starts the thread of a journal. If the system refuses, the refusal is reported and shown, and [`retry_refused`](Self::retry_refused)
+    /// tries again.
     fn start(&mut self, recording: Arc<Recording>, mut pauses: Pauses) {
         let channel = recording.channel.clone();
         // The thread before may still write its last frames. If this thread is not started, the next one waits for it.
@@ -221,7 +222,7 @@ struct Recording {
     state: Mutex<State>,
     /// The lists of the files, from which readers are served.
     files: Mutex<Option<Streams>>,
-    /// The semaphore for the lists of files. Only one reader at a time may use a thread. So if a disk hangs, it blocks only one thread.
+    /// The semaphore for the lists of files. Only one reader at a time can use a thread, so a disk that hangs blocks only one thread.
     turn: Arc<Semaphore>,
 }
 
@@ -322,7 +323,7 @@ struct Work {
     recording: Arc<Recording>,
     events: Events,
     socket: PathBuf,
-    /// The thread that kept the channel's previous journal. It may still write its last frames.
+    /// The thread that kept the channel's previous journal. It might still be writing its last frames.
     before: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 

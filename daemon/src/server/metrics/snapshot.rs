@@ -48,7 +48,7 @@ pub struct ChannelFigures {
 }
 
 /// The metrics of a reader, or of several readers together. The process and its name come from the kernel. Everything else comes from the
-/// reader's page, and the reader may have written anything there.
+/// reader's page, and the reader can write anything there.
 #[derive(Debug)]
 pub struct ReaderFigures {
     /// The process id. If a process is attached to the channel several times, its second attachment has the suffix `/2`, the third `/3`,

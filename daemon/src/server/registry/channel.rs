@@ -181,8 +181,8 @@ impl Channel {
         self.fits(self.hosted(), self.entry().is_strict)
     }
 
-    /// Returns the way to cut off a generation whose memory this daemon lacks, but which programs may still read. On a strict channel the
-    /// messages of the generation become invalid, because its publisher may still write to this memory.
+    /// Returns the way to cut off a generation whose memory this daemon lacks, but which programs might still read. On a strict channel the
+    /// messages of the generation become invalid, because its publisher might still write to this memory.
     pub(super) fn cut_of_lost(&self) -> Cut {
         if self.entry().is_strict { Cut::Void } else { Cut::Lost }
     }
@@ -287,7 +287,7 @@ impl Channel {
         Ok(None)
     }
 
-    /// Moves the channel to the spare segment. All steps that can fail come first. Then one store to the charter makes the move, and
+    /// Moves the channel to the spare segment. All steps that can fail come first. Then a single write to the charter makes the move, and
     /// readers are notified.
     fn move_to_spare(&mut self, cut: Cut, told: &mut Observers<'_>) -> Result<(), Refused> {
         let Self { config, charter, current, spare, readers, .. } = self;

@@ -1,7 +1,7 @@
 //! The channels and the programs that are attached to them. The registry decides which programs may attach.
 //!
-//! This module has plain state, without sockets or time. Connections call this module, and execute what it grants. Whether a publisher
-//! lives is decided by the kernel's lock on a segment. The registry's entry about a publisher is only shown to people.
+//! This module has plain state, without sockets or time. Connections call this module, and carry out what the registry grants. Whether a
+//! publisher lives is decided by the kernel's lock on a segment. The registry's entry about a publisher is only shown to people.
 
 mod channel;
 mod gates;
@@ -140,7 +140,7 @@ impl Registry {
         Self { channels, retired, charters, events, store, waker, uid, received, promoted, gates }
     }
 
-    /// Grants a publisher the segment, the lock and the charter. Two programs may get this grant at the same time. The lock then decides
+    /// Grants a publisher the segment, the lock and the charter. Two programs can get this grant at the same time. The lock then decides
     /// which of them publishes. With `anew`, the channel's sequences begin at 1 again.
     ///
     /// # Errors
@@ -275,7 +275,7 @@ impl Registry {
     /// Checks that `who` may read a channel.
     ///
     /// # Errors
-    /// [`Refused`] if there is no such channel, or if it may not be read.
+    /// [`Refused`] if there is no such channel, or if `who` must not read it.
     pub fn check_reader(&self, who: &Identity, name: &str) -> Result<(), Refused> {
         self.readable(who, name).map(drop)
     }
@@ -327,13 +327,13 @@ impl Registry {
         }
     }
 
-    /// Notifies readers that watch a publisher of its death, once for each death. Call this regularly: a publisher's connection may end
+    /// Notifies readers that watch a publisher of its death, once for each death. Call this regularly: a publisher's connection can end
     /// before its lock is released. If a publisher has no connection, only its lock shows its death.
     pub fn tell_deaths(&mut self) {
         self.channels.values_mut().chain(self.retired.values_mut()).for_each(Channel::tell_death);
     }
 
-    /// Removes the attachment of a connection. Returns whether it was the attachment of a publisher, which may have died.
+    /// Removes the attachment of a connection. Returns whether it was the attachment of a publisher, which might have died.
     pub fn detach(&mut self, id: ConnectionId) -> bool {
         self.waker.forget(id);
         let mut is_publisher = false;
@@ -402,9 +402,9 @@ impl Registry {
         self.channels.get(name).is_some_and(Channel::is_left)
     }
 
-    /// Whether some program may attach again to the next daemon. Either a program is attached now, or a program may still have memory that
-    /// this daemon lacks. Such memory matters only if its sequences may be in use. This is so if a publisher was let in, or if the
-    /// sequences continue from earlier memory.
+    /// Whether some program might attach again to the next daemon. Either a program is attached now, or a program might still have memory
+    /// that this daemon lacks. The latter counts only if a publisher was let in, or if the sequences continue from earlier memory.
+    /// Otherwise the memory has no messages.
     pub fn is_needed(&self) -> bool {
         let goes_on = |entry: Entry| entry.first > 1 && !fault!("memory_without_a_publisher_is_forgotten");
         let is_in_use = |entry: Entry| entry.is_granted || goes_on(entry);
