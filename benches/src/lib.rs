@@ -6,7 +6,7 @@
 //! A question ([`questions`]) is a list of rounds. The rounds of all transports alternate, so that changes of the machine affect all of
 //! them in the same way. `METHOD.md` beside this source says what the figures mean.
 //!
-//! This is a library so that programs with other transports (`peers/`) play the same roles by the same rules.
+//! The rig is a library, so that programs with other transports (`peers/`) can use it.
 #![forbid(unsafe_code)]
 
 pub mod ideal;

@@ -1,6 +1,5 @@
 //! Aeron IPC: a log of three parts (terms), which receivers read in place. A driver observes how far each subscriber has read, and stops a
-//! publisher that is too far ahead. The driver is a thread of the publisher's process and is bound to no CPU, so its CPU time counts as the
-//! publisher's.
+//! publisher that is too far ahead. The driver is a thread of the publisher's process, so its CPU time counts as the publisher's.
 
 use anyhow::{Context, Result, bail};
 use rusteron_client::{

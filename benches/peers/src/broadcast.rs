@@ -1,7 +1,7 @@
-//! `bcast`: a log of variable-length frames in a mapped file, which the writer overwrites without regard for readers.
+//! `bcast`: a log of variable-length frames in a mapped file. The writer overwrites old frames without regard for readers.
 //!
-//! The ring has no flow control. In rounds without loss, the rig's gate holds its writer back. `bcast-ungated` is the ring without the
-//! gate, and a slow reader loses messages. `bcast-bulk` and `bcast-plain` are the same ring with other ways to receive.
+//! In rounds without loss, the rig's gate makes the writer wait for its readers. `bcast-ungated` is the ring without this gate, so a slow
+//! reader loses messages. `bcast-bulk` and `bcast-plain` are the same ring with other ways to receive.
 
 use anyhow::{Context, Result, bail};
 use bcast::{HEADER_SIZE, MappedReader, MappedWriter, MmapMutStorage, MmapStorage, StorageExt, error::Error};

@@ -137,8 +137,8 @@ pub fn has_no_other(dir: &Path) -> Result<bool> {
     Ok(paths(dir)?.is_empty())
 }
 
-/// Reads the answers in the `.json` files of a directory, or in one file. Returns them with the names of their files. Leaves out the
-/// answer about the journal.
+/// Reads the answers in the `.json` files of a directory, or in one file. Returns the answers with their file names, without the answer
+/// about the journal.
 ///
 /// # Errors
 /// When a file contains no answer, or when there is no file.

@@ -1,8 +1,8 @@
 //! The rig's gate, which makes a publisher wait for its slowest receiver.
 //!
 //! If a publisher sends without pauses and never waits, its ring loses messages. In real programs, the work that produces messages limits
-//! the rate. In the rig, the gate limits the rate, in the same way for every transport that needs it. Each receiver has a cache line in
-//! shared memory. In each lap of the ring, the receiver writes this line 16 times, and the publisher reads it 16 times.
+//! the rate. In the rig, the gate limits the rate. Each receiver has a cache line in shared memory. In each lap of the ring, the receiver
+//! writes this line 16 times, and the publisher reads it 16 times.
 
 use shmcast_layout::mem::Map;
 use shmcast_layout::ring::cells::Cells;

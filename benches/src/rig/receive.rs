@@ -1,5 +1,5 @@
 //! The receiver's role. When the last byte of a message is in private memory, the receiver reads the clock. Then it checks all bytes, and
-//! counts the message. For each message, the hot path stores one word into memory that was touched before. Histograms are made afterwards.
+//! counts the message. It stores only one word for each message, into memory that was touched before. Histograms are made afterwards.
 
 use crate::rig::child::{bind, say};
 use crate::rig::files::{self, saturate, write_words};
@@ -69,8 +69,8 @@ pub fn poll_until_done<R: Receiver + ?Sized>(receiver: &mut R, sink: &mut Sink, 
     Ok(())
 }
 
-/// Detects from within a spinning loop that the thread did not run for a time. It reads the clock after a number of empty
-/// polls that together take about a third of a microsecond. So it costs almost nothing, and still sees each hiccup.
+/// Detects in a spinning loop that the thread did not run for a time (a hiccup). It reads the clock only once in about a third of a
+/// microsecond, so it costs almost nothing.
 #[derive(Debug)]
 struct Watch {
     last: u64,

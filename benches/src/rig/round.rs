@@ -1,7 +1,7 @@
 //! Runs one round: starts the processes, waits until all are attached, lets them go, and collects their reports.
 //!
-//! The publisher starts first, because receivers attach to the channel that it makes. No message is sent before all processes are ready. So
-//! a missing message was certainly lost: it cannot have been sent before the receiver attached.
+//! The publisher starts first, because receivers attach to the channel that it makes. No message is sent before all receivers have
+//! attached, so a missing message was certainly lost.
 
 use crate::rig::bridge::{BridgeProcesses, BridgeReport};
 use crate::rig::files::{self, read_words};

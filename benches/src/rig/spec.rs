@@ -166,8 +166,8 @@ pub struct Churn {
     pub stay_ns: u64,
 }
 
-/// The size of the ring in bytes, for every transport that has a ring. A question may set another size. The ring is large enough for any
-/// burst here, and small enough for the cache of one core. A user who needs low latency would choose a ring of this size.
+/// The size of the ring in bytes, for every transport that has a ring. A question can set another size. The ring is large enough for any
+/// burst here, and small enough for the cache of one core.
 pub const RING_BYTES: u64 = 1 << 19;
 
 /// Messages of one size that a ring holds.

@@ -236,8 +236,8 @@ fn over_at(files: &[Arc<FileInfo>], last_ns: Option<u64>, wall_ns: u64) -> u64 {
     later.into_iter().find(has_been).unwrap_or(wall_ns).max(begun)
 }
 
-/// Whether a file is complete. A file is complete if it has a trailer, or if it was abandoned and the next file is sealed (finished). The
-/// next file has all records that the abandoned file lacks. An abandoned file gets its trailer only at the next recovery.
+/// Whether a file is complete: it has a trailer, or it was abandoned and the next file is sealed (finished). An abandoned file gets its
+/// trailer only at the next recovery, but the next file has all records that it lacks.
 fn is_over(file: &FileInfo, next: &FileInfo) -> bool {
     file.trailer.is_some() || (file.is_given_up() && next.trailer.is_some())
 }

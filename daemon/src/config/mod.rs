@@ -3,7 +3,7 @@
 //! An unknown field is an error. The error names the field's position in the file and the nearest valid name. So a misspelt access list
 //! never opens a channel to everybody. A setting that is valid but unwise causes a [`Warning`].
 //!
-//! This module opens no socket and makes no channel. The client library has the rules for sizes, names and labels.
+//! The client library has the rules for sizes, names and labels.
 
 use serde::Deserialize;
 use shmcast::ClockKind;

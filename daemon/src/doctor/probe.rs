@@ -267,8 +267,8 @@ impl<'a> Probe<'a> {
         value.trim_end_matches(" kB").parse().map_err(|_| malformed(PATH, &value, "a number"))
     }
 
-    /// Reads a limit of this process's control group and of all groups above it, nearest first. An empty list means the top group, which
-    /// has no limits. `files` has two names of the file: in version 2 of control groups, and in version 1.
+    /// Reads a limit of this process's control group and of all groups above it, nearest first. The list is empty for the top group, which
+    /// has no limits. `files` has the name of the limit's file in version 2 of control groups, and its name in version 1.
     pub(super) fn cgroup(
         &mut self,
         controller: &str,

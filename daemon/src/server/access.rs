@@ -1,8 +1,8 @@
 //! Identities of programs. The kernel reports a program's user. The user database has the names of this user and of the user's groups. The
 //! daemon then compares the identity with a channel's lists.
 //!
-//! The user database may be a server on the network, and slow. So look-ups run on other threads, waits for look-ups are limited, and each
-//! user is looked up at most once a minute. Comparing an identity with a list makes no look-up.
+//! The user database can be a slow server on the network. So look-ups run on other threads, waits for look-ups are limited, and each user
+//! is looked up at most once a minute.
 
 use crate::config::Principal;
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist};

@@ -1,7 +1,7 @@
 //! The charters: one file per channel, in a private directory beside the daemon's socket.
 //!
-//! The files outlive the daemon, however the daemon ends. From these files the next daemon learns which memory each channel uses, and which
-//! of its generations have ended. No program can write to the files.
+//! From these files the next daemon learns which memory each channel uses, and which generations of the channel have ended. The files
+//! outlive any end of the daemon, and no program can write to them.
 
 use anyhow::{Context, Result, bail};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, mkdirat, openat, renameat, unlinkat};

@@ -65,8 +65,7 @@ use store::{Kept, Store};
 use waker::Waker;
 
 /// Pauses after a crash of the earlier daemon. During the pauses, programs that were attached to the earlier daemon attach again, and other
-/// programs wait. The pauses together last two seconds. Each pause is short, so that a time in which this process or its host did not run
-/// does not count.
+/// programs wait. The pauses together last two seconds. Each pause is short, so that only time in which this process ran counts.
 const GRACE: [Duration; 20] = [Duration::from_millis(100); 20];
 /// While memory is made, the daemon repeatedly asks the service manager for more time to start. Each request adds this time.
 const GOES_ON: Duration = Duration::from_secs(60);
@@ -260,7 +259,7 @@ fn admit_newcomers(shared: Arc<ServerState>, pauses: &'static [Duration]) {
 }
 
 /// Waits until the starting recorders have begun to record. Without this wait, a channel that was closed in an orderly way might have no
-/// clean end in its journal. Recorders are new programs themselves, so the wait makes sense only if new programs are accepted.
+/// clean end in its journal. Call this only when new programs are accepted, because recorders are new programs themselves.
 async fn wait_for_recorders(shared: &ServerState) {
     let until = Instant::now() + STARTING;
     let are_let_in = || *shared.newcomers.borrow() == Newcomers::LetIn;

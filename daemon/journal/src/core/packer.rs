@@ -291,8 +291,8 @@ impl Packer {
         &mut self.open.as_mut().expect("opened above").0
     }
 
-    /// Returns the latest wall clock of the records so far. A reader computes the same value from the last clock record. This value never
-    /// goes back, even if the clock was set back. So a frame's index time is an upper bound for all earlier records.
+    /// Returns the latest wall clock of the records so far. It never goes back, even if the clock was set back. So a frame's index time is
+    /// an upper bound for the times of all earlier records.
     fn latest_ns(&self) -> u64 {
         let last = self.noted.and_then(|noted| wall_ns(noted, self.header.ring.clock_hz, self.last_time));
         last.map_or(self.latest_ns, |last| last.max(self.latest_ns))

@@ -403,7 +403,7 @@ fn last_words(volume: &mut impl Volume, file: &Known, trailer: &Trailer) -> io::
 }
 
 /// Seals a file after its last whole frame. If bytes follow, copies them to a separate file. If the recorder's footer can be rebuilt,
-/// writes exactly the same footer again, because the next file refers to its checksum. Everything up to `durable` was durable.
+/// writes exactly the same footer again, because the next file has the footer's checksum. Everything up to `durable` was durable.
 fn mend(volume: &mut impl Volume, name: &str, mut scan: Scan, durable: u64) -> io::Result<(u64, u32)> {
     let end = scan.composer.offset();
     let size = volume.size(name)?;

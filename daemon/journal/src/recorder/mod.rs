@@ -62,8 +62,8 @@ pub struct Progress {
 /// The greatest error of a subscriber's lag. The true lag can be higher by this many messages.
 const LAG_ERROR: u64 = 64;
 
-/// Reads the wall clock and the monotonic clock, which counts from `start`. If there was a long pause between the two readings, reads both
-/// clocks again, up to ten times. Otherwise the pause would look like a step of the wall clock.
+/// Reads the wall clock and the monotonic clock, which counts from `start`. After a long pause between the two readings, reads both clocks
+/// again, up to ten times, because the pause would look like a step of the wall clock.
 fn now(start: Instant) -> Now {
     let mut tries = 0..10;
     loop {
@@ -181,8 +181,8 @@ impl Recorder {
     /// If the directory has a journal of this stream, the recording continues at its end. Messages that the ring no longer has are recorded
     /// as lost. If there is no journal of this stream, the recording begins at the subscriber's position.
     ///
-    /// Open the subscriber with [`History::Never`](shmcast::History::Never), so that it never reads a journal. Otherwise it might read the
-    /// journal that this recorder writes. Messages would then be recorded twice, or the recorder would wait for itself after a lap.
+    /// Open the subscriber with [`History::Never`](shmcast::History::Never). Otherwise it might read the journal that this recorder writes,
+    /// and messages would be recorded twice.
     ///
     /// # Errors
     /// [`RecordError`]. After an error nothing is recorded.
@@ -269,8 +269,8 @@ impl Recorder {
     /// Does the same as [`stop`](Self::stop), for a channel on which nobody publishes any more. `next` is the channel's next sequence. The
     /// caller must hold the channel's writer lock until this call returns.
     ///
-    /// If the recorder has every message before `next`, it ends the journal with a clean record. In that case, a later ring of the channel
-    /// skips no sequence.
+    /// If the recorder has every message before `next`, it ends the journal with a clean record, so that a later ring of the channel skips
+    /// no sequence.
     ///
     /// # Errors
     /// As [`stop`](Self::stop).

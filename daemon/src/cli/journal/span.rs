@@ -70,8 +70,8 @@ impl Span {
         Ok(part)
     }
 
-    /// The schema at the first entry of a part; `None` if the part is empty. If the end of the part is given as a time, records about
-    /// clocks and rings before the first message do not count, because they can be later than the part.
+    /// The schema at the first entry of a part; `None` if the part is empty. If the part ends at a time, records about clocks and rings
+    /// before the first message do not count, because such records can be later than the part.
     fn first_schema(&self, part: &mut Part) -> Result<Option<SchemaId>> {
         let ends_by_time = matches!(self.to, Some(Place::Time(_)));
         while let Some(item) = part.next()? {

@@ -73,8 +73,8 @@ impl Bridges {
 
     /// Promotes a received channel: it becomes a channel of this host, on which local programs may publish. Blocks for up to some seconds.
     ///
-    /// A promotion skips many sequences. If the channel has a journal, the journal first records the highest of them durably. Without this
-    /// record, a host that loses power right after the promotion would use these sequences again.
+    /// A promotion skips many sequences. If the channel has a journal, the journal first records the highest of these sequences durably, so
+    /// that no sequence is used again after a loss of power.
     ///
     /// # Errors
     /// A sentence, if no bridge receives the channel, if that bridge does not run, if packets of the publisher's host still arrive, or if

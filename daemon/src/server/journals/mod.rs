@@ -1,8 +1,7 @@
 //! The daemon's recorders, and the files that they pass to readers.
 //!
-//! Each channel with a journal has a thread here. The thread opens the channel as any program does. The daemon's event loop must answer
-//! this request, so this work cannot be on the event loop. The thread starts a recorder, and checks it ten times a second. A recorder has
-//! threads of its own. A recorder that ends is restarted.
+//! Each channel with a journal has a thread here, which opens the channel as any program does. The thread starts a recorder, checks it ten
+//! times a second, and restarts a recorder that has ended. The recorder has threads of its own.
 
 mod lending;
 mod reserve;

@@ -148,7 +148,7 @@ impl Channel {
     /// this segment becomes the channel's memory again.
     ///
     /// # Errors
-    /// [`RefusalCode::BadRequest`] for memory that no daemon of this user made. [`RefusalCode::Failed`] if it cannot be examined.
+    /// [`RefusalCode::BadRequest`] for memory that no daemon of this user made. [`RefusalCode::Failed`] if the memory cannot be examined.
     pub(super) fn recognizes(
         &mut self,
         [segment, lock]: [&File; 2],

@@ -1,7 +1,7 @@
 //! The channels and the programs that are attached to them. The registry decides which programs may attach.
 //!
-//! This module has plain state, without sockets or time. Connections call this module, and carry out what the registry grants. Whether a
-//! publisher lives is decided by the kernel's lock on a segment. The registry's entry about a publisher is only shown to people.
+//! This module has plain state, without sockets or time. Connections carry out what the registry grants. A publisher lives as long as it
+//! has the kernel's lock on its segment. The registry's own entry about a publisher is only shown to people.
 
 mod channel;
 mod gates;
@@ -275,7 +275,7 @@ impl Registry {
     /// Checks that `who` may read a channel.
     ///
     /// # Errors
-    /// [`Refused`] if there is no such channel, or if `who` must not read it.
+    /// [`Refused`] if there is no such channel, or if `who` is not allowed to read it.
     pub fn check_reader(&self, who: &Identity, name: &str) -> Result<(), Refused> {
         self.readable(who, name).map(drop)
     }
@@ -289,7 +289,7 @@ impl Registry {
     }
 
     /// Takes a strict channel away from its publisher, whether the publisher lives or not. This needs new memory. If the memory is not made
-    /// yet, nothing changes, and a request for the memory is returned.
+    /// yet, changes nothing, and returns a request for the memory.
     ///
     /// # Errors
     /// [`Refused`] if the channel is not strict, or if `who` may not publish on it. Then nothing has changed.
@@ -404,7 +404,6 @@ impl Registry {
 
     /// Whether some program might attach again to the next daemon. Either a program is attached now, or a program might still have memory
     /// that this daemon lacks. The latter counts only if a publisher was let in, or if the sequences continue from earlier memory.
-    /// Otherwise the memory has no messages.
     pub fn is_needed(&self) -> bool {
         let goes_on = |entry: Entry| entry.first > 1 && !fault!("memory_without_a_publisher_is_forgotten");
         let is_in_use = |entry: Entry| entry.is_granted || goes_on(entry);
