@@ -90,7 +90,7 @@ impl Payloads {
         message
     }
 
-    /// Returns the sequence and the send time of a message, or `None` if any byte of it is wrong.
+    /// Returns the sequence and the send time of a message, or `None` if any byte of the message is wrong.
     #[inline(always)]
     pub fn check(&self, payload: &[u8]) -> Option<(u64, u64)> {
         if payload.len() != self.size {

@@ -46,7 +46,7 @@ pub trait Sender {
     }
 }
 
-/// A publisher that sleeps wakes this many ns before the intended time, because timers may be late. Then it spins.
+/// A publisher that sleeps wakes this many ns before the intended time, because timers can be late. Then it spins.
 const WAKE_EARLY_NS: u64 = 60_000;
 
 /// Opens the sending end and plays the role in this process: answers `ready`, waits for `go`, sends, reports, and waits for `stop`. This

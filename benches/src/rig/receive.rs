@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The longest time that a receiver may wait before it checks the rig's stop flag.
+/// The longest wait of a receiver before it checks the rig's stop flag.
 pub const LOOK: Duration = Duration::from_millis(50);
 
 /// The receiving end of a transport.

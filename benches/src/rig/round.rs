@@ -83,7 +83,7 @@ impl Outcome {
     }
 }
 
-/// The time after the end of the publisher in which receivers may still receive messages.
+/// The time for which receivers continue to receive after the end of the publisher.
 const GRACE: Duration = Duration::from_millis(1500);
 
 /// Runs a round with the child program `program`.

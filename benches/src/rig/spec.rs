@@ -109,8 +109,8 @@ pub struct Spec {
     pub interval_ns: u64,
     /// Bytes of ring for transports that have one.
     pub ring_bytes: u64,
-    /// Whether nothing may be lost in the round. If so, the publisher waits for its slowest receiver: by the transport's own flow control,
-    /// or by the rig's gate.
+    /// Whether no message must be lost in the round. If so, the publisher waits for its slowest receiver: by the transport's own flow
+    /// control, or by the rig's gate.
     #[serde(default, skip_serializing_if = "is_default")]
     pub gated: bool,
     /// CPU the publisher is bound to.

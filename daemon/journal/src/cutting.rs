@@ -135,8 +135,8 @@ impl Cut {
         Ok(self.writer.bytes_written())
     }
 
-    /// Sets the wall clock and the ring's ticks. Later frames get their index time from these two. No earlier message may have a later
-    /// time.
+    /// Sets the wall clock and the ring's ticks. Later frames get their index time from these two. All earlier messages must have earlier
+    /// times, or the same time.
     fn at(&mut self, wall_ns: u64, ticks: u64) {
         self.latest_ns = wall_ns;
         self.packer.at(self.now(), ticks);

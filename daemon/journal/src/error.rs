@@ -36,7 +36,7 @@ pub enum RecordError {
     /// The directory cannot be read, or has the journal of another channel, or has files outside of the streams' folders.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The journal has later sequences than the channel, although the journal and the channel have the same stream. The ring may be an
+    /// The journal has later sequences than the channel, although the journal and the channel have the same stream. The ring might be an
     /// older copy.
     #[error(
         "{}: the journal is at sequence {journal}, and the channel, of the same stream, at {channel}: it would give sequences again that \

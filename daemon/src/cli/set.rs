@@ -56,7 +56,7 @@ impl Draft {
         settings.into_iter().for_each(|Setting { key, value }| self.put(key, value.clone()));
     }
 
-    /// Gives a key its value. The name may contain tables, as in `send.linger_ms`.
+    /// Gives a key its value. The name can contain tables, as in `send.linger_ms`.
     pub(super) fn put(&mut self, key: &str, value: impl Into<Value>) {
         let mut parts = key.split('.').peekable();
         let mut table = &mut self.0;

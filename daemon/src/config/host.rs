@@ -19,7 +19,7 @@ pub struct Host {
     /// Bytes of memory.
     pub memory_bytes: Option<u64>,
     /// The limit for the bytes of memory that this process can lock; `None` if there is no limit. If this process is not the daemon, the
-    /// daemon's limit may differ.
+    /// daemon's limit can differ.
     pub memlock_bytes: Option<u64>,
     /// Whether memory can be swapped out.
     pub has_swap: bool,

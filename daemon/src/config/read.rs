@@ -41,7 +41,7 @@ struct Kind {
     depend_on_others: &'static [&'static str],
 }
 
-/// The limit for the mistakes that are reported for one table. Each mistake costs another pass over the table, and a file may have very
+/// The limit for the mistakes that are reported for one table. Each mistake costs another pass over the table, and a file can have very
 /// many mistakes.
 const TRIES: usize = 20;
 

@@ -147,7 +147,7 @@ fn within(broken: &mut Broken, field: &'static str, value: impl Into<u64>, range
     }
 }
 
-/// Checks a label. The client library writes it into the segment, and metrics use it as a label.
+/// Checks a label. The client library writes the label into the segment, and metrics use it.
 fn check_label(key: &str, value: &str) -> Result<(), String> {
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let begins = |c: char| c.is_ascii_alphabetic() || c == '_';

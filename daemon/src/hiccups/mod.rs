@@ -107,7 +107,7 @@ pub struct Stalls {
 }
 
 impl Stalls {
-    /// Makes a record without stalls. Allocates about 260 KiB and touches all of it, so that recording causes no page fault.
+    /// Makes a record without stalls. Allocates about 260 KiB and touches all of this memory, so that recording causes no page fault.
     #[must_use]
     pub fn none() -> Self {
         let mut histogram = Histogram::new_with_bounds(1, MAX_STALL_NS, SIGNIFICANT_DIGITS)

@@ -62,7 +62,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// Whether another program of the user can use this look-up. This is possible if the look-up still runs, or ended recently.
+    /// Whether another program of the user can use this look-up: it still runs, or ended recently.
     fn is_fresh(&self) -> bool {
         match &*self.answer.borrow() {
             None => self.answer.has_changed().is_ok(),

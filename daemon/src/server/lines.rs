@@ -70,7 +70,7 @@ impl Lines {
         Self { all: Bucket::full(burst, now), users: HashMap::new(), left_out: BTreeMap::new(), others: 0 }
     }
 
-    /// Whether a line about user `uid` may be written. If not, the line is counted under `what`.
+    /// Whether another line about user `uid` is allowed. If not, the line is counted under `what`.
     pub fn admit(&mut self, uid: u32, what: &'static str, is_refusal: bool, now: Instant) -> bool {
         let is_counted = self.users.contains_key(&uid) || self.users.len() < MAX_USERS;
         let has_own = !is_counted || {

@@ -15,7 +15,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt
 use std::path::{Path, PathBuf};
 
 const INSTEAD: &str = "give another --socket, or move it away";
-/// Advice for users who may not create files at the default path.
+/// Advice for users who are not allowed to create files at the default path.
 const ELSEWHERE: &str =
     "this user may make nothing there: set XDG_RUNTIME_DIR to a directory of this user's, or give --socket";
 

@@ -413,8 +413,8 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Logs the warnings about a configuration. The warnings depend on the limits of this process, which a service manager may have lowered
-/// silently. This function looks up users, so it works on another thread.
+/// Logs the warnings about a configuration. The warnings depend on this process, because a service manager might have lowered its limits.
+/// This function looks up users, so it works on another thread.
 fn warn(config: &Config) {
     let config = config.clone();
     tokio::task::spawn_blocking(move || {

@@ -23,7 +23,7 @@ pub enum TuneError {
     /// The list of original values could not be read.
     #[error("{0}")]
     Unread(Unread),
-    /// Another user owns the directory with the list of original values, or may write to this directory.
+    /// Another user owns the directory with the list of original values, or is allowed to write to this directory.
     #[error("{path} may be written by others, so that what it says cannot be trusted: remove it")]
     NotOurs {
         /// The directory.

@@ -108,7 +108,7 @@ impl Tuned {
     }
 }
 
-/// Shows what [`apply`] would do. Changes nothing. Any user may call it.
+/// Shows what [`apply`] would do. Changes nothing, and needs no privileges.
 #[must_use]
 pub fn plan(host: &Host) -> Tuned {
     let ids: Vec<String> = MEASURED.iter().map(|measured| measured.check.to_owned()).collect();

@@ -161,7 +161,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Checks every byte of a journal. The journal may list losses, but no damage.
+/// Checks every byte of a journal. Listed losses are allowed, but damage is an error.
 pub(super) fn check(to: &Path) -> Result<Verified> {
     let journal = Journal::open(to)?;
     let verified = Verify::new(&journal).run(|_| ())?;

@@ -40,7 +40,7 @@ pub struct Limits {
     pub copy: f64,
     /// The rate of R from memory.
     pub cached: f64,
-    /// The rate of R (reading a file) from the drive. In a virtual machine, the data may come from the host's memory instead.
+    /// The rate of R (reading a file) from the drive. In a virtual machine, the data might come from the host's memory instead.
     pub cold: f64,
 }
 

@@ -47,8 +47,8 @@ pub enum SyncPolicy {
     /// Files are synced only when they are finished, and for reserve records (the sequences that publishers may use). A power cut loses all
     /// bytes that the kernel has not yet written to the disk.
     None,
-    /// Files are synced at this interval, in parallel with writes. Reserve records are synced without this delay, because publishers may
-    /// wait for them.
+    /// Files are synced at this interval, in parallel with writes. Reserve records are synced without this delay, because publishers might
+    /// be waiting for them.
     Interval(Duration),
     /// Each write is safe when it returns.
     Each,

@@ -24,7 +24,7 @@ pub(super) enum Mutant {
     TruncateAtFirstBad,
     /// A reserve counts as soon as it is written.
     ReserveNotSynced,
-    /// The recorder writes a clean record although a publisher may continue.
+    /// The recorder writes a clean record (the stream's end) although a publisher can still continue.
     CleanWithoutLock,
 }
 

@@ -51,7 +51,7 @@ pub struct Packing {
 /// Difference between two clocks, in nanoseconds, above which a clock record is written immediately.
 const STEP_NS: u64 = 1_000_000;
 
-/// The number of bytes of a clock record. A full frame may exceed its intended size by this number.
+/// The number of bytes of a clock record. A full frame can exceed its intended size by this number.
 pub const CLOCK_RECORD: usize = 40;
 
 impl Default for Packing {
@@ -236,7 +236,7 @@ impl Packer {
         }
     }
 
-    /// Records the sequences up to and including `to` as missing. Returns their number, which may be 0.
+    /// Records the sequences up to and including `to` as missing. Returns the number of these sequences, which can be 0.
     pub fn loss(&mut self, to: u64, cause: Cause) -> u64 {
         let from = self.due;
         if to >= from {

@@ -1,4 +1,4 @@
-//! Converts writes to whole pages. The writes may have any offset and size. The pages are in memory that direct I/O accepts.
+//! Converts writes to whole pages. The writes can have any offset and size. The pages are in memory that direct I/O accepts.
 
 use super::Piece;
 use shmcast::journal::format::PAGE;

@@ -1,4 +1,4 @@
-//! Repairs a journal after a crash or a power cut. Recovery may be interrupted at any point, and repeated.
+//! Repairs a journal after a crash or a power cut. Recovery can be interrupted at any point, and repeated.
 
 use super::mutant::{Mutant, is};
 use super::scan::{Found, Heard, Scan, Scanner, used};
@@ -137,10 +137,10 @@ impl Known {
     }
 }
 
-/// Repairs the journal in `volume`. The caller holds its lock.
+/// Repairs the journal in `volume`. The caller must have the journal's lock.
 ///
 /// # Errors
-/// [`RecoverError`]. An error loses nothing, and the call may be repeated.
+/// [`RecoverError`]. An error loses nothing, and the call can be repeated.
 pub fn recover(volume: &mut impl Volume) -> Result<Recovered, RecoverError> {
     let mut recovered = Recovered { next_number: 1, due: 1, ..Recovered::default() };
     let mut files = gather(volume, &mut recovered.next_number)?;

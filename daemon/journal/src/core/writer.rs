@@ -24,7 +24,7 @@ pub(super) struct Open {
     composer: Composer,
     is_named: bool,
     begun: Duration,
-    /// The number of written frames. Messages are not counted, because a frame may have none.
+    /// The number of written frames. Messages are not counted, because a frame can be without messages.
     written: u32,
     /// Number of frames whose contents in the file are safe.
     synced: u32,

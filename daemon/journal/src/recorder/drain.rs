@@ -74,7 +74,7 @@ pub(super) struct Drain {
     pub(super) ring: [u64; 2],
     /// The sequence due in the ring.
     pub(super) next: u64,
-    /// Control records at the recording's first sequence. The journal already has them, but the ring delivers them again.
+    /// Control records at the recording's first sequence. The ring delivers these records again, although the journal has them.
     pub(super) known: Vec<ControlRecord>,
     /// A sequence and an epoch. If the ring has reached this sequence but has not delivered the beginning of this epoch, the recorder
     /// records the epoch at this place.

@@ -118,7 +118,7 @@ impl Common {
     }
 }
 
-/// Returns one value for each line. The user may leave the option out, give it once for all lines, or give it once for each line.
+/// Returns one value for each line. The user can give none, one for all lines, or one for each line.
 fn for_each_line<T: Clone>(option: &str, lines: usize, values: &[T]) -> Result<Vec<Option<T>>> {
     match values {
         [] => Ok(vec![None; lines]),

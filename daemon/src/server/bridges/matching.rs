@@ -8,8 +8,8 @@ use std::path::Path;
 /// What happens to a bridge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// The bridge continues without interruption. The value is the index of the matching bridge in the new configuration, which may have
-    /// another name.
+    /// The bridge continues without interruption. The value is the index of the matching bridge in the new configuration. This bridge might
+    /// have another name.
     Stays(usize),
     /// The bridge stops first, because a bridge of the new configuration needs its channel, sockets or files.
     Yields,

@@ -1,7 +1,7 @@
 //! The daemon's recorders, and the files that they pass to readers.
 //!
-//! Each channel with a journal has a thread here, which opens the channel as any program does. The thread starts a recorder, checks it ten
-//! times a second, and restarts a recorder that has ended. The recorder has threads of its own.
+//! Each channel with a journal has a thread here, which opens the channel as any program does. The thread starts a recorder, checks the
+//! recorder ten times a second, and restarts it if it has ended. The recorder has threads of its own.
 
 mod lending;
 mod reserve;

@@ -118,7 +118,7 @@ impl Channel {
         hosted.expect("a channel without current memory has a spare")
     }
 
-    /// Whether the segment that the charter names is lost: it was lost with the earlier daemon, and no program has brought it back.
+    /// Whether the segment that the charter names was lost with the earlier daemon, and no program has brought it back.
     pub(super) fn is_lost(&self) -> bool {
         self.current.is_none()
     }
@@ -325,7 +325,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Notifies the publisher, if there is one, that it is cut off. If the publisher is stopped, it finds the notice when it continues.
+    /// Notifies a publisher that it is cut off. A stopped publisher finds the notice when it continues.
     pub(super) fn cut_off(&mut self) -> Option<Attached> {
         let from = self.publisher.take()?;
         // A publisher that has hung up needs no notice.

@@ -48,7 +48,7 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// Makes a refusal. The reason may quote the client, so it is cut off after 600 characters to fit packets and logs.
+    /// Makes a refusal. The reason can quote the client, so it is cut off after 600 characters to fit packets and logs.
     pub fn new(code: RefusalCode, why: impl Into<String>) -> Self {
         let why: String = why.into();
         Self { code, why: why.chars().take(WHY_CHARS).collect() }
