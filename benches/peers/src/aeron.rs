@@ -21,8 +21,8 @@ pub(crate) const VERSION: &str = "1.54.0 (rusteron 0.2.16)";
 const STREAM: i32 = 1001;
 /// The largest frame in bytes. The default of 1408 B would split messages of 1400 B.
 const MTU: usize = 8 << 10;
-/// A client's thread sends keepalives to the driver, and this is the longest sleep between two of them. By default a client sends 60
-/// keepalives a second. With a hundred receivers on few CPUs, this would cost too much.
+/// The longest sleep of a client's thread between two keepalives to the driver. The default of 60 keepalives a second would cost too much
+/// with a hundred receivers on few CPUs.
 const CLIENT_SLEEP: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Messages taken at one poll.

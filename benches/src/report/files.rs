@@ -33,7 +33,7 @@ pub fn write_answer(answer: &Answer, path: &Path) -> Result<()> {
     logs::write(answer, &stem, &path.with_file_name("histograms")).map(drop)
 }
 
-/// The number of the longest hiccups that a drawn round keeps: this many of the sender, and this many of the receiver.
+/// The number of hiccups, the longest ones, that a drawn round keeps for the sender, and also for the receiver.
 const HICCUPS: usize = 100;
 
 /// Returns the part of an answer that tables, page and comparison need:

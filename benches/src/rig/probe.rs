@@ -24,7 +24,7 @@ pub enum Placement {
     Near,
     /// They do not.
     Far,
-    /// The placement changed during the round, or the probe is unclear. A round of this kind is never compared with another one.
+    /// The placement of the CPUs changed during the round, or the probe is unclear. Such a round is never compared with another round.
     Mixed,
 }
 
@@ -182,7 +182,7 @@ pub fn resident_kib(pid: u32) -> u64 {
 pub struct Load {
     start: Account,
     since: Instant,
-    /// The CPU time at the start of the round: the sum for the round's processes and for all children that had ended before that.
+    /// The CPU time at the start of the round: the sum for the round's processes and for all children that had ended before the round.
     used_ns: u64,
 }
 

@@ -27,7 +27,7 @@ pub struct Outcome {
     pub ended_at: u64,
     /// The number of messages that all receivers together should have received.
     pub expected: u64,
-    /// The sum of the receivers' counts. Its span is from the first receipt of any receiver to the last.
+    /// The sum of the receivers' counts. Its span is from the first receipt of any receiver to the last receipt of any receiver.
     pub received: Received,
     /// The publisher's report.
     pub published: Published,

@@ -1,5 +1,5 @@
-//! A round, and the reports of its processes. The rig and its children exchange them as lines of JSON over pipes. The rig
-//! passes a [`Task`] as an argument. A child answers `ready`, waits for `go`, and prints one report.
+//! A round, and the reports of its processes. The rig passes a [`Task`] to a child as an argument. The child answers `ready`, waits for
+//! `go`, and prints one report. The child reads from a pipe and writes to a pipe.
 
 use crate::rig::stats::HiccupLog;
 use serde::{Deserialize, Serialize, Serializer};
@@ -109,7 +109,7 @@ pub struct Spec {
     pub interval_ns: u64,
     /// Bytes of ring for transports that have one.
     pub ring_bytes: u64,
-    /// Whether no message must be lost in the round. If so, the publisher waits for its slowest receiver: by the transport's own flow
+    /// Whether the round requires that no message is lost. If so, the publisher waits for its slowest receiver: by the transport's own flow
     /// control, or by the rig's gate.
     #[serde(default, skip_serializing_if = "is_default")]
     pub gated: bool,

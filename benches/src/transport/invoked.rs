@@ -77,7 +77,7 @@ pub struct InvokedReceiver {
 }
 
 impl InvokedReceiver {
-    /// Opens the receiving end of the bridge, and subscribes to the channel into which it publishes.
+    /// Opens the receiving end of the bridge, and subscribes to the channel into which the bridge publishes.
     ///
     /// # Errors
     /// The error of the channel or of the bridge.

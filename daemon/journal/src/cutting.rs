@@ -14,8 +14,8 @@ use std::time::Duration;
 /// Number of closed frames from which on they are written.
 const CLOSED: usize = 4;
 
-/// Copies a part of a journal into another directory, with the recorder's logic on the calling thread. The copy keeps the identity, the
-/// sequences and the times.
+/// Copies a part of a journal into another directory, with the recorder's logic on the calling thread. The copy has the identity, the
+/// sequences and the times of the journal.
 #[derive(Debug)]
 pub struct Cut {
     directory: Directory,

@@ -17,7 +17,7 @@ use std::{fmt, fs, io};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
-/// The time for which a program waits until its user's names are known. After this time, it is treated as a program of a user without
+/// The time for which a program waits until its user's names are known. After this time, the program counts as a program of a user without
 /// names.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long an answer of the user database stays valid.

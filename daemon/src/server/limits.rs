@@ -80,7 +80,7 @@ impl Limits {
         self.config = config;
     }
 
-    /// Counts a connection, and returns the user's semaphore. Only the program that holds its permit is served.
+    /// Counts a connection, and returns the user's semaphore. Only the program that has the semaphore's permit is served.
     ///
     /// # Errors
     /// [`Crowded`]. The connection then does not count as open.

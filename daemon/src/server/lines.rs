@@ -11,13 +11,14 @@ use std::time::Instant;
 /// Lines at once (burst), and lines a second (rate).
 type Share = (f64, f64);
 
-/// The share of all users together. With the summary's line, at most 100 lines are written in any second.
+/// The limit of log lines for all users together. With the summary's line, at most 100 lines are written in any second.
 const ALL: Share = (59.0, 40.0);
 /// The share of one user's refusals.
 const REFUSALS: Share = (20.0, 10.0);
 /// The share of one user's other events.
 const GRANTS: Share = (50.0, 20.0);
-/// The limit for the number of users that have a share of their own. All other users have only the share of all users.
+/// The number of users, at most, that have a limit of log lines of their own. For all other users, only the limit of all users together
+/// counts.
 const MAX_USERS: usize = 1024;
 /// Number of counts that one summary names.
 const MAX_NAMED: usize = 8;

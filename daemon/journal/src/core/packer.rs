@@ -24,7 +24,7 @@ impl Pool {
         kept.unwrap_or_else(|| Vec::with_capacity(ROOM))
     }
 
-    /// Returns a frame's buffer to the pool, if nobody else holds the frame. A buffer that grew for a large message is dropped.
+    /// Returns a frame's buffer to the pool, if nobody else uses the frame. A buffer that grew for a large message is dropped.
     pub fn give(&self, frame: Arc<Frame>) {
         if let Ok(frame) = Arc::try_unwrap(frame)
             && frame.bytes.capacity() <= 2 * ROOM
@@ -107,8 +107,8 @@ pub struct Packer {
     header: Arc<FileHeader>,
 }
 
-/// Copies a packer that has no open frame, for the model. The function names every field, so a new field does not compile before it is
-/// copied here.
+/// Copies a packer that has no open frame, for the model. The function names every field, so that the compiler refuses a new field that is
+/// not copied here.
 #[cfg(test)]
 impl Clone for Packer {
     fn clone(&self) -> Self {

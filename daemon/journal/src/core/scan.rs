@@ -21,7 +21,7 @@ pub struct Scan {
     pub durable: u64,
     /// Bytes in use after the last whole frame.
     pub behind: u64,
-    /// If a footer follows the last whole frame, this is the header of the footer. The header of the next file refers to it.
+    /// If a footer follows the last whole frame, this is the footer's own header. The next file's header refers to this header.
     pub footer: Option<FrameHeader>,
     /// The state that the records of this file state.
     pub heard: Heard,

@@ -266,7 +266,7 @@ impl Writer {
         (z ^ (z >> 31)).max(1)
     }
 
-    /// Returns the offset at which the room for frames ends. Writes of whole pages up to it stay within the allocated file.
+    /// Returns the offset at which the room for frames ends. Writes of whole pages up to this offset stay within the allocated file.
     const fn room(&self) -> u64 {
         self.settings.file_bytes - PAGE as u64
     }

@@ -248,8 +248,8 @@ impl Recorder {
         self.shared.progress()
     }
 
-    /// Takes the disk errors since the last call. Each has the failed operation and the error. If files are synced, an error alone loses no
-    /// message. With [`SyncPolicy::None`](crate::core::SyncPolicy::None), the journal lists the messages of an abandoned file as lost.
+    /// Returns the disk errors since the last call, each with the name of the failed operation. If files are synced, an error alone loses
+    /// no message. With [`SyncPolicy::None`](crate::core::SyncPolicy::None), the journal lists the messages of an abandoned file as lost.
     pub fn errors(&self) -> Vec<(&'static str, std::io::Error)> {
         let mut writer = self.shared.writer();
         std::iter::from_fn(|| writer.take_error()).collect()

@@ -102,7 +102,7 @@ struct Refused {
 }
 
 impl Recorders {
-    /// Makes the owner of the recorders, without recorders yet. The recorders will report to `events`, and reach this daemon at `socket`.
+    /// Makes a value without journals. The recorders of later journals report to `events`, and reach this daemon at `socket`.
     pub fn new(journals: Journals, events: Events, socket: PathBuf) -> Self {
         let (threads, leaving, refused) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Self { journals, events, socket, threads, leaving, refused }
@@ -135,13 +135,13 @@ impl Recorders {
         self.leaving.retain(|_, thread| !thread.is_finished());
     }
 
-    /// Starts again the threads that the system refused to start. Each of these threads has a pause, and is tried again when the pause is
-    /// over. Call this about once a second. The call does not wait.
+    /// Tries again to start the threads that the system refused, each after a pause of its own. Call this about once a second. The call
+    /// does not wait.
     pub fn retry_refused(&mut self) {
         self.retry_refused_at(Some(Instant::now()));
     }
 
-    /// Starts again those refused threads whose pause is over at `now`. If `now` is `None`, tries all refused threads.
+    /// Tries again to start the refused threads whose pause is over at `now`. If `now` is `None`, tries all refused threads.
     fn retry_refused_at(&mut self, now: Option<Instant>) {
         let (due, later): (BTreeMap<_, _>, _) = std::mem::take(&mut self.refused)
             .into_iter()

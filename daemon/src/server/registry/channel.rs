@@ -333,7 +333,7 @@ impl Channel {
         Some(from)
     }
 
-    /// Notifies the readers that watch the publisher that it has died, once for each death. Costs a system call if there are such readers.
+    /// Notifies the readers that watch the publisher of its death, once for each death. Costs a system call if there are such readers.
     pub(super) fn tell_death(&mut self) {
         if !self.readers.values().any(|reader| reader.watches) {
             return;
@@ -416,7 +416,7 @@ impl Channel {
     }
 }
 
-/// Locks into RAM the memory that a program brought back. For gigabytes this takes seconds, so it has a thread of its own.
+/// Locks into RAM the memory that a program brought back. For gigabytes this takes seconds, so it is done on a thread of its own.
 fn lock_again(name: &str, hosted: &HostedSegment) {
     let (channel, lock) = (name.to_owned(), hosted.lock_again());
     let thread = std::thread::Builder::new().name("lock-memory".into());
