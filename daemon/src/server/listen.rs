@@ -19,7 +19,7 @@ const INSTEAD: &str = "give another --socket, or move it away";
 const ELSEWHERE: &str =
     "this user may make nothing there: set XDG_RUNTIME_DIR to a directory of this user's, or give --socket";
 
-/// Returns an error text: `what` happened when the path was created or opened, with advice.
+/// Returns an error text with advice. The text says that `what` happened when the path was created or opened.
 fn advice(what: &Path, error: &io::Error, otherwise: &str) -> String {
     let may_make_none = error.kind() == ErrorKind::PermissionDenied && !what.exists();
     let instead = if may_make_none { ELSEWHERE } else { otherwise };

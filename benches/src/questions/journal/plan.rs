@@ -152,7 +152,7 @@ impl<'a> Plan<'a> {
         round(&self.stage.program, &publish, &reader, |_| Ok(()))
     }
 
-    /// Does the same as [`play`](Self::play), for rounds in which nothing may be lost.
+    /// Does the same as [`play`](Self::play), for rounds in which any loss is an error.
     pub(super) fn play_all(&self, publish: Publish, record: Record) -> Result<Round> {
         let played = self.play(publish, record)?;
         let lost = played.recorded.overrun;

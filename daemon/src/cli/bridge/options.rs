@@ -176,7 +176,7 @@ impl Draft {
     }
 }
 
-/// Whether a setting belongs to the channel, and not to the bridge. No name belongs to both.
+/// Whether a setting belongs to the channel, and not to the bridge. No setting of a channel has the same name as a setting of a bridge.
 fn is_of_channel(setting: &Setting) -> bool {
     ["capacity", "max_message", "permissions", "board"].contains(&setting.table())
 }

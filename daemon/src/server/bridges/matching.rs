@@ -11,7 +11,7 @@ pub(super) enum Fate {
     /// The bridge continues without interruption. The value is the index of the matching bridge in the new configuration. This bridge might
     /// have another name.
     Stays(usize),
-    /// The bridge stops first, because a bridge of the new configuration needs its channel, sockets or files.
+    /// The bridge stops first, because a bridge of the new configuration needs the same channel, sockets or files.
     Yields,
     /// No wanted bridge replaces it.
     Leaves,

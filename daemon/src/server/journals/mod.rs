@@ -32,7 +32,7 @@ use troubles::Troubles;
 const LOOK: Duration = Duration::from_millis(100);
 /// Interval at which the files are counted and the oldest are removed.
 const TRIM_EVERY: Duration = Duration::from_secs(5);
-/// The shortest time between two events about lost messages. They are lost when the disk is too slow.
+/// The shortest time between two events about lost messages. Messages are lost when the disk is too slow.
 const LOST_EVERY: Duration = Duration::from_secs(10);
 /// The time for which a daemon that stops waits for its recorders. The ring still has the messages that the recorders have not written.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -102,7 +102,7 @@ struct Refused {
 }
 
 impl Recorders {
-    /// Makes a value without journals. The recorders of later journals report to `events`, and reach this daemon at `socket`.
+    /// Makes an empty set of recorders. Recorders that are added later report to `events`, and reach this daemon at `socket`.
     pub fn new(journals: Journals, events: Events, socket: PathBuf) -> Self {
         let (threads, leaving, refused) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Self { journals, events, socket, threads, leaving, refused }
