@@ -2,7 +2,7 @@
 //!
 //! The demo computes the CPU time of other programs as a difference: the time of all CPUs of the demo, without the time of its own
 //! processes, the idle time, and the time that the hypervisor took. The kernel counts idle time in ticks of 10 ms. So the load in one turn
-//! of 250 ms on two CPUs is known within some percent, and the load in all turns is known much better.
+//! is known only within some percent, and the load in all turns much better.
 
 use crate::cpu_times::cpu_times;
 use crate::stop::Stop;

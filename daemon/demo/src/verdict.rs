@@ -4,8 +4,7 @@
 //! used more than [`TOLERATED`] of the CPUs' time in one of the two turns. The comparison is printed if at most [`MOST_DISTURBED`] of the
 //! pairs are disturbed.
 //!
-//! The comparison uses medians, which depend little on disturbed messages. If a quarter of the messages is disturbed, the median of all
-//! messages still lies between the percentiles 33 and 67 of the others.
+//! The comparison uses medians, because these depend little on disturbed messages.
 
 use crate::figures::Percentiles;
 use crate::load::Load;

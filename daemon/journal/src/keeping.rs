@@ -224,11 +224,10 @@ fn remove_folder(journal: &Journal, folder: &File) -> io::Result<()> {
     }
 }
 
-/// Returns the time at which the first of `files` was complete. This is the time at which the next file was begun, or `last_ns` for the
-/// last file.
+/// Returns the time at which the first of `files` was complete: the beginning of the next file, or `last_ns` for the last file.
 ///
-/// The wall clock might have been set meanwhile. A beginning later than `wall_ns` is ignored, and the beginning of the following file is
-/// used. The result is not before the first file's own beginning.
+/// If the clock was set back, a beginning can be later than `wall_ns`. The result then comes from the following file. The result is never
+/// before the first file's own beginning.
 fn over_at(files: &[Arc<FileInfo>], last_ns: Option<u64>, wall_ns: u64) -> u64 {
     let has_been = |ns: &u64| *ns <= wall_ns;
     let later = files.iter().skip(1).map(|file| file.header.wall_ns).chain(last_ns);

@@ -1,7 +1,7 @@
 //! The daemon's configuration: a TOML file. Each of its sections is a struct.
 //!
-//! An unknown field is an error. The error names the field's position in the file and the nearest valid name. So a misspelt access list
-//! never opens a channel to everybody. A setting that is valid but unwise causes a [`Warning`].
+//! An unknown field is an error, so that a misspelt access list never opens a channel to everybody. The error names the field's position in
+//! the file and the nearest valid name. A setting that is valid but unwise causes a [`Warning`].
 //!
 //! The client library has the rules for sizes, names and labels.
 

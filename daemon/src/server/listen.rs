@@ -1,4 +1,4 @@
-//! The path of the control socket. One daemon at a time owns it, and never takes it from another program.
+//! The path of the control socket. One daemon at a time owns this path, and never takes it from another program.
 //!
 //! A daemon holds the lock `PATH.lock` while it runs, so only one of two daemons can start. A leftover is a socket of this user that
 //! refuses connections. The daemon replaces a file at `PATH` only if the file is a leftover. Before the daemon removes the leftover, it

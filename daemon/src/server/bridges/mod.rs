@@ -1,7 +1,8 @@
 //! Starts and ends the daemon's bridges as configured, restarts failed ones, and reports them.
 //!
 //! This code has a thread of its own. When a bridge starts, it requests its channel from this daemon, as any program does. The daemon's
-//! event loop must answer this request, so it cannot itself start the bridge. The bridges' own threads send and receive the messages.
+//! event loop must answer this request, so the event loop cannot start the bridge itself. The bridges' own threads send and receive the
+//! messages.
 
 mod configured;
 mod matching;
