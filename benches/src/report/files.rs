@@ -33,7 +33,7 @@ pub fn write_answer(answer: &Answer, path: &Path) -> Result<()> {
     logs::write(answer, &stem, &path.with_file_name("histograms")).map(drop)
 }
 
-/// The number of hiccups, the longest ones, that a drawn round keeps for the sender, and also for the receiver.
+/// A drawn round keeps this many hiccups of the sender, and this many of the receiver: the longest of each.
 const HICCUPS: usize = 100;
 
 /// Returns the part of an answer that tables, page and comparison need:

@@ -269,7 +269,7 @@ impl fmt::Display for Mode {
     }
 }
 
-/// The reason why a configuration could not be read. No part of such a configuration must be used.
+/// The reason why a configuration could not be read. Do not use any part of such a configuration.
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file could not be read.

@@ -17,8 +17,7 @@ const ALL: Share = (59.0, 40.0);
 const REFUSALS: Share = (20.0, 10.0);
 /// The share of one user's other events.
 const GRANTS: Share = (50.0, 20.0);
-/// The number of users, at most, that have a limit of log lines of their own. For all other users, only the limit of all users together
-/// counts.
+/// The largest number of users that each have a limit of their own. For all other users, only the limit for all users together counts.
 const MAX_USERS: usize = 1024;
 /// Number of counts that one summary names.
 const MAX_NAMED: usize = 8;
