@@ -122,7 +122,7 @@ impl IdealReader {
         Ok(Self(End::new(&map, shape)))
     }
 
-    /// Copies the next message to the start of `out`. Returns false if there is none yet.
+    /// Copies the next message to the start of `out`. Returns false if there is no next message yet.
     ///
     /// # Panics
     /// When `out` is smaller than the shape's size.

@@ -1,6 +1,5 @@
 //! Aeron IPC: a log of three parts (terms), which receivers read in place. A driver observes how far each subscriber has read, and stops a
-//! publisher that is too far ahead. The driver is a thread of the publisher's process and is bound to no CPU, so its CPU time counts as the
-//! publisher's.
+//! publisher that is too far ahead. The driver is a thread of the publisher's process, so its CPU time counts as the publisher's.
 
 use anyhow::{Context, Result, bail};
 use rusteron_client::{
@@ -22,8 +21,8 @@ pub(crate) const VERSION: &str = "1.54.0 (rusteron 0.2.16)";
 const STREAM: i32 = 1001;
 /// The largest frame in bytes. The default of 1408 B would split messages of 1400 B.
 const MTU: usize = 8 << 10;
-/// A client's thread sends keepalives to the driver, and this is the longest sleep between two of them. By default a client sends 60
-/// keepalives a second. With a hundred receivers on few CPUs, this would cost too much.
+/// The longest sleep of a client's thread between two keepalives to the driver. The default of 60 keepalives a second would cost too much
+/// with a hundred receivers on few CPUs.
 const CLIENT_SLEEP: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Messages taken at one poll.
@@ -33,9 +32,9 @@ fn dir(spec: &Spec) -> String {
     spec.dir.join("aeron").display().to_string()
 }
 
-/// The smallest size of each of the three parts (terms) of the log, in bytes. The publisher may be half a term ahead of its subscribers,
-/// and only the driver lets the publisher continue. A driver without its own CPU runs only every few milliseconds. A smaller term would be
-/// full before the driver runs again.
+/// The smallest size of each of the three parts (terms) of the log, in bytes. The publisher can be half a term ahead of its subscribers,
+/// and then waits for the driver. A driver without its own CPU runs only every few milliseconds. A smaller term would be full before the
+/// driver runs again.
 const TERM_BYTES: u64 = 16 << 20;
 
 fn term_bytes(spec: &Spec) -> usize {

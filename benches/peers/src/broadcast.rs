@@ -1,7 +1,7 @@
-//! `bcast`: a log of variable-length frames in a mapped file, which the writer overwrites without regard for readers.
+//! `bcast`: a log of variable-length frames in a mapped file. The writer overwrites old frames without regard for readers.
 //!
-//! The ring has no flow control. In rounds without loss, the rig's gate holds its writer back. `bcast-ungated` is the ring without the
-//! gate, and a slow reader loses messages. `bcast-bulk` and `bcast-plain` are the same ring with other ways to receive.
+//! In rounds without loss, the rig's gate makes the writer wait for its readers. `bcast-ungated` is the ring without this gate, so a slow
+//! reader loses messages. `bcast-bulk` and `bcast-plain` are the same ring with other ways to receive.
 
 use anyhow::{Context, Result, bail};
 use bcast::{HEADER_SIZE, MappedReader, MappedWriter, MmapMutStorage, MmapStorage, StorageExt, error::Error};
@@ -23,9 +23,8 @@ pub(crate) const NAMES: [&str; 4] = [NAME, UNGATED, BULK, PLAIN];
 /// The release in Cargo.toml.
 pub(crate) const VERSION: &str = "1.0.0-rc.7";
 
-/// The share of the ring that the writer claims in one step. It is the largest share that the crate's own bench tries. After each claim,
-/// the writer stores the new position, and a reader loads this position twice for each message. With a large share, the writer stores it
-/// rarely.
+/// The share of the ring that the writer claims in one step. It is the largest share that the crate's own bench tries. The writer stores
+/// its position once for each claim, so a large share makes these stores rare.
 const RESERVE: f64 = 0.05;
 
 fn path(spec: &Spec) -> PathBuf {

@@ -16,7 +16,7 @@ pub(crate) const NAME: &str = "iceoryx2";
 /// The release in Cargo.toml.
 pub(crate) const VERSION: &str = "0.10.0";
 
-/// The number of samples that all subscribers' queues may hold together. Each sample is preallocated.
+/// The largest number of samples in all subscribers' queues together. Each sample is preallocated.
 const SAMPLES: u64 = 16_384;
 
 fn queue(spec: &Spec) -> usize {

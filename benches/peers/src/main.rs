@@ -1,10 +1,9 @@
 //! The peers: other projects that send messages from one process to many on a host. Each peer is a transport of shmcast's
 //! rig.
 //!
-//! The rig starts this program with `play TASK` for each process of a round, in the same way as its own program. With `list`
-//! the rig gets the names of the transports. The rig's library does pacing, payloads, checks, clocks, binding to CPUs, and
-//! the gate. This program contains only the calls to each peer's API, with the best settings known to us. README.md has the
-//! settings and their reasons.
+//! The rig starts this program with `play TASK` for each process of a round, and with `list` to get the names of the transports. The rig's
+//! library does pacing, payloads, checks, clocks, binding to CPUs, and the gate. This program contains only the calls to each peer's API,
+//! with the best settings known to us. README.md has the settings and their reasons.
 #![deny(unsafe_code)]
 
 /// Defines `play` for a peer whose slots are types of a fixed size. The module must have `NAME`, and `Sending` and

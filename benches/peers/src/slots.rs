@@ -1,5 +1,5 @@
-//! `ringfire`: a ring in a mapped file, with slots of a fixed type. In rounds without loss, it runs in its lossless mode, in which the
-//! producer waits. In other rounds, it runs in its default mode, which overwrites old messages.
+//! `ringfire`: a ring in a mapped file, with slots of a fixed type. In rounds without loss, the ring is in its lossless mode, in which the
+//! producer waits. In other rounds, the ring is in its default mode, which overwrites old messages.
 
 use anyhow::{Context, Result, bail};
 use ringfire::{FlowControl, RecvStatus, RingConsumer, RingProducer, RingProducerBuilder};

@@ -22,7 +22,7 @@ pub const SIZES: [usize; 3] = [32, 256, 1024];
 const PASSES: u32 = 20;
 /// Time between two live messages.
 const BEAT: Duration = Duration::from_micros(10);
-/// The time for which testees run before the measurement. Some languages compile at run time.
+/// The time for which testees run before the measurement, because some languages compile at run time.
 const WARM_UP: Duration = Duration::from_secs(2);
 /// The CPU of the testees. The publisher of live messages runs on CPU 0.
 const CPU: usize = 1;

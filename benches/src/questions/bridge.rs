@@ -24,10 +24,10 @@ const TITLE: &str = "From host to host over a virtual wire; times are in us from
 pub const SIZES: [usize; 2] = [64, 256];
 /// A size at which a message nearly fills a packet, plain or native.
 const PACKET: usize = 1_320;
-/// The size of the ring in bytes. It limits the messages that are on their way, because these must not overflow a socket's buffer.
+/// The size of the ring in bytes. It limits how many messages are on their way, so that they do not overflow a socket's buffer.
 const RING_BYTES: u64 = 4 << 20;
 
-/// Plays the rounds, and returns the answer. Those `peers` that can send between hosts take part.
+/// Plays the rounds, and returns the answer. Of the `peers`, only those that can send between hosts take part.
 ///
 /// # Errors
 /// When a round cannot be started.

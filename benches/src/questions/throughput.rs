@@ -1,8 +1,7 @@
 //! How many messages a second are possible without loss?
 //!
-//! There is one receiver. Publisher and receiver are bound to cores of their own, and the publisher sends back to back. The
-//! rig's gate holds back the publishers of all rings that would lose messages, in the same way. `shmcast-gate` uses a gate
-//! of its own channel instead.
+//! There is one receiver. Publisher and receiver are bound to cores of their own, and the publisher sends back to back. If a ring would
+//! lose messages, the rig's gate makes its publisher wait. `shmcast-gate` uses a gate of its own channel instead.
 
 use super::rounds::{ask, busy_rings};
 use super::table::{Sheet, Unit};
@@ -14,8 +13,8 @@ use anyhow::Result;
 /// The title of the answer's table.
 const TITLE: &str = "Back to back to one receiver, both ends bound to a CPU, nothing lost; rates are in millions of messages a second";
 
-/// The size of the ring in bytes. It is larger than the caches of one core. So when the writer needs a line again, the line comes from the
-/// cache that both cores share, and not from the reader's own cache. This makes every ring here faster.
+/// The size of the ring in bytes. It is larger than the caches of one core, because this makes every ring here faster: the writer then gets
+/// old lines from the cache that both cores share, and not from the reader's own cache.
 const RING_BYTES: u64 = 8 << 20;
 
 /// Payload sizes.

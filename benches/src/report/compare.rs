@@ -1,8 +1,8 @@
 //! Compares two sets of answers, figure by figure, to find what became slower. A change counts only if it exceeds the noise
 //! of the rounds: every round of one set lies beyond every round of the other, and the medians differ by more than 3 %.
 //!
-//! The speed of a machine changes over time. If the ideal ring took part, the comparison therefore uses each figure's ratio
-//! to the ideal ring in the same lap.
+//! If the ideal ring took part, the comparison uses each figure's ratio to the ideal ring in the same lap, because the speed of a machine
+//! changes over time.
 
 use super::contests::{FIGURES, Measure};
 use super::files::load;

@@ -33,7 +33,7 @@ pub fn write_answer(answer: &Answer, path: &Path) -> Result<()> {
     logs::write(answer, &stem, &path.with_file_name("histograms")).map(drop)
 }
 
-/// A round that is drawn keeps this many hiccups of the sender, and this many of the receiver. It keeps the longest.
+/// A drawn round keeps this many hiccups of the sender, and this many of the receiver: the longest of each.
 const HICCUPS: usize = 100;
 
 /// Returns the part of an answer that tables, page and comparison need:
@@ -118,7 +118,7 @@ fn read<T: DeserializeOwned>(file: &Path) -> Result<T> {
     })
 }
 
-/// Reads the answer about the journal in a directory; `None` if there is none.
+/// Reads the answer about the journal in a directory. Returns `None` if the directory has no such answer.
 ///
 /// # Errors
 /// When the file contains something else.
@@ -137,8 +137,8 @@ pub fn has_no_other(dir: &Path) -> Result<bool> {
     Ok(paths(dir)?.is_empty())
 }
 
-/// Reads the answers in the `.json` files of a directory, or in one file. Returns them with the names of their files. Leaves out the
-/// answer about the journal.
+/// Reads the answers in the `.json` files of a directory, or in one file. Returns the answers with their file names, without the answer
+/// about the journal.
 ///
 /// # Errors
 /// When a file contains no answer, or when there is no file.

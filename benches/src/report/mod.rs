@@ -8,7 +8,7 @@
 //! | [`conclusion`] | all verdicts in one paragraph and one picture |
 //! | [`text`] | RESULTS.md |
 //! | `journal` | JOURNAL.md |
-//! | [`page`] | report.html: one file that needs no other |
+//! | [`page`] | report.html: one page without other files |
 //! | [`plots`], [`palette`], [`svg`] | which charts, in which colours, and how they are drawn |
 //! | [`logs`] | `.hgrm` and `.hlog`, made before the answer itself is written |
 //! | [`compare`] | two sets of answers against each other |

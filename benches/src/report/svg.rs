@@ -1,8 +1,7 @@
 //! Charts as SVG text: lines, stems, bars and spans on linear, logarithmic and percentile axes.
 //!
-//! Colours and fonts come from the page's style sheet by class, so the same drawing serves light and dark pages. Screen
-//! readers read a chart's title aloud. The page shows the title above the drawing, where it can wrap. This module does not
-//! depend on the meaning of the drawn data.
+//! Colours and fonts come from the page's style sheet by class, so the same drawing serves light and dark pages. A chart's title is for
+//! screen readers, which read it aloud. The page itself shows the title above the drawing.
 
 use std::fmt::{self, Write};
 

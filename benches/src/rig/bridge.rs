@@ -1,6 +1,5 @@
-//! The bridge of a round: the program `shmcast bridge send` on the publisher's host, and `shmcast bridge recv` on the
-//! receivers' host. Both programs are the released `shmcast` with the options that a user would give. The rig measures
-//! the CPU time of the threads of both programs.
+//! The bridge of a round: the program `shmcast bridge send` on the publisher's host, and `shmcast bridge recv` on the receivers' host. The
+//! rig measures the CPU time of the threads of both programs.
 //!
 //! The two programs start after the publisher, because `bridge send` reads the publisher's channel. They start before the
 //! receivers, because the receivers attach to the channel that `bridge recv` publishes.

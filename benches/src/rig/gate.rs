@@ -1,9 +1,8 @@
 //! The rig's gate, which makes a publisher wait for its slowest receiver.
 //!
-//! If a ring is measured without pauses between messages, and its publisher never waits, the ring loses messages. In real programs, the
-//! work that produces messages limits the rate. The gate takes the place of that work, in the same way for every transport that needs it.
-//! Each receiver has a cache line in shared memory. In each lap of the ring, the receiver writes this line 16 times, and the publisher
-//! reads it 16 times.
+//! If a publisher sends without pauses and never waits, its ring loses messages. In real programs, the work that produces messages limits
+//! the rate. In the rig, the gate limits the rate. Each receiver has a cache line in shared memory. In each lap of the ring, the receiver
+//! writes this line 16 times, and the publisher reads it 16 times.
 
 use shmcast_layout::mem::Map;
 use shmcast_layout::ring::cells::Cells;
@@ -29,8 +28,8 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Opens a gate in the file at `path`, for `receivers` receivers and a ring of `messages`. Creates the file if it does
-    /// not exist.
+    /// Opens a gate in the file at `path`, for `receivers` receivers and a ring of `messages` messages. Creates the file if it does not
+    /// exist.
     ///
     /// # Errors
     /// The system's error, if the file cannot be made or mapped.

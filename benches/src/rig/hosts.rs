@@ -16,7 +16,7 @@ pub const NEAR: (Ipv4Addr, &str) = (Ipv4Addr::new(10, 79, 0, 1), "near0");
 pub const FAR: (Ipv4Addr, &str) = (Ipv4Addr::new(10, 79, 0, 2), "far0");
 /// The time in microseconds for which blocking calls poll the interface, in rounds with busy polling.
 pub const BUSY_POLL_US: u32 = 50;
-/// The file of a kernel setting: how long `poll` may poll network interfaces.
+/// The file of a kernel setting: for how long a call of `poll` polls network interfaces.
 const BUSY_POLL_SETTING: &str = "/proc/sys/net/core/busy_poll";
 
 /// The name of the host on which the task belongs.
@@ -98,7 +98,7 @@ fn run(program: &str, words: &str) -> Result<()> {
     bail!("{program} {words}: {}", String::from_utf8_lossy(&output.stderr).trim())
 }
 
-/// The machine's setting for `poll`. It is changed for one round. Dropping this value restores it.
+/// The machine's own setting for `poll`, which is changed for one round. Dropping this value restores the setting.
 #[derive(Debug)]
 pub(super) struct BusyPolling(String);
 

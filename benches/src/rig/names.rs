@@ -7,7 +7,7 @@ pub const SHMCAST: &str = "shmcast";
 pub const SHMCAST_PLAIN: &str = "shmcast-plain";
 /// Like [`SHMCAST_PLAIN`], but the publisher does not give its messages a time stamp.
 pub const SHMCAST_UNTIMED: &str = "shmcast-untimed";
-/// Like [`SHMCAST`], but in rounds without loss, gates of the channel hold the publisher back instead of the rig's gate.
+/// Like [`SHMCAST`], but in rounds without loss, the publisher waits for gates of the channel, and not for the rig's gate.
 pub const SHMCAST_GATE: &str = "shmcast-gate";
 /// The ideal ring: a lower bound, not a product.
 pub const IDEAL: &str = "ideal";
@@ -36,7 +36,7 @@ pub const BRIDGE_NATIVE: &str = "bridge-native";
 pub const BRIDGE_SEALED: &str = "bridge-sealed";
 /// Like [`BRIDGE`], but latency is measured until the message is in the other host's ring.
 pub const BRIDGE_TO_RING: &str = "bridge-to-ring";
-/// Like [`BRIDGE_TO_RING`], but the bridge's receiving thread is bound to no CPU.
+/// Like [`BRIDGE_TO_RING`], but the bridge's receiving thread can run on any CPU.
 pub const BRIDGE_UNBOUND: &str = "bridge-unbound";
 /// Like [`BRIDGE_UNBOUND`], but both ends have the default settings.
 pub const BRIDGE_DEFAULT: &str = "bridge-default";
@@ -91,7 +91,7 @@ pub fn is_peer_between_hosts(name: &str) -> bool {
     [AERON_UDP_INVOKED, AERON_UDP].contains(&name)
 }
 
-/// Whether this program plays the transport. If not, it may be a transport of the peers' program.
+/// Whether this program plays the transport. If not, it can be a transport of the peers' program.
 pub fn is_ours(name: &str) -> bool {
     ALL.contains(&name)
 }

@@ -45,8 +45,7 @@ pub(crate) fn zeros_from_a_line(bytes: usize) -> (Vec<u8>, usize) {
 }
 
 /// Prepared messages of one size. They are contiguous in memory, and each begins at the start of a cache line. The memory is a separate
-/// block, because its position must not depend on the program's heap. A publisher with long pauses between its messages has to wait for
-/// each page of this memory, because other work uses the CPU's caches during the pauses.
+/// block, because its position must not depend on the program's heap.
 #[derive(Debug)]
 pub struct Payloads {
     bytes: Vec<u8>,
@@ -91,7 +90,7 @@ impl Payloads {
         message
     }
 
-    /// Returns the sequence and the send time of a message, or `None` if any byte of it is wrong.
+    /// Returns the sequence and the send time of a message, or `None` if any byte of the message is wrong.
     #[inline(always)]
     pub fn check(&self, payload: &[u8]) -> Option<(u64, u64)> {
         if payload.len() != self.size {

@@ -1,5 +1,5 @@
 //! Plans of alternating rounds. Each contestant plays once in every lap, so that changes of the machine affect all of them in the same way.
-//! If the machine was not quiet during a round, the round is played again. If no retries are left, the round's figures are marked.
+//! If the machine was not quiet during a round, the round is played again. After the last retry, the round's figures are marked instead.
 
 use crate::rig::machine::Machine;
 use crate::rig::names::is_ours;
@@ -122,9 +122,8 @@ impl Answer {
         found
     }
 
-    /// Returns the comparable rounds of a contestant in a case. These are the quiet rounds in which the CPUs had the same placement as in
-    /// most quiet rounds. If the machine was never quiet, these are all rounds that did not fail, and [`is_quiet`](Self::is_quiet) is
-    /// false.
+    /// Returns the comparable rounds of a contestant in a case. These are the quiet rounds with the most frequent placement of the CPUs. If
+    /// the machine was never quiet, these are all rounds that did not fail, and [`is_quiet`](Self::is_quiet) is false.
     pub fn comparable(&self, case: &str, contestant: &Contestant) -> Vec<(usize, &Outcome)> {
         let placement = self.placement(case);
         let all = self.rounds.iter().filter(|r| r.case == case);
@@ -144,7 +143,7 @@ impl Answer {
             .any(|outcome| outcome.spec.contestant == *contestant)
     }
 
-    /// Returns the placement that most counted rounds of a case had. If both placements are equally frequent, returns `near`.
+    /// Returns the placement of the CPUs that most counted rounds of a case had. If both placements are equally frequent, returns `near`.
     pub fn placement(&self, case: &str) -> Option<Placement> {
         let rounds = self.rounds.iter().filter(|r| r.case == case).filter_map(Played::counted);
         let (mut near, mut far) = (0, 0);

@@ -1,6 +1,5 @@
-//! A process of a round. The rig starts the process, sends it words, and reads its lines. When the round ends, the rig ends the process if
-//! it still runs. The processes run [`publish`](crate::rig::publish) or [`receive`](crate::rig::receive), which use the same protocol of
-//! lines.
+//! A process of a round. The rig starts the process, sends it words, and reads its lines. When the round ends, the rig ends a process that
+//! still runs. The process runs [`publish`](crate::rig::publish) or [`receive`](crate::rig::receive). Both use the same protocol.
 
 use crate::rig::hosts;
 use crate::rig::names::{CHANNEL, is_peer_between_hosts};

@@ -1,9 +1,8 @@
 //! The state of the machine around a round: the distance between two CPUs, and the use of the CPUs by other programs.
 //!
-//! The host of a virtual machine moves the machine's CPUs from time to time. After such a move, a cache line may take several times as long
-//! from one CPU to another and back, and all figures of shared memory change as much. Therefore a probe runs before and after each round,
-//! and only rounds of the same placement are compared. A round is played again if its probes disagree, or if other programs used the CPUs.
-//! The figures of the round have no influence on this decision.
+//! The host of a virtual machine sometimes moves the machine's CPUs. After such a move, a cache line can take several times as long from
+//! one CPU to another. Therefore a probe runs before and after each round, and only rounds with the same placement of CPUs are compared. A
+//! round is played again if its two probes disagree, or if other programs used the CPUs.
 
 use crate::rig::child::bind;
 use crate::rig::spec::Usage;
@@ -25,7 +24,7 @@ pub enum Placement {
     Near,
     /// They do not.
     Far,
-    /// The placement changed during the round, or the probe is unclear. A round of this kind is never compared with another one.
+    /// The placement of the CPUs changed during the round, or the probe is unclear. Such a round is never compared with another round.
     Mixed,
 }
 
@@ -183,7 +182,7 @@ pub fn resident_kib(pid: u32) -> u64 {
 pub struct Load {
     start: Account,
     since: Instant,
-    /// The CPU time at the start of the round: the sum for the round's processes and for all children that had ended before that.
+    /// The CPU time at the start of the round: the sum for the round's processes and for all children that had ended before the round.
     used_ns: u64,
 }
 

@@ -1,9 +1,10 @@
 //! A copy of a program in memory.
 //!
-//! When the kernel first reads a program's file, it places the pages of the file in memory. They stay there for hours, for all rounds of a
-//! run. The place matters: two copies of the same program published messages of 256 B in 13.5 and in 16.6 ns. So each round plays its own
-//! copy of the program. A bad place then affects one round of all contestants, and the median covers many places. A script is not copied,
-//! because the programs that it starts look for its files beside it.
+//! When the kernel first reads a program's file, it chooses the pages of memory for the file's contents. All rounds of a run would use
+//! these same pages. The choice matters: two copies of the same program published messages of 256 B in 13.5 and in 16.6 ns. So each round
+//! plays its own copy of the program. Slow pages then affect one round of all contestants, and the median covers many choices.
+//!
+//! A script is not copied, because it might need other files in its own directory.
 
 use anyhow::{Context, Result};
 use rustix::fs::{MemfdFlags, memfd_create};

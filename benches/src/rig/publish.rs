@@ -1,7 +1,7 @@
-//! The publisher's role. It sends each message at its intended time, even if the previous send was late.
+//! The publisher's role. The publisher sends each message at its intended time, even if the previous send was late.
 //!
-//! The rig measures the latency from the actual send, and adds the delay of this send against its intended time. So if the publisher is
-//! late, the delay appears in the latency of the messages (no coordinated omission).
+//! The rig adds a message's delay against its intended time to the latency of this message. So a late publisher hides no latency (no
+//! coordinated omission).
 
 use crate::rig::child::{bind, say, wait_for};
 use crate::rig::files::{self, saturate, write_words};
@@ -17,12 +17,10 @@ use std::time::Duration;
 
 /// The sending end of a transport.
 pub trait Sender {
-    /// Sends one message to all receivers. Returns how often it tried again because there was no room. `sent` is the
-    /// time in the payload in clock ticks, for transports whose messages have a time. If messages are sent back to
-    /// back, `sent` is 0.
+    /// Sends one message to all receivers. Returns the number of retries because there was no room. `sent` is the time in the payload in
+    /// clock ticks, or 0 if messages are sent back to back.
     ///
-    /// Every implementation must be `#[inline(always)]`, because the rig calls `send` in two places. Without the
-    /// attribute, the compiler might inline the call for one ring and not for another.
+    /// Every implementation must be `#[inline(always)]`. Otherwise the compiler might inline the call for one ring and not for another.
     ///
     /// # Errors
     /// An error that ends the round.
@@ -48,12 +46,11 @@ pub trait Sender {
     }
 }
 
-/// A publisher that sleeps wakes this many ns before the intended time, because timers may be late. Then it spins.
+/// A publisher that sleeps wakes this many ns before the intended time, because timers can be late. Then it spins.
 const WAKE_EARLY_NS: u64 = 60_000;
 
-/// Opens the sending end and plays the role in this process: answers `ready`, waits for `go`, sends, reports, and waits for
-/// `stop`. This function must not be inlined. Otherwise the position of the sending end on the stack would depend on the
-/// other transports of the program.
+/// Opens the sending end and plays the role in this process: answers `ready`, waits for `go`, sends, reports, and waits for `stop`. This
+/// function must not be inlined, because the stack's layout must not depend on the other transports of the program.
 ///
 /// # Errors
 /// The error of the transport or of a pipe.
@@ -76,9 +73,8 @@ pub fn play<S: Sender>(spec: &Spec, open: impl FnOnce() -> Result<S>) -> Result<
     wait_for("stop")
 }
 
-/// Sends all messages. With `PACED` it sends each message at its intended time, and measures the call. Without `PACED` it sends the
-/// messages back to back, and between two sends only prepares the next message. More work there would make this loop slower than the ring
-/// that it measures.
+/// Sends all messages. With `PACED`, sends each message at its intended time, and measures the call. Without `PACED`, sends the messages
+/// back to back. Between two sends it only prepares the next message, because this loop must not be slower than the ring.
 #[inline(never)]
 fn run<const PACED: bool>(spec: &Spec, sender: &mut impl Sender, clock: &Clock) -> Result<Published> {
     let mut gate = (spec.gated && sender.needs_gate())

@@ -1,5 +1,5 @@
 //! The receiver's role. When the last byte of a message is in private memory, the receiver reads the clock. Then it checks all bytes, and
-//! counts the message. For each message, the hot path stores one word into memory that was touched before. Histograms are made afterwards.
+//! counts the message. It stores only one word for each message, into memory that was touched before. Histograms are made afterwards.
 
 use crate::rig::child::{bind, say};
 use crate::rig::files::{self, saturate, write_words};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The longest time that a receiver may wait before it checks the rig's stop flag.
+/// The longest wait of a receiver before it checks the rig's stop flag.
 pub const LOOK: Duration = Duration::from_millis(50);
 
 /// The receiving end of a transport.
@@ -69,14 +69,14 @@ pub fn poll_until_done<R: Receiver + ?Sized>(receiver: &mut R, sink: &mut Sink, 
     Ok(())
 }
 
-/// Detects from within a spinning loop that the thread did not run for a time. It reads the clock after a number of empty
-/// polls that together take about a third of a microsecond. So it costs almost nothing, and still sees each hiccup.
+/// Detects in a spinning loop that the thread did not run for a time (a hiccup). It reads the clock only once in about a third of a
+/// microsecond, so it costs almost nothing.
 #[derive(Debug)]
 struct Watch {
     last: u64,
     polls: u32,
-    /// The number of polls between two readings of the clock. The loop adjusts it, because a poll may be one load or a
-    /// system call.
+    /// The number of polls between two readings of the clock. The loop adjusts it, because a poll can be as short as one load or as long as
+    /// a system call.
     every: u32,
     hiccup_ticks: u64,
     short_ticks: u64,
@@ -236,8 +236,8 @@ impl Sink {
         }
     }
 
-    /// Sets the range of messages for which the sink only checks every byte. The range ends before the next message that needs more: a
-    /// message whose time is noted, or one at which the receiver reports to the gate.
+    /// Sets the range of messages for which the sink only checks every byte. The range ends before the next message that needs more than
+    /// this check: its time is noted, or the receiver then reports to the gate.
     #[inline(never)]
     fn plan_plain(&mut self) {
         if self.is_visitor || self.windows.is_some() || !self.one_way.is_empty() {
@@ -300,7 +300,7 @@ impl Sink {
         self.received.reported_lost += messages;
     }
 
-    /// Notes that the thread did not run for `passed` ticks from `from` on.
+    /// Notes that the thread did not run for `passed` ticks, beginning at the time `from`.
     #[cold]
     fn hiccup(&mut self, from: u64, passed: u64) {
         let start = self.received.span.0;

@@ -1,7 +1,7 @@
 //! Runs one round: starts the processes, waits until all are attached, lets them go, and collects their reports.
 //!
-//! The publisher starts first, because receivers attach to the channel that it makes. No message is sent before all processes are ready. So
-//! a missing message was certainly lost: it cannot have been sent before the receiver attached.
+//! The publisher starts first, because receivers attach to the channel that it makes. No message is sent before all receivers have
+//! attached, so a missing message was certainly lost.
 
 use crate::rig::bridge::{BridgeProcesses, BridgeReport};
 use crate::rig::files::{self, read_words};
@@ -27,7 +27,7 @@ pub struct Outcome {
     pub ended_at: u64,
     /// The number of messages that all receivers together should have received.
     pub expected: u64,
-    /// The sum of the receivers' counts. Its span is from the first receipt of any receiver to the last.
+    /// The sum of the receivers' counts. Its span is from the first receipt of any receiver to the last receipt of any receiver.
     pub received: Received,
     /// The publisher's report.
     pub published: Published,
@@ -83,7 +83,7 @@ impl Outcome {
     }
 }
 
-/// The time after the end of the publisher in which receivers may still receive messages.
+/// The time for which receivers continue to receive after the end of the publisher.
 const GRACE: Duration = Duration::from_millis(1500);
 
 /// Runs a round with the child program `program`.

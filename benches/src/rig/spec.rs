@@ -1,5 +1,5 @@
-//! A round, and the reports of its processes. The rig and its children exchange them as lines of JSON over pipes. The rig
-//! passes a [`Task`] as an argument. A child answers `ready`, waits for `go`, and prints one report.
+//! A round, and the reports of its processes. The rig passes a [`Task`] to a child as an argument. The child answers `ready`, waits for
+//! `go`, and prints one report. The child reads from a pipe and writes to a pipe.
 
 use crate::rig::stats::HiccupLog;
 use serde::{Deserialize, Serialize, Serializer};
@@ -109,8 +109,8 @@ pub struct Spec {
     pub interval_ns: u64,
     /// Bytes of ring for transports that have one.
     pub ring_bytes: u64,
-    /// Whether the round must have no loss. If so, the publisher waits for its slowest receiver when the ring is half full, or the
-    /// transport's own flow control makes it wait.
+    /// Whether the round requires that no message is lost. If so, the publisher waits for its slowest receiver: by the transport's own flow
+    /// control, or by the rig's gate.
     #[serde(default, skip_serializing_if = "is_default")]
     pub gated: bool,
     /// CPU the publisher is bound to.
@@ -145,7 +145,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// The two hosts of a round. Also the program that sends messages from one host to the other.
+/// The two hosts of a round, and the program that sends messages from one host to the other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wire {
     /// Network namespace of the sending host.
@@ -166,8 +166,8 @@ pub struct Churn {
     pub stay_ns: u64,
 }
 
-/// The size of the ring in bytes, for every transport that has a ring. A question may set another size. The ring is large enough for any
-/// burst here, and small enough for the cache of one core. A user who needs low latency would choose a ring of this size.
+/// The size of the ring in bytes, for every transport that has a ring. A question can set another size. The ring is large enough for any
+/// burst here, and small enough for the cache of one core.
 pub const RING_BYTES: u64 = 1 << 19;
 
 /// Messages of one size that a ring holds.

@@ -1,5 +1,5 @@
-//! Windows of a long round. Each window has the same number of messages. A process keeps one histogram and prints it at the end of each
-//! window, so that its memory does not grow with time. Short rounds do not use windows: they keep the times of every message.
+//! Windows of a long round. Each window has the same number of messages. At the end of each window, a process prints a histogram. It does
+//! not keep the times of the messages, so its memory does not grow.
 //!
 //! The number of a message decides its window, so the windows of all processes agree. The thread that sends or receives only swaps two
 //! histograms. Another thread encodes and prints them.

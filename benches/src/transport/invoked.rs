@@ -1,6 +1,5 @@
-//! A channel that the bridge sends to another host, with one thread at each end. The publisher's thread also runs the
-//! sending end, and the reader's thread runs the receiving end. It is the same bridge as in [`bridge`](super::bridge), but
-//! used as a library, without processes of its own.
+//! A channel that the bridge sends to another host, with one thread at each end. The publisher's thread also runs the sending end, and the
+//! reader's thread runs the receiving end. Here the bridge is a library. In [`bridge`](super::bridge), it has processes of its own.
 
 use super::bridge::{BridgeReceiver, BridgeSender};
 use crate::rig::bridge::{GROUP, PAYLOAD_MAX, REPAIR_PORT, far_dir, keys_of, near_dir};
@@ -78,7 +77,7 @@ pub struct InvokedReceiver {
 }
 
 impl InvokedReceiver {
-    /// Opens the receiving end of the bridge, and subscribes to the channel into which it publishes.
+    /// Opens the receiving end of the bridge, and subscribes to the channel into which the bridge publishes.
     ///
     /// # Errors
     /// The error of the channel or of the bridge.

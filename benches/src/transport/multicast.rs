@@ -1,6 +1,6 @@
 //! The kernel's UDP on the loopback interface, by multicast or to one receiver. shmcast's shared memory replaces this transport. These are
 //! its settings:
-//! - The socket is bound to the group itself, so that the kernel passes it no other traffic of this port.
+//! - The socket is bound to the group itself, so that it receives no other traffic of this port.
 //! - Receive buffers are as large as the kernel allows (`SO_RCVBUFFORCE` where permitted).
 //! - The TTL is 1, and loop is on.
 //! - The tokio receiver is like common programs: one `current_thread` runtime, and `recv_from` in a loop.
@@ -58,7 +58,7 @@ fn join(spec: &Spec) -> Result<Socket> {
     Ok(socket)
 }
 
-/// A receiver that blocks or polls.
+/// Makes a receiver that blocks or polls.
 ///
 /// # Errors
 /// The system's error.

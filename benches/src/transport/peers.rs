@@ -1,6 +1,5 @@
-//! The peers' transports. They are in a separate program (`peers/` beside this package) with its own lock file, so that a
-//! build of shmcast does not build other projects. That program plays the same roles by the same rules. The rig starts it
-//! with the same `play TASK`, and asks it with `list` for its transports.
+//! The peers' transports. They are in a separate program (`peers/` beside this package) with its own lock file, so that a build of shmcast
+//! does not build other projects. The rig starts this program with `play TASK`, and with `list` to get the names of its transports.
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};

@@ -31,7 +31,7 @@ impl ShmSender {
     }
 }
 
-/// Whether the round's readers take gates of the channel. In rounds in which messages may be lost, they take none.
+/// Whether the round's readers take gates of the channel. In rounds in which messages can be lost, the readers take no gates.
 fn has_gates(spec: &Spec) -> bool {
     spec.gated && spec.contestant.transport_name() == SHMCAST_GATE
 }

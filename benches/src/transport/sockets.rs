@@ -11,7 +11,7 @@ use std::net::UdpSocket;
 
 /// Receive buffer of a UDP socket, in bytes.
 const BUFFER_BYTES: usize = 8 << 20;
-/// The smallest buffer for a datagram in bytes. It makes a datagram of a wrong length visible.
+/// The smallest buffer for a datagram in bytes. It is larger than most messages, so that a datagram of a wrong length is noticed.
 const LEAST_BYTES: usize = 2048;
 
 /// A new UDP socket.

@@ -19,7 +19,7 @@ fn destination(spec: &Spec) -> SocketAddrV4 {
     }
 }
 
-/// The sender on the sending host.
+/// Makes the sender on the sending host.
 ///
 /// # Errors
 /// The system's error.
@@ -33,7 +33,7 @@ pub fn sender(spec: &Spec) -> Result<UdpSender> {
     Ok(UdpSender(socket.into()))
 }
 
-/// The receiver on the receiving host.
+/// Makes the receiver on the receiving host.
 ///
 /// # Errors
 /// The system's error.

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 pub struct CpuTimes {
     /// Nothing was ready to run on it.
     pub idle_ns: u64,
-    /// The CPU had something to run, but the hypervisor did not let it run.
+    /// The CPU had something to run, but the hypervisor did not let the CPU run.
     pub steal_ns: u64,
 }
 
-/// The times of each CPU. Empty if `/proc/stat` does not give them.
+/// The times of each CPU. Empty if `/proc/stat` has no such times.
 #[must_use]
 pub fn cpu_times() -> BTreeMap<usize, CpuTimes> {
     let ticks_a_second = sysconf(SysconfVar::CLK_TCK).ok().flatten();

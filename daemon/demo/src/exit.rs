@@ -12,8 +12,8 @@ pub const FAILED: u8 = 1;
 /// Exit code of a command line that makes no sense.
 pub const WRONG_USAGE: u8 = 2;
 
-/// Parses the command line of this process. Prints the texts of `--help` and `--version` to stdout, because they are data. Prints errors in
-/// the command line to stderr. clap's error texts quote arguments, so `shown` can change such a text before it is printed.
+/// Parses the command line of this process. Prints the texts of `--help` and `--version` to stdout, and errors to stderr. An error text
+/// quotes arguments, so `shown` can change the text before it is printed.
 ///
 /// # Errors
 /// The exit code, if a text or an error was printed.

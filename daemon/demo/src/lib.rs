@@ -5,11 +5,11 @@
 //! again. For both transports the demo measures two durations: how long the publisher takes to publish a message, and how long it takes
 //! until the *last* reader has the message.
 //!
-//! The transports take short turns, so that other load of the machine affects both alike. `verdict` has the rule for when a
-//! comparison is printed.
+//! The transports take short turns, so that other load of the machine affects both transports alike. `verdict` decides whether a comparison
+//! is printed.
 //!
-//! The package is small, because a newcomer's first command builds it. The command `shmcast` uses this library for its verb
-//! `demo`, and for the modules that both programs need: [`say`], [`stop`], [`exit`] and [`figures`].
+//! The package is small, because a newcomer's first command builds it. The command `shmcast` also uses this library: for its verb `demo`,
+//! and for the modules [`say`], [`stop`], [`exit`] and [`figures`].
 #![forbid(unsafe_code)]
 // The command prints only through `say`, which does not panic if the output cannot be written.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]

@@ -1,8 +1,8 @@
 //! The load of the machine by other programs while the demo measures.
 //!
-//! The demo computes the CPU time of other programs as a difference. It begins with the time of the CPUs that the demo may use. It
-//! subtracts the time of its own processes, the idle time, and the time that the hypervisor took. The kernel counts idle time in ticks of
-//! 10 ms. So the load in a turn of 250 ms on two CPUs is known within some percent. The load in all turns together is known much better.
+//! The demo computes the CPU time of other programs as a difference: the time of all CPUs of the demo, without the time of its own
+//! processes, the idle time, and the time that the hypervisor took. The kernel counts idle time in ticks of 10 ms. So the load in one turn
+//! is known only within some percent, and the load in all turns much better.
 
 use crate::cpu_times::cpu_times;
 use crate::stop::Stop;
@@ -130,8 +130,8 @@ fn clock_ns(clock: ClockId) -> Option<u64> {
     u64::try_from(time.as_nanos()).ok()
 }
 
-/// The number of tasks that run or are ready to run. This task is left out. The number comes from the fourth field of `/proc/loadavg`,
-/// which is `ready/all`.
+/// The number of tasks that run or are ready to run. The calling task is left out. The number comes from the fourth field of
+/// `/proc/loadavg`, which is `ready/all`.
 fn ready_tasks(loadavg: &str) -> Option<u64> {
     let ready: u64 = loadavg.split(' ').nth(3)?.split('/').next()?.parse().ok()?;
     Some(ready.saturating_sub(1))

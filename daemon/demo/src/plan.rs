@@ -12,7 +12,7 @@ const LONGEST: Duration = Duration::from_secs(1);
 /// The time to start the readers and to collect their latencies, an estimate from experience.
 const AROUND: Duration = Duration::from_millis(500);
 
-/// The messages of a transport, divided into turns of equal length. The last turn may be shorter.
+/// The messages of a transport, divided into turns of equal length. The last turn can be shorter.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) messages: u64,

@@ -12,13 +12,13 @@ use anyhow::{Error, Result};
 /// What was measured.
 pub(crate) struct Played {
     pub(crate) shm: Figures,
-    /// The figures of kernel multicast, or the reason why it could not run; `None` if it was left out.
+    /// The figures of kernel multicast, or the reason why it could not run; `None` if the user left it out.
     pub(crate) multicast: Option<Result<Figures, Error>>,
     /// The load of the machine by other programs; `None` if it cannot be measured here.
     pub(crate) meanwhile: Option<Meanwhile>,
 }
 
-/// Plays all turns. The readers of both transports are started before the first one.
+/// Plays all turns. The readers of both transports are started before the first turn.
 pub(crate) fn play(args: &Args, plan: &Plan, cpus: usize, mut meter: Meter, stop: &Stop) -> Result<Played> {
     let progress = Progress::new();
     progress.show("starting readers");

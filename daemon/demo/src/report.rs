@@ -113,8 +113,8 @@ impl Report {
         })
     }
 
-    /// Returns the sentence with the ratio, or with the reason why there is none and what to do. Returns an
-    /// empty text if only one transport ran.
+    /// Returns a sentence with the ratio. If there is no ratio, the sentence says why, and what the user can do. Returns an empty text if
+    /// only one transport ran.
     fn comparison(&self) -> String {
         let Some(ratio) = &self.ratio else {
             let why = self.why_no_ratio.as_ref().filter(|_| self.ran().count() == 2);

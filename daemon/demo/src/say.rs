@@ -1,6 +1,6 @@
 //! The output of the command and of the demo. Data goes to stdout, and all other text to stderr.
 //!
-//! 1. Each line, and each table, is one write. Programs that share a file or a terminal cannot cut each other's lines.
+//! 1. Each line, and each table, is one write. So programs that share a file or a terminal do not mix parts of their lines.
 //! 2. If a text cannot be written to stderr, it is dropped. Publishing and receiving continue, because they never depend on
 //!    a terminal.
 //! 3. If data cannot be written to stdout, this is an `Unwritable` error. There is one exception: if the reader of a pipe has left, the
@@ -86,7 +86,7 @@ pub struct Out {
     buffer: Vec<u8>,
 }
 
-/// The number of buffered bytes at which messages are written, even if more messages may follow.
+/// The number of buffered bytes at which messages are written, without waiting for more messages.
 const ENOUGH_BYTES: usize = 1 << 16;
 
 impl Out {

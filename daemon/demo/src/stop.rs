@@ -1,4 +1,5 @@
-//! Ctrl-C and SIGTERM. A verb checks whether one of them arrived. If the verb could not finish its task, it reports this.
+//! Ctrl-C and SIGTERM. A verb checks whether a signal has arrived. If the signal prevents the verb from finishing its task, the verb
+//! reports this.
 
 use anyhow::Result;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};

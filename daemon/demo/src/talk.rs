@@ -37,7 +37,7 @@ pub(crate) fn stamp(message: &mut [u8], sent: u64, number: u64) {
     message[8..STAMP].copy_from_slice(&number.to_le_bytes());
 }
 
-/// Returns the send time and the number of a message, or `None` if it is too short to have a stamp.
+/// Returns the send time and the number of a message, or `None` if the message is too short to have a stamp.
 pub(crate) fn stamp_of(message: &[u8]) -> Option<(u64, u64)> {
     let (stamp, _) = message.split_at_checked(STAMP)?;
     let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("half of a stamp"));

@@ -1,11 +1,10 @@
 //! The rule that decides whether a comparison is printed.
 //!
-//! Each turn of shared memory and the next turn of kernel multicast are a pair. A pair is disturbed if in one of its turns other programs
-//! and the hypervisor used more than [`TOLERATED`] of the CPUs' time. The comparison is printed if at most [`MOST_DISTURBED`] of the pairs
-//! are disturbed.
+//! Each turn of shared memory and the next turn of kernel multicast are a pair. A pair is disturbed if other programs and the hypervisor
+//! used more than [`TOLERATED`] of the CPUs' time in one of the two turns. The comparison is printed if at most [`MOST_DISTURBED`] of the
+//! pairs are disturbed.
 //!
-//! The comparison uses medians, which depend little on disturbed messages. If a quarter of the messages is disturbed, the median of all
-//! messages still lies between the percentiles 33 and 67 of the others.
+//! The comparison uses medians, because these depend little on disturbed messages.
 
 use crate::figures::Percentiles;
 use crate::load::Load;

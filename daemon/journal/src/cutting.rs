@@ -14,8 +14,8 @@ use std::time::Duration;
 /// Number of closed frames from which on they are written.
 const CLOSED: usize = 4;
 
-/// Copies a part of a journal into another directory, with the recorder's logic on the calling thread. The copy keeps the identity, the
-/// sequences and the times.
+/// Copies a part of a journal into another directory, with the recorder's logic on the calling thread. The copy has the identity, the
+/// sequences and the times of the journal.
 #[derive(Debug)]
 pub struct Cut {
     directory: Directory,
@@ -32,8 +32,8 @@ impl Cut {
     /// Begins a part in the directory at `path`, which is created if it does not exist. The directory must not have a journal of this
     /// stream yet.
     ///
-    /// `header` is the header of the file in which the part begins. It has the part's first sequence and the epoch there. `clock` is a wall
-    /// clock and the ring's ticks at the same time, as the journal gives them for the first record.
+    /// `header` is the header of the file in which the part begins. This header has the part's first sequence and first epoch. `clock` is a
+    /// pair of a wall clock and the ring's ticks, which the journal has for the first record.
     ///
     /// # Errors
     /// [`RecordError::Busy`] and [`RecordError::Os`].
@@ -67,7 +67,7 @@ impl Cut {
     }
 
     /// Sets the header of the files from which the next records come. If these records are from another ring, the part continues in another
-    /// file. The last argument is a wall clock and the ring's ticks at the same time, as the journal gives them for these records.
+    /// file. The last argument is a pair of a wall clock and the ring's ticks, which the journal has for these records.
     pub fn go_on_in(&mut self, header: &FileHeader, (wall_ns, ticks): (u64, u64)) {
         if header.ring.uuid == self.ring {
             return;
@@ -135,8 +135,8 @@ impl Cut {
         Ok(self.writer.bytes_written())
     }
 
-    /// Sets the wall clock and the ring's ticks. Later frames get their index time from these two. No earlier message may have a later
-    /// time.
+    /// Sets the wall clock and the ring's ticks. Later frames get their index time from these two. All earlier messages must have earlier
+    /// times, or the same time.
     fn at(&mut self, wall_ns: u64, ticks: u64) {
         self.latest_ns = wall_ns;
         self.packer.at(self.now(), ticks);

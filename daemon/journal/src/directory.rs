@@ -419,7 +419,7 @@ mod tests {
         Step::Write { number, offset, pieces: vec![Piece::Own(bytes.into())], ahead: 0, durable: true }
     }
 
-    /// If the kernel refuses a direct write, uses the page cache for this write and all later ones.
+    /// If the kernel refuses a direct write, uses the page cache for this write and all later writes.
     #[test]
     fn what_a_file_system_refuses_goes_through_the_cache() {
         let place = tempfile::tempdir().unwrap();

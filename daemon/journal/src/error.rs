@@ -36,7 +36,7 @@ pub enum RecordError {
     /// The directory cannot be read, or has the journal of another channel, or has files outside of the streams' folders.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The journal has later sequences than the channel, although the journal and the channel have the same stream. The ring may be an
+    /// The journal has later sequences than the channel, although the journal and the channel have the same stream. The ring might be an
     /// older copy.
     #[error(
         "{}: the journal is at sequence {journal}, and the channel, of the same stream, at {channel}: it would give sequences again that \
@@ -78,7 +78,7 @@ pub enum RecordError {
     Unwritten {
         /// The directory.
         path: PathBuf,
-        /// Messages that were read but not written, and messages that are still in the ring. The count may be up to 64 too low.
+        /// The number of messages that were read but not written, or that are still in the ring. It can be up to 64 too low.
         lost: u64,
     },
 }
@@ -89,7 +89,7 @@ impl RecordError {
         matches!(self, Self::Restarted | Self::Receive(RecvError::Superseded))
     }
 
-    /// Whether the system refused a thread or memory at this moment. If so, the same recording may succeed a moment later.
+    /// Whether the system refused a thread or memory only for the moment. If so, another attempt might succeed soon.
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Os { source, .. } if source.kind() == io::ErrorKind::WouldBlock)
     }

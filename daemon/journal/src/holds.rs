@@ -44,8 +44,8 @@ pub struct RetentionHold {
 /// After this call returns, [`Keep::bytes`](crate::Keep::bytes) and [`Keep::age`](crate::Keep::age) do not remove any of these files.
 ///
 /// # Errors
-/// [`io::ErrorKind::InvalidInput`] for a name that is not 1 to 64 letters, digits, `.`, `_` and `-`, or begins with a `.`; the system's
-/// error.
+/// [`io::ErrorKind::InvalidInput`] if the name is not valid. A valid name has 1 to 64 letters, digits, `.`, `_` and `-`, and does not begin
+/// with a `.`. All other errors are those of the system.
 pub fn hold(path: &Path, stream: StreamId, name: &str, from: u64) -> io::Result<()> {
     let file_name = file_name(name)?;
     let _lock = lock_holds(&open_directory(path)?)?;
@@ -98,10 +98,10 @@ pub(crate) fn holds_of(directory: &File) -> io::Result<Vec<RetentionHold>> {
     Ok(holds)
 }
 
-/// Takes the lock for writing holds and removing files. Only one process has it. Dropping the result releases it.
+/// Takes the lock for writing holds and removing files. Only one process at a time has this lock. Dropping the result releases the lock.
 ///
-/// The lock is on a file that only the directory's owner and root can open. The directory itself would not be safe for this, because any
-/// user who can read it could lock it.
+/// The lock is on a file that only the directory's owner and root can open. The directory itself is not locked, because any user who can
+/// read a directory can lock it.
 pub(crate) fn lock_holds(directory: &File) -> io::Result<File> {
     let until = Instant::now() + PATIENCE;
     loop {

@@ -15,8 +15,8 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// One lock for each file system. Retention handles journals on the same file system one after another. So each journal measures the free
-/// space after the files of the previous one were removed.
+/// One lock for each file system. Retention handles journals on the same file system one after another. So the free space for one journal
+/// is measured after the files of the previous journal were removed.
 static TURNS: Mutex<BTreeMap<u64, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
 
 /// How much of a journal is kept. By default: everything.
@@ -24,7 +24,7 @@ static TURNS: Mutex<BTreeMap<u64, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new())
 pub struct Keep {
     /// Greatest number of bytes of all files together.
     pub bytes: Option<u64>,
-    /// The longest time for which a complete file is kept. It counts from the beginning of the next file.
+    /// The longest time for which a complete file is kept, counted from the beginning of the next file.
     pub age: Option<Duration>,
     /// Least number of bytes that stay free on the file system.
     pub free: Option<u64>,
@@ -39,20 +39,20 @@ pub struct Trimmed {
     pub broken: Vec<String>,
     /// The number of bytes of the required free space that are still missing.
     pub lacking: u64,
-    /// The number of files that were not removed although space is missing. Their removal would free little or nothing, because a process
-    /// has the file open, or because the file has other names.
+    /// The number of files that were not removed although space is missing. Their removal would free little or nothing, because processes
+    /// have them open, or because they have other names.
     pub vain: usize,
 }
 
 impl Keep {
-    /// Removes the oldest files in a journal's directory until the limits are kept. Files of the oldest stream go first.
+    /// Removes the oldest files in a journal's directory until the rest is within the limits. Files of the oldest stream go first.
     ///
     /// - Only complete files are removed. The last file of the stream `own`, which is being recorded, always stays.
     /// - In each stream, the oldest files go first, so the remaining files have no holes between them.
     /// - Files that are [held](crate::hold) stay, unless there is too little free space.
-    /// - If a process has a file open, removing the file frees no space. Such files are removed only if later files free space. Together,
-    ///   the removed open files have at most as many bytes as are missing, or as the later files free. The larger of the two numbers
-    ///   counts. With this limit, readers that keep files open do not make other readers lose all history.
+    /// - Removing a file that a process has open frees no space. Such files are removed only if later files free space. There is a limit
+    ///   for the bytes of these files: the missing bytes, or the bytes that the later files free, whichever is larger. So readers that keep
+    ///   files open do not make other readers lose all history.
     ///
     /// Adds the removed files to `trimmed`, even if this call fails. Refresh `streams` if a file was removed.
     ///
@@ -224,11 +224,10 @@ fn remove_folder(journal: &Journal, folder: &File) -> io::Result<()> {
     }
 }
 
-/// Returns the time at which the first of `files` was complete. This is the time at which the next file was begun, or `last_ns` for the
-/// last file.
+/// Returns the time at which the first of `files` was complete: the beginning of the next file, or `last_ns` for the last file.
 ///
-/// Wall clocks may have been set meanwhile. A time later than `wall_ns` is ignored, and the beginning of the following file is used. The
-/// result is not before the file's own beginning.
+/// If the clock was set back, a beginning can be later than `wall_ns`. The result then comes from the following file. The result is never
+/// before the first file's own beginning.
 fn over_at(files: &[Arc<FileInfo>], last_ns: Option<u64>, wall_ns: u64) -> u64 {
     let has_been = |ns: &u64| *ns <= wall_ns;
     let later = files.iter().skip(1).map(|file| file.header.wall_ns).chain(last_ns);
@@ -236,8 +235,8 @@ fn over_at(files: &[Arc<FileInfo>], last_ns: Option<u64>, wall_ns: u64) -> u64 {
     later.into_iter().find(has_been).unwrap_or(wall_ns).max(begun)
 }
 
-/// Whether a file is complete. A file is complete if it has a trailer, or if it was abandoned and the next file is sealed (finished). The
-/// next file has all records that the abandoned file lacks. An abandoned file gets its trailer only at the next recovery.
+/// Whether a file is complete: it has a trailer, or it was abandoned and the next file is sealed (finished). An abandoned file gets its
+/// trailer only at the next recovery, but the next file has all records that it lacks.
 fn is_over(file: &FileInfo, next: &FileInfo) -> bool {
     file.trailer.is_some() || (file.is_given_up() && next.trailer.is_some())
 }

@@ -1,5 +1,5 @@
-//! `shmcast board`: shows the last message of each key, or of one key. With `--watch`, shows them again every second. The verb reads a
-//! channel's board, or makes a board from a journal.
+//! `shmcast board`: shows the last message of each key, or of one key. With `--watch`, shows these messages again every second. The verb
+//! reads a channel's board, or makes a board from a journal.
 
 use super::HostArg;
 use super::figures::{Ns, counted, grouped, table};
@@ -215,7 +215,7 @@ fn rows_table(rows: impl Iterator<Item = Row>) -> String {
     table.trim_fmt()
 }
 
-/// Returns bytes in a readable form. If they are printable without the zeros at their end, returns this text. Otherwise returns all bytes
+/// Returns bytes in a readable form. If the bytes before the final zeros are printable, returns them as text. Otherwise returns all bytes
 /// as hexadecimal digits.
 fn text_of(bytes: &[u8]) -> String {
     let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);

@@ -31,7 +31,8 @@ const MOVED: [(&[&str], &str); 22] = [
     (&["--verbose", "-v"], "--json, or `shmcast doctor all`"),
 ];
 
-/// An error of clap, from which accounts are removed. If an option no longer exists, the error also names its replacement.
+/// Returns the text of an error of clap, without the user names and passwords of addresses. If an option no longer exists, the text also
+/// names its replacement.
 pub(super) fn shown(error: &str) -> String {
     let text = without_accounts(error);
     let option = text.split_once("unexpected argument '").and_then(|(_, rest)| rest.split_once('\''));

@@ -265,7 +265,7 @@ impl Sums {
     }
 }
 
-/// Distinguishes the channel's end from the end of an earlier publisher, which is recorded too.
+/// Distinguishes the channel's end from the end of an earlier publisher. A journal records both.
 #[derive(Default)]
 struct PresentEnd {
     /// A reader at the ring's end. It is opened when the recorder has received an end of the channel.

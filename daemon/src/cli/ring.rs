@@ -276,7 +276,7 @@ impl Published {
     }
 }
 
-/// The steps that prepared the ring's memory. For a large ring they are known only at the end, and sometimes not even then.
+/// Returns the steps that prepared the ring's memory. While the memory of a large ring is still being prepared, the list is empty.
 pub(super) fn memory(publisher: &Publisher) -> Vec<String> {
     publisher.preparation().iter().map(ToString::to_string).collect()
 }

@@ -38,7 +38,8 @@ enum Role {
 
 const PAGE: &str = include_str!("../../docs/syscalls.md");
 
-/// Calls that any program may make at any time: for memory, locks, output, signals, the end of threads, and clocks that need the kernel.
+/// Calls that every program might need at any time: for memory, locks, output, signals, the end of threads, and clocks that need the
+/// kernel.
 const ANY: [&str; 13] = [
     "brk",
     "clock_gettime",

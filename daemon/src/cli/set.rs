@@ -17,7 +17,7 @@ pub(super) struct Setting {
 impl FromStr for Setting {
     type Err = String;
 
-    /// Parses the value as TOML. If it is no TOML, uses it as a text, so that a word or an address needs no quotes.
+    /// Parses the value as TOML. If the value is not TOML, uses it as a text, so that a word or an address needs no quotes.
     fn from_str(text: &str) -> Result<Setting, String> {
         let Some((key, value)) = text.split_once('=') else {
             return Err("no \"=\": write it like KEY=VALUE".to_owned());
@@ -56,7 +56,7 @@ impl Draft {
         settings.into_iter().for_each(|Setting { key, value }| self.put(key, value.clone()));
     }
 
-    /// Gives a key its value. The name may contain tables, as in `send.linger_ms`.
+    /// Gives a key its value. The name can contain tables, as in `send.linger_ms`.
     pub(super) fn put(&mut self, key: &str, value: impl Into<Value>) {
         let mut parts = key.split('.').peekable();
         let mut table = &mut self.0;

@@ -268,7 +268,7 @@ fn tell_closed(host: &Host, channel: &str) {
     }
 }
 
-/// Reports an event of the stream. With JSON it goes to stdout between the messages, and otherwise to stderr.
+/// Reports an event of the stream. With JSON, the report goes to stdout between the messages. Otherwise it goes to stderr.
 fn report(args: &Args, event: &Event<'_>, out: &mut impl Write) -> Result<()> {
     if args.framing == OutputFraming::Json {
         let line = match *event {

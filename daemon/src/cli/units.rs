@@ -143,7 +143,7 @@ pub(super) fn parse_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Parses the mode of a directory: `700`, `0750` or `755`. With this mode, its owner must be able to use the directory.
+/// Parses the mode of a directory: `700`, `0750` or `755`. The mode must let the owner use the directory.
 pub(super) fn parse_mode(text: &str) -> Result<u32, String> {
     let mode = u32::from_str_radix(text, 8).ok().filter(|mode| mode & !0o777 == 0 && mode & 0o700 == 0o700);
     mode.ok_or_else(|| {

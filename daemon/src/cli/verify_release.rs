@@ -126,7 +126,7 @@ fn text(dir: &Path, name: &str) -> Result<String> {
     Ok(text)
 }
 
-/// Parses the lines of SHA256SUMS. Names must have no directories, and each name may occur once.
+/// Parses the lines of SHA256SUMS. Names must not contain directories, and must not occur twice.
 fn sums(text: &str) -> Result<BTreeMap<String, String>> {
     let mut sums = BTreeMap::new();
     for (at, line) in text.lines().enumerate() {

@@ -295,8 +295,8 @@ impl Config {
     }
 }
 
-/// Warns of interfaces that this host does not have. This is no error, because the configuration may be for another host. On this host, the
-/// bridge would not start.
+/// Warns of interfaces that this host does not have. On this host, the bridge would not start. This is no error, because the configuration
+/// might be for another host.
 fn warn_of_interfaces(bridge: &BridgeSpec, host: &Host, warn: &mut impl FnMut(&'static str, String, &str)) {
     let Some(found) = &host.interfaces else { return };
     for line in &bridge.lines {

@@ -10,7 +10,7 @@ use shmcast::sys::interfaces;
 use std::fs;
 use std::net::{IpAddr, UdpSocket};
 
-/// The number of the capability `CAP_IPC_LOCK`. A process that has it may lock any amount of memory.
+/// The number of the capability `CAP_IPC_LOCK`. A process with this capability is allowed to lock any amount of memory.
 const CAP_IPC_LOCK: u32 = 14;
 
 /// A machine and the limits of a process on it.
@@ -18,8 +18,8 @@ const CAP_IPC_LOCK: u32 = 14;
 pub struct Host {
     /// Bytes of memory.
     pub memory_bytes: Option<u64>,
-    /// The limit for the bytes that this process may lock; `None` if there is no limit. If this process is not the daemon, the daemon's
-    /// limit may differ.
+    /// The limit for the bytes of memory that this process can lock; `None` if there is no limit. If this process is not the daemon, the
+    /// daemon's limit can differ.
     pub memlock_bytes: Option<u64>,
     /// Whether memory can be swapped out.
     pub has_swap: bool,

@@ -45,7 +45,7 @@ pub struct JournalConfig {
     /// space. Even files that `hold` keeps are removed.
     #[serde(default, deserialize_with = "fields::optional_size")]
     pub keep_free: Option<u64>,
-    /// The gate of the channel that the recorder takes, so that the publisher waits for the recorder. If this is `None`, the publisher may
+    /// The gate of the channel that the recorder takes, so that the publisher waits for the recorder. If this is `None`, the publisher can
     /// overtake the recorder.
     #[serde(default)]
     pub gate: Option<String>,

@@ -1,9 +1,9 @@
 //! The daemon's configuration: a TOML file. Each of its sections is a struct.
 //!
-//! An unknown field is an error. The error names the field's position in the file and the nearest valid name. So a misspelt access list
-//! never opens a channel to everybody. A setting that is valid but unwise causes a [`Warning`].
+//! An unknown field is an error, so that a misspelt access list never opens a channel to everybody. The error names the field's position in
+//! the file and the nearest valid name. A setting that is valid but unwise causes a [`Warning`].
 //!
-//! This module opens no socket and makes no channel. The client library has the rules for sizes, names and labels.
+//! The client library has the rules for sizes, names and labels.
 
 use serde::Deserialize;
 use shmcast::ClockKind;
@@ -269,7 +269,7 @@ impl fmt::Display for Mode {
     }
 }
 
-/// The reason why a configuration could not be read. No part of it may be used.
+/// The reason why a configuration could not be read. Do not use any part of such a configuration.
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file could not be read.

@@ -12,7 +12,8 @@ use toml::de::{DeArray, DeTable, DeValue, ValueDeserializer};
 
 const SECTIONS: [&str; 5] = ["daemon", "limits", "waker", "channel", "bridge"];
 
-/// Parses the text of a configuration. The problems are in the order of the file. If there are any, the configuration must not be used.
+/// Parses the text of a configuration. The problems are in the order of the file. If there are any problems, the configuration must not be
+/// used.
 pub(super) fn read(text: &str) -> (Config, Vec<Problem>) {
     let mut reader = Reader {
         source: Source::new(text),
@@ -41,7 +42,7 @@ struct Kind {
     depend_on_others: &'static [&'static str],
 }
 
-/// The limit for the mistakes that are reported for one table. Each mistake costs another pass over the table, and a file may have very
+/// The limit for the mistakes that are reported for one table. Each mistake costs another pass over the table, and a file can have very
 /// many mistakes.
 const TRIES: usize = 20;
 

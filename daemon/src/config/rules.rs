@@ -106,8 +106,8 @@ pub(super) fn together(channel: &ChannelConfig, before: &[ChannelConfig]) -> Bro
     before.iter().find(has_same).map(|other| ("journal.dir", what(other))).into_iter().collect()
 }
 
-/// Returns the reason why the client library would refuse the channel's segment; `None` if it would not. First checks the ring without the
-/// other fields, so that the reason names the right field.
+/// Returns the reason why the client library would refuse the channel's segment; `None` if the library would accept the segment. First
+/// checks the ring without the other fields, so that the reason names the right field.
 fn unmakeable(channel: &ChannelConfig) -> Option<(&'static str, String)> {
     let spec = channel.spec();
     let ring =
@@ -147,7 +147,7 @@ fn within(broken: &mut Broken, field: &'static str, value: impl Into<u64>, range
     }
 }
 
-/// Checks a label. The client library writes it into the segment, and metrics use it as a label.
+/// Checks a label. The client library writes the label into the segment, and metrics use it.
 fn check_label(key: &str, value: &str) -> Result<(), String> {
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let begins = |c: char| c.is_ascii_alphabetic() || c == '_';

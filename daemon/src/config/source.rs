@@ -115,8 +115,8 @@ impl<'a> Source<'a> {
         Positions(places.collect())
     }
 
-    /// Returns the field of `section` whose value begins at `offset`; `None` if there is none. If the offset is that of an element in a
-    /// list, returns the field of the list.
+    /// Returns the field of `section` whose value begins at `offset`; `None` if there is no such field. If the offset is that of an element
+    /// in a list, returns the field of the list.
     pub(super) fn field_at(&self, section: &str, offset: usize) -> Option<&str> {
         let holder = format!("{section}.");
         let below = self.values.range(holder.clone()..).take_while(|(path, _)| path.starts_with(&holder));

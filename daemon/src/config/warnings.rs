@@ -26,7 +26,7 @@ pub struct Warning {
     pub line: Option<usize>,
     /// The channel, if the warning is about one.
     pub channel: Option<String>,
-    /// The field: `section.field`. In a channel it is only the field's name, and for a bridge of the channel it is `bridge.field`.
+    /// The field: `section.field`. In a channel this is only the field's name, and for a bridge of the channel this is `bridge.field`.
     pub field: &'static str,
     /// The problem, and why it is one.
     pub what: String,
@@ -47,7 +47,7 @@ impl fmt::Display for Warning {
 }
 
 impl Config {
-    /// Returns the warnings for this machine, in the order of the file. Reads the user database, so it may block.
+    /// Returns the warnings for this machine, in the order of the file. Reads the user database, so this call can block.
     pub fn warnings(&self) -> Vec<Warning> {
         self.warnings_on(&Host::this())
     }

@@ -104,7 +104,7 @@ fn preemption(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     }
 }
 
-/// The first kernel version in which the fair server, which has its own settings, replaces throttling.
+/// The first kernel version with the fair server in place of throttling. The fair server has settings of its own.
 const FAIR_SERVER_SINCE: (u32, u32) = (6, 12);
 
 fn rt_throttling(p: &mut Probe<'_>) -> Result<Verdict, Unread> {

@@ -95,7 +95,7 @@ fn run(check: &Check, host: &Host) -> Finding {
     }
 }
 
-/// If the result of a check is unknown, returns the step after which it may become known. Returns `None` if there is no such step.
+/// If the result of a check is unknown, returns a step that might make the result known. Returns `None` if there is no such step.
 fn learn_more(id: &str, unread: &Unread) -> Option<Mend> {
     match unread {
         Unread::Denied { .. } => Some(Mend::new(format!("sudo shmcast doctor {id}"), "nothing to keep")),

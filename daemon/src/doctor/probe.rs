@@ -122,8 +122,8 @@ impl<'a> Probe<'a> {
         self.host.root.text(path).inspect_err(|error| self.note_unread(path, error))
     }
 
-    /// Reads the text of one of many files. The file may no longer exist. The check records only a sum over these files. The text need not
-    /// be UTF-8, because a process may have any bytes in its name.
+    /// Reads the text of one of many files. The file might no longer exist. The check records only a sum over these files. The text need
+    /// not be UTF-8, because a process can have any bytes in its name.
     pub(super) fn one_of_many(&self, path: &str) -> Option<String> {
         let bytes = self.host.root.bytes(path).ok()?;
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())
@@ -267,8 +267,8 @@ impl<'a> Probe<'a> {
         value.trim_end_matches(" kB").parse().map_err(|_| malformed(PATH, &value, "a number"))
     }
 
-    /// Reads a limit of this process's control group and of all groups above it, nearest first. An empty list means the top group, which
-    /// has no limits. `files` has two names of the file: in version 2 of control groups, and in version 1.
+    /// Reads a limit of this process's control group and of all groups above it, nearest first. The list is empty for the top group, which
+    /// has no limits. `files` has the name of the limit's file in version 2 of control groups, and its name in version 1.
     pub(super) fn cgroup(
         &mut self,
         controller: &str,

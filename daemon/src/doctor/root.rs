@@ -51,7 +51,7 @@ pub enum OpenRootError {
 /// The reason why something could not be read. Each reason makes a check unknown, never passed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unread {
-    /// The file does not exist. Either the kernel or the machine does not have it, or it was not copied.
+    /// The file does not exist. The kernel or the machine does not have such a file, or the file was not copied.
     #[error("{path} is missing")]
     Missing {
         /// Absolute path on the host.

@@ -32,7 +32,7 @@ pub enum LogError {
         /// The system's error.
         cause: io::Error,
     },
-    /// The file could not be written further. All lines are complete, except perhaps the last one.
+    /// A write to the file failed. All lines are complete, except perhaps the last line.
     #[error("cannot write the log {path}: {cause}; is the disk full?")]
     Write {
         /// The file.

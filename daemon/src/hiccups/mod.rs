@@ -48,7 +48,7 @@ pub enum StartError {
     /// There is no CPU to measure.
     #[error("no CPU to measure; name some with --cpu, such as --cpu 0,2-3")]
     NoCpu,
-    /// This process may not run on a CPU that the caller wants to measure.
+    /// This process is not allowed to run on a CPU that the caller wants to measure.
     #[error(
         "CPU {cpu} is not among those this process may use, {allowed}; choose from these or widen them with taskset"
     )]
@@ -79,7 +79,7 @@ pub enum StartError {
     },
 }
 
-/// Returns the CPUs on which this process may run.
+/// Returns the CPUs on which this process is allowed to run.
 ///
 /// # Errors
 /// [`StartError::Affinity`] if the kernel does not report them.
@@ -89,7 +89,7 @@ pub fn allowed_cpus() -> Result<CpuList, StartError> {
 }
 
 /// Returns the nanoseconds for which the hypervisor has taken each CPU since boot. Such times explain stalls that have no cause in the
-/// guest. The result is empty if /proc/stat does not have them.
+/// guest. The result is empty if /proc/stat has no such times.
 #[must_use]
 pub fn steal_ns_by_cpu() -> BTreeMap<usize, u64> {
     shmcast_demo::cpu_times().into_iter().map(|(cpu, times)| (cpu, times.steal_ns)).collect()
@@ -107,7 +107,7 @@ pub struct Stalls {
 }
 
 impl Stalls {
-    /// Makes a record without stalls. Allocates about 260 KiB and touches all of it, so that recording causes no page fault.
+    /// Makes a record without stalls. Allocates about 260 KiB and touches all of this memory, so that recording causes no page fault.
     #[must_use]
     pub fn none() -> Self {
         let mut histogram = Histogram::new_with_bounds(1, MAX_STALL_NS, SIGNIFICANT_DIGITS)

@@ -1,8 +1,8 @@
 //! Identities of programs. The kernel reports a program's user. The user database has the names of this user and of the user's groups. The
 //! daemon then compares the identity with a channel's lists.
 //!
-//! The user database may be a server on the network, and slow. So look-ups run on other threads, waits for look-ups are limited, and each
-//! user is looked up at most once a minute. Comparing an identity with a list makes no look-up.
+//! The user database can be a slow server on the network. So look-ups run on other threads, waits for look-ups are limited, and each user
+//! is looked up at most once a minute.
 
 use crate::config::Principal;
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
@@ -17,7 +17,7 @@ use std::{fmt, fs, io};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
-/// The time for which a program waits until its user's names are known. After this time, it is treated as a program of a user without
+/// The time for which a program waits until its user's names are known. After this time, the program counts as a program of a user without
 /// names.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long an answer of the user database stays valid.
@@ -38,7 +38,7 @@ pub struct Names {
     pub groups: Vec<String>,
 }
 
-/// Looks up the names of user `uid` with the effective group `gid`. May block for any time.
+/// Looks up the names of user `uid` with the effective group `gid`. Can block for any time.
 type LookUp = fn(uid: u32, gid: u32) -> io::Result<Names>;
 
 /// The answer of the user database: `None` when it failed.
@@ -62,7 +62,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// Whether another program of the user can use this look-up. This is possible if the look-up still runs, or ended recently.
+    /// Whether another program of the user can use this look-up: it still runs, or ended recently.
     fn is_fresh(&self) -> bool {
         match &*self.answer.borrow() {
             None => self.answer.has_changed().is_ok(),

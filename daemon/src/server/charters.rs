@@ -1,7 +1,7 @@
 //! The charters: one file per channel, in a private directory beside the daemon's socket.
 //!
-//! The files outlive the daemon, however the daemon ends. From these files the next daemon learns which memory each channel uses, and which
-//! of its generations have ended. No program can write to the files.
+//! From these files the next daemon learns which memory each channel uses, and which generations of the channel have ended. The files
+//! outlive any end of the daemon, and no program can write to them.
 
 use anyhow::{Context, Result, bail};
 use rustix::fs::{
@@ -28,7 +28,7 @@ impl Charters {
     /// Opens the directory at `path`, which is created if it does not exist.
     ///
     /// # Errors
-    /// If it cannot be created, or if other users may write to it.
+    /// If the directory cannot be created, or if other users can write to it.
     pub fn at(path: &Path) -> Result<Self> {
         let boot = boot_id().context("read the identity of this boot")?;
         Ok(Self { dir: open_dir(path)?, path: path.to_owned(), boot, nameless: BTreeSet::new() })
@@ -87,7 +87,7 @@ impl Charters {
         is_linked && self.leads_to(name, charter).unwrap_or(false)
     }
 
-    /// Returns the charter of the channel `name`. If it exists, it is from an earlier daemon. If it does not exist, creates a new one.
+    /// Returns the charter of the channel `name`. An existing charter is from an earlier daemon. If no charter exists, creates a new one.
     ///
     /// # Errors
     /// The system's error.

@@ -71,8 +71,8 @@ impl Events {
         }
     }
 
-    /// Returns up to `last` past events that concern `who`, oldest first, and a receiver of all later events. The later events may also
-    /// concern other programs. The caller must pass on only those that [`concern`](Self::concerns) `who`.
+    /// Returns up to `last` past events that concern `who`, oldest first, and a receiver of all later events. Some of the later events
+    /// concern other programs. The caller must pass on only the events that [`concern`](Self::concerns) `who`.
     pub fn subscribe(&self, who: &Identity, last: usize) -> (Vec<Event>, broadcast::Receiver<Event>) {
         let (past, follows) = {
             // Both are taken under the lock, so that each event is in exactly one of the two.
@@ -86,7 +86,7 @@ impl Events {
         (past, follows)
     }
 
-    /// Returns the part of `event` that `who` may see; `None` if there is none.
+    /// Returns the part of `event` that `who` is allowed to see; `None` if this is nothing.
     pub fn concerns(&self, who: &Identity, event: Event) -> Option<Event> {
         let is_own = event.process.as_ref().is_some_and(|process| process.uid == Some(who.uid));
         if shmcast::hosting::fault!("events_for_everybody")

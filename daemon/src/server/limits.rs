@@ -1,7 +1,7 @@
 //! Limits on the connections and requests of each user, so that a faulty client harms only its own user.
 //!
-//! Limits apply to users and not to processes, because a user may have any number of processes. A connection is counted when it is
-//! accepted, before any other work for it.
+//! Limits apply to users and not to processes, because a user can have any number of processes. A connection is counted as soon as it is
+//! accepted.
 
 use crate::config::LimitsConfig;
 use std::collections::HashMap;
@@ -80,7 +80,7 @@ impl Limits {
         self.config = config;
     }
 
-    /// Counts a connection, and returns the user's semaphore. Only the program that holds its permit is served.
+    /// Counts a connection, and returns the user's semaphore. Only the program that has the semaphore's permit is served.
     ///
     /// # Errors
     /// [`Crowded`]. The connection then does not count as open.

@@ -11,13 +11,13 @@ use std::time::Instant;
 /// Lines at once (burst), and lines a second (rate).
 type Share = (f64, f64);
 
-/// The share of all users together. With the summary's line, at most 100 lines are written in any second.
+/// The limit of log lines for all users together. With the summary's line, at most 100 lines are written in any second.
 const ALL: Share = (59.0, 40.0);
 /// The share of one user's refusals.
 const REFUSALS: Share = (20.0, 10.0);
 /// The share of one user's other events.
 const GRANTS: Share = (50.0, 20.0);
-/// The limit for the number of users that have a share of their own. All other users have only the share of all users.
+/// The largest number of users that each have a limit of their own. For all other users, only the limit for all users together counts.
 const MAX_USERS: usize = 1024;
 /// Number of counts that one summary names.
 const MAX_NAMED: usize = 8;
@@ -70,7 +70,7 @@ impl Lines {
         Self { all: Bucket::full(burst, now), users: HashMap::new(), left_out: BTreeMap::new(), others: 0 }
     }
 
-    /// Whether a line about user `uid` may be written. If not, the line is counted under `what`.
+    /// Whether another line about user `uid` is allowed. If not, the line is counted under `what`.
     pub fn admit(&mut self, uid: u32, what: &'static str, is_refusal: bool, now: Instant) -> bool {
         let is_counted = self.users.contains_key(&uid) || self.users.len() < MAX_USERS;
         let has_own = !is_counted || {

@@ -1,8 +1,8 @@
-//! The path of the control socket. One daemon at a time owns it, and never takes it from another program.
+//! The path of the control socket. One daemon at a time owns this path, and never takes it from another program.
 //!
 //! A daemon holds the lock `PATH.lock` while it runs, so only one of two daemons can start. A leftover is a socket of this user that
-//! refuses connections. The daemon replaces a file at `PATH` only if the file is a leftover. It first renames the leftover, and checks it
-//! once more before it removes it. So if another program puts a socket there at that moment, the socket is not removed.
+//! refuses connections. The daemon replaces a file at `PATH` only if the file is a leftover. Before the daemon removes the leftover, it
+//! renames the file and checks it once more, because another program might have put its own socket at `PATH` meanwhile.
 
 use anyhow::{Context, Error, Result, bail};
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
@@ -15,11 +15,11 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt
 use std::path::{Path, PathBuf};
 
 const INSTEAD: &str = "give another --socket, or move it away";
-/// Advice for users who may not create files at the default path.
+/// Advice for users who are not allowed to create files at the default path.
 const ELSEWHERE: &str =
     "this user may make nothing there: set XDG_RUNTIME_DIR to a directory of this user's, or give --socket";
 
-/// Returns an error text: `what` happened when the path was created or opened, with advice.
+/// Returns an error text with advice. The text says that `what` happened when the path was created or opened.
 fn advice(what: &Path, error: &io::Error, otherwise: &str) -> String {
     let may_make_none = error.kind() == ErrorKind::PermissionDenied && !what.exists();
     let instead = if may_make_none { ELSEWHERE } else { otherwise };
@@ -182,7 +182,7 @@ fn check(path: &Path, found: &Metadata) -> Result<()> {
     }
 }
 
-/// Removes a leftover. If another file has replaced it since `found` was read, that file gets its name back.
+/// Removes a leftover. If another file has replaced the leftover since `found` was read, the other file gets its name back.
 fn move_aside(path: &Path, found: &Metadata) -> Result<()> {
     let mut aside = path.as_os_str().to_owned();
     aside.push(format!(".leftover-{}", std::process::id()));

@@ -1,6 +1,6 @@
 //! The daemon. It owns the channels, decides which programs may attach, and reports events. It is never on the data path.
 //!
-//! The daemon may die at any time. Attached programs continue without a daemon, and register with the next one when it starts.
+//! The daemon can die at any time. Attached programs continue without a daemon, and register with the next daemon when it starts.
 //!
 //! The daemon has these threads:
 //!
@@ -67,8 +67,7 @@ use store::{Kept, Store};
 use waker::Waker;
 
 /// Pauses after a crash of the earlier daemon. During the pauses, programs that were attached to the earlier daemon attach again, and other
-/// programs wait. The pauses together last two seconds. Each pause is short, so that a time in which this process or its host did not run
-/// does not count.
+/// programs wait. The pauses together last two seconds. Each pause is short, so that only time in which this process ran counts.
 const GRACE: [Duration; 20] = [Duration::from_millis(100); 20];
 /// While memory is made, the daemon repeatedly asks the service manager for more time to start. Each request adds this time.
 const GOES_ON: Duration = Duration::from_secs(60);
@@ -266,7 +265,7 @@ fn admit_newcomers(shared: Arc<ServerState>, pauses: &'static [Duration]) {
 }
 
 /// Waits until the starting recorders have begun to record. Without this wait, a channel that was closed in an orderly way might have no
-/// clean end in its journal. Recorders are new programs themselves, so the wait makes sense only if new programs are accepted.
+/// clean end in its journal. Call this only when new programs are accepted, because recorders are new programs themselves.
 async fn wait_for_recorders(shared: &ServerState) {
     let until = Instant::now() + STARTING;
     let are_let_in = || *shared.newcomers.borrow() == Newcomers::LetIn;
@@ -424,8 +423,8 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Logs the warnings about a configuration. The warnings depend on the limits of this process, which a service manager may have lowered
-/// silently. This function looks up users, so it works on another thread.
+/// Logs the warnings about a configuration. The warnings depend on this process, because a service manager might have lowered its limits.
+/// This function looks up users, so it works on another thread.
 fn warn(config: &Config) {
     let config = config.clone();
     tokio::task::spawn_blocking(move || {

@@ -1,8 +1,8 @@
 //! Remembers which received channels were promoted to channels of this host. The next daemon does not receive a promoted channel, and lets
 //! programs publish on it.
 //!
-//! Each promoted channel has an empty file beside the socket. After a boot the file is gone, and so is the channel's ring. While a daemon
-//! runs, it knows the channels from its memory: if somebody removes a file, the daemon makes the file again.
+//! Each promoted channel has an empty file beside the socket. A boot removes the file and the channel's ring. If somebody removes the file,
+//! a running daemon makes it again.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -65,8 +65,8 @@ impl Promoted {
         }
     }
 
-    /// Makes files again that were removed. Without its file, the next daemon would receive the channel again, although it is a channel of
-    /// this host.
+    /// Makes removed files again. Without the file of a channel, the next daemon would receive the channel again, although it is a channel
+    /// of this host.
     pub(super) fn renew(&self) {
         for (channel, told) in self.known().iter_mut() {
             let note = self.note(channel);

@@ -1,8 +1,7 @@
 //! The service manager's descriptor store. Descriptors in it outlive this process, however it ends.
 //!
-//! With systemd's `FileDescriptorStoreMax=`, the daemon puts the descriptors of each segment and of its lock into the store when it makes
-//! them. At the next start, the daemon gets them back. Without this setting the store keeps nothing, and attached programs bring their
-//! segments back.
+//! With systemd's `FileDescriptorStoreMax=`, the daemon puts the descriptors of each new segment and of its lock into the store. At the
+//! next start, the daemon gets these descriptors back. Without this setting, attached programs bring their segments back.
 
 use sd_notify::NotifyState;
 use shmcast::hosting::HostedSegment;

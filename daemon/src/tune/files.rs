@@ -23,7 +23,7 @@ pub enum TuneError {
     /// The list of original values could not be read.
     #[error("{0}")]
     Unread(Unread),
-    /// Another user owns the directory with the list of original values, or may write to this directory.
+    /// Another user owns the directory with the list of original values, or is allowed to write to this directory.
     #[error("{path} may be written by others, so that what it says cannot be trusted: remove it")]
     NotOurs {
         /// The directory.
@@ -71,7 +71,7 @@ pub(super) fn value(root: &Root, file: &str) -> Result<String, Unread> {
     Ok(chosen.map_or(text.as_str(), |(chosen, _)| chosen).to_owned())
 }
 
-/// Writes a value and reads it back. The error is the reason of a failure.
+/// Writes a value and reads it back. The error says why this failed.
 pub(super) fn assign(root: &Root, file: &str, wanted: &str) -> Result<(), String> {
     let write = || {
         // A missing file is not created. The value goes out in one write, because the kernel takes each write

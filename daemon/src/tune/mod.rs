@@ -108,7 +108,7 @@ impl Tuned {
     }
 }
 
-/// Shows what [`apply`] would do. Changes nothing. Any user may call it.
+/// Shows what [`apply`] would do. Changes nothing, and needs no privileges.
 #[must_use]
 pub fn plan(host: &Host) -> Tuned {
     let ids: Vec<String> = MEASURED.iter().map(|measured| measured.check.to_owned()).collect();
@@ -123,8 +123,8 @@ pub fn plan(host: &Host) -> Tuned {
 /// Makes the changes that [`plan`] shows. With `keep`, they survive reboots.
 ///
 /// # Errors
-/// [`TuneError`]. After an error nothing was changed, but the original values may have been saved. If a value cannot be written, this is
-/// not an error: the item of the value reports it.
+/// [`TuneError`]. After an error nothing was changed, but the original values might have been saved. A value that cannot be written is not
+/// an error, but is reported by its item.
 pub fn apply(host: &Host, keep: bool) -> Result<Tuned, TuneError> {
     let root = host.root();
     if keep {
@@ -162,8 +162,7 @@ pub fn apply(host: &Host, keep: bool) -> Result<Tuned, TuneError> {
 /// Restores the values that [`apply`] changed, and removes the files for the next boot.
 ///
 /// # Errors
-/// [`TuneError`]. If a value cannot be written, this is not an error: the item of the value reports it, and the value stays in the list for
-/// another attempt.
+/// [`TuneError`]. A value that cannot be written is not an error, but is reported by its item, and stays in the list for another attempt.
 pub fn undo(root: &Root) -> Result<Tuned, TuneError> {
     let mut state = State::open(root)?;
     let kept = kept::remove(root)?;

@@ -115,7 +115,7 @@ fn record(plan: &Plan<'_>, to: &Path) -> Record {
     Record { cpu: CPUS[1], ..record }
 }
 
-/// Freezes the disk for a time. The freeze begins 100 ms after the publisher, when the recorder is already writing.
+/// Freezes the disk for a time, 100 ms after the publisher's start. By then, the recorder is writing.
 fn freeze(disk: &FrozenDisk, time: Duration) -> Result<()> {
     std::thread::sleep(Duration::from_millis(100));
     disk.freeze()?;
@@ -145,7 +145,7 @@ pub(super) fn on_a_frozen_disk(plan: &Plan<'_>, answer: &mut JournalAnswer) -> R
     Ok(())
 }
 
-/// Row 8: the longest time for which the disk may stop answering. It is compared with the time for which ring and buffer have room.
+/// Row 8: for how long the disk can stand still without a loss. The limit is the time in which the messages fill ring and buffer.
 pub(super) fn stall(plan: &Plan<'_>, answer: &mut JournalAnswer) -> Result<()> {
     let Some(disk) = disk(plan, 8, answer) else { return Ok(()) };
     let (size, interval_ns) = (256, 20_000);

@@ -1,5 +1,5 @@
 //! What does a journal cost, how fast is it, and what does it survive? The rounds compare recorders and readers of journals with bare
-//! system calls. Both use the same file system, in the same minute.
+//! system calls on the same file system, in the same minute.
 //!
 //! | file | what |
 //! |---|---|
@@ -41,8 +41,7 @@ fn each(
 /// Measures the rows that were asked for. Each lap measures the limits first, and then plays every row once.
 ///
 /// # Errors
-/// When the limits cannot be measured. A row that cannot be played only becomes an entry of [`failed`](JournalAnswer::failed). So does a
-/// row whose journal differs from the published messages.
+/// When the limits cannot be measured. The failure of a row is not an error, but an entry of [`failed`](JournalAnswer::failed).
 pub fn run(stage: &Stage, ask: &Ask) -> Result<JournalAnswer> {
     let mut answer = JournalAnswer::begin(stage.quick);
     let dir = tempfile::Builder::new().prefix("shmcast-bench-journal-").tempdir_in(&ask.dir);

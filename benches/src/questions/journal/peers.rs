@@ -27,7 +27,7 @@ struct Report {
     file_bytes: u64,
 }
 
-/// Plays the recorders of all other projects. Compares them with our rate in payload bytes a second.
+/// Plays the recorders of all other projects. Compares their rates with ours, in payload bytes a second.
 pub(super) fn beside(
     plan: &Plan<'_>,
     answer: &mut JournalAnswer,

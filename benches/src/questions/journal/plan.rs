@@ -152,7 +152,7 @@ impl<'a> Plan<'a> {
         round(&self.stage.program, &publish, &reader, |_| Ok(()))
     }
 
-    /// Does the same as [`play`](Self::play), for rounds in which nothing may be lost.
+    /// Does the same as [`play`](Self::play), for rounds in which any loss is an error.
     pub(super) fn play_all(&self, publish: Publish, record: Record) -> Result<Round> {
         let played = self.play(publish, record)?;
         let lost = played.recorded.overrun;
@@ -161,7 +161,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Checks every byte of a journal. The journal may list losses, but no damage.
+/// Checks every byte of a journal. Listed losses are allowed, but damage is an error.
 pub(super) fn check(to: &Path) -> Result<Verified> {
     let journal = Journal::open(to)?;
     let verified = Verify::new(&journal).run(|_| ())?;

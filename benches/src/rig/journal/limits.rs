@@ -32,7 +32,7 @@ const FRAME: usize = 256 << 10;
 pub struct Limits {
     /// The rates of D with one write at a time, and with two.
     pub direct: [f64; 2],
-    /// Whether the file system refused `O_DIRECT`. If so, the writes of D (1 MiB) and of S (4 KiB) went through the page cache.
+    /// Whether the file system refused `O_DIRECT`. If so, the writes for the limits D (1 MiB) and S (4 KiB) went through the page cache.
     pub is_buffered: bool,
     /// S: the time of one write in ns.
     pub sync: Distribution,
@@ -40,7 +40,7 @@ pub struct Limits {
     pub copy: f64,
     /// The rate of R from memory.
     pub cached: f64,
-    /// The rate of R (reading a file) from the drive. In a virtual machine, the data may come from the host's memory instead.
+    /// The rate of reading a file (limit R) from the drive. In a virtual machine, the data might come from the host's memory instead.
     pub cold: f64,
 }
 
@@ -192,7 +192,7 @@ impl Measured {
         self.read()
     }
 
-    /// Returns the rate of reading from the page cache. The previous call of `read` has filled the cache, as far as the file fits into it.
+    /// Returns the rate of reading from the page cache. The previous call of `read` has put into the cache as much of the file as fits.
     fn cached(&self) -> Result<f64> {
         self.read()
     }

@@ -11,8 +11,7 @@ use shmcast::{Clock, Preparation, Publisher};
 use shmcast_layout::counter::{ticks, ticks_after_loads};
 use std::time::Duration;
 
-/// The pause of a publisher that the gate holds back. It sleeps instead of spinning, because the recorder may
-/// need its CPU.
+/// The sleep of a publisher that waits for the gate. It does not spin, because the recorder might need the publisher's CPU.
 const HELD_BACK: Duration = Duration::from_micros(50);
 /// If the time until the next send is longer than this (in ns), the publisher sleeps for a part of this time.
 const SLEEPS_FROM_NS: u64 = 500_000;

@@ -178,9 +178,8 @@ impl Cost {
     }
 }
 
-/// Returns a quantile of sorted samples. A clock may move in steps of 10 ns, so that many samples are equal. The true times of equal
-/// samples are spread over one step, which ends with their value. So the function interpolates within the step, by the position of the
-/// quantile among the equal samples.
+/// Returns a quantile of sorted samples. A clock can move in steps of 10 ns, so that many samples are equal. The true times of equal
+/// samples are spread over one step of the clock. So the function interpolates within this step.
 fn within(samples: &[f64], quantile: f64) -> f64 {
     let place = quantile * samples.len() as f64;
     let Some(&found) = samples.get(place as usize) else { return 0.0 };

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The longest time that a disk may take to write all waiting data and to finish the last file.
+/// The time limit for a disk that writes all waiting data and finishes the last file.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The hidden command that plays a role.
@@ -129,8 +129,8 @@ pub fn together<T: DeserializeOwned>(program: &Path, roles: &[Role]) -> Result<V
     Ok(reports)
 }
 
-/// Runs several recorders, one after the other. When a recorder has made its number of messages durable, kills it. The publisher does not
-/// wait for recorders, so the next recorder may have to report a loss.
+/// Runs several recorders, one after the other. Kills each recorder when it has made its number of messages durable. The publisher does not
+/// wait for recorders, so the next recorder can find that messages are lost.
 ///
 /// # Errors
 /// When a process fails.

@@ -44,11 +44,11 @@ pub struct Now {
 /// When written data is made safe from a power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncPolicy {
-    /// Files are synced only when they are finished, and for reserve records. A power cut loses the bytes that the kernel has not written
-    /// by then.
+    /// Files are synced only when they are finished, and for reserve records (the sequences that publishers may use). A power cut loses all
+    /// bytes that the kernel has not yet written to the disk.
     None,
-    /// Files are synced at this interval, in parallel with writes. Reserve records are synced without this delay, because publishers may
-    /// wait for them.
+    /// Files are synced at this interval, in parallel with writes. Reserve records are synced without this delay, because publishers might
+    /// be waiting for them.
     Interval(Duration),
     /// Each write is safe when it returns.
     Each,
@@ -65,7 +65,7 @@ pub struct Frame {
     pub reserve: u64,
     /// The publisher's epoch at its start.
     pub epoch: u64,
-    /// The header for the files of the ring. All records of a frame come from one ring, and so do all frames of a file.
+    /// The header for the files of the ring. All records of a file come from one ring.
     pub header: Arc<FileHeader>,
 }
 
@@ -106,7 +106,7 @@ pub enum Step {
         offset: u64,
         /// What to write.
         pieces: Vec<Piece>,
-        /// The number of zero bytes that may be written after the pieces. At that place, the file has no data yet.
+        /// The number of zero bytes that can be written after the pieces. At that place, the file has no data yet.
         ahead: u64,
         /// Return only when the write is safe from a power cut.
         durable: bool,

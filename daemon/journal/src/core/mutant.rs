@@ -14,7 +14,7 @@ pub(super) enum Mutant {
     RetryAfterFailedSync,
     /// A mended file's number is used again.
     WritesOverMended,
-    /// Recovery uses the reserve in a frame that a later file repeats or lacks. It should ignore that reserve.
+    /// Recovery uses the reserve in a frame that a later file repeats or lacks. Recovery should ignore that reserve.
     HearsAll,
     /// Frames of another file are mistaken for this file's.
     NoSalt,
@@ -24,7 +24,7 @@ pub(super) enum Mutant {
     TruncateAtFirstBad,
     /// A reserve counts as soon as it is written.
     ReserveNotSynced,
-    /// The recorder writes a clean record although a publisher may continue.
+    /// The recorder writes a clean record (the stream's end) although a publisher can still continue.
     CleanWithoutLock,
 }
 

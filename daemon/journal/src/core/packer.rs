@@ -24,7 +24,7 @@ impl Pool {
         kept.unwrap_or_else(|| Vec::with_capacity(ROOM))
     }
 
-    /// Returns a frame's buffer to the pool, if nobody else holds the frame. A buffer that grew for a large message is dropped.
+    /// Returns a frame's buffer to the pool, if nobody else uses the frame. A buffer that grew for a large message is dropped.
     pub fn give(&self, frame: Arc<Frame>) {
         if let Ok(frame) = Arc::try_unwrap(frame)
             && frame.bytes.capacity() <= 2 * ROOM
@@ -51,7 +51,7 @@ pub struct Packing {
 /// Difference between two clocks, in nanoseconds, above which a clock record is written immediately.
 const STEP_NS: u64 = 1_000_000;
 
-/// The number of bytes of a clock record. A full frame may exceed its intended size by this number.
+/// The number of bytes of a clock record. A full frame can exceed its intended size by this number.
 pub const CLOCK_RECORD: usize = 40;
 
 impl Default for Packing {
@@ -107,8 +107,8 @@ pub struct Packer {
     header: Arc<FileHeader>,
 }
 
-/// Copies a packer that has no open frame, for the model. The function names every field, so a new field does not compile before it is
-/// copied here.
+/// Copies a packer that has no open frame, for the model. The function names every field, so that the compiler refuses a new field that is
+/// not copied here.
 #[cfg(test)]
 impl Clone for Packer {
     fn clone(&self) -> Self {
@@ -236,7 +236,7 @@ impl Packer {
         }
     }
 
-    /// Records the sequences up to and including `to` as missing. Returns their number, which may be 0.
+    /// Records the sequences up to and including `to` as missing. Returns the number of these sequences, which can be 0.
     pub fn loss(&mut self, to: u64, cause: Cause) -> u64 {
         let from = self.due;
         if to >= from {
@@ -291,8 +291,8 @@ impl Packer {
         &mut self.open.as_mut().expect("opened above").0
     }
 
-    /// Returns the latest wall clock of the records so far. A reader computes the same value from the last clock record. This value never
-    /// goes back, even if the clock was set back. So a frame's index time is an upper bound for all earlier records.
+    /// Returns the latest wall clock of the records so far. It never goes back, even if the clock was set back. So a frame's index time is
+    /// an upper bound for the times of all earlier records.
     fn latest_ns(&self) -> u64 {
         let last = self.noted.and_then(|noted| wall_ns(noted, self.header.ring.clock_hz, self.last_time));
         last.map_or(self.latest_ns, |last| last.max(self.latest_ns))
@@ -305,9 +305,12 @@ impl Packer {
         wall.map_or(self.now.wall_ns, |wall| wall.min(self.now.wall_ns))
     }
 
-    /// Adds a clock record to a new frame in these cases: the last clock record is too old or too many bytes away, or the wall clock was
-    /// set since then. Also adds a clock record if `is_later` says that the frame's index time is later than its first record, because a
-    /// reader that begins at this frame needs it.
+    /// Adds a clock record to a new frame if one of these is true:
+    ///
+    /// - the last clock record is too old
+    /// - the last clock record is too many bytes away
+    /// - the wall clock was set since the last clock record
+    /// - `is_later`: the frame's index time is later than its first record, and a reader that begins at this frame must know this
     fn note_clock(&mut self, is_later: bool) {
         let offset = self.now.wall_ns.wrapping_sub(self.now.mono.as_nanos() as u64);
         let step = self.last_clock.map_or(0, |(_, last)| offset.wrapping_sub(last) as i64);

@@ -1,4 +1,4 @@
-//! Converts writes to whole pages. The writes may have any offset and size. The pages are in memory that direct I/O accepts.
+//! Converts writes to whole pages. The writes can have any offset and size. The pages are in memory that direct I/O accepts.
 
 use super::Piece;
 use shmcast::journal::format::PAGE;
@@ -51,8 +51,8 @@ impl Default for Pages {
 }
 
 impl Pages {
-    /// Computes the pages of a write and about `ahead` zeros after it, and passes them to `run`. The write must begin at a page, or where
-    /// the last write ended.
+    /// Computes the pages of a write, with about `ahead` zeros after the write, and passes these pages to `run`. The write must begin at a
+    /// page, or where the last write ended.
     ///
     /// # Errors
     /// The error of `run`. After an error, write no more to this file.

@@ -1,4 +1,4 @@
-//! Repairs a journal after a crash or a power cut. Recovery may be interrupted at any point, and repeated.
+//! Repairs a journal after a crash or a power cut. Recovery can be interrupted at any point, and repeated.
 
 use super::mutant::{Mutant, is};
 use super::scan::{Found, Heard, Scan, Scanner, used};
@@ -104,8 +104,8 @@ pub struct Recovered {
 }
 
 impl Recovered {
-    /// Returns the next sequence of a channel whose ring is gone, and the sequences that are lost before it. Returns `None` for an empty
-    /// journal.
+    /// Returns the next sequence of a channel whose ring is gone, and the sequences that are lost just before the next one. Returns `None`
+    /// for an empty journal.
     #[cfg(test)]
     pub(crate) fn after_power_cut(&self) -> Option<(u64, Option<Loss>)> {
         self.last.as_ref()?;
@@ -137,10 +137,10 @@ impl Known {
     }
 }
 
-/// Repairs the journal in `volume`. The caller holds its lock.
+/// Repairs the journal in `volume`. The caller must have the journal's lock.
 ///
 /// # Errors
-/// [`RecoverError`]. An error loses nothing, and the call may be repeated.
+/// [`RecoverError`]. An error loses nothing, and the call can be repeated.
 pub fn recover(volume: &mut impl Volume) -> Result<Recovered, RecoverError> {
     let mut recovered = Recovered { next_number: 1, due: 1, ..Recovered::default() };
     let mut files = gather(volume, &mut recovered.next_number)?;
@@ -199,8 +199,8 @@ fn os<T>(name: &str, result: io::Result<T>) -> Result<T, RecoverError> {
 
 /// Returns the files with a whole header, in order. Sets `free` to a number that no file has in its header or name.
 ///
-/// If a file may not be durable, syncs it before reading it. So a later power cut cannot remove bytes that recovery has read. A sealed
-/// (finished) file is durable once the file after the next one has begun.
+/// If a file might not be durable, syncs it before reading it. So a later power cut cannot remove bytes that recovery has read. A sealed
+/// (finished) file is known to be durable if two later files exist.
 fn gather(volume: &mut impl Volume, free: &mut u64) -> Result<Vec<Known>, RecoverError> {
     let names = os("the directory", volume.list())?;
     let mut files: Vec<Known> = Vec::new();
@@ -251,8 +251,8 @@ fn gather(volume: &mut impl Volume, free: &mut u64) -> Result<Vec<Known>, Recove
     Ok(files)
 }
 
-/// Handles a missing file between two others. If the file before it is sealed (finished), creates a file in its place, which will record
-/// the missing sequences. If the file before it is not sealed, that file records them. Returns whether a file was created.
+/// Handles a missing file between two others. If the earlier of the two is sealed (finished), creates a file in the gap, and this file will
+/// record the missing sequences. Otherwise the earlier file records them. Returns whether a file was created.
 fn stands_in(volume: &mut impl Volume, files: &[Known]) -> Result<bool, RecoverError> {
     for (at, file) in files.iter().enumerate() {
         let Some(trailer) = &file.sealed else { continue };
@@ -342,7 +342,7 @@ fn set_aside(volume: &mut impl Volume, name: &str, size: u64) -> io::Result<Look
 }
 
 /// Adds the contents of an unfinished file to the result, and seals the file. The next file begins with the sequence `limit`, so the
-/// sequences that are missing before it are recorded here. According to later files, everything up to `durable` was durable.
+/// unfinished file records all missing sequences before `limit`. According to later files, everything up to `durable` was durable.
 fn take_in(
     volume: &mut impl Volume,
     file: &Known,
@@ -377,8 +377,8 @@ impl Recovered {
     }
 }
 
-/// Returns the reserve, the epoch and the clean end that a finished file records. It reads the frames that the footer lists. If the footer
-/// is damaged, it searches all frames.
+/// Returns the reserve, the epoch and the clean record (the stream's end) of a finished file. Reads the frames that the footer lists. If
+/// the footer is damaged, reads all frames.
 fn last_words(volume: &mut impl Volume, file: &Known, trailer: &Trailer) -> io::Result<Heard> {
     let size = volume.size(&file.name)?;
     let mut scanner = Scanner::new(volume, &file.name, size, file.header.salt);
@@ -403,7 +403,7 @@ fn last_words(volume: &mut impl Volume, file: &Known, trailer: &Trailer) -> io::
 }
 
 /// Seals a file after its last whole frame. If bytes follow, copies them to a separate file. If the recorder's footer can be rebuilt,
-/// writes exactly the same footer again, because the next file refers to its checksum. Everything up to `durable` was durable.
+/// writes exactly the same footer again, because the next file has the footer's checksum. Everything up to `durable` was durable.
 fn mend(volume: &mut impl Volume, name: &str, mut scan: Scan, durable: u64) -> io::Result<(u64, u32)> {
     let end = scan.composer.offset();
     let size = volume.size(name)?;

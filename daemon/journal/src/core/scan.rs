@@ -21,7 +21,7 @@ pub struct Scan {
     pub durable: u64,
     /// Bytes in use after the last whole frame.
     pub behind: u64,
-    /// If a footer follows the last whole frame, this is the header of the footer. The header of the next file refers to it.
+    /// If a footer follows the last whole frame, this is the footer's own header. The next file's header refers to this header.
     pub footer: Option<FrameHeader>,
     /// The state that the records of this file state.
     pub heard: Heard,
@@ -159,7 +159,8 @@ impl<'a, V: Volume> Scanner<'a, V> {
         Ok(body.and_then(|body| Footer::decode(&body).ok()))
     }
 
-    /// Finds the next whole frame after an offset without one. Also updates `last_used`, the end of the file's used part.
+    /// Finds the next whole frame after an offset at which no whole frame begins. Also updates `last_used`, the end of the file's used
+    /// part.
     fn beyond(
         &mut self,
         composer: &Composer,
@@ -205,7 +206,8 @@ impl<'a, V: Volume> Scanner<'a, V> {
         Ok(())
     }
 
-    /// Returns the frame at `place` if it is whole. Returns nothing if a whole header follows whose chain does not match the frame.
+    /// Returns the frame at `place` if the frame is whole. Returns nothing if the next frame's header is whole, but its chain does not
+    /// match this frame.
     fn accept(&mut self, place: u64) -> io::Result<Option<(u64, FrameHeader, Box<FrameContents>)>> {
         if is(Mutant::TruncateAtFirstBad) {
             return Ok(None);

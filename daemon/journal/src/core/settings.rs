@@ -9,7 +9,7 @@ pub enum Io {
     /// By `O_DIRECT`, in whole pages of the recorder's memory.
     ///
     /// Direct writes cost a fraction of the CPU time of `Buffered` and do not fill the page cache. A direct write that fails reports its
-    /// error itself. If the file system does not support direct writes, or is in memory, the recorder uses `Buffered`.
+    /// error itself. If the file system does not support direct writes, or keeps its files only in memory, the recorder uses `Buffered`.
     #[default]
     Direct,
     /// Through the page cache.
@@ -68,8 +68,8 @@ impl Default for Settings {
 pub enum State {
     /// Frames are written as they arrive.
     Recording,
-    /// The disk refused a write, and the recorder tries again. If memory is full by then, messages are lost, and the journal lists them as
-    /// lost.
+    /// The disk refused a write, and the recorder tries again. If memory becomes full meanwhile, messages are lost, and the journal lists
+    /// them as lost.
     Failed,
     /// Everything is written, safe and sealed.
     Closed,

@@ -20,7 +20,7 @@ impl Writer {
         !self.waiting.is_empty()
     }
 
-    /// Whether no frame waits and no write is in progress, so that even a small frame may be written now.
+    /// Whether no frame waits and no write is in progress, so that even a small frame can be written now.
     pub(crate) fn is_idle(&self) -> bool {
         !self.is_behind() && self.busy[Lane::Write as usize].is_none()
     }
@@ -30,7 +30,7 @@ impl Writer {
         self.written - 1
     }
 
-    /// The highest durable sequence. Every sequence up to it is safe on the disk, or listed there as lost.
+    /// The highest durable sequence. Every sequence up to this one is in the journal on the disk, as a message or as lost.
     pub(crate) const fn durable(&self) -> u64 {
         self.durable - 1
     }

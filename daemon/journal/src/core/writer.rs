@@ -24,7 +24,7 @@ pub(super) struct Open {
     composer: Composer,
     is_named: bool,
     begun: Duration,
-    /// The number of written frames. Messages are not counted, because a frame may have none.
+    /// The number of written frames. Messages are not counted, because a frame can be without messages.
     written: u32,
     /// Number of frames whose contents in the file are safe.
     synced: u32,
@@ -266,7 +266,7 @@ impl Writer {
         (z ^ (z >> 31)).max(1)
     }
 
-    /// Returns the offset at which the room for frames ends. Writes of whole pages up to it stay within the allocated file.
+    /// Returns the offset at which the room for frames ends. Writes of whole pages up to this offset stay within the allocated file.
     const fn room(&self) -> u64 {
         self.settings.file_bytes - PAGE as u64
     }

@@ -19,7 +19,7 @@ pub(super) struct Begun {
     pub(super) subscriber: Subscriber,
     pub(super) packer: Packer,
     pub(super) writer: Writer,
-    /// Control records that follow the journal's last message. The journal has them already, but the ring delivers them again.
+    /// Control records that follow the journal's last message. The ring delivers these records again, although the journal has them.
     pub(super) known: Vec<ControlRecord>,
     /// A sequence and an epoch. If the ring has reached this sequence but has not delivered the beginning of this epoch, the recorder
     /// records the epoch at this place.
@@ -172,7 +172,7 @@ impl Last {
     }
 }
 
-/// Moves the subscriber to the oldest message in the ring, and returns the message's sequence. A publisher may overwrite messages at the
+/// Moves the subscriber to the oldest message in the ring, and returns the message's sequence. A publisher can overwrite messages at the
 /// same time.
 fn oldest(subscriber: &mut Subscriber) -> Result<u64, RecordError> {
     let mut wanted = 1;

@@ -53,7 +53,7 @@ impl Naps {
         Self { shortest: nap, longest: nap, silence: Duration::ZERO, little: (capacity / 256) as usize }
     }
 
-    /// Whether very few bytes were published. If so, the recorder may sleep as if no bytes had been published.
+    /// Whether very few bytes were published. If so, the recorder sleeps as if no bytes had been published.
     const fn is_little(&self, bytes: usize) -> bool {
         bytes < self.little
     }
@@ -74,7 +74,7 @@ pub(super) struct Drain {
     pub(super) ring: [u64; 2],
     /// The sequence due in the ring.
     pub(super) next: u64,
-    /// Control records at the recording's first sequence. The journal already has them, but the ring delivers them again.
+    /// Control records at the recording's first sequence. The ring delivers these records again, although the journal has them.
     pub(super) known: Vec<ControlRecord>,
     /// A sequence and an epoch. If the ring has reached this sequence but has not delivered the beginning of this epoch, the recorder
     /// records the epoch at this place.
@@ -89,8 +89,8 @@ pub(super) struct Drain {
 }
 
 impl Drain {
-    /// Records until the channel cannot be read any more. If the recorder must stop, records until it has taken everything that was
-    /// published before that. Returns how many messages are left in the ring because the disk accepted no more.
+    /// Records until the channel cannot be read any more, or until the recorder must stop. Before a stop, takes everything that was
+    /// published until then. Returns how many messages are left in the ring because the disk accepted no more.
     pub(super) fn run(mut self) -> Result<u64, RecordError> {
         if self.is_each {
             // Without this call the kernel lets each sleep last 50 us longer. If the call fails, messages become durable a little later.
@@ -193,8 +193,8 @@ impl Drain {
         Ok(Some(taken + usize::from(is_elsewhere)))
     }
 
-    /// Begins another file if the channel has moved to another ring. Returns whether it has. A batch ends at the move, so no event of the
-    /// new ring is packed yet.
+    /// Begins another file if the channel has moved to another ring. Returns whether the channel has moved. A batch ends at the move, so no
+    /// event of the new ring is packed yet.
     fn follow_ring(&mut self) -> Result<bool, RecordError> {
         let found = self.subscriber.header().uuid;
         if found == self.ring {
@@ -258,7 +258,7 @@ fn is_known(known: &mut Vec<ControlRecord>, event: &Event<'_>) -> bool {
     at.map(|at| known.remove(at)).is_some()
 }
 
-/// Packs an event that is not a message. If the event is a lap, returns the number of lost messages.
+/// Packs an event that is not a message. If the event says that the ring overwrote unread messages, returns their number.
 fn note(packer: &mut Packer, event: &Event<'_>) -> u64 {
     match *event {
         Event::Lapped(lapped) => return packer.loss(lapped.resumed_at - 1, Cause::Overrun),

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Longest pause while waiting for the end.
 const NAP: Duration = Duration::from_micros(200);
-/// Longest time between the readings of the two clocks. It is a tenth of the step that a clock record notes.
+/// The longest time between the readings of the two clocks. It is a tenth of the smallest clock step that is recorded.
 const CLOCKS_APART: Duration = Duration::from_micros(100);
 /// The time for which a recorder that must stop waits for a disk that refuses writes.
 const PATIENCE: Duration = Duration::from_secs(12);
@@ -34,7 +34,7 @@ pub struct Progress {
     pub drained: u64,
     /// Last sequence in a file.
     pub written: u64,
-    /// Every sequence up to this one is safe on the disk, or listed there as lost.
+    /// Every sequence up to this one is in the journal on the disk, as a message or as lost.
     pub durable: u64,
     /// Messages recorded.
     pub messages: u64,
@@ -59,11 +59,11 @@ pub struct Progress {
     pub has_ended: bool,
 }
 
-/// The greatest error of a subscriber's lag. The true lag may be higher by this many messages.
+/// The greatest error of a subscriber's lag. The true lag can be higher by this many messages.
 const LAG_ERROR: u64 = 64;
 
-/// Reads the wall clock and the monotonic clock, which counts from `start`. If there was a long pause between the two readings, reads both
-/// clocks again, up to ten times. Otherwise the pause would look like a step of the wall clock.
+/// Reads the wall clock and the monotonic clock, which counts from `start`. After a long pause between the two readings, reads both clocks
+/// again, up to ten times, because the pause would look like a step of the wall clock.
 fn now(start: Instant) -> Now {
     let mut tries = 0..10;
     loop {
@@ -181,8 +181,8 @@ impl Recorder {
     /// If the directory has a journal of this stream, the recording continues at its end. Messages that the ring no longer has are recorded
     /// as lost. If there is no journal of this stream, the recording begins at the subscriber's position.
     ///
-    /// Open the subscriber with [`History::Never`](shmcast::History::Never), so that it never reads a journal. Otherwise it might read the
-    /// journal that this recorder writes. Messages would then be recorded twice, or the recorder would wait for itself after a lap.
+    /// Open the subscriber with [`History::Never`](shmcast::History::Never). Otherwise it might read the journal that this recorder writes,
+    /// and messages would be recorded twice.
     ///
     /// # Errors
     /// [`RecordError`]. After an error nothing is recorded.
@@ -248,14 +248,14 @@ impl Recorder {
         self.shared.progress()
     }
 
-    /// Takes the disk errors since the last call. Each has the failed operation and the error. If files are synced, an error alone loses no
-    /// message. With [`SyncPolicy::None`](crate::core::SyncPolicy::None), the journal lists the messages of an abandoned file as lost.
+    /// Returns the disk errors since the last call, each with the name of the failed operation. If files are synced, an error alone loses
+    /// no message. With [`SyncPolicy::None`](crate::core::SyncPolicy::None), the journal lists the messages of an abandoned file as lost.
     pub fn errors(&self) -> Vec<(&'static str, std::io::Error)> {
         let mut writer = self.shared.writer();
         std::iter::from_fn(|| writer.take_error()).collect()
     }
 
-    /// Requests a reserve of at least `sequence`, so that the channel may skip sequences up to it. The request is done when
+    /// Requests a reserve of at least `sequence`, so that the channel can skip sequences up to `sequence`. The request is done when
     /// [`Progress::reserve`] is at least `sequence`.
     pub fn reserve(&self, sequence: u64) {
         self.shared.wanted.fetch_max(sequence, Ordering::Relaxed);
@@ -269,8 +269,8 @@ impl Recorder {
     /// Does the same as [`stop`](Self::stop), for a channel on which nobody publishes any more. `next` is the channel's next sequence. The
     /// caller must hold the channel's writer lock until this call returns.
     ///
-    /// If the recorder has every message before `next`, it ends the journal with a clean record. In that case, a later ring of the channel
-    /// skips no sequence.
+    /// If the recorder has every message before `next`, it ends the journal with a clean record, so that a later ring of the channel skips
+    /// no sequence.
     ///
     /// # Errors
     /// As [`stop`](Self::stop).
@@ -280,10 +280,10 @@ impl Recorder {
     }
 
     /// Records everything that was published before this call, seals the file, and ends. Waits for the disk, but at most 12 s for a disk
-    /// that refuses writes. After this call another recorder can use the directory, unless the disk refused.
+    /// that refuses writes. After this call another recorder can use the directory, unless the disk refused writes until the end.
     ///
     /// # Errors
-    /// The reason why the recorder ended before this call, why messages were not written, or why the journal cannot be read by its name.
+    /// The recorder ended before this call, messages were not written, or the journal's path no longer leads to the journal.
     pub fn stop(self) -> Result<Progress, RecordError> {
         let Self { shared, drain, lanes } = self;
         shared.stop.get_or_init(|| Instant::now() + PATIENCE);

@@ -98,7 +98,7 @@ struct Common {
 }
 
 impl Common {
-    /// Returns the error of a bridge with `--until-end`. The error says that a signal stopped the bridge before the end of the session.
+    /// Returns the error of a bridge with `--until-end` that a signal stopped before the end of the session.
     fn interrupted(&self, channel: &str, stop: &Stop) -> Option<Interrupted> {
         let is_early = self.until_end && stop.is_set();
         is_early.then(|| stop.interrupted(format!("{channel}: INTERRUPTED before the session's end")))
@@ -118,7 +118,7 @@ impl Common {
     }
 }
 
-/// Returns one value for each line. The user may leave the option out, give it once for all lines, or give it once for each line.
+/// Returns one value for each line. The user can give none, one for all lines, or one for each line.
 fn for_each_line<T: Clone>(option: &str, lines: usize, values: &[T]) -> Result<Vec<Option<T>>> {
     match values {
         [] => Ok(vec![None; lines]),

@@ -1,5 +1,5 @@
-//! The options of a bridge. They become the fields of its `[[bridge]]` table. They come from a configuration file, from flags, and from
-//! `--set`. The daemon's own code reads the table, so an option has the same name, range and default everywhere.
+//! The options of a bridge, from a configuration file, from flags, and from `--set`. They become the fields of a `[[bridge]]` table. The
+//! daemon's own code reads the table, so an option has the same name, range and default everywhere.
 
 use super::for_each_line;
 use crate::cli::set::{Draft, Setting};
@@ -176,7 +176,7 @@ impl Draft {
     }
 }
 
-/// Whether a setting belongs to the channel, and not to the bridge. No name belongs to both.
+/// Whether a setting belongs to the channel, and not to the bridge. No setting of a channel has the same name as a setting of a bridge.
 fn is_of_channel(setting: &Setting) -> bool {
     ["capacity", "max_message", "permissions", "board"].contains(&setting.table())
 }

@@ -87,7 +87,7 @@ impl Args {
     }
 }
 
-/// Parses the address of a line. The address of the line's source may come first, as in `SOURCE@GROUP:PORT`.
+/// Parses the address of a line. The address of the line's source can come first, as in `SOURCE@GROUP:PORT`.
 fn parse_line(text: &str) -> Result<(SocketAddr, Option<IpAddr>), String> {
     let Some((source, group)) = text.split_once('@') else { return Ok((parse_address(text)?, None)) };
     // An account may stand here by mistake. So the text is not quoted, and nothing up to an @ of an error is shown.

@@ -208,7 +208,7 @@ fn start(
     }
 }
 
-/// Returns the source of overwritten messages that the spec names; `None` if the spec names none.
+/// Returns the source from which the bridge gets overwritten messages; `None` if the spec names no such source.
 fn history(spec: &BridgeSpec) -> Option<&HistoryFrom> {
     let repair = spec.send.as_ref().and_then(|send| send.repair.as_ref());
     spec.nats().map(|nats| &nats.history).or(repair.map(|repair| &repair.history))

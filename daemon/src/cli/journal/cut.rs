@@ -70,7 +70,8 @@ fn copy(args: &Args, to: &Path, stop: &Stop) -> Result<Sums> {
     Ok(sums)
 }
 
-/// Returns a wall clock and the ring's ticks at the same moment. With this pair, later times in the same journal file are converted.
+/// Returns a wall clock and the ring's ticks at the same moment. This pair serves to convert later times in the same journal file to the
+/// wall clock.
 pub(super) fn clock_at(entry: &Entry<'_>, wall_ns: Option<u64>, header: &FileHeader) -> (u64, u64) {
     match (entry, wall_ns) {
         (Entry::Control { control: JournalControl::Clock { wall_ns, ticks, .. }, .. }, _) => {
@@ -87,7 +88,7 @@ pub(super) const fn is_of_the_channel(control: &JournalControl) -> bool {
 }
 
 /// Returns the header for a new file that begins with `first`. Epoch and ring are those at `first`. Also returns a wall clock and the
-/// ring's ticks at the same moment, with which the later times are converted.
+/// ring's ticks at the same moment, which serve to convert later times.
 pub(super) fn beginning(
     journal: Journal,
     first: u64,

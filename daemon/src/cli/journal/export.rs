@@ -187,7 +187,7 @@ impl<W: Write> Feed<W> {
         Ok(())
     }
 
-    /// Whether a receiver may ignore a packet with messages from `sequence` on, because it skips too many sequences.
+    /// Whether a packet with messages from `sequence` on skips so many sequences that a receiver might ignore the packet.
     fn has_leapt(&self, sequence: u64) -> bool {
         sequence - self.packet.next() > FAR_MESSAGES - (PACKET_BYTES / LENGTH_BYTES) as u64
     }

@@ -92,7 +92,7 @@ pub(super) fn release(args: &ReleaseArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the journal's directory, and the stream whose folder it contains.
+/// Returns the journal's directory, and the stream to which the journal belongs.
 fn home<'a>(source: &'a Source, journal: &Journal) -> Result<(&'a Path, StreamId)> {
     let dir = &source.dir;
     let stream = journal

@@ -111,7 +111,7 @@ struct Joining<'a> {
     bar: ProgressBar,
     cut: Cut,
     sums: Sums,
-    /// The control records since the last message. The next part may repeat them.
+    /// The control records since the last message. The next part might repeat these records.
     since: Vec<JournalControl>,
     /// The loss that the next one may continue.
     lost: Option<Loss>,

@@ -48,7 +48,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The journals of all streams. If the user gave the folder of one stream, only its journal.
+/// The journals of all streams. If the user gave the folder of one stream, only the journal of this stream.
 fn journals(source: &Source) -> Result<Vec<Journal>> {
     if let Ok(streams) = Streams::open(&source.dir) {
         let mut journals = streams.into_journals();

@@ -70,8 +70,8 @@ impl Span {
         Ok(part)
     }
 
-    /// The schema at the first entry of a part; `None` if the part is empty. If the end of the part is given as a time, records about
-    /// clocks and rings before the first message do not count, because they may be later than the part.
+    /// The schema at the first entry of a part; `None` if the part is empty. If the part ends at a time, records about clocks and rings
+    /// before the first message do not count, because such records can be later than the part.
     fn first_schema(&self, part: &mut Part) -> Result<Option<SchemaId>> {
         let ends_by_time = matches!(self.to, Some(Place::Time(_)));
         while let Some(item) = part.next()? {
@@ -148,7 +148,7 @@ impl Part {
     }
 
     /// Finds the end of a part that ends at a time. `sequence` is the first message after this time, and the reader has just returned it.
-    /// If the clock was set back, messages of an earlier time may follow. So this function reads the rest of the journal.
+    /// If the clock was set back, messages of an earlier time can follow. So this function reads the rest of the journal.
     fn find_end(&mut self, sequence: u64, until_ns: u64) -> Result<()> {
         let (mut end, mut is_within) = (sequence, false);
         while let Some(entry) = self.reader.next()? {
@@ -167,7 +167,7 @@ impl Part {
         Ok(())
     }
 
-    /// Returns the next entry. Returns `None` after the last one, and at the current end of a journal that is still recorded.
+    /// Returns the next entry. Returns `None` after the last entry, and at the current end of a journal that is still recorded.
     pub(in crate::cli) fn next(&mut self) -> Result<Option<Item<'_>>> {
         if self.reader.due() >= self.end {
             return Ok(None);

@@ -1,7 +1,7 @@
 //! `shmcast man` and `shmcast completions`: write the manual pages and completion scripts that a package installs. Both are generated from
 //! the programs' own command lines, so they always match.
 //!
-//! The completion script of `shmcast` runs the program at each completion, because only the program knows the present channels.
+//! At each completion, the script of `shmcast` runs the program, because only the program knows the present channels.
 
 use super::say::{self, note};
 use super::{Cli, HostArg, daemon};

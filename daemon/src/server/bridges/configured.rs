@@ -235,7 +235,7 @@ pub enum Counted {
     Send(Box<SendCounters>, Option<Box<RepairCounters>>),
     /// A bridge that receives, and the times that it has measured.
     Receive(Box<ReceiveCounters>, Latencies),
-    /// A bridge that sends through an engine, and the times from an append to its answer.
+    /// A bridge that sends through an engine, and the durations from an append to the engine's answer.
     EngineSend(Box<EngineSendCounters>, Histogram),
     /// A bridge that receives through an engine.
     EngineReceive(Box<EngineReceiveCounters>),
@@ -285,7 +285,7 @@ impl Deref for Endpoint {
 }
 
 impl Endpoint {
-    /// Stops the endpoint. Returns the state from which another endpoint can continue, if that is needed.
+    /// Stops the endpoint. If the endpoint sends packets, returns the state from which another endpoint can continue.
     pub(super) fn into_stopped(self) -> Option<Stopped> {
         match self {
             Self::Send(egress) => Some(egress.into_stopped()),

@@ -1,4 +1,5 @@
-//! Decides what happens to each bridge when the configuration is read again. A bridge counts as unchanged if at most its name has changed.
+//! Decides what happens to each bridge when the configuration is read again. A bridge counts as unchanged if nothing but its name has
+//! changed.
 
 use shmcast_bridge::spec::{BridgeSpec, Direction};
 use std::net::SocketAddr;
@@ -7,10 +8,10 @@ use std::path::Path;
 /// What happens to a bridge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// The bridge continues without interruption. The value is the index of the matching bridge in the new configuration, which may have
-    /// another name.
+    /// The bridge continues without interruption. The value is the index of the matching bridge in the new configuration. This bridge might
+    /// have another name.
     Stays(usize),
-    /// The bridge stops first, because a bridge of the new configuration needs its channel, sockets or files.
+    /// The bridge stops first, because a bridge of the new configuration needs the same channel, sockets or files.
     Yields,
     /// No wanted bridge replaces it.
     Leaves,

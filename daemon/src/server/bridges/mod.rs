@@ -1,7 +1,8 @@
 //! Starts and ends the daemon's bridges as configured, restarts failed ones, and reports them.
 //!
 //! This code has a thread of its own. When a bridge starts, it requests its channel from this daemon, as any program does. The daemon's
-//! event loop must answer this request, so it cannot itself start the bridge. The bridges' own threads send and receive the messages.
+//! event loop must answer this request, so the event loop cannot start the bridge itself. The bridges' own threads send and receive the
+//! messages.
 
 mod configured;
 mod matching;
@@ -73,8 +74,8 @@ impl Bridges {
 
     /// Promotes a received channel: it becomes a channel of this host, on which local programs may publish. Blocks for up to some seconds.
     ///
-    /// A promotion skips many sequences. If the channel has a journal, the journal first records the highest of them durably. Without this
-    /// record, a host that loses power right after the promotion would use these sequences again.
+    /// A promotion skips many sequences. If the channel has a journal, the journal first records the highest of these sequences durably, so
+    /// that no sequence is used again after a loss of power.
     ///
     /// # Errors
     /// A sentence, if no bridge receives the channel, if that bridge does not run, if packets of the publisher's host still arrive, or if

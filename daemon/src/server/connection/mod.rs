@@ -1,10 +1,10 @@
 //! One connection: requests and replies, and at most one attachment, which lasts as long as the connection.
 //!
-//! A client that misbehaves ends only its own connection. It may send garbage, too many packets, surplus descriptors or nothing, or it may
-//! never read. Each wait for a client has a limit, and each answer fits a packet.
+//! A client that misbehaves ends only its own connection. Such a client might send garbage, too many packets, surplus descriptors or
+//! nothing, or might never read. Each wait for a client has a limit, and each answer fits a packet.
 //!
-//! Users take turns. The daemon serves only one program of a user at a time. After each packet to this program, it serves programs of other
-//! users. So between two packets to one user, each other user gets at most one packet, however many requests the other users make.
+//! Users take turns. The daemon serves only one program of a user at a time, and serves other users after each packet to this program. So
+//! between two packets to one user, each other user gets at most one packet.
 
 mod gates;
 mod reports;
@@ -80,8 +80,8 @@ struct Connection<'a> {
     notices: (UnboundedSender<Notice>, UnboundedReceiver<Notice>),
 }
 
-/// Accepts a connection, and serves it in a separate task. Refuses it if its user has too many connections or connects too often. Costs
-/// three system calls.
+/// Accepts a connection, and serves it in a separate task. Refuses the connection if its user has too many connections or connects too
+/// often. Costs three system calls.
 pub(super) fn admit(shared: &Arc<ServerState>, socket: OwnedFd, id: ConnectionId) {
     let Ok(peer) = handoff::peer(&socket) else { return };
     let uid = peer.uid;

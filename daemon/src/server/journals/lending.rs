@@ -26,7 +26,8 @@ pub struct Loan {
 }
 
 impl Recording {
-    /// Calls `run` with the lists of files, which may be as old as the last `refresh`. Returns `None` if the directory does not exist yet.
+    /// Calls `run` with the lists of files as they were at the last `refresh`, or with newer lists. Returns `None` if the directory does
+    /// not exist yet.
     pub(super) fn with_files<T>(
         &self,
         run: impl FnOnce(&mut Streams) -> Result<T, JournalError>,
@@ -48,7 +49,7 @@ impl Recording {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Drops the lists of files, because the journal's path may now lead to another directory.
+    /// Drops the lists of files, because the journal's path might now lead to another directory.
     pub(super) fn forget_files(&self) {
         *self.files() = None;
     }

@@ -1,8 +1,7 @@
 //! The daemon's recorders, and the files that they pass to readers.
 //!
-//! Each channel with a journal has a thread here. The thread opens the channel as any program does. The daemon's event loop must answer
-//! this request, so this work cannot be on the event loop. The thread starts a recorder, and checks it ten times a second. A recorder has
-//! threads of its own. A recorder that ends is restarted.
+//! Each channel with a journal has a thread here, which opens the channel as any program does. The thread starts a recorder, checks the
+//! recorder ten times a second, and restarts it if it has ended. The recorder has threads of its own.
 
 mod lending;
 mod reserve;
@@ -33,9 +32,9 @@ use troubles::Troubles;
 const LOOK: Duration = Duration::from_millis(100);
 /// Interval at which the files are counted and the oldest are removed.
 const TRIM_EVERY: Duration = Duration::from_secs(5);
-/// The shortest time between two events about lost messages. They are lost when the disk is too slow.
+/// The shortest time between two events about lost messages. Messages are lost when the disk is too slow.
 const LOST_EVERY: Duration = Duration::from_secs(10);
-/// The time for which a daemon that stops waits for its recorders. The ring still has the messages that they have not written.
+/// The time for which a daemon that stops waits for its recorders. The ring still has the messages that the recorders have not written.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// The journals, by the names of their channels. Clones share the same journals.
@@ -103,7 +102,7 @@ struct Refused {
 }
 
 impl Recorders {
-    /// Makes the owner of the recorders, without recorders yet. The recorders will report to `events`, and reach this daemon at `socket`.
+    /// Makes an empty set of recorders. Recorders that are added later report to `events`, and reach this daemon at `socket`.
     pub fn new(journals: Journals, events: Events, socket: PathBuf) -> Self {
         let (threads, leaving, refused) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Self { journals, events, socket, threads, leaving, refused }
@@ -136,13 +135,13 @@ impl Recorders {
         self.leaving.retain(|_, thread| !thread.is_finished());
     }
 
-    /// Starts again the threads that the system refused to start. Each of these threads has a pause, and is tried again when the pause is
-    /// over. Call this about once a second. The call does not wait.
+    /// Tries again to start the threads that the system refused, each after a pause of its own. Call this about once a second. The call
+    /// does not wait.
     pub fn retry_refused(&mut self) {
         self.retry_refused_at(Some(Instant::now()));
     }
 
-    /// Starts again those refused threads whose pause is over at `now`. If `now` is `None`, tries all refused threads.
+    /// Tries again to start the refused threads whose pause is over at `now`. If `now` is `None`, tries all refused threads.
     fn retry_refused_at(&mut self, now: Option<Instant>) {
         let (due, later): (BTreeMap<_, _>, _) = std::mem::take(&mut self.refused)
             .into_iter()
@@ -155,7 +154,8 @@ impl Recorders {
         }
     }
 
-    /// Starts the thread of a journal. If the system refuses, that is told and shown, and [`retry_refused`](Self::retry_refused) tries again.
+    /// Starts the thread of a journal. If the system refuses, the refusal is reported and shown, and [`retry_refused`](Self::retry_refused)
+    /// tries again.
     fn start(&mut self, recording: Arc<Recording>, mut pauses: Pauses) {
         let channel = recording.channel.clone();
         // The thread before may still write its last frames. If this thread is not started, the next one waits for it.
@@ -221,7 +221,7 @@ struct Recording {
     state: Mutex<State>,
     /// The lists of the files, from which readers are served.
     files: Mutex<Option<Streams>>,
-    /// The semaphore for the lists of files. Only one reader at a time may use a thread. So if a disk hangs, it blocks only one thread.
+    /// The semaphore for the lists of files. Only one reader at a time can use a thread, so a disk that hangs blocks only one thread.
     turn: Arc<Semaphore>,
 }
 
@@ -322,7 +322,7 @@ struct Work {
     recording: Arc<Recording>,
     events: Events,
     socket: PathBuf,
-    /// The thread that kept the channel's previous journal. It may still write its last frames.
+    /// The thread that kept the channel's previous journal. It might still be writing its last frames.
     before: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 

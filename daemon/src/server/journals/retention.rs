@@ -23,7 +23,7 @@ pub(super) enum Room {
     #[default]
     Enough,
     /// The last check found too little free space, and this is not reported yet. A removed file still takes space until the last reader has
-    /// closed it, so the next check may find enough free space.
+    /// closed it, so the next check might find enough free space.
     Little,
     /// There is too little room, and this was reported.
     Told,
@@ -136,7 +136,8 @@ impl Recording {
     }
 }
 
-/// Lists the programs that have files of a journal open, including removed files. It lists only programs that this user may inspect.
+/// Lists the programs that have files of a journal open, including removed files. Leaves out programs that this user is not allowed to
+/// inspect.
 fn holders(dir: &Path) -> Vec<String> {
     let dir = fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
     let own = std::process::id();

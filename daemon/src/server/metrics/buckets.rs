@@ -19,7 +19,7 @@ impl Latencies {
         Self { fine: vec![0; BUCKETS].into() }
     }
 
-    /// Adds the counts of a reader page. A reader may have written any counts, so the sums saturate and do not wrap.
+    /// Adds the counts of a reader page. A reader can write any counts there, so the sums saturate and do not wrap.
     pub(super) fn add(&mut self, fine: &[u64]) {
         for (sum, count) in self.fine.iter_mut().zip(fine) {
             *sum = sum.saturating_add(*count);

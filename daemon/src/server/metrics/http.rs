@@ -26,7 +26,7 @@ const MAX_CONNECTIONS: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Largest head of a request in bytes.
 const MAX_HEAD: usize = 16 << 10;
-/// If an answer is younger than this, it is sent again, and no new one is made.
+/// If an answer is younger than this, it is sent again, and no new answer is made.
 const FRESH: Duration = Duration::from_millis(100);
 
 struct Server {

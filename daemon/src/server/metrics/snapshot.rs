@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 /// The limit for the readers of a channel that have their own series in the metrics. These are the readers that have been attached longest.
-/// All others are summed under [`OTHERS`]. So a channel has at most `MAX_READERS` + 1 times the series of one reader.
+/// All other readers are summed under [`OTHERS`].
 pub const MAX_READERS: usize = 128;
 /// The name of the sum of the readers beyond [`MAX_READERS`].
 pub const OTHERS: &str = "other";
@@ -48,7 +48,7 @@ pub struct ChannelFigures {
 }
 
 /// The metrics of a reader, or of several readers together. The process and its name come from the kernel. Everything else comes from the
-/// reader's page, and the reader may have written anything there.
+/// reader's page, and the reader can write anything there.
 #[derive(Debug)]
 pub struct ReaderFigures {
     /// The process id. If a process is attached to the channel several times, its second attachment has the suffix `/2`, the third `/3`,

@@ -1,7 +1,6 @@
 //! Writes the metrics in Prometheus's text format, version 0.0.4 (<https://prometheus.io/docs/instrumenting/exposition_formats/>).
 //!
-//! This module writes the format itself, because these metrics are a snapshot. Libraries keep counters of their own, or write OpenMetrics,
-//! in which `promtool check metrics` finds no help texts for counters.
+//! This module uses no metrics library, because such libraries keep counters of their own, and these metrics are a snapshot.
 
 use super::bridges;
 use super::exposition::Text;

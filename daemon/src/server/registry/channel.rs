@@ -118,7 +118,7 @@ impl Channel {
         hosted.expect("a channel without current memory has a spare")
     }
 
-    /// Whether the segment that the charter names is lost: it was lost with the earlier daemon, and no program has brought it back.
+    /// Whether the segment that the charter names was lost with the earlier daemon, and no program has brought it back.
     pub(super) fn is_lost(&self) -> bool {
         self.current.is_none()
     }
@@ -148,7 +148,7 @@ impl Channel {
     /// this segment becomes the channel's memory again.
     ///
     /// # Errors
-    /// [`RefusalCode::BadRequest`] for memory that no daemon of this user made. [`RefusalCode::Failed`] if it cannot be examined.
+    /// [`RefusalCode::BadRequest`] for memory that no daemon of this user made. [`RefusalCode::Failed`] if the memory cannot be examined.
     pub(super) fn recognizes(
         &mut self,
         [segment, lock]: [&File; 2],
@@ -181,8 +181,8 @@ impl Channel {
         self.fits(self.hosted(), self.entry().is_strict)
     }
 
-    /// Returns the way to cut off a generation whose memory this daemon lacks, but which programs may still read. On a strict channel the
-    /// messages of the generation become invalid, because its publisher may still write to this memory.
+    /// Returns the way to cut off a generation whose memory this daemon lacks, but which programs might still read. On a strict channel the
+    /// messages of the generation become invalid, because its publisher might still write to this memory.
     pub(super) fn cut_of_lost(&self) -> Cut {
         if self.entry().is_strict { Cut::Void } else { Cut::Lost }
     }
@@ -287,7 +287,7 @@ impl Channel {
         Ok(None)
     }
 
-    /// Moves the channel to the spare segment. All steps that can fail come first. Then one store to the charter makes the move, and
+    /// Moves the channel to the spare segment. All steps that can fail come first. Then a single write to the charter makes the move, and
     /// readers are notified.
     fn move_to_spare(&mut self, cut: Cut, told: &mut Observers<'_>) -> Result<(), Refused> {
         let Self { config, charter, current, spare, readers, .. } = self;
@@ -325,7 +325,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Notifies the publisher, if there is one, that it is cut off. If the publisher is stopped, it finds the notice when it continues.
+    /// Notifies a publisher that it is cut off. A stopped publisher finds the notice when it continues.
     pub(super) fn cut_off(&mut self) -> Option<Attached> {
         let from = self.publisher.take()?;
         // A publisher that has hung up needs no notice.
@@ -333,7 +333,7 @@ impl Channel {
         Some(from)
     }
 
-    /// Notifies the readers that watch the publisher that it has died, once for each death. Costs a system call if there are such readers.
+    /// Notifies the readers that watch the publisher of its death, once for each death. Costs a system call if there are such readers.
     pub(super) fn tell_death(&mut self) {
         if !self.readers.values().any(|reader| reader.watches) {
             return;
@@ -416,7 +416,7 @@ impl Channel {
     }
 }
 
-/// Locks into RAM the memory that a program brought back. For gigabytes this takes seconds, so it has a thread of its own.
+/// Locks into RAM the memory that a program brought back. For gigabytes this takes seconds, so it is done on a thread of its own.
 fn lock_again(name: &str, hosted: &HostedSegment) {
     let (channel, lock) = (name.to_owned(), hosted.lock_again());
     let thread = std::thread::Builder::new().name("lock-memory".into());

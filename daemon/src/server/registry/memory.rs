@@ -40,7 +40,7 @@ pub struct Memory {
     pub hosted: HostedSegment,
     /// Whether it was made to go on after the channel's journal.
     pub is_after_journal: bool,
-    /// The reason why the channel does not continue after its journal, or why the journal does not record it.
+    /// The reason why the channel does not continue after its journal, or why the journal does not record that the channel continues.
     pub trouble: Option<String>,
 }
 
@@ -98,14 +98,15 @@ impl After {
     }
 }
 
-/// Returns the least time `created_ns` that the stream after the generation `before` may have. Bridges distinguish streams by this time.
+/// Returns the smallest `created_ns` that is allowed for the stream after the generation `before`. Bridges distinguish streams by this
+/// time.
 pub(super) fn next_stream_ns(before: Option<&Entry>) -> u64 {
     let step = if fault!("streams_share_a_step") { 1 } else { STREAM_STEP_NS };
     before.map_or(0, |entry| entry.created_ns.saturating_add(step))
 }
 
-/// If a channel's journal has a clean end, records there that the channel continues. Call this before anybody publishes, if the channel's
-/// memory may still exist. Returns the next sequence, or `None` if the journal has no clean end.
+/// If a channel's journal has a clean end, records in the journal that the channel continues. If the channel's memory might still exist,
+/// call this before anybody publishes. Returns the next sequence, or `None` if the journal has no clean end.
 pub(super) fn reopen(dir: &Path, channel: &str, stream: StreamId) -> Option<u64> {
     // A journal that was not sealed does not end clean. This saves reading its last file.
     Journal::open_stream(dir, stream).ok()?.files().last()?.trailer?;

@@ -1,7 +1,7 @@
 //! The channels and the programs that are attached to them. The registry decides which programs may attach.
 //!
-//! This module has plain state, without sockets or time. Connections call this module, and execute what it grants. Whether a publisher
-//! lives is decided by the kernel's lock on a segment. The registry's entry about a publisher is only shown to people.
+//! This module has plain state, without sockets or time. Connections carry out what the registry grants. A publisher lives as long as it
+//! has the kernel's lock on its segment. The registry's own entry about a publisher is only shown to people.
 
 mod channel;
 mod gates;
@@ -48,7 +48,7 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// Makes a refusal. The reason may quote the client, so it is cut off after 600 characters to fit packets and logs.
+    /// Makes a refusal. The reason can quote the client, so it is cut off after 600 characters to fit packets and logs.
     pub fn new(code: RefusalCode, why: impl Into<String>) -> Self {
         let why: String = why.into();
         Self { code, why: why.chars().take(WHY_CHARS).collect() }
@@ -140,7 +140,7 @@ impl Registry {
         Self { channels, retired, charters, events, store, waker, uid, received, promoted, gates }
     }
 
-    /// Grants a publisher the segment, the lock and the charter. Two programs may get this grant at the same time. The lock then decides
+    /// Grants a publisher the segment, the lock and the charter. Two programs can get this grant at the same time. The lock then decides
     /// which of them publishes. With `anew`, the channel's sequences begin at 1 again.
     ///
     /// # Errors
@@ -275,7 +275,7 @@ impl Registry {
     /// Checks that `who` may read a channel.
     ///
     /// # Errors
-    /// [`Refused`] if there is no such channel, or if it may not be read.
+    /// [`Refused`] if there is no such channel, or if `who` is not allowed to read it.
     pub fn check_reader(&self, who: &Identity, name: &str) -> Result<(), Refused> {
         self.readable(who, name).map(drop)
     }
@@ -289,7 +289,7 @@ impl Registry {
     }
 
     /// Takes a strict channel away from its publisher, whether the publisher lives or not. This needs new memory. If the memory is not made
-    /// yet, nothing changes, and a request for the memory is returned.
+    /// yet, changes nothing, and returns a request for the memory.
     ///
     /// # Errors
     /// [`Refused`] if the channel is not strict, or if `who` may not publish on it. Then nothing has changed.
@@ -337,13 +337,13 @@ impl Registry {
         }
     }
 
-    /// Notifies readers that watch a publisher of its death, once for each death. Call this regularly: a publisher's connection may end
+    /// Notifies readers that watch a publisher of its death, once for each death. Call this regularly: a publisher's connection can end
     /// before its lock is released. If a publisher has no connection, only its lock shows its death.
     pub fn tell_deaths(&mut self) {
         self.channels.values_mut().chain(self.retired.values_mut()).for_each(Channel::tell_death);
     }
 
-    /// Removes the attachment of a connection. Returns whether it was the attachment of a publisher, which may have died.
+    /// Removes the attachment of a connection. Returns whether it was the attachment of a publisher, which might have died.
     pub fn detach(&mut self, id: ConnectionId) -> bool {
         self.waker.forget(id);
         let mut is_publisher = false;
@@ -412,9 +412,8 @@ impl Registry {
         self.channels.get(name).is_some_and(Channel::is_left)
     }
 
-    /// Whether some program may attach again to the next daemon. Either a program is attached now, or a program may still have memory that
-    /// this daemon lacks. Such memory matters only if its sequences may be in use. This is so if a publisher was let in, or if the
-    /// sequences continue from earlier memory.
+    /// Whether some program might attach again to the next daemon. Either a program is attached now, or a program might still have memory
+    /// that this daemon lacks. The latter counts only if a publisher was let in, or if the sequences continue from earlier memory.
     pub fn is_needed(&self) -> bool {
         let goes_on = |entry: Entry| entry.first > 1 && !fault!("memory_without_a_publisher_is_forgotten");
         let is_in_use = |entry: Entry| entry.is_granted || goes_on(entry);

@@ -53,8 +53,8 @@ impl Registry {
     /// once, at the start.
     ///
     /// # Errors
-    /// The first channel that could not be made, or whose kept memory cannot be opened. Such a channel must not begin again, because its
-    /// messages still exist.
+    /// The first channel that could not be made, or whose kept memory cannot be opened. Such memory is not replaced, because it has the
+    /// channel's messages.
     pub fn start(&mut self, config: &Config, kept: &[Kept]) -> anyhow::Result<()> {
         let mut is_used = vec![false; kept.len()];
         for wanted in &config.channels {
@@ -153,7 +153,7 @@ impl Registry {
     }
 
     /// Makes a channel in new memory. If the channel is new or `forced`, it begins in this memory immediately. If the channel is from an
-    /// earlier daemon, the memory stays a spare, because a program may bring the earlier memory back.
+    /// earlier daemon, the memory stays a spare, because a program might bring the earlier memory back.
     fn begin(
         &mut self,
         wanted: &ChannelConfig,

@@ -1,4 +1,4 @@
-//! A model of a channel and its recorder. A power cut or a kill may happen between any two steps of a disk operation.
+//! A model of a channel and its recorder. A power cut or a kill can happen between any two steps of a disk operation.
 //!
 //! The model uses three real parts: the packer, the writer, and the code that finds the channel's next sequence after a power cut. A file
 //! of the model is the list of its frames. After a power cut the disk has either everything that was written, or only what was synced.
@@ -99,7 +99,7 @@ struct World {
     tail: u64,
     given: u64,
     messages: u64,
-    /// The messages that were reported as durable, one bit each. Also the highest reserve that was reported as durable.
+    /// The messages (one bit each) and the highest reserve that were reported as durable.
     durable: u64,
     reserve: u64,
     cuts: u8,
@@ -115,7 +115,8 @@ enum Action {
     Publish,
     /// The recorder packs all messages of the ring by `Packer::message`, and calls `Writer::push`.
     Drain,
-    /// A step begins. If the power fails from now on, the write of this step may be on the disk or not. A sync covers the writes before it.
+    /// A step begins. If the power fails from now on, the write of this step might be on the disk or not. A sync covers the writes before
+    /// the sync.
     Begin(usize),
     /// The step ends, and after the last one `Writer::done`.
     End(usize),

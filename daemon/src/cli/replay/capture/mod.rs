@@ -1,8 +1,8 @@
 //! Publishes the packets of a network capture in a channel.
 //!
 //! Each UDP payload becomes a message. With `--unwrap`, the packets are taken apart instead, and each message of a MoldUDP64 feed or of a
-//! native line becomes a message (`unwrapped`). The capture's time stamps only decide when a message is published. Each packet is either
-//! published, or counted with the reason why it was not.
+//! native line becomes a message (`unwrapped`). The capture's time stamps only decide when a message is published. A packet that is not
+//! published is counted, with the reason.
 
 mod packets;
 mod unwrapped;
