@@ -59,8 +59,8 @@ impl Model {
         self.verified(indexed(&self.words, sequence), sequence)
     }
 
-    /// Returns a place in the ring, and the next sequence at this place. If a gap (a record for missing sequences) is at `position` and
-    /// ends just before `sequence`, returns the place after the gap.
+    /// Returns a place in the ring, and the next sequence at this place. The place is `position`, or just after a gap (a record for missing
+    /// sequences) that is at `position` and ends just before `sequence`.
     fn verified(&self, position: u64, sequence: u64) -> (u64, u64) {
         match self.records.iter().find(|record| record.position == position) {
             Some(record) if record.sequence < sequence && record.next == sequence => (record.after, sequence),

@@ -254,7 +254,7 @@ fn verify_faults(cli: &Faults) -> Result<bool> {
     Ok(all)
 }
 
-/// Searches missing stories and writes the list. Returns whether each fault has a story or a test.
+/// Searches for missing stories, and writes the list. Returns whether each fault has a story or a test.
 fn find_faults(cli: &Faults) -> Result<bool> {
     let programs = faults::build(&std::path::absolute(&cli.target_dir)?)?;
     let mut known = faults::list()?;

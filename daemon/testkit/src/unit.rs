@@ -48,8 +48,8 @@ pub fn shipped_for(test: &str) -> Option<PathBuf> {
     }
 }
 
-/// Returns the beginning of a command line. If a program is appended to it, the program runs under `unit`, and its `/run/shmcast` is the
-/// directory `runtime`.
+/// Returns the beginning of a command line. A program that is appended to it runs under `unit`, and sees the directory `runtime` as
+/// `/run/shmcast`.
 pub fn launcher(unit: &Path, runtime: &Path) -> Vec<OsString> {
     let pair = |name: &str, value: &Path| OsString::from(format!("{name}={}", value.display()));
     let mut words = vec![OsString::from("env"), pair(UNIT, unit), pair(RUNTIME, runtime)];

@@ -105,7 +105,7 @@ impl Page {
         Ok(self.file.write_all_at(words.map(u64::to_le_bytes).as_flattened(), 8 * POSITION)?)
     }
 
-    /// Stores on the page that the reader has copied everything before a position.
+    /// Stores the position of a reader on the page: the reader has copied everything before this position.
     ///
     /// # Errors
     /// If the system refuses.

@@ -19,7 +19,8 @@ pub(super) struct Foreign {
 }
 
 impl Foreign {
-    /// Starts the testee, and makes it attach at a sequence. An inner `Err` means that the library refused to open the channel.
+    /// Starts the testee, and makes it attach at a sequence. The inner result is an `Err` if the testee's library refuses to open the
+    /// channel.
     pub(super) fn open(
         command: &str,
         place: &Place,

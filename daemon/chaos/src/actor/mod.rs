@@ -58,7 +58,7 @@ pub struct Opening {
 pub struct Subscribing {
     pub place: Place,
     pub channel: String,
-    /// The number of the host. 0 is the story's host, and bridges send to the other hosts.
+    /// The reader's host: 0 for the host of the publishers, another number for a host to which bridges send the channel.
     pub host: u8,
     pub start: Start,
     pub wait: Waiting,
@@ -96,7 +96,7 @@ pub enum Order {
     Rush {},
     /// Subscribe.
     Subscribe(Subscribing),
-    /// Subscribe this many times. Each subscription lasts until the reader was lapped and has continued.
+    /// Subscribe this many times in turn. Each subscription ends soon after its first lap.
     Join { wanted: Subscribing, times: u16 },
     /// Receive.
     Read { how: How, ms: u32, rest_us: u32 },
@@ -276,7 +276,8 @@ impl Actor {
         }
     }
 
-    /// Forks a child, unless the library runs a thread for the connection to a daemon. Returns whether there was a child.
+    /// Forks a child, and waits for its end. Returns null if the library cannot fork because it runs a thread for the connection to a
+    /// daemon.
     fn fork(&mut self) -> Result<Value> {
         let Self { publisher, reader, .. } = self;
         let child = fork(|| {

@@ -334,8 +334,8 @@ impl Writer {
         self.steps.push(Step::Wire { loss, copies, late });
     }
 
-    /// A forged packet announces a sequence that no channel can reach. Receivers of this version believe lower sequences, as SECURITY.md
-    /// says, so a story with a lower one would find nothing new.
+    /// Forges a packet that announces a sequence that no channel can reach. A lower sequence would find nothing new: receivers believe it,
+    /// as SECURITY.md says.
     fn forge(&mut self) {
         let ahead = [1 << 48, 1 << 60, 1 << 62][self.random.usize(..3)];
         let other = self.random.u8(..4) == 0;

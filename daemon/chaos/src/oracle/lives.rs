@@ -8,8 +8,8 @@ use super::history::{History, Publication};
 use crate::log::{Deed, Time};
 use std::collections::BTreeMap;
 
-/// The place at which a later publication cut off an earlier one. `from` is the first sequence of the earlier publication that is not valid
-/// any more. `by` is the number of the later publication.
+/// A later publication cut off an earlier one. Messages of the earlier publication are void from the sequence `from` on. `by` is the number
+/// of the later publication.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cut {
     pub(super) from: u64,

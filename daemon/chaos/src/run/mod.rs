@@ -75,7 +75,7 @@ struct World<'a> {
     // Fields are dropped in this order: actors end before their daemons.
     publishers: Vec<Option<Actor>>,
     readers: Vec<Option<Actor>>,
-    /// The daemons of the story. There is none, or only the daemon of the story's host, or also the daemon of the far host.
+    /// The daemons of the story, one for each host. Empty in a story without a daemon.
     daemons: Vec<Daemon>,
     /// Recorders by hand, by the number of their channel.
     recorders: BTreeMap<u8, Recorder>,

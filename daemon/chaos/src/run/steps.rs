@@ -89,8 +89,7 @@ impl World<'_> {
         self.order_to_attach(Whom::Reader(who), Order::Subscribe(wanted), number)
     }
 
-    /// Returns the command of a reader's testee; `None` for a reader in Rust. Not every client reads journals, so readers of channels
-    /// with a journal are in Rust.
+    /// Returns the command of the testee that the seed chooses as this reader. Returns `None` for a reader in Rust.
     fn testee(&self, who: u8, channel: u8) -> Option<String> {
         let all = &self.programs.testees;
         let chosen = (self.seed + u64::from(who) + u64::from(channel)) as usize % (all.len() + 1);

@@ -51,14 +51,14 @@ pub(super) struct Wire {
     pub(super) serves_at: u16,
 }
 
-/// The first port that this program uses. The system assigns the ports from here on only to programs that ask for a certain number.
+/// The first port that this program uses. The system gives this program's ports only to programs that ask for a certain port.
 const FIRST_PORT: u16 = 10_000;
 /// The number of ports of one process of this program. Also the largest number of such processes.
 const PORTS: u16 = 2000;
 const PROCESSES: u16 = 10;
 
-/// Returns the first of the ports that belong to this process. This process has a socket whose name contains the range of ports. So other
-/// processes of this program get other ports.
+/// Returns the first port of this process. Each process of this program reserves a range of ports by a socket with the number of the range
+/// in its name.
 fn own_ports() -> Result<u16> {
     static OWN: OnceLock<Option<(u16, UnixDatagram)>> = OnceLock::new();
     let claim = |at: u16| {
@@ -208,7 +208,7 @@ impl Quality {
         }
     }
 
-    /// Passes a datagram on, with the faults of the wire's quality. `held` is a delayed datagram.
+    /// Passes a datagram on, or drops, duplicates or delays it. `held` is the delayed datagram, if there is one.
     fn pass(&self, bytes: &[u8], held: &mut Option<Vec<u8>>, random: &mut Rng, send: impl Fn(&[u8])) {
         let happens =
             |percent: &AtomicU8, random: &mut Rng| random.u8(..100) < percent.load(Ordering::Relaxed);

@@ -181,7 +181,7 @@ pub enum Whom {
     Daemon,
     /// The far host's daemon.
     Far,
-    /// The daemon of the host with this number. Hosts whose daemons have a variant of their own do not use this variant.
+    /// The daemon of the host with this number, which is at least 2.
     Host(u8),
     /// `shmcast record` of the channel with this number. Each recorder has its own directory.
     Recorder(u8),
@@ -326,8 +326,8 @@ pub enum Step {
     Unknown {},
     /// A reader that prepares its memory attaches to a channel. The channel's file is one large hole, without any allocated page.
     Hollow {},
-    /// A publisher is stopped while its daemon crashes and the next daemon ends. It then attaches to a third daemon. The second daemon
-    /// waits for the publisher in vain. If `brief`, it ends without this wait.
+    /// A publisher is stopped while its daemon crashes and a second daemon ends. Then the publisher attaches to a third daemon. Without
+    /// `brief`, the second daemon first waits for the publisher in vain.
     Outlive {
         #[serde(default)]
         brief: bool,

@@ -69,9 +69,9 @@ pub enum Does {
 pub enum Forgery {
     /// The last packets of all senders are sent again unchanged, the newest first.
     Replay,
-    /// One well-formed packet with false content, in the name of the feed's sender. The number selects the kind.
+    /// A well-formed packet with false content is sent in the name of the feed's sender. The number selects the kind.
     Plain(u8),
-    /// Sealed packets of all senders, with some bits changed, or some bytes removed or added.
+    /// Sealed packets of all senders are sent with some bits changed, or with some bytes removed or added.
     Damaged,
     /// Packets like those of native senders, without a seal.
     Unsealed,

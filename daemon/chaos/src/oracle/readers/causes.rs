@@ -52,8 +52,7 @@ impl Cursor<'_> {
         self.is_carried() || self.history.net.is_some() && !is_strict
     }
 
-    /// Returns the sequence at which a promoted host continues, or `None` if `at` is not before this sequence. If this host lacks earlier
-    /// messages, they never arrive.
+    /// Returns the sequence at which a promoted host continues. Returns `None` if `at` is not before this sequence.
     pub(super) fn promoted(&self, at: u64) -> Option<u64> {
         self.history.deeds.iter().find_map(|entry| match &entry.what {
             Deed::Promoted { channel, to, .. } if *channel == self.reader.channel => {

@@ -69,7 +69,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// Whether the daemon had no journal for a while. During this time it passed no files to readers. Readers that attached then did not
+    /// Whether the daemon was without a journal for a while. Readers that attached during this time got no files of the journal, and do not
     /// ask for files later.
     fn was_given_up(&self) -> bool {
         self.history.deeds.iter().any(|entry| match &entry.what {
@@ -89,7 +89,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// Judges the event that says that a reader reads from the ring again. The event must come when the next message is available.
+    /// Judges the event of a reader's return from the journal to the ring. The event must come when the next message is available.
     pub(super) fn live(&mut self, sequence: u64, since: Time, findings: &mut Findings) {
         let (who, expected) = (self.reader.actor.as_str(), self.expected);
         if !self.reader.history {

@@ -36,10 +36,10 @@ const NEWER: &str = "newer";
 const SESSION: &str = "CHAO";
 /// Time after which messages that no server has are given up.
 const GIVE_UP: &str = "receive.give_up_ms=2000";
-/// The time after which messages that no server has are given up, in stories without lost packets. In such a story, only messages that do
-/// not exist can be given up.
+/// The value of `receive.give_up_ms` in stories without lost packets. It is short, because messages that no server has then do not exist at
+/// all.
 const GIVE_UP_AT_ONCE: &str = "receive.give_up_ms=50";
-/// The number of receivers that crash. It is larger than the number of receivers that a server can have at the same time.
+/// The number of receivers that crash. It is larger than the number of receivers that a server can serve at the same time.
 const CRASHES: usize = 40;
 /// After this many packets of one sender, a receiver accepts on the line only packets of this sender. The number includes a small margin.
 const LOCKING: u64 = 24;
