@@ -1,6 +1,7 @@
-//! The logs of actors and runner. The oracle reads nothing else. Each actor appends lines of JSON to its own file, with one `write` for
-//! each line. So a written line remains when the process is killed. Times are those of `CLOCK_MONOTONIC`, which all processes of a host
-//! share.
+//! The logs of actors and of the runner. The oracle reads nothing else.
+//!
+//! Each actor appends lines of JSON to its own file, with one `write` for each line. So a written line remains when the process is killed.
+//! Times are those of `CLOCK_MONOTONIC`, which all processes of a host share.
 
 #![allow(missing_docs, reason = "fields are explained with their variant")]
 
@@ -35,7 +36,7 @@ pub struct Entry<T> {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fact {
-    /// A publisher is about to open a channel. All messages of the publisher will contain this number.
+    /// The publisher with the number `publisher` is about to open a channel. All its messages will contain this number.
     Opening { channel: String, publisher: u32 },
     /// The publisher has opened the channel.
     Opened { next: u64, epoch: u64, capacity: u64, largest: usize },

@@ -1,10 +1,11 @@
-//! Runs the daemon under the restrictions of the shipped unit, on hosts where PID 1 is not systemd. `shmcast_under_unit` applies them.
+//! Runs the daemon under the restrictions of the shipped unit, on hosts where PID 1 is not systemd. `shmcast_under_unit` applies the
+//! restrictions.
 //!
-//! With `SHMCAST_UNDER_UNIT=1`, every daemon of a test runs under these restrictions: `SHMCAST_UNDER_UNIT=1 cargo test -p shmcast-daemon
-//! --test bridge`. Some tests always use them.
+//! Some tests always use the restrictions. With `SHMCAST_UNDER_UNIT=1`, all daemons of a test do: `SHMCAST_UNDER_UNIT=1 cargo test -p
+//! shmcast-daemon --test bridge`.
 //!
-//! The test program starts itself again, restricts itself, and executes the daemon in its place. For this, each test program that starts
-//! daemons has an ignored test `launch` at its root, which calls [`launch`].
+//! The test program starts itself again. The new process restricts itself, and then executes the daemon. For this, each test program that
+//! starts daemons has an ignored test `launch` at its root, which calls [`launch`].
 
 use crate::place::skip;
 use shmcast_under_unit::{Settings, exec, missing};

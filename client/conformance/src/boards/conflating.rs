@@ -131,8 +131,8 @@ impl Reader {
         }
     }
 
-    /// Returns a removing message for each key that the reader knows and the board no longer has. The flag is true if the key was removed,
-    /// and its slot given to another key, after the reader's last message of this key.
+    /// For each key that the reader knows and the board no longer has, returns a message that removes the key. The flag is true if the key
+    /// was removed, and its slot given to another key, after the reader's last message of this key.
     fn forgotten(&self, history: &History) -> Vec<(String, bool)> {
         let (spec, shelf) = (&history.parts.spec, &history.shelf);
         let missing =

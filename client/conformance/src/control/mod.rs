@@ -87,7 +87,7 @@ fn open(testee: &mut Testee, script: &Script, start: &str, watch: bool) -> Resul
     ))
 }
 
-/// Makes the testee open a channel. The call must fail for `reason`; if `reason` is `None`, it may fail for any reason.
+/// Makes the testee open a channel. The call must fail for `reason`, or for any reason if `reason` is `None`.
 fn must_fail(testee: &mut Testee, scene: Scene, reason: Option<&str>) -> Result<Verdict> {
     let script = Script::start(scene)?;
     let answer = open(testee, &script, "oldest", false)?;

@@ -113,7 +113,7 @@ impl Page {
         self.write([position, check(position, uuid), next, u64::from(std::process::id())])
     }
 
-    /// Stores on the page that the reader has no place in the ring. `position` stays on the page.
+    /// Marks on the page that the reader has no place in the ring. The page keeps `position`.
     ///
     /// # Errors
     /// If the system refuses.

@@ -1,6 +1,5 @@
-//! The actor: a process that uses the library. It publishes or receives as its orders say. Orders arrive as lines on stdin, and the actor
-//! writes answers as lines to stdout. It writes to its log what it did and which events it received. It is a separate process, because the
-//! runner may kill, stop or starve it at any moment.
+//! The actor: a separate process that uses the library, and that the runner can kill, stop or starve at any moment. It publishes or
+//! receives as the orders on its stdin say, and writes answers to its stdout. Its log says what it did and which events it received.
 
 #![allow(missing_docs, reason = "fields are explained with their variant")]
 
@@ -42,7 +41,7 @@ pub struct Opening {
     pub channel: String,
     /// The publisher's number, which is in its messages.
     pub publisher: u32,
-    /// The capacity and the largest message, if the publisher may choose them.
+    /// The capacity and the largest message, if the publisher can choose them.
     pub sizes: Option<[u64; 2]>,
     pub anew: bool,
     pub full: bool,

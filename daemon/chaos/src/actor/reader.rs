@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// Longest time that one call waits.
 const CALL: Duration = Duration::from_millis(20);
-/// A call is logged if it returns later than this after its time limit. The oracle decides whether the delay is a violation.
+/// If a call returns later than its time limit plus this duration, the call is logged. The oracle decides whether the delay is a violation.
 const SLACK: Duration = Duration::from_millis(100);
 
 /// A subscription.

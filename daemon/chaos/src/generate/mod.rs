@@ -1,7 +1,8 @@
-//! Makes a story from a seed. Each profile has weights for the steps, and rules prefer steps that apply. After a change here, each seed
-//! makes another story. Then run `shmcast-chaos faults --find NAME...`, which searches new seeds for `faults.toml`.
+//! Makes a story from a seed. Each profile has weights for the steps, and rules prefer steps that apply.
 //!
-//! The end of a story is drawn from a separate random stream (`ends.rs`). So a change there does not change the earlier steps.
+//! After a change here, each seed makes another story. Then run `shmcast-chaos faults --find NAME...`, which searches new seeds for
+//! `faults.toml`. A change of the last scene (`ends.rs`) does not change the earlier steps, because the scene is drawn from a separate
+//! random stream.
 
 mod ends;
 mod hosts;

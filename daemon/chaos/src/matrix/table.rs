@@ -73,7 +73,7 @@ pub struct Table {
     pub never: Vec<Never>,
     /// The cells that tests show.
     pub shown: Vec<Shown>,
-    /// For each feature, the events that may happen together with it, but that no test or story shows yet.
+    /// For each feature, the events that can happen together with it, but that no test or story shows yet.
     pub open: BTreeMap<String, Vec<String>>,
 }
 

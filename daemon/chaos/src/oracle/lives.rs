@@ -1,7 +1,7 @@
 //! The order of a channel's publishers, and the publishers at which its sequences restarted.
 //!
-//! A channel's *life* is a run of publications whose sequences continue from one to the next. A new life may begin only after the runner
-//! did something that may lose or restart the ring.
+//! A channel's *life* is a run of publications whose sequences continue from one to the next. A new life is allowed only after the runner
+//! did something that can lose or restart the ring.
 
 use super::Findings;
 use super::history::{History, Publication};

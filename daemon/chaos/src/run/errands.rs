@@ -31,7 +31,7 @@ pub const AT_REST: char = 'u';
 pub(super) const SPARE: &str = "spare";
 /// Size of its ring.
 const CAPACITY: u64 = 1 << 16;
-/// A time longer than the wait of a new daemon. A new daemon waits for programs that have channels of a crashed daemon.
+/// This time is longer than the time for which a new daemon waits for programs that have channels of a crashed daemon.
 const GRACE: Duration = Duration::from_millis(2200);
 /// The size of a ring in bytes, divided by the number of entries in its index. The smallest record has the same size.
 const PER_ENTRY: u64 = 64;

@@ -1,7 +1,7 @@
 //! The runner: plays a story with real processes in a directory of its own, and leaves the logs for the oracle.
 //!
-//! The runner carries out one step after the other. If a step gives an order to an actor, it waits for the answer. After the step `race`, a
-//! step does not wait: the next step begins immediately, while the actor is still busy.
+//! The runner carries out one step after the other. A step that gives an order to an actor waits for the actor's answer. After the step
+//! `race`, the next step does not wait, so a further step begins while the actor is still busy.
 
 mod actors;
 mod carry;

@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// The first letter of the names of readers that must get the event of their publisher's death.
+/// Readers whose names begin with this letter must get the event of their publisher's death.
 pub const BEREAVED: char = 'w';
 
 /// The time within which a reader receives available messages, or a program notices the end of another program.

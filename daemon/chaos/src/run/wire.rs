@@ -1,8 +1,8 @@
-//! The wire between two hosts of a story. Datagrams pass through this program, which drops, duplicates, delays or forges some of them. Both
-//! hosts are this machine.
+//! The wire between two hosts of a story, which are both this machine. Datagrams pass through this program, which drops, duplicates, delays
+//! or forges some of them.
 //!
-//! A line leads from the sender's address to the receiver's address. Requests to the repair server pass through this program too. This
-//! program has a separate socket for each client, so that it can pass answers back to the right client.
+//! A line leads from the sender's address to the receiver's address. Requests to the repair server pass through this program too. It has a
+//! separate socket for each client, so that it can pass answers back to the right client.
 
 use anyhow::{Context, Result};
 use fastrand::Rng;

@@ -29,7 +29,7 @@ pub enum Profile {
     Files,
     /// A daemon owns the channels.
     Daemon,
-    /// A daemon owns the channels, and may replace a living publisher.
+    /// A daemon owns the channels, and can replace a living publisher.
     Strict,
     /// Two hosts, each with a daemon, and a bridge between them.
     Bridge,

@@ -1,4 +1,4 @@
-//! Finds the parts of a story that may explain an event of a reader, such as an end, a lap or a loss of messages.
+//! Finds the parts of a story that can explain an event of a reader, such as an end, a lap or a loss of messages.
 
 use super::Cursor;
 use crate::log::{Deed, Entry, Time};
@@ -87,8 +87,8 @@ impl Cursor<'_> {
         self.history.on(&self.reader.channel).any(|p| held(p) && self.lives.life(p.number) == life)
     }
 
-    /// Whether a lap is allowed. It is allowed if the messages from the expected sequence on may have filled half of the ring, or if
-    /// another publisher's segment lies between the expected sequence and the reader's new position.
+    /// Whether a lap is allowed. This needs one of two causes: the messages from the expected sequence on could have filled half of the
+    /// ring, or another publisher's segment lies between the expected sequence and the reader's new position.
     pub(super) fn was_overrun(&self, resumed_at: u64) -> bool {
         let of_this_life = |p: &&Publication| {
             let is_of_this_life = self.life.is_none() || self.lives.life(p.number) == self.life;
@@ -133,7 +133,7 @@ impl Cursor<'_> {
             || self.history.deeds.iter().any(is_segmented)
     }
 
-    /// Whether the story did something that may destroy all copies of a message on its way to the far host.
+    /// Whether the story did something that can destroy all copies of a message on its way to the far host.
     pub(super) fn is_line_broken(&self) -> bool {
         self.history.deeds.iter().any(|entry| match &entry.what {
             Deed::Step { step, .. } => matches!(

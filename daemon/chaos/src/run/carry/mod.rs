@@ -24,13 +24,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The first letter of the names of readers whose channel comes through a bridge. They must lose no message.
+/// Readers whose names begin with this letter read a channel that comes through a bridge. They must lose no message.
 pub const CARRIED: char = 'c';
-/// The first letter of the names of readers whose channel comes from a server of another vendor. They may lose messages.
+/// Readers whose names begin with this letter read a channel that comes from a server of another vendor. They are allowed to lose messages.
 const OTHERS: char = 'd';
 /// The channel.
 pub(super) const CHANNEL: &str = "carried";
-/// The channel of another host, which sends under the same session name.
+/// The channel of another host. The other host uses the same session name.
 const NEWER: &str = "newer";
 /// The beginning of the names of the sessions.
 const SESSION: &str = "CHAO";
@@ -153,7 +153,7 @@ impl World<'_> {
         finished
     }
 
-    /// Makes the channel anew three times. Each session restarts the channel, and its first messages are published as soon as it begins.
+    /// Makes the channel anew three times, and publishes immediately after each restart. Each restart begins a new session.
     fn make_anew(&mut self, way: &mut Carriage) -> Result<()> {
         let from = way.from.clone();
         self.start_receiver(way)?;
