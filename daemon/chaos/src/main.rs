@@ -113,7 +113,7 @@ enum Verb {
 struct Faults {
     /// Only these faults
     names: Vec<String>,
-    /// For each fault without a story in the list, search a story that finds it, and write the story to the list
+    /// For each fault without a story in the list, search for a story that finds it, and write the story to the list
     #[arg(long)]
     find: bool,
     /// How many stories of each profile are tried

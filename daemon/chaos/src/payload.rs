@@ -74,7 +74,7 @@ impl Identity {
         }
     }
 
-    /// Returns the tag and the key flag of this message, for messages that are sent with marks.
+    /// Returns the marks of this message, which are its tag and its key flag. Some messages are sent without marks.
     pub fn marks(self) -> Marks {
         let random = self.hash(2);
         Marks { tag: random as u16, key: random >> 32 & 7 == 0 }

@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Returns the path of the server's program. Returns `None`, and prints that `test` is skipped, if there is none.
+/// Returns the path of the server's program. If there is no such program, prints that `test` is skipped, and returns `None`.
 pub fn program(test: &str) -> Option<&'static Path> {
     static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let found = PROGRAM.get_or_init(|| {
@@ -176,7 +176,7 @@ impl Server {
         self.url().replace("nats://", &format!("nats://{account}@"))
     }
 
-    /// Returns the server's URL, and the option that names a file with the account `USER:PASSWORD`, for a command.
+    /// Returns arguments for a command: the server's URL, and the option that names a file with the account `USER:PASSWORD`.
     pub fn address_of(&self, account: &str) -> String {
         format!("{} {}", self.url(), self.account(account))
     }

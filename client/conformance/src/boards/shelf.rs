@@ -44,14 +44,14 @@ pub struct Message {
 }
 
 impl Message {
-    /// Returns the text of the event for this message, if it comes in the order of the stream.
+    /// Returns the text of the event for this message, if the reader gets the message from the stream.
     pub fn told(&self) -> String {
         let Self { sequence, payload, tag, is_key, time } = self;
         let (key, length, crc) = (u8::from(*is_key), payload.len(), crc32c::crc32c(payload));
         format!("message {sequence} tag={tag} key={key} time={time} length={length} crc={crc:08x}")
     }
 
-    /// Returns the text of the event for this message, if it comes from the board.
+    /// Returns the text of the event for this message, if the reader gets the message from the board.
     pub fn told_by_board(&self, left_out: u64) -> String {
         format!("{} conflated={left_out}", self.told())
     }

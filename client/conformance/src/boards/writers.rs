@@ -163,7 +163,7 @@ fn other_board(testee: &mut Testee) -> Result<Verdict> {
 }
 
 /// Compares a channel with a history. After a death (`is_clean` is false), the counts of refused messages are not compared, because they
-/// may be too low by a message.
+/// can be too low by one.
 fn stands(dir: &Path, history: &History, is_clean: bool) -> Result<Verdict> {
     if is_clean {
         passes!(compare(dir, &history.model, "of a channel with a board", None)?);

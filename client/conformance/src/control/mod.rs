@@ -1,5 +1,5 @@
 //! Level 6: channels of a daemon. The daemon is a script. It refuses requests, sends wrong packets, moves the channel, dies, and returns,
-//! as each vector says.
+//! as each vector (test case) says.
 
 pub(crate) mod channel;
 

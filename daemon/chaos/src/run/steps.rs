@@ -240,7 +240,7 @@ impl World<'_> {
         self.start_daemon(whom)
     }
 
-    /// Notes which rings may be lost from now on. A daemon's ring may be lost if only attached programs have its memory, and none of these
+    /// Notes which rings can be lost from now on. A daemon's ring can be lost if only attached programs have its memory, and none of these
     /// programs runs.
     fn note_lost_rings(&mut self, why: &str) -> Result<()> {
         let count = self.channels.len();

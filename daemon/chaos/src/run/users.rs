@@ -93,7 +93,7 @@ impl World<'_> {
         Ok(daemon)
     }
 
-    /// Tests a user whom no list of a channel names. A daemon's answers must not show the channel to this user.
+    /// Tests a user who is in no list of a channel. A daemon's answers must not show the channel to this user.
     pub(super) fn show_an_outsider(&mut self) -> Result<bool> {
         if as_stranger(&self.programs.shmcast).is_none() {
             return Ok(false);
@@ -164,7 +164,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Tests a user database that does not answer. It may delay only users whose names the daemon must look up.
+    /// Tests a user database that does not answer. Only users whose names the daemon must look up are allowed to be delayed.
     pub(super) fn let_names_hang(&mut self) -> Result<bool> {
         let Some(mut stranger) = as_stranger(&self.programs.shmcast).filter(|_| can_mount()) else {
             return Ok(false);

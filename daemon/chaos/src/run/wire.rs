@@ -147,7 +147,7 @@ impl Wire {
         self.quality.spares_requests.store(false, Ordering::Relaxed);
     }
 
-    /// Does the same as `set`, but applies only to the feed, not to requests to the server and its answers.
+    /// Does the same as `set`, but only for the feed. Requests to the server and the server's answers are not changed.
     pub(super) fn set_lines(&self, loss: u8, copies: u8, late: u8) {
         self.set(loss, copies, late);
         self.quality.spares_requests.store(true, Ordering::Relaxed);

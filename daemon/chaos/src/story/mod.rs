@@ -340,7 +340,7 @@ pub enum Step {
     Squat { by: Squatter },
     /// A client sends the daemon this many requests for things that do not exist.
     Flood { requests: u32 },
-    /// A user whom no list of a channel names sends all requests to a daemon.
+    /// A user who is in no list of a channel sends all requests to a daemon.
     Outsider {},
     /// Users of one host publish without a daemon, each at the default place.
     Neighbours { maker: Maker },

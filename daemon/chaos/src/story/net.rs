@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The hosts of a story. The first host has the publishers. It sends the channel to the second host, which may
-/// send it on.
+/// The hosts of a story. The first host has the publishers, and sends the channel to the second host. The second host can send the channel
+/// on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Net {
     /// The way that the channel takes.
@@ -20,7 +20,7 @@ pub struct Net {
     pub has_peer: bool,
     /// Whether senders answer requests for lost messages.
     pub has_server: bool,
-    /// Whether a restarted sender begins with the oldest message of the ring, and not where it stopped.
+    /// Whether a restarted sender begins with the oldest message of the ring. Otherwise the sender continues where it stopped.
     pub from_oldest: bool,
 }
 

@@ -10,7 +10,7 @@ use crate::story::{Change, Step, Whom};
 /// The number of segments that are kept for a reader while it does not poll. Each segment belongs to one publisher.
 const LED: usize = 8;
 
-/// Whether this action may detach readers from the daemon. Detached readers miss the segments that publishers make before the readers
+/// Whether this action can detach readers from the daemon. Detached readers miss the segments that publishers make before the readers
 /// attach again.
 fn may_detach(entry: &Entry<Deed>) -> bool {
     match &entry.what {

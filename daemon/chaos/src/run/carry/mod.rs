@@ -1,5 +1,5 @@
 //! The test of a bridge. `shmcast bridge` sends a channel from one directory to another, through a simulated wire. Meanwhile something
-//! fails, but no message may be lost.
+//! fails, but no message must be lost.
 
 mod packets;
 
