@@ -66,7 +66,7 @@ pub enum Fact {
     Closing,
     /// The publisher or reader is closed.
     Closed,
-    /// A reader is about to subscribe. With `history`, the reader may use the journal. With `skip`, the reader continues at the latest
+    /// A reader is about to subscribe. With `history`, the reader can use the journal. With `skip`, the reader continues at the latest
     /// message after a lap.
     Subscribing {
         channel: String,
@@ -250,7 +250,7 @@ impl Log {
     }
 }
 
-/// Reads a log. Skips an incomplete line, which a killed process may leave.
+/// Reads a log. Skips an incomplete line, which a killed process can leave.
 ///
 /// # Errors
 /// The system's error.

@@ -132,7 +132,7 @@ pub fn lines(count: usize) -> Vec<u8> {
     bytes
 }
 
-/// Waits until the process handles Ctrl-C, and sends it that signal.
+/// Waits until the process handles Ctrl-C, and then sends SIGINT to the process.
 pub fn interrupt(process: &Process) {
     process.wait_until_it_handles(Signal::SIGINT);
     process.signal(Signal::SIGINT);

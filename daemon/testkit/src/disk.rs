@@ -97,7 +97,7 @@ pub struct Small {
 }
 
 impl Small {
-    /// Makes a file system of this many MiB. If this process may not mount, prints that `test` is skipped, and returns `None`.
+    /// Makes a file system of this many MiB. If this process is not allowed to mount, prints that `test` is skipped, and returns `None`.
     pub fn make(test: &str, mib: u32) -> Option<Self> {
         if !is_root() {
             skip(test, "only root can mount a file system");

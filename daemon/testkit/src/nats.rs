@@ -145,7 +145,7 @@ impl Server {
         self.process = Some(Process::start(&mut command));
     }
 
-    /// Whether the server runs. After it was killed, or ended by itself, it does not run.
+    /// Whether the server runs.
     pub fn is_alive(&mut self) -> bool {
         self.process.as_mut().is_some_and(Process::is_alive)
     }

@@ -84,7 +84,7 @@ impl History {
         self.succeed(self.model.clone());
     }
 
-    /// Lets another publisher take the channel over, from this memory. The memory may lack the last stores of the dead publisher.
+    /// Lets another publisher take the channel over, from this memory. The memory can lack the last stores of the dead publisher.
     pub fn succeed(&mut self, model: Model) {
         self.time += 1;
         let (_, next) = model.tail();

@@ -1,5 +1,5 @@
 //! Vectors (test cases) in which the testee publishes on a channel with a board. The testee's board and the expected one are compared key
-//! by key. A publisher may choose which slot a key gets, as long as readers find it.
+//! by key. A publisher is free to choose which slot a key gets, as long as readers find it.
 
 use super::Vector;
 use super::clerk::{

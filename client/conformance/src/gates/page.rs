@@ -87,7 +87,7 @@ impl Page {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// Reads the claim of the gate's reader.
+    /// Reads what the gate's reader has stored on the page.
     ///
     /// # Errors
     /// If the file is shorter.

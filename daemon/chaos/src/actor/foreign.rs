@@ -39,7 +39,7 @@ impl Foreign {
         }
     }
 
-    /// Receives the available events. Returns their number. If a failure followed them, also returns its kind.
+    /// Receives the available events. Returns their number. If a failure followed the events, also returns the kind of the failure.
     pub(super) fn call(
         &mut self,
         recorder: &mut Recorder,

@@ -102,7 +102,7 @@ impl Table {
         never.chain(shown).chain(open)
     }
 
-    /// Returns the cells of these features at these events. Both lists may contain names of groups.
+    /// Returns the cells of these features at these events. Both lists can contain names of groups.
     ///
     /// # Errors
     /// The first name that is neither a feature, nor an event, nor a group.

@@ -7,7 +7,7 @@ use crate::run::{RECORDER, SENDER, TAMPERED};
 
 /// The longest allowed delay of a call, in microseconds. The time for which the process was stopped or waited for the CPU does not count.
 const LATE_US: u64 = 700_000;
-/// A lapped reader waits until a daemon passes it the journal's files. If the daemon is slow, one call may wait for this long.
+/// A lapped reader waits until a daemon passes it the journal's files. If the daemon is slow, one call can wait for this long.
 const FILES_US: u64 = 3_000_000;
 /// The allowed number of lines a second in the daemon's log, whatever users do.
 const LINES_PER_SECOND: u64 = 100;
@@ -72,7 +72,7 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
     check_lateness(history, findings);
 }
 
-/// Checks openings of channels. They may fail for many reasons, but the product itself must not have damaged its memory.
+/// Checks openings of channels. They can fail for many reasons, but the product itself must not have damaged its memory.
 fn check_openings(history: &History, findings: &mut Findings) {
     for (actor, is_publisher, kind, why) in &history.failed {
         let is_damage =

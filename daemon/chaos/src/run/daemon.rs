@@ -14,12 +14,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Programs of the previous daemon may attach to a new daemon for this long after its start.
+/// Programs of the previous daemon can attach to a new daemon for this long after its start.
 const RETURN: Duration = Duration::from_secs(5);
 
-/// A daemon may have this many more open descriptors than at the first count, because its pools might not have been filled then.
+/// A daemon is allowed this many more open descriptors than at the first count, because its pools might not have been filled then.
 const SPARE: usize = 2;
-/// A recorder may have this many more open files than at the first count, because it opens files to prepare or seal them.
+/// A recorder is allowed this many more open files than at the first count, because it opens files to prepare or seal them.
 const SPARE_FILES: usize = 4;
 
 /// A channel as the configuration describes it.
@@ -44,7 +44,7 @@ pub(super) struct Daemon {
     port: u16,
     /// Further tables of its configuration.
     tables: String,
-    /// The number of requests that a user may send per second, and the number that a user may send in one burst.
+    /// The number of requests that a user is allowed to send per second, and in one burst.
     pub(super) limits: [u32; 2],
     /// The command and arguments through which the daemon's program is started; empty for a direct start.
     pub(super) through: Vec<String>,
@@ -201,7 +201,7 @@ impl Daemon {
         }
     }
 
-    /// Whether programs that were attached to the previous daemon may still attach to this daemon.
+    /// Whether programs that were attached to the previous daemon can still attach to this daemon.
     pub(super) fn is_young(&self) -> bool {
         let ran = if self.is_stopped { self.ran } else { self.since.elapsed() };
         ran < RETURN

@@ -341,7 +341,7 @@ impl World<'_> {
     }
 }
 
-/// Makes a subscription that begins with the oldest message. Tests may change the result.
+/// Makes a subscription that begins with the oldest message. Tests can change the result.
 pub(super) fn wanted(place: Place, channel: &str) -> Subscribing {
     let (channel, host, start, wait) = (channel.to_owned(), 0, story::Start::Oldest, Waiting::Yield);
     let (skip, page, full, watch) = (false, true, false, false);

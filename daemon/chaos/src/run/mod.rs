@@ -47,7 +47,7 @@ use wire::Wire;
 
 /// The time within which an actor must carry out an order that ends by itself.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The time for which a step waits for the answer of an actor that may have to wait itself.
+/// The time for which a step waits for the answer of an actor that might have to wait itself.
 const COURTESY: Duration = Duration::from_millis(1500);
 
 /// Plays `story`. The logs are in the returned directory, which is below `under`.

@@ -266,7 +266,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Notes that rings may be lost because a daemon has no free descriptors for programs that attach again.
+    /// Notes that rings can be lost because a daemon has no free descriptors for programs that attach again.
     fn note_shut_out(&mut self) -> Result<()> {
         let is_young = |daemon: &Daemon| !daemon.keeps() && daemon.is_young();
         let young = self.daemons.iter().filter(|daemon| is_young(daemon)).flat_map(|daemon| &daemon.channels);

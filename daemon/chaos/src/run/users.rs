@@ -69,13 +69,13 @@ fn as_stranger(program: &Path) -> Option<Command> {
     tried.is_ok_and(|status| status.success()).then(|| through(program))
 }
 
-/// Whether this process may mount file systems in a separate mount namespace.
+/// Whether this process is allowed to mount file systems in a separate mount namespace.
 fn can_mount() -> bool {
     let tried = Command::new("unshare").args(["-m", "mount", "--bind", "/etc/group", "/etc/passwd"]).status();
     geteuid().is_root() && tried.is_ok_and(|status| status.success())
 }
 
-/// Returns the configuration table of a channel that only `subscribers` may read.
+/// Returns the configuration table of a channel that only `subscribers` are allowed to read.
 fn table(name: &str, subscribers: &str) -> String {
     format!(
         "[[channel]]\nname = \"{name}\"\ncapacity = \"64KiB\"\nmax_message = \"1KiB\"\nmode = \"takeover\"\n\
@@ -84,7 +84,7 @@ fn table(name: &str, subscribers: &str) -> String {
 }
 
 impl World<'_> {
-    /// Starts a separate daemon with these tables, for a test. Other users may connect to its socket.
+    /// Starts a separate daemon with these tables, for a test. Other users are allowed to connect to its socket.
     fn daemon_for_all(&self, name: &'static str, tables: String) -> Result<Daemon> {
         fs::set_permissions(&self.dir, Permissions::from_mode(0o755))
             .context("open the story's directory")?;

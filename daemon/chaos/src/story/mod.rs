@@ -346,11 +346,11 @@ pub enum Step {
     Neighbours { maker: Maker },
     /// The user database does not answer, and a user with names in this database asks a daemon.
     SlowNames {},
-    /// A daemon needs more time to make its memory than a client waits for an answer.
+    /// A daemon takes longer to make its memory than a client waits for an answer.
     SlowStart {},
     /// A daemon gets a channel's memory back from a service manager that keeps this many other descriptors.
     Store { others: u16 },
-    /// A daemon crashes, and this many readers of one user attach again. The user may send only few requests.
+    /// A daemon crashes, and this many readers of one user attach again. The user is allowed only few requests.
     Crowd { readers: u16 },
     /// A publisher publishes into a small ring without pause. Meanwhile readers attach this many times, and continue
     /// after laps.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct Net {
     /// The way that the channel takes.
     pub way: Way,
-    /// Whether packets are native. If so, tags, key flags and times arrive, and a message may be larger than a packet.
+    /// Whether packets are native. If so, tags, key flags and times arrive, and a message can be larger than a packet.
     pub native: bool,
     /// Whether native packets are sealed.
     pub sealed: bool,

@@ -118,7 +118,7 @@ impl Cursor<'_> {
         bytes >= capacity / 2 || (self.is_segmented() && begins_elsewhere) || resumed_at == self.expected
     }
 
-    /// Whether a later publisher of the channel may have got a segment of its own.
+    /// Whether a later publisher of the channel could have got a segment of its own.
     pub(super) fn is_segmented(&self) -> bool {
         let is_segmented = |e: &Entry<Deed>| match &e.what {
             Deed::TakingOver { .. } => true,

@@ -60,7 +60,7 @@ impl Cursor<'_> {
         is_recorded && next.saturating_sub(from) >= 1 << 31 && self.history.deeds.iter().any(may_lose)
     }
 
-    /// Judges a lap of a reader of a journal. Such a reader may skip only sequences that no journal has.
+    /// Judges a lap of a reader of a journal. Such a reader is allowed to skip only sequences that no journal has.
     pub(super) fn check_lap(&self, resumed_at: u64, findings: &mut Findings) {
         let may_read = self.reader.history && !self.reader.skip && !self.was_given_up();
         if may_read && resumed_at > self.expected && self.expected > 0 {
@@ -116,7 +116,7 @@ impl Cursor<'_> {
         (self.expected, self.is_new_here) = (sequence, false);
     }
 
-    /// Judges a stall of a recorder. A recorder may stall only if something in the story prevents its work.
+    /// Judges a stall of a recorder. A recorder is allowed to stall only if something in the story prevents its work.
     pub(super) fn stalled(&self, sequence: u64, findings: &mut Findings) {
         let may_stall = |entry: &Entry<Deed>| match &entry.what {
             Deed::Step { step, .. } => matches!(

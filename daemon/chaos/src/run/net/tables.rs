@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 /// The time after which messages that no server has are given up. It is longer than a story.
 const GIVE_UP_MS: u32 = 120_000;
-/// A receiver without a server waits this long for a missing message, which another line may still deliver. The time is long, because each
+/// A receiver without a server waits this long for a missing message, which another line can still deliver. The time is long, because each
 /// line is a thread here, and one thread can stall while another continues.
 const HOLD_US: u32 = 1_000_000;
 /// The size of a receiver's buffer in bytes. It has room for all messages that a story publishes in one burst.
