@@ -45,7 +45,7 @@ impl Model {
         (self.words[STATE] >> 8, self.words[STATE] & 0xff)
     }
 
-    /// Returns the oldest place that a reader finds by SPEC 3.4, by a search through all entries of the index.
+    /// Returns the oldest place that a reader finds (SPEC 3.4). Searches all entries of the index for this place.
     pub fn oldest(&self) -> (u64, u64) {
         let safe = (self.words[FRONTIER] + ROOM).saturating_sub(CAPACITY);
         if safe == 0 {

@@ -90,7 +90,7 @@ impl Page {
     /// Reads what the gate's reader has stored on the page.
     ///
     /// # Errors
-    /// If the file is shorter.
+    /// If the file is too short.
     pub fn claim(&self, uuid: [u64; 2]) -> Result<Claim> {
         let position = self.word(POSITION)?;
         let is_right = self.word(POSITION + 1)? == check(position, uuid);

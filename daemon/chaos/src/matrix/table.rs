@@ -59,7 +59,8 @@ pub struct Shown {
     pub at: Vec<String>,
 }
 
-/// The whole file. If several entries name a cell, one of them wins: a test or a story wins over `open`, and `open` over `never`.
+/// The whole file `matrix.toml`. If several entries name a cell, one of them wins: a test or a story wins over `open`, and `open` over
+/// `never`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Table {

@@ -206,7 +206,7 @@ impl History {
         self.subscriptions.retain(|subscription| subscription.at > 0);
     }
 
-    /// Returns the publications on a channel that were certainly opened, in order of time.
+    /// Returns a channel's publications in order of time. Leaves out publications whose opening might have failed.
     pub fn on<'a>(&'a self, channel: &'a str) -> impl Iterator<Item = &'a Publication> {
         self.publications
             .iter()
@@ -220,7 +220,7 @@ impl History {
 }
 
 impl Subscription {
-    /// Makes the subscription for a journal that was read at this time and begins with this sequence.
+    /// Makes the subscription for a journal. The journal was read at this time, and its first sequence is `next`.
     fn of_journal(actor: &str, channel: String, dir: String, (at, next): (Time, u64)) -> Self {
         Self { history: true, journal: Some(dir), at, next, ..Self::new(actor, channel, at) }
     }

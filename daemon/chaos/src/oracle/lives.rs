@@ -67,7 +67,7 @@ impl Lives {
     }
 }
 
-/// Whether the runner did something between these two publications that can restart the channel's sequences.
+/// Whether the runner did something by which the channel's sequences can restart between these two publications.
 fn may_restart(history: &History, channel: &str, before: &Publication, after: &Publication) -> bool {
     history.deeds.iter().any(|entry| {
         matches!(&entry.what, Deed::MayRestart { channel: name, .. } if name == channel)
