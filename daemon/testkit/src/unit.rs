@@ -1,8 +1,8 @@
 //! Runs the daemon under the restrictions of the shipped unit, on hosts where PID 1 is not systemd. `shmcast_under_unit` applies the
 //! restrictions.
 //!
-//! Some tests always use the restrictions. With `SHMCAST_UNDER_UNIT=1`, all daemons of a test have them: `SHMCAST_UNDER_UNIT=1 cargo test -p
-//! shmcast-daemon --test bridge`.
+//! Some tests always use the restrictions. With `SHMCAST_UNDER_UNIT=1`, all daemons of a test have them: `SHMCAST_UNDER_UNIT=1 cargo test
+//! -p shmcast-daemon --test bridge`.
 //!
 //! The test program starts itself again. The new process restricts itself, and then executes the daemon. For this, each test program that
 //! starts daemons has an ignored test `launch` at its root, which calls [`launch`].
