@@ -20,7 +20,7 @@ impl Daemon {
     /// Starts a daemon whose files are in `dir`, and waits until it answers. `more` are lines of the channel's configuration.
     ///
     /// # Errors
-    /// If there is no `shmcastd` in `$SHMCAST_BIN` or beside this program, or it does not answer.
+    /// If the daemon does not answer, or if `shmcastd` is neither in `$SHMCAST_BIN` nor beside this program.
     pub fn start(dir: &Path, capacity: u64, more: &str) -> Result<Self> {
         let program = match std::env::var_os("SHMCAST_BIN") {
             Some(bin) => PathBuf::from(bin).join("shmcastd"),

@@ -28,8 +28,8 @@ struct Vectors {
     made: Vec<Vector>,
 }
 
-/// A change of the header: its name, the changed words, and the reason for which a reader must refuse the changed header. Without a reason,
-/// a reader must accept it.
+/// A changed header: the name of the change, the changed words, and the reason for which readers must refuse the header. Without a reason,
+/// readers must accept the header.
 type Named<'a> = (&'a str, Change<'a>, Option<&'static str>);
 
 const SIZES: Option<&str> = Some("geometry");

@@ -1,4 +1,4 @@
-//! Level 5: segments in which some words were replaced by random ones. A reader may refuse such a segment, or return any events in order.
+//! Level 5: segments in which some words were replaced by random ones. A reader can refuse such a segment, or return any events in order.
 //! The reader must not crash, hang, or return an impossible message.
 
 use crate::scribe::{MAX_MESSAGE, checksum};
@@ -29,7 +29,7 @@ pub fn vectors(mutants: u64) -> Vec<Vector> {
     (0..SEEDS).map(|seed| Vector { name: format!("mutants-of-seed-{seed}"), seed, mutants }).collect()
 }
 
-/// The reasons for which a segment may be refused. For a segment whose state is "superseded", "no segment" is also allowed.
+/// The allowed reasons for refusing a segment. For a segment whose state is "superseded", "no segment" is also allowed.
 pub(crate) const REASONS: [&str; 10] = [
     "truncated",
     "foreign",

@@ -45,7 +45,7 @@ impl Model {
         (self.words[STATE] >> 8, self.words[STATE] & 0xff)
     }
 
-    /// Returns the oldest place that a reader finds by SPEC 3.4, by a search through all entries of the index.
+    /// Returns the oldest place that a reader finds (SPEC 3.4). Searches all entries of the index for this place.
     pub fn oldest(&self) -> (u64, u64) {
         let safe = (self.words[FRONTIER] + ROOM).saturating_sub(CAPACITY);
         if safe == 0 {
@@ -59,8 +59,8 @@ impl Model {
         self.verified(indexed(&self.words, sequence), sequence)
     }
 
-    /// Returns a place in the ring, and the next sequence at this place. If a gap (a record for missing sequences) is at `position` and
-    /// ends just before `sequence`, returns the place after the gap.
+    /// Returns a place in the ring, and the next sequence at this place. The place is `position`, or just after a gap (a record for missing
+    /// sequences) that is at `position` and ends just before `sequence`.
     fn verified(&self, position: u64, sequence: u64) -> (u64, u64) {
         match self.records.iter().find(|record| record.position == position) {
             Some(record) if record.sequence < sequence && record.next == sequence => (record.after, sequence),

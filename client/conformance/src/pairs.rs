@@ -99,8 +99,7 @@ impl Pair {
         }
     }
 
-    /// Waits until the reader has attached. No daemon is killed before that, so the reader finds a living daemon, even if the reader's
-    /// program starts slowly.
+    /// Waits until the reader has attached. The daemon must not be killed before that, because a reader cannot attach to a dead daemon.
     fn wait_for_reader(&self) -> Result<()> {
         let Some(daemon) = &self.daemon else { return Ok(()) };
         let until = Instant::now() + Duration::from_secs(60);
@@ -113,7 +112,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Publishes all messages, and kills processes in between. Returns the numbers of killed publishers and daemons.
+    /// Publishes all messages, and kills processes meanwhile. Returns how many publishers and how many daemons were killed.
     fn publish(&mut self) -> Result<(u32, u32)> {
         let (mut publishers, mut daemons) = (0, 0);
         let until = Instant::now() + PATIENCE;

@@ -2,7 +2,7 @@
 
 /// The largest payload.
 pub const LONGEST: usize = 64 << 10;
-/// The number of positions in the table at which a payload may begin. It is a prime number, so that neighbours in a ring differ.
+/// The number of positions in the table at which a payload can begin. It is a prime number, so that neighbours in a ring differ.
 const PLACES: usize = 4093;
 
 /// The table of bytes from which payloads are cut.

@@ -49,7 +49,7 @@ impl Counts {
     /// Parses an answer to `consume`.
     ///
     /// # Errors
-    /// If the answer is not one to `consume`.
+    /// If the text is no such answer.
     pub fn of(answer: &Answer) -> Result<Self> {
         let number = |name| answer.number(name);
         Ok(Self { received: number("received")?, missed: number("missed")?, wrong: number("wrong")? })

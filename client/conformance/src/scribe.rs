@@ -1,6 +1,7 @@
-//! A writer that follows SPEC.md, sections 1 and 2. It keeps a list of its stores, in the order in which a reader may see them. The writer
-//! shares no code with the library. So an error stays unnoticed only if the writer and the library misread SPEC.md in the same way. The
-//! writer works on words in private memory. The suite plays the list of stores into a file.
+//! A writer that follows SPEC.md, sections 1 and 2, on words in private memory. It lists its stores in the order in which a reader may see
+//! them. The suite plays this list into a file.
+//!
+//! The writer shares no code with the library. So an error stays unnoticed only if both misread SPEC.md in the same way.
 
 const GRANULE: u64 = 64;
 const AHEAD: u64 = 2048;

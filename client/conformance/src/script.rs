@@ -37,7 +37,7 @@ impl Packet {
     }
 }
 
-/// The daemon's answers. If a request has no answer left, the daemon ends the connection.
+/// The daemon's answers. If no answer is left for a request, the daemon ends the connection.
 #[derive(Debug, Clone, Default)]
 pub struct Scene {
     /// The answers to the hellos of a connection, in turn.

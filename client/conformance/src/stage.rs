@@ -109,7 +109,7 @@ impl Stage {
         Ok(self.segment.write_all_at(bytes_of(words).as_flattened(), 0)?)
     }
 
-    /// Overwrites the words with the indices `at`. The new values are those of `words` at the same indices.
+    /// Copies the words with the indices `at` from `words` into the segment.
     ///
     /// # Errors
     /// If the file cannot be written to.
@@ -152,8 +152,8 @@ impl Stage {
         testee.ask(&format!(r#"{{"do":"open","dir":"{dir}","channel":"t","start":{start}}}"#))
     }
 
-    /// Makes the testee open the channel, and compares the answer with the expected one. If the testee was right to open the channel,
-    /// returns the reader that computes the expected events.
+    /// Makes the testee open the channel, and compares the answer with the expected one. If the channel is now open as expected, returns a
+    /// model of its reader, which computes the expected events.
     ///
     /// # Errors
     /// If the testee fails.

@@ -57,7 +57,7 @@ impl Answer {
     /// Returns the number in the event that begins with this name.
     ///
     /// # Errors
-    /// If no event is this name and a number.
+    /// If no event consists of this name and a number.
     pub fn number(&self, name: &str) -> Result<u64> {
         let events = if let Self::Events { events } = self { events.as_slice() } else { &[] };
         let found = events.iter().find_map(|event| event.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());

@@ -29,8 +29,7 @@ pub struct Plan {
     pub time: Option<Duration>,
     /// The profiles of stories. Each seed is played in each profile, one after the other.
     pub profiles: Vec<Profile>,
-    /// Whether to skip stories in which no feature meets a new event. An event is new to a feature if no earlier story played this
-    /// pair.
+    /// Whether to skip a story in which each feature meets only events that it met in an earlier story.
     pub pairs: bool,
     /// Number of stories that are played at a time.
     pub at_a_time: usize,
@@ -51,8 +50,8 @@ pub struct Played {
     pub took: Duration,
 }
 
-/// Plays one story. Keeps its directory if `keeps` returns true for the violations that were found. If the story failed while the whole
-/// machine stalled, or because another program took one of its ports, plays it again.
+/// Plays one story. Keeps its directory if `keeps` returns true for the violations. Plays the story again if the whole machine stalled, or
+/// if another program took one of its ports.
 ///
 /// # Errors
 /// The reason why the story could not be played or judged.
@@ -89,7 +88,7 @@ pub fn play_one(
     }
 }
 
-/// Whether another program took a port in the short time after this program found the port free and before the first use of the port.
+/// Whether another program took a port after this program had found the port free, and before this program used it.
 fn lost_a_port(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause.downcast_ref::<io::Error>().is_some_and(|cause| cause.kind() == io::ErrorKind::AddrInUse)

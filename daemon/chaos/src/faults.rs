@@ -1,6 +1,7 @@
-//! Planted faults: corrected mistakes that are put back one at a time, to prove that the stories find them. The corrected code still
-//! contains the mistake, under `fault!("name")` (`shm-layout/src/fault.rs`). `faults.toml` lists all faults. For each fault it names the
-//! profile and the seed of a story that finds the fault, or the test that finds it.
+//! Planted faults: corrected mistakes that are put back one at a time, to prove that the stories find them.
+//!
+//! The corrected code still contains the mistake, under `fault!("name")` (`shm-layout/src/fault.rs`). `faults.toml` lists all faults. For
+//! each fault, this list names the profile and the seed of a story that finds the fault, or the test that finds the fault.
 
 use crate::campaign::play_one;
 use crate::generate;

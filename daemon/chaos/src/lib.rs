@@ -1,9 +1,8 @@
 //! Random stories with the real processes, and an oracle that judges the result.
 //!
-//! A [`story`] is a list of steps that is made from a seed ([`generate`]). The runner ([`run`]) plays it with
-//! real daemons, commands and [`actor`]s. Each of these logs what it did and which events it received
-//! ([`log`]). The [`oracle`] reads only these logs, and does not depend on the implementation. [`shrink`]
-//! makes a failing story shorter.
+//! A [`story`] is a list of steps that is made from a seed ([`generate`]). The runner ([`run`]) plays the story with real daemons, commands
+//! and [`actor`]s. Runner and actors log what they did and which events they received ([`log`]). The [`oracle`] reads only these logs, and
+//! does not depend on the implementation. [`shrink`] makes a failing story shorter.
 
 pub mod actor;
 pub mod campaign;

@@ -1,6 +1,7 @@
-//! The logs of actors and runner. The oracle reads nothing else. Each actor appends lines of JSON to its own file, with one `write` for
-//! each line. So a written line remains when the process is killed. Times are those of `CLOCK_MONOTONIC`, which all processes of a host
-//! share.
+//! The logs of actors and of the runner. The oracle reads nothing else.
+//!
+//! Each actor appends lines of JSON to its own file, with one `write` for each line. So a written line remains when the process is killed.
+//! Times are those of `CLOCK_MONOTONIC`, which all processes of a host share.
 
 #![allow(missing_docs, reason = "fields are explained with their variant")]
 
@@ -35,7 +36,7 @@ pub struct Entry<T> {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fact {
-    /// A publisher is about to open a channel. All messages of the publisher will contain this number.
+    /// The publisher with the number `publisher` is about to open a channel. All its messages will contain this number.
     Opening { channel: String, publisher: u32 },
     /// The publisher has opened the channel.
     Opened { next: u64, epoch: u64, capacity: u64, largest: usize },
@@ -65,8 +66,8 @@ pub enum Fact {
     Closing,
     /// The publisher or reader is closed.
     Closed,
-    /// A reader is about to subscribe. With `history`, it may read the journal. After a lap, it continues in the journal, or at the latest
-    /// message if `skip` is set.
+    /// A reader is about to subscribe. With `history`, the reader can use the journal. With `skip`, the reader continues at the latest
+    /// message after a lap.
     Subscribing {
         channel: String,
         #[serde(default)]
@@ -85,8 +86,8 @@ pub enum Fact {
         #[serde(default)]
         refused: bool,
     },
-    /// A reader received `count` messages in a row from `first` on, with `bytes` bytes of payload. All of these messages were right. `old`
-    /// is the number of messages whose time is long past.
+    /// A reader received `count` right messages in a row from `first` on, with `bytes` bytes of payload together. `old` of these messages
+    /// have a publish time that is long past.
     Got {
         sequence: u64,
         first: Identity,
@@ -101,10 +102,11 @@ pub enum Fact {
     Lapped { missed: u64, resumed_at: u64 },
     /// A reader received the event of a gap.
     Gap { from: u64, to: u64 },
-    /// A reader received the event that says that neither the ring nor the journal has these sequences. If the actor reads a journal, the
-    /// journal lists the sequences as missing.
+    /// A reader received the event that neither the ring nor the journal has these sequences. For an actor that reads a journal: the
+    /// journal lists these sequences as missing.
     Lost { from: u64, to: u64, cause: String },
-    /// A reader received the event that says that it reads from the ring again. The call that returned the event began at `since`.
+    /// A reader received the event that it now reads from the ring, and no longer from the journal. The call that returned the event began
+    /// at `since`.
     Live { sequence: u64, since: Time },
     /// A reader received the error that the recorder stands still.
     Stalled { sequence: u64 },
@@ -130,8 +132,8 @@ pub enum Fact {
     Seeking { to: u64 },
     /// The reader has sought.
     Sought { error: Option<String> },
-    /// A call ended too late. The fields are the call, its time limit, and its duration. Two more fields are parts of the duration: the
-    /// time in which the actor ran, and the time in which another process had the CPU.
+    /// A call ended later than its time limit `asked_us`. During the call, the actor ran for `ran_us`, and another process had the CPU for
+    /// `waited_us`.
     Late {
         call: String,
         asked_us: u64,
@@ -166,7 +168,7 @@ pub enum Deed {
     MayRestart { channel: String, why: String },
     /// The runner is about to take a channel from its publisher.
     TakingOver { channel: String },
-    /// A mirror's channel was promoted. The skipped sequences will never be published.
+    /// A mirror's channel was promoted. The sequences from `from` to `to` were skipped, and will never be published.
     Promoted { channel: String, from: u64, to: u64 },
     /// The runner ran a tool on a host. 0 is the story's host, and 1 the far host.
     Ran {
@@ -180,8 +182,7 @@ pub enum Deed {
     },
     /// From here on, all faults are ended.
     Healing,
-    /// The last messages of a channel have been published. The fields describe the very last message. `mode` is the mode in a daemon's
-    /// configuration.
+    /// The last message of a channel has been published. `mode` is the channel's mode in a daemon's configuration.
     Last {
         channel: String,
         message: Identity,
@@ -200,7 +201,7 @@ pub enum Deed {
     Changed { what: String },
     /// A user learned something that was not for that user.
     Disclosed { who: String, what: String },
-    /// The daemon refused a user something to which the user has a right.
+    /// The daemon refused a request that the user was allowed to make.
     Refused { who: String, what: String },
     /// Something was left behind.
     Left { what: String },
@@ -249,7 +250,7 @@ impl Log {
     }
 }
 
-/// Reads a log. Skips an incomplete line, which a killed process may leave.
+/// Reads a log. Skips an incomplete line, which a killed process can leave.
 ///
 /// # Errors
 /// The system's error.

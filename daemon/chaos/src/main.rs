@@ -113,7 +113,7 @@ enum Verb {
 struct Faults {
     /// Only these faults
     names: Vec<String>,
-    /// For each fault without a story in the list, search a story that finds it, and write the story to the list
+    /// For each fault without a story in the list, search for a story that finds it, and write the story to the list
     #[arg(long)]
     find: bool,
     /// How many stories of each profile are tried
@@ -254,7 +254,7 @@ fn verify_faults(cli: &Faults) -> Result<bool> {
     Ok(all)
 }
 
-/// Searches missing stories and writes the list. Returns whether each fault has a story or a test.
+/// Searches for missing stories, and writes the list. Returns whether each fault has a story or a test.
 fn find_faults(cli: &Faults) -> Result<bool> {
     let programs = faults::build(&std::path::absolute(&cli.target_dir)?)?;
     let mut known = faults::list()?;

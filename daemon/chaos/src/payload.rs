@@ -1,9 +1,9 @@
 //! The content of every message. It is computed from the number of the publisher, and from the message's number among the messages of that
 //! publisher (the counter).
 //!
-//! A message of [`HEAD`] bytes or more begins with a head, which contains the publisher and the counter. A shorter message can only be
-//! recognised as the successor of the previous message. All bytes depend on the channel, the publisher, the counter, the length, the tag
-//! and the key flag. So a change of any of these is noticed.
+//! A message of [`HEAD`] bytes or more begins with a head, which contains these two numbers. A shorter message can only be recognised as
+//! the successor of the previous message. All bytes also depend on the channel, the length, the tag and the key flag. So a change of any of
+//! these is noticed.
 
 use serde::{Deserialize, Serialize};
 
@@ -74,7 +74,7 @@ impl Identity {
         }
     }
 
-    /// Returns the tag and the key flag of this message, for messages that are sent with marks.
+    /// Returns the marks of this message, which are its tag and its key flag. Some messages are sent without marks.
     pub fn marks(self) -> Marks {
         let random = self.hash(2);
         Marks { tag: random as u16, key: random >> 32 & 7 == 0 }
@@ -105,7 +105,7 @@ pub fn fill(channel: &str, who: Identity, marks: Marks, out: &mut [u8]) {
 }
 
 /// Returns the message that has these bytes. The message is recognised by its head, or as the successor of `before`. Returns `None` if a
-/// byte is wrong, or if there are so few bytes that they may be right by chance.
+/// byte is wrong, or if there are so few bytes that they could be right by chance.
 pub fn recognise(channel: &str, before: Option<Identity>, marks: Marks, bytes: &[u8]) -> Option<Identity> {
     let who = if bytes.len() >= HEAD {
         let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));

@@ -1,4 +1,4 @@
-//! Traffic that runs in parallel to a test. The test must not disturb it.
+//! Traffic that runs in parallel to a test. The test must not disturb this traffic.
 
 use crate::daemon::publishing;
 use crate::wait::wait_for;

@@ -89,8 +89,8 @@ pub fn recorded(host: &Host, arguments: &str) -> String {
     record(host)
 }
 
-/// Does the same as [`recorded`], with chosen publish times. The time of line `n`, counted from 0, is `after_ms(n)` ms after a moment that
-/// is 61 s before this call.
+/// Does the same as [`recorded`], with chosen publish times. `after_ms(n)` is the time of line `n`, in ms from a moment that is 61 s before
+/// this call. The first line has `n = 0`.
 pub fn recorded_at(host: &Host, lines: &[u8], after_ms: impl Fn(u64) -> u64) -> String {
     let builder = Publisher::builder("ticks").dir(host.dir.path().join("channels")).capacity(32 << 20);
     let mut publisher = builder.prepare(Preparation::NONE).open().unwrap();
@@ -132,7 +132,7 @@ pub fn lines(count: usize) -> Vec<u8> {
     bytes
 }
 
-/// Waits until the process handles Ctrl-C, and sends it that signal.
+/// Waits until the process handles Ctrl-C, and then sends SIGINT to the process.
 pub fn interrupt(process: &Process) {
     process.wait_until_it_handles(Signal::SIGINT);
     process.signal(Signal::SIGINT);

@@ -175,7 +175,7 @@ fn spawn(unit: Option<&Path>, dir: &Path) -> Process {
     Process::start(&mut command)
 }
 
-/// Makes a publisher's builder that does not prepare memory. Locking pages may take half a minute on a loaded machine.
+/// Makes a publisher's builder that does not prepare memory, because preparing it can take half a minute on a loaded machine.
 pub fn publishing(client: &Client, channel: &str) -> PublisherBuilder {
     Publisher::builder(channel).client(client).prepare(Preparation::NONE)
 }

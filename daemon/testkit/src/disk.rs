@@ -56,9 +56,8 @@ impl Disk {
         run("mount", &["-o", "loop", self.image().to_str().unwrap(), self.path().to_str().unwrap()])
     }
 
-    /// Mounts the disk again after a cut. Another process, for example one in another mount namespace, may still use the old file system.
-    /// So this mounts a copy of the image. The copy is made before the old mount ends, so it does not contain anything that the old file
-    /// system writes at its end.
+    /// Mounts the disk again after a cut, from a copy of its image. Another process, for example one in another mount namespace, might
+    /// still use the old file system. The copy does not get what the old file system writes at its end.
     pub fn mount_again(&mut self) -> bool {
         let before = self.image();
         self.cuts += 1;
@@ -78,8 +77,8 @@ impl Disk {
         run("umount", &[self.path().to_str().unwrap()])
     }
 
-    /// Cuts the file system's power. From now on it accepts nothing, and does not write what it has in memory, not even its own journal.
-    /// The call is EXT4_IOC_SHUTDOWN with EXT4_GOING_FLAGS_NOLOGFLUSH.
+    /// Cuts the file system's power. From now on the file system accepts no writes, and does not write what is only in memory, not even its
+    /// own journal. The call is EXT4_IOC_SHUTDOWN with EXT4_GOING_FLAGS_NOLOGFLUSH.
     pub fn cut(&self) -> bool {
         let call = "import fcntl,os,struct,sys;fcntl.ioctl(os.open(sys.argv[1],os.O_RDONLY),0x8004587d,struct.pack('I',2))";
         run("python3", &["-c", call, self.path().to_str().unwrap()])
@@ -98,7 +97,7 @@ pub struct Small {
 }
 
 impl Small {
-    /// Makes a file system of this many MiB. If this process may not mount, prints that `test` is skipped, and returns `None`.
+    /// Makes a file system of this many MiB. If this process is not allowed to mount, prints that `test` is skipped, and returns `None`.
     pub fn make(test: &str, mib: u32) -> Option<Self> {
         if !is_root() {
             skip(test, "only root can mount a file system");

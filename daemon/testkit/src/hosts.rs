@@ -113,8 +113,8 @@ impl Hosts {
         Some(hosts)
     }
 
-    /// Adds an IPv6 address to each end of each wire: A has fd77:`n`::1, B has fd77:`n`::2. Returns `None`, and prints the reason, without
-    /// IPv6.
+    /// Adds an IPv6 address to each end of each wire: A has fd77:`n`::1, B has fd77:`n`::2. If the machine has no IPv6, prints this and
+    /// returns `None`.
     pub fn and_v6(self, test: &str, wires: usize) -> Option<Self> {
         if let Err(reason) = (0..wires).try_for_each(|n| self.plug_v6(n)) {
             skip(test, format_args!("no IPv6: {reason}"));

@@ -36,7 +36,7 @@ impl Journal {
     }
 }
 
-/// Returns the folder of the newest stream in a journal's directory. Without one, returns the directory itself.
+/// Returns the folder of the newest stream in a journal's directory. If there is no stream, returns the directory itself.
 pub fn folder(dir: &Path) -> PathBuf {
     shmcast::journal::Journal::open(dir).map_or_else(|_| dir.to_owned(), |journal| journal.path().to_owned())
 }

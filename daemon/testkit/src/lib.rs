@@ -2,15 +2,15 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `wait` | waits with a limit, which report what they waited for |
+//! | `wait` | waits with a time limit |
 //! | `process` | child processes that are killed and reaped when dropped; roles that a test program plays |
 //! | `place` | temporary directories, ports, and checks of what this machine supports |
-//! | `turn` | a limit to how many tests with many processes run at a time |
+//! | `turn` | a limit on the number of tests with many processes that run at the same time |
 //! | `clock` | wall clocks that a test sets |
 //! | `disk` | a file system whose power can be cut, and a small one |
 //! | `model` | a checker that visits every state of a model |
 //! | `daemon` | `shmcastd` as a process |
-//! | `raw` | a client that may break the rules of the daemon's protocol |
+//! | `raw` | a client that can break the rules of the daemon's protocol |
 //! | `bystanders` | traffic that a test must not disturb |
 //! | `command` | the command `shmcast` with a private directory of channels |
 //! | `journal` | the contents of a journal's files |

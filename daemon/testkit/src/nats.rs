@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Returns the path of the server's program. Returns `None`, and prints that `test` is skipped, if there is none.
+/// Returns the path of the server's program. If there is no such program, prints that `test` is skipped, and returns `None`.
 pub fn program(test: &str) -> Option<&'static Path> {
     static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let found = PROGRAM.get_or_init(|| {
@@ -145,7 +145,7 @@ impl Server {
         self.process = Some(Process::start(&mut command));
     }
 
-    /// Whether the server runs. After it was killed, or ended by itself, it does not run.
+    /// Whether the server runs.
     pub fn is_alive(&mut self) -> bool {
         self.process.as_mut().is_some_and(Process::is_alive)
     }
@@ -176,7 +176,7 @@ impl Server {
         self.url().replace("nats://", &format!("nats://{account}@"))
     }
 
-    /// Returns the server's URL, and the option that names a file with the account `USER:PASSWORD`, for a command.
+    /// Returns arguments for a command: the server's URL, and the option that names a file with the account `USER:PASSWORD`.
     pub fn address_of(&self, account: &str) -> String {
         format!("{} {}", self.url(), self.account(account))
     }

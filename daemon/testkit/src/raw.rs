@@ -1,4 +1,4 @@
-//! A client that may break the rules: it sends any packet to a daemon.
+//! A client that can break the rules: it sends any packet to a daemon.
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde_json::{Value, json};

@@ -2,9 +2,8 @@
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// The number of tests with several processes that may run at the same time in one program. Each such test has some processes that need a
-/// CPU for a part of the time. If more tests ran at a time, they would slow each other down. If fewer tests ran, the machine would be idle
-/// while they wait.
+/// The number of tests with several processes that may run at the same time in one program. More tests would slow each other down. Fewer
+/// tests would leave CPUs idle, because such a test needs a CPU only for a part of the time.
 const AT_A_TIME: usize = 4;
 static TURNS: (Mutex<usize>, Condvar) = (Mutex::new(AT_A_TIME), Condvar::new());
 

@@ -1,10 +1,11 @@
-//! Runs the daemon under the restrictions of the shipped unit, on hosts where PID 1 is not systemd. `shmcast_under_unit` applies them.
+//! Runs the daemon under the restrictions of the shipped unit, on hosts where PID 1 is not systemd. `shmcast_under_unit` applies the
+//! restrictions.
 //!
-//! With `SHMCAST_UNDER_UNIT=1`, every daemon of a test runs under these restrictions: `SHMCAST_UNDER_UNIT=1 cargo test -p shmcast-daemon
-//! --test bridge`. Some tests always use them.
+//! Some tests always use the restrictions. With `SHMCAST_UNDER_UNIT=1`, all daemons of a test have them: `SHMCAST_UNDER_UNIT=1 cargo test
+//! -p shmcast-daemon --test bridge`.
 //!
-//! The test program starts itself again, restricts itself, and executes the daemon in its place. For this, each test program that starts
-//! daemons has an ignored test `launch` at its root, which calls [`launch`].
+//! The test program starts itself again. The new process restricts itself, and then executes the daemon. For this, each test program that
+//! starts daemons has an ignored test `launch` at its root, which calls [`launch`].
 
 use crate::place::skip;
 use shmcast_under_unit::{Settings, exec, missing};
@@ -48,8 +49,8 @@ pub fn shipped_for(test: &str) -> Option<PathBuf> {
     }
 }
 
-/// Returns the beginning of a command line. If a program is appended to it, the program runs under `unit`, and its `/run/shmcast` is the
-/// directory `runtime`.
+/// Returns the beginning of a command line. A program that is appended to it runs under `unit`, and sees the directory `runtime` as
+/// `/run/shmcast`.
 pub fn launcher(unit: &Path, runtime: &Path) -> Vec<OsString> {
     let pair = |name: &str, value: &Path| OsString::from(format!("{name}={}", value.display()));
     let mut words = vec![OsString::from("env"), pair(UNIT, unit), pair(RUNTIME, runtime)];

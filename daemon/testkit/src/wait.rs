@@ -45,7 +45,7 @@ pub struct Waited {
 }
 
 impl Waited {
-    /// Begins to measure a wait for the process `of`. The first thread of this process gives the answer for which the test waits.
+    /// Begins to measure a wait for an answer from the process `of`. The first thread of this process gives the answer.
     pub fn for_process(of: u32) -> Self {
         Self { since: Instant::now(), queued: Self::queued(of), of }
     }

@@ -14,8 +14,8 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
 
-/// The highest number that systemd-sysusers gives to a system user. It searches for a free number downwards from there (login.defs(5),
-/// SYS_UID_MAX).
+/// The highest number that systemd-sysusers gives to a system user. From there systemd-sysusers searches downwards for a free number
+/// (login.defs(5), SYS_UID_MAX).
 const LAST_SYSTEM_ID: u32 = 999;
 
 /// The unit's user.

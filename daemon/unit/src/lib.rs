@@ -4,8 +4,8 @@
 //! The settings are read from the unit file itself. [`Settings::read`] refuses a line that this crate does not know. So no line of the unit
 //! stays untested.
 //!
-//! This crate does not do the service manager's own work: restarts, the watchdog, and the descriptor store.
-//! `daemon/tests/daemon/restart/` boots systemd for that, and compares the rights of a process under both.
+//! This crate does not restart the program, watch it, or store its descriptors. The tests in
+//! `daemon/tests/daemon/restart/` boot systemd for this. They also compare the rights of a process under systemd and under this crate.
 //!
 //! | file | settings that it applies |
 //! |---|---|
@@ -41,13 +41,13 @@ pub fn missing() -> Option<&'static str> {
     analyze.is_err().then_some("no systemd-analyze, which names the system calls (Debian package systemd)")
 }
 
-/// Replaces this process by a program with the restrictions of `settings`. The restrictions apply to the calling
-/// thread, which then replaces the whole process. So call this while no other thread runs.
+/// Replaces this process by a program with the restrictions of `settings`. Call this while no other thread runs, because the restrictions
+/// apply only to the calling thread.
 ///
-/// - `program` is the path of the program and then its arguments. This function opens the program before it does
-///   anything else, so the program may lie in a directory that the unit hides.
-/// - `runtime` is an existing directory, which becomes the unit's runtime directory. This function gives it to the
-///   unit's user, and shows it to the program at the unit's path, below `/run`.
+/// - `program` is the path of the program and then its arguments. The unit can hide the program's directory, because this function opens
+///   the program first.
+/// - `runtime` is an existing directory. This function gives it to the unit's user, and the program sees it as the unit's runtime
+///   directory, below `/run`.
 /// - The program gets the caller's environment, and the variables that systemd adds.
 ///
 /// # Errors

@@ -39,7 +39,7 @@ struct Pairs {
     /// Bytes of the ring
     #[arg(long, default_value_t = 1 << 20)]
     capacity: u64,
-    /// The number of times that a process is killed: the publisher, or for a daemon's channel alternately the publisher and the daemon
+    /// The number of kills. The publisher is killed; for a daemon's channel, the publisher and the daemon are killed in turn
     #[arg(long, default_value_t = 0)]
     kills: u32,
     /// By channels of a daemon, for testees with level 6

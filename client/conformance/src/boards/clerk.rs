@@ -1,5 +1,5 @@
-//! The publisher's side of a board. It makes the stores that SPEC.md, section 8, requires, in the required order. All of the publisher's
-//! state except the list of free slots is in the words of the segment. So a successor can continue from these words.
+//! The publisher's side of a board (SPEC.md, section 8). All state except the list of free slots is in the words of the segment, so a
+//! successor can continue from these words.
 
 use super::shelf::{Message, Spec};
 use crate::scribe::{CAPACITY, DATA, Scribe, WORDS, checksum};
@@ -299,9 +299,10 @@ impl Clerk {
         }
     }
 
-    /// Takes over the board of a dead publisher, after its ring was taken over. `messages` has the messages of the ring, and perhaps some
-    /// earlier ones. The board's word THROUGH is the sequence up to which the board is complete. If the ring has lost messages after
-    /// THROUGH, `oldest` is the first message that the ring still has.
+    /// Takes over the board of a dead publisher, after its ring was taken over.
+    ///
+    /// - `messages`: the messages of the ring, and perhaps some earlier ones.
+    /// - `oldest`: `None` if the ring still has all messages that the board lacks. Otherwise the sequence of the ring's oldest message.
     pub fn take_over(
         parts: Parts,
         scribe: &mut Scribe,
@@ -352,7 +353,7 @@ impl Clerk {
         self.through(scribe, oldest - 1);
     }
 
-    /// Builds the index again and lists the free slots. If the dead publisher was storing into a slot, returns this slot.
+    /// Builds the index again, and lists the free slots. Returns the slot into which the dead publisher was storing, if there is one.
     fn survey(&mut self, scribe: &mut Scribe) -> Option<usize> {
         let high = scribe.words()[AT + HIGH] as usize;
         self.add(scribe, MOVES, 1 + scribe.words()[AT + MOVES] % 2);
@@ -381,9 +382,8 @@ impl Clerk {
         busy
     }
 
-    /// Decides what happens to the slot `busy`, into which the dead publisher was storing. `first` is the key of the first message that the
-    /// board may lack. If the slot belongs to this key, the slot stays as it is, because the caller then stores the message again.
-    /// Otherwise the slot becomes empty.
+    /// Empties the slot `busy`, into which the dead publisher was storing. The slot of the key `first` is left as it is, because the caller
+    /// then stores a message of this key.
     fn settle(&mut self, scribe: &mut Scribe, busy: Option<usize>, first: Option<[u64; 2]>) {
         let Some(slot) = busy else { return };
         let identity = self.identity_in(scribe.words(), slot);

@@ -59,8 +59,7 @@ fn conflates(testee: &mut Testee, seed: u64) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// Tests that a conflating reader cannot begin with old messages. Such a reader skips old messages of the keys that it has received. To do
-/// this, it must have every key from the start, and old messages of the ring do not include every key.
+/// Tests that the testee refuses to open a conflating reader at old messages of the ring. Such a reader would not know every key.
 fn from_older(testee: &mut Testee) -> Result<Verdict> {
     let mut dice = Rng::with_seed(0xc1);
     let mut history = History::new(spec(1), dice.u64(..));
@@ -85,8 +84,8 @@ fn known(history: &History) -> BTreeMap<Vec<u8>, (u64, bool)> {
 }
 
 impl Reader {
-    /// Checks the events that the reader received since the last check. The expected events are messages of the stream. If the reader fell
-    /// too far behind, messages of the board follow after these.
+    /// Checks the events that the reader received since the last check. These must be messages of the stream. If the reader fell too far
+    /// behind, messages of the board must follow.
     fn received(&mut self, history: &History, events: &[String], step: &str) -> Verdict {
         let is_streams = |event: &&String| event.starts_with("message") && !event.contains(" conflated=");
         let streamed = events.iter().take_while(is_streams).count();
@@ -132,8 +131,8 @@ impl Reader {
         }
     }
 
-    /// Returns the keys that the reader knows and the board no longer has. Each is returned as a message that removes the key. The flag is
-    /// true if two things happened after the reader's last message of the key: the key was removed, and another key got its slot.
+    /// For each key that the reader knows and the board no longer has, returns a message that removes the key. The flag is true if the key
+    /// was removed, and its slot given to another key, after the reader's last message of this key.
     fn forgotten(&self, history: &History) -> Vec<(String, bool)> {
         let (spec, shelf) = (&history.parts.spec, &history.shelf);
         let missing =
@@ -149,7 +148,7 @@ impl Reader {
     }
 }
 
-/// Returns the events of a reader that changes to the board. At this moment its next message is `due`.
+/// Returns the events of a reader that changes to the board and has received all messages before `due`.
 fn from_board(history: &History, due: u64) -> Vec<String> {
     let (spec, next) = (&history.parts.spec, history.next());
     let is_told = |entry: &&Entry| entry.newest.sequence >= due && entry.newest.payload.len() <= spec.value;

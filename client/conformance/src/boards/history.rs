@@ -84,7 +84,7 @@ impl History {
         self.succeed(self.model.clone());
     }
 
-    /// Lets another publisher take the channel over, from this memory. The memory may lack the last stores of the dead publisher.
+    /// Lets another publisher take the channel over, from this memory. The memory can lack the last stores of the dead publisher.
     pub fn succeed(&mut self, model: Model) {
         self.time += 1;
         let (_, next) = model.tail();
@@ -157,7 +157,7 @@ pub fn key(spec: &Spec, number: u64) -> Vec<u8> {
     key
 }
 
-/// Returns the number of keys that a history may use. It may be larger than the number of slots.
+/// Returns the number of keys that a history can use. This number can be larger than the number of slots.
 pub fn pool(spec: &Spec, seed: u64) -> u64 {
     let keys = spec.keys as u64;
     if seed.is_multiple_of(2) { keys } else { keys + keys / 2 + 1 }

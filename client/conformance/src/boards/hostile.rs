@@ -1,5 +1,5 @@
-//! Vectors (test cases) with damaged boards, in which some words were replaced. A reader may refuse such a board, or return any messages
-//! that are possible. It must not crash or hang.
+//! Vectors (test cases) with damaged boards, in which some words were replaced. A reader can refuse such a board, or return any messages
+//! that are possible. The reader must not crash or hang.
 
 use super::clerk::{AT, seal};
 use super::history::{History, key, publish, write};

@@ -129,8 +129,8 @@ fn no_board(testee: &mut Testee) -> Result<Verdict> {
     Ok(same("get".into(), &Answer::refused("no board"), &answer))
 }
 
-/// Headers of a board that an opener must refuse: a name, the changed word, and its value. The checksum is correct, except in the
-/// header whose changed word is the checksum.
+/// Board headers that must be refused: a name, the changed word, and its value. The checksum is correct, except in the header whose changed
+/// word is the checksum.
 const HEADERS: [(&str, usize, u64); 10] = [
     ("magic", 0, 1),
     ("version", 1, 0x2_0000),

@@ -44,14 +44,14 @@ pub struct Message {
 }
 
 impl Message {
-    /// Returns the text of the event for this message, if it comes in the order of the stream.
+    /// Returns the text of the event for this message, if the reader gets the message from the stream.
     pub fn told(&self) -> String {
         let Self { sequence, payload, tag, is_key, time } = self;
         let (key, length, crc) = (u8::from(*is_key), payload.len(), crc32c::crc32c(payload));
         format!("message {sequence} tag={tag} key={key} time={time} length={length} crc={crc:08x}")
     }
 
-    /// Returns the text of the event for this message, if it comes from the board.
+    /// Returns the text of the event for this message, if the reader gets the message from the board.
     pub fn told_by_board(&self, left_out: u64) -> String {
         format!("{} conflated={left_out}", self.told())
     }
@@ -70,7 +70,7 @@ pub struct Entry {
     pub born: u64,
     /// Whether the newest message removed it.
     pub is_removed: bool,
-    /// Whether the newest message is unknown. If so, `newest` has only a sequence, and the newest message has at most this sequence.
+    /// Whether the newest message is unknown. `newest` then has only a sequence: the highest that the newest message can have.
     pub is_unknown: bool,
 }
 
@@ -81,7 +81,7 @@ pub struct Shelf {
     pub spec: Spec,
     /// The keys, in no order that counts.
     pub entries: Vec<Entry>,
-    /// The highest sequence of a message that removed a key whose slot now belongs to another key.
+    /// The sequence of the last removal among the removed keys whose slots now belong to other keys.
     pub forgotten: u64,
     /// The removed keys whose slots now belong to other keys, each with the sequence of its removal.
     pub gone: Vec<(Vec<u8>, u64)>,

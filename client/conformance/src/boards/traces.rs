@@ -185,8 +185,8 @@ fn joins_in_takeover(testee: &mut Testee) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// Returns a history in which a publisher sent this many messages without updating the board. They may be more messages than the ring
-/// holds. After that, another publisher takes over the board.
+/// Returns a history in which a publisher sends this many messages without updating the board. Then another publisher takes the board over.
+/// The messages can be more than the ring holds.
 pub(super) fn beside(messages: u64, remove_tag: Option<u16>) -> History {
     let mut history = before(remove_tag);
     for number in 0..messages {

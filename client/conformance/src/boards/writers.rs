@@ -1,5 +1,5 @@
 //! Vectors (test cases) in which the testee publishes on a channel with a board. The testee's board and the expected one are compared key
-//! by key. A publisher may choose which slot a key gets, as long as readers find it.
+//! by key. A publisher is free to choose which slot a key gets, as long as readers find it.
 
 use super::Vector;
 use super::clerk::{
@@ -128,8 +128,7 @@ fn takes_over(testee: &mut Testee, act: super::traces::Act, dies_at: usize) -> R
     }))
 }
 
-/// The testee takes over, and publishes. The suite's own publisher has taken over from the same memory before, so `history` has the
-/// expected result.
+/// The testee takes over from a dead publisher, and publishes. In `history`, the suite's own publisher took over from the same memory.
 fn goes_on(testee: &mut Testee, mut history: History) -> Result<Verdict> {
     let stage = Stage::of(&history.model.words)?;
     let spec = history.parts.spec.clone();
@@ -164,7 +163,7 @@ fn other_board(testee: &mut Testee) -> Result<Verdict> {
 }
 
 /// Compares a channel with a history. After a death (`is_clean` is false), the counts of refused messages are not compared, because they
-/// may be too low by a message.
+/// can be too low by one.
 fn stands(dir: &Path, history: &History, is_clean: bool) -> Result<Verdict> {
     if is_clean {
         passes!(compare(dir, &history.model, "of a channel with a board", None)?);

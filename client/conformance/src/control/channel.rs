@@ -32,7 +32,7 @@ impl Channel {
         Self::after(generation, is_strict, 1, 1, charter)
     }
 
-    /// Makes a generation of the channel that is not the first one. It has ten messages of its own.
+    /// Makes a second or later generation of the channel, with ten messages of its own.
     pub(crate) fn after(
         generation: u64,
         is_strict: bool,

@@ -1,5 +1,5 @@
 //! Level 6: channels of a daemon. The daemon is a script. It refuses requests, sends wrong packets, moves the channel, dies, and returns,
-//! as each vector says.
+//! as each vector (test case) says.
 
 pub(crate) mod channel;
 
@@ -87,7 +87,7 @@ fn open(testee: &mut Testee, script: &Script, start: &str, watch: bool) -> Resul
     ))
 }
 
-/// Makes the testee open a channel. The call must fail for `reason`; if `reason` is `None`, it may fail for any reason.
+/// Makes the testee open a channel. The call must fail for `reason`, or for any reason if `reason` is `None`.
 fn must_fail(testee: &mut Testee, scene: Scene, reason: Option<&str>) -> Result<Verdict> {
     let script = Script::start(scene)?;
     let answer = open(testee, &script, "oldest", false)?;
@@ -213,7 +213,7 @@ macro_rules! opened {
     };
 }
 
-/// Polls, one event at a time and in batches, until these events have arrived. No other event may arrive.
+/// Polls, one event at a time and in batches, until these events have arrived. No other event must arrive.
 pub(crate) fn expect(testee: &mut Testee, step: &str, expected: Vec<String>) -> Result<Verdict> {
     expect_by(testee, &["poll", "batch"], step, expected)
 }
@@ -289,9 +289,8 @@ fn moves(testee: &mut Testee, is_strict: bool) -> Result<Verdict> {
     expect(testee, "the second generation", next.events(11, 99))
 }
 
-/// The daemon cuts the generation: from the cut on, the channel has only the messages of the next generation. On a strict channel, the cut
-/// is before the last published messages, so these messages are void. On any other channel, the cut is after a gap that follows the last
-/// message.
+/// The daemon cuts the generation: from the cut on, only messages of the next generation are valid. On a strict channel, this makes the
+/// last messages void. On any other channel, the sequences between the last message and the cut are missing.
 fn skips(testee: &mut Testee, is_strict: bool) -> Result<Verdict> {
     let channel = Channel::new(1, is_strict)?;
     let script = opened!(channel, testee, false);
@@ -319,8 +318,8 @@ fn restarts(testee: &mut Testee, is_strict: bool) -> Result<Verdict> {
     expect(testee, "both generations", told)
 }
 
-/// The channel moves to a second and a third generation. The second generation is cut where it begins, and messages before it are missing.
-/// In the third generation, sequences restart. The reader gets `restarted` and the new messages in one batch.
+/// The channel moves to a second generation, whose messages are all void, and then to a third, in which sequences restart. The reader gets
+/// only `restarted` and the messages of the third generation, in one batch.
 fn restarts_behind(testee: &mut Testee) -> Result<Verdict> {
     let channel = Channel::new(1, false)?;
     let script = opened!(channel, testee, false);
@@ -431,7 +430,8 @@ fn comes_back_elsewhere(testee: &mut Testee, is_other_charter: bool) -> Result<V
     expect(testee, "after", told)
 }
 
-/// The daemon reports the death of a publisher. The testee reports the death only if the dead publisher is the present one.
+/// The daemon reports the death of a publisher. The testee must report this death only if the dead publisher is the channel's present
+/// publisher.
 fn gone(testee: &mut Testee, generation: u64, epoch: u64) -> Result<Verdict> {
     let channel = Channel::new(1, false)?;
     let script = opened!(channel, testee, true);

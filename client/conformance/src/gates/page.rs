@@ -87,10 +87,10 @@ impl Page {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// Reads the claim of the gate's reader.
+    /// Reads what the gate's reader has stored on the page.
     ///
     /// # Errors
-    /// If the file is shorter.
+    /// If the file is too short.
     pub fn claim(&self, uuid: [u64; 2]) -> Result<Claim> {
         let position = self.word(POSITION)?;
         let is_right = self.word(POSITION + 1)? == check(position, uuid);
@@ -105,7 +105,7 @@ impl Page {
         Ok(self.file.write_all_at(words.map(u64::to_le_bytes).as_flattened(), 8 * POSITION)?)
     }
 
-    /// Stores on the page that the reader has copied everything before a position.
+    /// Stores the position of a reader on the page: the reader has copied everything before this position.
     ///
     /// # Errors
     /// If the system refuses.
@@ -113,7 +113,7 @@ impl Page {
         self.write([position, check(position, uuid), next, u64::from(std::process::id())])
     }
 
-    /// Stores on the page that the reader has no place in the ring. `position` stays on the page.
+    /// Marks on the page that the reader has no place in the ring. The page keeps `position`.
     ///
     /// # Errors
     /// If the system refuses.

@@ -87,9 +87,8 @@ impl Channel {
         testee.ask(&format!(r#"{{"do":"publish","length":{length},"fill":1,"tag":0,"key":0}}"#))
     }
 
-    /// Makes the testee publish a message. The frontier, which is the end of the ring's space that the publisher may use, may be only a
-    /// limited distance ahead of the gate's reader. If this limit leaves room for the message, the call must succeed. Otherwise the call
-    /// must be refused, and change nothing.
+    /// Makes the testee publish a message. If the message needs space in the ring that the gate's reader has not freed yet, the call must
+    /// be refused and change nothing. Otherwise the call must succeed.
     fn publish(&mut self, testee: &mut Testee, length: u64, position: u64) -> Result<Verdict> {
         let before = words_of(self.dir.path(), WORDS)?;
         let frontier = before[16];
@@ -242,7 +241,7 @@ fn nobody(testee: &mut Testee) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// A reader joins far behind. The publisher does not wait for this reader until the reader has caught up to half of the largest lag.
+/// A reader joins far behind. The publisher ignores this reader as long as its lag is more than half of the largest lag.
 fn joining(testee: &mut Testee) -> Result<Verdict> {
     let mut channel = created!(testee, 1);
     while channel.tail < CAPACITY + LAG {
@@ -272,8 +271,8 @@ fn joining(testee: &mut Testee) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// A reader of a gate may have no place in the ring, for example because it reads the journal. The publisher does not wait for such a
-/// reader until the reader has caught up. The publisher does wait for a reader that is between the two stores of its position.
+/// A reader of a gate can lack a place in the ring, for example while it reads the journal. The publisher ignores such a reader until the
+/// reader has caught up. But the publisher waits for a reader whose position is half stored.
 fn without_a_place(testee: &mut Testee) -> Result<Verdict> {
     let mut channel = created!(testee, 1);
     anyhow::ensure!(channel.page.lock()?, "nobody else reads");
@@ -303,7 +302,8 @@ fn without_a_place(testee: &mut Testee) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// A gate with the option `drop` never refuses a message. When its reader has caught up, the gate is in force again.
+/// A gate with the option `drop` never refuses a message. The gate is out of force after its reader fell too far behind, until the reader
+/// has caught up.
 fn drops(testee: &mut Testee) -> Result<Verdict> {
     let mut channel = created!(testee, 0);
     anyhow::ensure!(channel.page.lock()?, "nobody else reads");
@@ -348,8 +348,8 @@ fn ends(testee: &mut Testee) -> Result<Verdict> {
     Ok(if state == 0x103 { Ok(()) } else { fails("state", "closed", format!("{state:#x}")) })
 }
 
-/// The testee takes over from a publisher that may have waited for the reader. So the testee waits for the reader, too, however
-/// far behind it is.
+/// The testee takes over from a publisher that might have waited for the reader. So the testee must wait for the reader too, however far
+/// behind the reader is.
 fn takes_over(testee: &mut Testee) -> Result<Verdict> {
     let mut channel = created!(testee, 1);
     anyhow::ensure!(channel.page.lock()?, "nobody else reads");
@@ -369,8 +369,8 @@ fn takes_over(testee: &mut Testee) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// The reader writes random words. The publisher continues or refuses messages, but never hangs. When the reader is gone, the
-/// publisher works normally again.
+/// The reader writes random words to the gate's page. The publisher must accept or refuse each message, and must not hang. When the reader
+/// is gone, the publisher must work normally again.
 fn hostile(testee: &mut Testee, seed: u64) -> Result<Verdict> {
     let channel = created!(testee, (seed % 2) as u8);
     let mut dice = Rng::with_seed(seed ^ 0x4057);

@@ -39,7 +39,7 @@ pub(super) fn open(testee: &mut Testee, stage: &Stage, gate: &str) -> Result<Ans
     testee.ask(&format!(r#"{{"do":"open",{place},"channel":"t","start":"oldest","gate":"{gate}"}}"#))
 }
 
-/// Checks two things: the testee holds the gate, and its page says that the testee has finished with everything before a position.
+/// Checks that the testee holds the gate, and that the gate's page has this position and next sequence.
 pub(super) fn says(
     testee: &Testee,
     page: &Page,

@@ -19,7 +19,8 @@ pub(super) struct Foreign {
 }
 
 impl Foreign {
-    /// Starts the testee, and makes it attach at a sequence. An inner `Err` means that the library refused to open the channel.
+    /// Starts the testee, and makes it attach at a sequence. The inner result is an `Err` if the testee's library refuses to open the
+    /// channel.
     pub(super) fn open(
         command: &str,
         place: &Place,
@@ -38,7 +39,7 @@ impl Foreign {
         }
     }
 
-    /// Receives the available events. Returns their number. If a failure followed them, also returns its kind.
+    /// Receives the available events. Returns their number. If a failure followed the events, also returns the kind of the failure.
     pub(super) fn call(
         &mut self,
         recorder: &mut Recorder,

@@ -1,6 +1,5 @@
-//! The actor: a process that uses the library. It publishes or receives as its orders say. Orders arrive as lines on stdin, and the actor
-//! writes answers as lines to stdout. It writes to its log what it did and which events it received. It is a separate process, because the
-//! runner may kill, stop or starve it at any moment.
+//! The actor: a separate process that uses the library, and that the runner can kill, stop or starve at any moment. It publishes or
+//! receives as the orders on its stdin say, and writes answers to its stdout. Its log says what it did and which events it received.
 
 #![allow(missing_docs, reason = "fields are explained with their variant")]
 
@@ -42,7 +41,7 @@ pub struct Opening {
     pub channel: String,
     /// The publisher's number, which is in its messages.
     pub publisher: u32,
-    /// The capacity and the largest message, if the publisher may choose them.
+    /// The capacity and the largest message, if the publisher can choose them.
     pub sizes: Option<[u64; 2]>,
     pub anew: bool,
     pub full: bool,
@@ -58,7 +57,7 @@ pub struct Opening {
 pub struct Subscribing {
     pub place: Place,
     pub channel: String,
-    /// The number of the host. 0 is the story's host, and bridges send to the other hosts.
+    /// The reader's host: 0 for the host of the publishers, another number for a host to which bridges send the channel.
     pub host: u8,
     pub start: Start,
     pub wait: Waiting,
@@ -96,7 +95,7 @@ pub enum Order {
     Rush {},
     /// Subscribe.
     Subscribe(Subscribing),
-    /// Subscribe this many times. Each subscription lasts until the reader was lapped and has continued.
+    /// Subscribe this many times in turn. Each subscription ends soon after its first lap.
     Join { wanted: Subscribing, times: u16 },
     /// Receive.
     Read { how: How, ms: u32, rest_us: u32 },
@@ -276,7 +275,8 @@ impl Actor {
         }
     }
 
-    /// Forks a child, unless the library runs a thread for the connection to a daemon. Returns whether there was a child.
+    /// Forks a child, and waits for its end. Returns null if the library cannot fork because it runs a thread for the connection to a
+    /// daemon.
     fn fork(&mut self) -> Result<Value> {
         let Self { publisher, reader, .. } = self;
         let child = fork(|| {

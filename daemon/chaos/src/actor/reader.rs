@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// Longest time that one call waits.
 const CALL: Duration = Duration::from_millis(20);
-/// A call is logged if it ends later than its time limit by more than this time. The oracle decides whether the delay is a violation.
+/// If a call returns later than its time limit plus this duration, the call is logged. The oracle decides whether the delay is a violation.
 const SLACK: Duration = Duration::from_millis(100);
 
 /// A subscription.
@@ -219,8 +219,8 @@ impl Reading {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Does the same as [`turn`](Self::turn) for a reader in another language. The duration is not checked here, because one order to the
-    /// testee may take several calls.
+    /// Does the same as [`turn`](Self::turn) for a reader in another language, but does not check how long the order takes. One order to
+    /// the testee can take several calls.
     fn foreign_turn(&mut self, log: &mut Log, in_batches: bool) -> Result<ControlFlow<()>> {
         let Some(foreign) = &mut self.foreign else { return Ok(ControlFlow::Continue(())) };
         self.recorder.call_began = now();
@@ -354,8 +354,8 @@ fn open(wanted: &Subscribing) -> Result<Subscriber, ChannelError> {
     builder.start(start).wait(wait).resume(resume).page(*page).record_latency(true).open()
 }
 
-/// Subscribes `times` times while a publisher runs at full speed. Each subscriber stays until it was lapped, and must then receive a
-/// message. Returns the number of subscribers that were lapped.
+/// Subscribes `times` times in turn while a publisher runs at full speed. A subscriber that is lapped must receive a message after the lap.
+/// Returns how many subscribers were lapped.
 pub(super) fn join(log: &mut Log, wanted: &Subscribing, times: u16) -> Result<Value> {
     let mut lapped = 0;
     for time in 0..times {
@@ -386,8 +386,8 @@ fn has_descriptors() -> bool {
     files.is_ok()
 }
 
-/// Returns two durations since this actor's start, in nanoseconds: how long the actor ran, and how long it was ready to run while another
-/// process had the CPU. The actor has one thread. The file stays open after the first call, because later there may be no free descriptor.
+/// Returns how long this actor has run on a CPU, and how long it has waited for one, in nanoseconds. Keeps the file in `/proc` open,
+/// because a later call might find no free descriptor.
 pub(super) fn on_cpu_and_waiting() -> [u64; 2] {
     static FILE: OnceLock<Option<fs::File>> = OnceLock::new();
     let mut text = [0; 128];

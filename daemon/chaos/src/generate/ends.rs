@@ -1,5 +1,5 @@
-//! The last scene of a story. It is drawn from a separate random stream, and no earlier step uses its actors. So a change of this scene
-//! does not change the earlier steps.
+//! The last scene of a story. It is drawn from a separate random stream and has its own actors, so a change of this scene does not change
+//! the earlier steps.
 
 use super::{PUBLISHERS, READERS, Writer};
 use crate::story::{Plant, Profile, Squatter, Start, Step, Waiting, Whom};
@@ -74,7 +74,7 @@ impl Writer {
         self.publish(PUBLISHER);
     }
 
-    /// Readers attach although they may not write to the folder of the reader pages.
+    /// Readers attach although they are not allowed to write to the folder of the reader pages.
     fn close_the_readers(&mut self) {
         let channel = self.channel();
         self.let_publish(PUBLISHER, channel);

@@ -1,7 +1,8 @@
-//! Makes a story from a seed. Each profile has weights for the steps, and rules prefer steps that apply. After a change here, each seed
-//! makes another story. Then run `shmcast-chaos faults --find NAME...`, which searches new seeds for `faults.toml`.
+//! Makes a story from a seed. Each profile has weights for the steps, and rules prefer steps that apply.
 //!
-//! The end of a story is drawn from a separate random stream (`ends.rs`). So a change there does not change the earlier steps.
+//! After a change here, each seed makes another story. Then run `shmcast-chaos faults --find NAME...`, which searches new seeds for
+//! `faults.toml`. A change of the last scene (`ends.rs`) does not change the earlier steps, because the scene is drawn from a separate
+//! random stream.
 
 mod ends;
 mod hosts;
@@ -334,8 +335,8 @@ impl Writer {
         self.steps.push(Step::Wire { loss, copies, late });
     }
 
-    /// A forged packet announces a sequence that no channel can reach. Receivers of this version believe lower sequences, as SECURITY.md
-    /// says, so a story with a lower one would find nothing new.
+    /// Forges a packet that announces a sequence that no channel can reach. A lower sequence would find nothing new: receivers believe it,
+    /// as SECURITY.md says.
     fn forge(&mut self) {
         let ahead = [1 << 48, 1 << 60, 1 << 62][self.random.usize(..3)];
         let other = self.random.u8(..4) == 0;

@@ -1,8 +1,8 @@
 //! The matrix of features and events. Each cell names the test or the story that shows what happens when this event meets this feature.
 //!
-//! `matrix.toml` lists features, events, tests, the pairs that cannot meet, and the pairs that nothing shows yet. It does not list stories.
-//! Instead the program generates stories of each profile, and computes the pairs that they play ([`played`]). `MATRIX.md` is made from the
-//! file and from these pairs. A test checks that no cell is empty and that `MATRIX.md` is up to date.
+//! `matrix.toml` lists features, events, tests, the pairs that cannot meet, and the pairs that nothing shows yet. The pairs that stories
+//! play are computed from generated stories ([`played`]). `MATRIX.md` is made from the file and from these pairs. A test checks that no
+//! cell is empty and that `MATRIX.md` is up to date.
 
 mod cells;
 mod page;

@@ -1,8 +1,7 @@
 //! The pairs of a feature and an event that a story plays, read from its steps.
 //!
-//! This module follows the steps as the runner does: it knows which actors are attached to which channel, who publishes on it,
-//! and which processes run. An event counts for the features of its channel, of the readers of that channel, and of the bridge
-//! that sends the channel. Steps that the runner would skip do not count.
+//! An event counts for the features of its channel, of the readers of that channel, and of the bridge that sends the channel. Steps that
+//! the runner would skip do not count.
 
 use crate::story::{Change, Does, How, NetStep, Plant, Start, Step, Story, Trouble, Waiting, Way, Whom};
 use std::collections::{BTreeMap, BTreeSet};

@@ -59,7 +59,8 @@ pub struct Shown {
     pub at: Vec<String>,
 }
 
-/// The whole file. If several entries name a cell, one of them wins: a test or a story wins over `open`, and `open` over `never`.
+/// The whole file `matrix.toml`. If several entries name a cell, one of them wins: a test or a story wins over `open`, and `open` over
+/// `never`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Table {
@@ -73,7 +74,7 @@ pub struct Table {
     pub never: Vec<Never>,
     /// The cells that tests show.
     pub shown: Vec<Shown>,
-    /// For each feature, the events that may happen together with it, but that no test or story shows yet.
+    /// For each feature, the events that can happen together with it, but that no test or story shows yet.
     pub open: BTreeMap<String, Vec<String>>,
 }
 
@@ -102,7 +103,7 @@ impl Table {
         never.chain(shown).chain(open)
     }
 
-    /// Returns the cells of these features at these events. Both lists may contain names of groups.
+    /// Returns the cells of these features at these events. Both lists can contain names of groups.
     ///
     /// # Errors
     /// The first name that is neither a feature, nor an event, nor a group.

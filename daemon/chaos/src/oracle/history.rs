@@ -69,7 +69,7 @@ pub struct Publication {
 pub struct Send {
     /// The first sequence.
     pub next: u64,
-    /// Greatest number of sequences that may have been used.
+    /// Greatest number of sequences that could have been used.
     pub most: u64,
     /// Number of sequences that were certainly used.
     pub least: u64,
@@ -206,7 +206,7 @@ impl History {
         self.subscriptions.retain(|subscription| subscription.at > 0);
     }
 
-    /// Returns the publications on a channel that were certainly opened, in order of time.
+    /// Returns a channel's publications in order of time. Leaves out publications whose opening might have failed.
     pub fn on<'a>(&'a self, channel: &'a str) -> impl Iterator<Item = &'a Publication> {
         self.publications
             .iter()
@@ -220,7 +220,7 @@ impl History {
 }
 
 impl Subscription {
-    /// Makes the subscription for a journal that was read at this time and begins with this sequence.
+    /// Makes the subscription for a journal. The journal was read at this time, and its first sequence is `next`.
     fn of_journal(actor: &str, channel: String, dir: String, (at, next): (Time, u64)) -> Self {
         Self { history: true, journal: Some(dir), at, next, ..Self::new(actor, channel, at) }
     }
@@ -311,7 +311,7 @@ impl Publication {
         done.map(|send| send.next + send.least).max().unwrap_or(self.next).max(self.next)
     }
 
-    /// Returns the sequence after the last sequence that may have been used.
+    /// Returns the sequence after the last sequence that could have been used.
     pub fn perhaps(&self) -> u64 {
         self.sends
             .iter()
@@ -321,7 +321,7 @@ impl Publication {
             .max(self.next)
     }
 
-    /// Returns the sequence of the publisher's message with this number, if it may have been published.
+    /// Returns the sequence of the publisher's message with this number, if the message could have been published.
     pub fn sequence_of(&self, counter: u32) -> Option<u64> {
         self.sends.iter().find_map(|send| {
             let (first, _) = send.messages?;
@@ -330,7 +330,7 @@ impl Publication {
         })
     }
 
-    /// Returns the message that may have this sequence, and its size class.
+    /// Returns the message that could have this sequence, and its size class.
     pub fn message_at(&self, sequence: u64) -> Option<(Identity, Sizes)> {
         self.sends.iter().find_map(|send| {
             let (first, sizes) = send.messages?;

@@ -88,8 +88,8 @@ fn is_forgery(deed: &Deed) -> bool {
     matches!(deed, Deed::Step { step: Step::Net(NetStep::Play { .. }), .. })
 }
 
-/// Returns how many of the `count` messages from `first` on must reach this reader with a time that is long past. Returns `None` if this is
-/// not known.
+/// Of the `count` messages from `first` on, returns how many must still have an old publish time when they reach this reader. Returns
+/// `None` if this is not known.
 pub(super) fn old_messages(
     history: &History,
     reader: &Subscription,

@@ -43,7 +43,7 @@ impl<'a> Kept<'a> {
     }
 }
 
-/// Returns true for the journal of a daemon. Readers of the channel may read such a journal.
+/// Returns true for the journal of a daemon. Readers of the channel are allowed to read such a journal.
 fn is_of_a_daemon(journal: &Subscription) -> bool {
     journal.journal.as_ref().is_some_and(|dir| !dir.contains("by-hand"))
 }

@@ -1,15 +1,15 @@
 //! The order of a channel's publishers, and the publishers at which its sequences restarted.
 //!
-//! A channel's *life* is a run of publications whose sequences continue from one to the next. A new life may begin only after the runner
-//! did something that may lose or restart the ring.
+//! A channel's *life* is a run of publications whose sequences continue from one to the next. A new life is allowed only after the runner
+//! did something that can lose or restart the ring.
 
 use super::Findings;
 use super::history::{History, Publication};
 use crate::log::{Deed, Time};
 use std::collections::BTreeMap;
 
-/// The place at which a later publication cut off an earlier one. `from` is the first sequence of the earlier publication that is not valid
-/// any more. `by` is the number of the later publication.
+/// A later publication cut off an earlier one. Messages of the earlier publication are void from the sequence `from` on. `by` is the number
+/// of the later publication.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cut {
     pub(super) from: u64,
@@ -67,7 +67,7 @@ impl Lives {
     }
 }
 
-/// Whether the runner did something between these two publications that may restart the channel's sequences.
+/// Whether the runner did something by which the channel's sequences can restart between these two publications.
 fn may_restart(history: &History, channel: &str, before: &Publication, after: &Publication) -> bool {
     history.deeds.iter().any(|entry| {
         matches!(&entry.what, Deed::MayRestart { channel: name, .. } if name == channel)

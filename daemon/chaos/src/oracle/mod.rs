@@ -1,18 +1,16 @@
-//! The oracle: it reads the logs of a story after its end, and reports violations of nine demands. Its input is the plan of each
-//! publisher, the events of each reader, the runner's deeds, and the output of tools. It does not depend on rings, segments or the
-//! daemon's state. Each violation names the demand that it breaks:
+//! The oracle reads the logs of a story after its end, and reports each violation of the following nine demands. It does not depend on
+//! rings, segments or the daemon's state.
 //!
-//! 1. Nothing is false: each message was published with this content, on that channel and with that sequence. The publisher had not been
-//!    replaced before.
+//! 1. Nothing is false: each message was published with this content, on this channel and with this sequence, by a publisher that had not
+//!    been replaced.
 //! 2. Order: sequences ascend.
-//! 3. Nothing is silent: every missing sequence is reported by exactly one event, and each new publisher is announced.
+//! 3. Nothing is silent: exactly one event reports each missing sequence, and each new publisher is announced.
 //! 4. Nothing is lost without cause.
-//! 5. Life: calls end in time, no process hangs or dies by itself, and in the end every reader has the last
-//!    message.
+//! 5. Life: calls end in time, no process hangs or dies by itself, and in the end every reader has the last message.
 //! 6. Files that belong to others are not touched, and nothing is left over.
 //! 7. The tools report what is true.
 //! 8. Journals keep what was recorded, and list what they lack.
-//! 9. Between hosts, no message is lost that a server or another line has, sessions never go back, and native lines keep times.
+//! 9. Between hosts, no message is lost that a server or another line has. Sessions never go back. Native lines keep publish times.
 
 mod history;
 mod hosts;

@@ -5,13 +5,13 @@ use super::history::History;
 use crate::log::{Deed, Entry, Fact, Time};
 use crate::run::{RECORDER, SENDER, TAMPERED};
 
-/// The time by which a call may be late. The time for which the process was stopped or waited for the CPU does not count.
+/// The longest allowed delay of a call, in microseconds. The time for which the process was stopped or waited for the CPU does not count.
 const LATE_US: u64 = 700_000;
-/// A lapped reader waits until a daemon passes it the journal's files. If the daemon is slow, one call may wait for this long.
+/// A lapped reader waits until a daemon passes it the journal's files. If the daemon is slow, one call can wait for this long.
 const FILES_US: u64 = 3_000_000;
 /// The allowed number of lines a second in the daemon's log, whatever users do.
 const LINES_PER_SECOND: u64 = 100;
-/// The number of additional lines that are allowed, for the start and the end of a daemon.
+/// The allowed number of additional lines in the daemon's log, for the daemon's start and end.
 const LINES_AT_LIBERTY: u64 = 500;
 
 pub(super) fn check(history: &History, findings: &mut Findings) {
@@ -72,7 +72,7 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
     check_lateness(history, findings);
 }
 
-/// Checks openings of channels. They may fail for many reasons, but the product itself must not have damaged its memory.
+/// Checks openings of channels. They can fail for many reasons, but the product itself must not have damaged its memory.
 fn check_openings(history: &History, findings: &mut Findings) {
     for (actor, is_publisher, kind, why) in &history.failed {
         let is_damage =

@@ -71,8 +71,7 @@ impl Actor {
         self.child.id()
     }
 
-    /// Whether the actor would soon carry out another order. This is so if the actor has no order, or if its present order ends when
-    /// another one arrives.
+    /// Whether the actor would soon carry out another order. The actor has no order, or only one that ends when another order arrives.
     pub(super) fn is_free(&mut self) -> bool {
         self.collect(Duration::ZERO);
         self.open.iter().all(|(_, order)| is_endless_read(order))

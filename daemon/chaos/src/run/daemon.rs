@@ -14,13 +14,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// The time after the start of a new daemon in which programs of the previous daemon may attach again.
+/// Programs of the previous daemon can attach to a new daemon for this long after its start.
 const RETURN: Duration = Duration::from_secs(5);
 
-/// The allowed growth of the number of a daemon's open descriptors after the first count. The first count may have been taken before the
-/// daemon's pools were filled.
+/// A daemon is allowed this many more open descriptors than at the first count, because its pools might not have been filled then.
 const SPARE: usize = 2;
-/// The allowed growth of the number of a recorder's open files after the first count. A recorder opens files to seal or prepare them.
+/// A recorder is allowed this many more open files than at the first count, because it opens files to prepare or seal them.
 const SPARE_FILES: usize = 4;
 
 /// A channel as the configuration describes it.
@@ -45,7 +44,7 @@ pub(super) struct Daemon {
     port: u16,
     /// Further tables of its configuration.
     tables: String,
-    /// The number of requests that a user may send per second, and the number that a user may send in one burst.
+    /// The number of requests that a user is allowed to send per second, and in one burst.
     pub(super) limits: [u32; 2],
     /// The command and arguments through which the daemon's program is started; empty for a direct start.
     pub(super) through: Vec<String>,
@@ -55,8 +54,8 @@ pub(super) struct Daemon {
     since: Instant,
     /// The time for which it had run when it was stopped.
     ran: Duration,
-    /// The number of open descriptors just after the daemon's start, when nobody was attached. The second number counts the descriptors
-    /// that the manager kept for the daemon.
+    /// Two numbers, counted just after the daemon's start, when nobody was attached: the daemon's open descriptors, and the descriptors
+    /// that the service manager kept for it.
     at_first: Option<(usize, usize)>,
 }
 
@@ -202,7 +201,7 @@ impl Daemon {
         }
     }
 
-    /// Whether programs that were attached to the previous daemon may still attach to this daemon.
+    /// Whether programs that were attached to the previous daemon can still attach to this daemon.
     pub(super) fn is_young(&self) -> bool {
         let ran = if self.is_stopped { self.ran } else { self.since.elapsed() };
         ran < RETURN

@@ -21,19 +21,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// The first letter of the names of actors that open a channel with a wrong count.
+/// Actors whose names begin with this letter open a channel with a wrong count of messages.
 pub const TAMPERED: char = 't';
 
-/// The first letter of the names of readers of a channel at rest. In such a channel, a reader must get an event at each call until it has
-/// received all events.
+/// Readers whose names begin with this letter read a channel at rest. Each call must return an event, until the reader has received all
+/// events.
 pub const AT_REST: char = 'u';
 /// A channel that no other step uses.
 pub(super) const SPARE: &str = "spare";
 /// Size of its ring.
 const CAPACITY: u64 = 1 << 16;
-/// A time longer than the wait of a new daemon. A new daemon waits for programs that have channels of a crashed daemon.
+/// This time is longer than the time for which a new daemon waits for programs that have channels of a crashed daemon.
 const GRACE: Duration = Duration::from_millis(2200);
-/// A ring of n times this many bytes has n entries in its index. The smallest record also has this size. An entry has 8 bytes.
+/// The size of a ring in bytes, divided by the number of entries in its index. The smallest record has the same size.
 const PER_ENTRY: u64 = 64;
 
 impl World<'_> {
@@ -82,7 +82,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Tests that a publisher does not continue from a wrong count of messages. During this test, no other actor may have the channel.
+    /// Tests that a publisher does not continue from a wrong count of messages. The test is skipped if another actor uses the channel.
     pub(super) fn tamper(&mut self, channel: u8, laps: u64) -> Result<bool> {
         let known = self.channel(channel);
         let (number, wanted) = (known.number(self.channels.len()), known.channel);
@@ -163,8 +163,8 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Tests a stopped program that has channels of a crashed daemon. Each new daemon must wait for such a program. The story's own daemons
-    /// are not used.
+    /// Tests a stopped program that has channels of a crashed daemon. Each new daemon must wait for this program. The test has daemons of
+    /// its own.
     pub(super) fn outlive(&mut self, brief: bool) -> Result<bool> {
         let name = if brief { "brief" } else { "second" };
         let Some(mut daemon) = self.second_daemon(name, false, false)? else { return Ok(false) };
@@ -223,8 +223,8 @@ impl World<'_> {
         self.dismiss(reader)
     }
 
-    /// Makes a separate daemon for a test, without starting it. The daemon has a channel of the same name. Returns `None` in a story
-    /// without a daemon. `keeps` says whether a service manager keeps the daemon's descriptors.
+    /// Makes a separate daemon for a test, without starting it. The daemon and its only channel have the same name. If `keeps`, a service
+    /// manager keeps the daemon's descriptors. Returns `None` in a story without a daemon.
     pub(super) fn second_daemon(
         &self,
         name: &'static str,
@@ -341,7 +341,7 @@ impl World<'_> {
     }
 }
 
-/// Makes a subscription that begins with the oldest message. Tests may change the result.
+/// Makes a subscription that begins with the oldest message. Tests can change the result.
 pub(super) fn wanted(place: Place, channel: &str) -> Subscribing {
     let (channel, host, start, wait) = (channel.to_owned(), 0, story::Start::Oldest, Waiting::Yield);
     let (skip, page, full, watch) = (false, true, false, false);

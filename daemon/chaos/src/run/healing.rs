@@ -16,9 +16,10 @@ use std::time::{Duration, Instant};
 const LAST: u32 = 100;
 /// For how long readers look for the last message.
 const SEARCH_MS: u64 = 10_000;
-/// The time for which readers search for the last message if a bridge sends the channel, or if channels have journals. If the end of a
-/// session was lost, a receiver accepts another session only after 10 s. A lapped reader of a journal needs time, too, because it reads all
-/// messages that other readers skip.
+/// The time for which readers search for the last message, in stories with a bridge or with journals. It is long for two reasons:
+///
+/// - A receiver that missed the end of a session accepts another session only after 10 s.
+/// - A lapped reader of a journal reads all messages that other readers skip.
 const SEARCH_FAR_MS: u64 = 25_000;
 
 /// For each channel number: the last message of the channel, and its sequence.

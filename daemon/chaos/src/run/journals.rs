@@ -211,7 +211,7 @@ impl World<'_> {
         missing.into_iter().try_for_each(|deed| self.note(deed))
     }
 
-    /// Verifies the daemon's journal of a channel. The daemon may be writing it at the same time.
+    /// Verifies the daemon's journal of a channel. The daemon might be writing the journal at the same time.
     pub(super) fn verify(&mut self, name: &str) -> Result<bool> {
         let dir = journals_dir(&self.dir).join(name);
         self.verify_in(&dir)

@@ -1,7 +1,7 @@
 //! The runner: plays a story with real processes in a directory of its own, and leaves the logs for the oracle.
 //!
-//! The runner carries out one step after the other. If a step gives an order to an actor, it waits for the answer. After the step `race`, a
-//! step does not wait: the next step begins immediately, while the actor is still busy.
+//! The runner carries out one step after the other. A step that gives an order to an actor waits for the actor's answer. After the step
+//! `race`, the next step does not wait, so a further step begins while the actor is still busy.
 
 mod actors;
 mod carry;
@@ -47,7 +47,7 @@ use wire::Wire;
 
 /// The time within which an actor must carry out an order that ends by itself.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The time for which a step waits for the answer of an actor that may have to wait itself.
+/// The time for which a step waits for the answer of an actor that might have to wait itself.
 const COURTESY: Duration = Duration::from_millis(1500);
 
 /// Plays `story`. The logs are in the returned directory, which is below `under`.
@@ -75,7 +75,7 @@ struct World<'a> {
     // Fields are dropped in this order: actors end before their daemons.
     publishers: Vec<Option<Actor>>,
     readers: Vec<Option<Actor>>,
-    /// The daemons of the story. There is none, or only the daemon of the story's host, or also the daemon of the far host.
+    /// The daemons of the story, one for each host. Empty in a story without a daemon.
     daemons: Vec<Daemon>,
     /// Recorders by hand, by the number of their channel.
     recorders: BTreeMap<u8, Recorder>,

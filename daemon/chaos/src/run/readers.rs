@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// The first letter of the names of readers that must get the event of their publisher's death.
+/// Readers whose names begin with this letter must get the event of their publisher's death.
 pub const BEREAVED: char = 'w';
 
 /// The time within which a reader receives available messages, or a program notices the end of another program.
@@ -33,7 +33,7 @@ fn read_on(how: How) -> Order {
     Order::Read { how, ms: 0, rest_us: 0 }
 }
 
-/// Waits until a program could run for the time [`NOTICE`]. The time for which the program waited for a CPU does not count.
+/// Waits for the time [`NOTICE`]. The time for which the program waited for a CPU does not count.
 fn give_time(pid: u32) {
     let (started, before) = (Instant::now(), scheduled(pid));
     while started.elapsed() < PATIENCE {
@@ -152,8 +152,8 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Tests a receiving call in this situation: it finds a message whose publisher was cut off, and the reader cannot change to the next
-    /// segment. The call must return in time.
+    /// Tests that a receiving call returns in time in this case: it reaches a message whose publisher was cut off, and the reader cannot
+    /// change to the next segment.
     pub(super) fn withhold(&mut self) -> Result<bool> {
         const NAME: &str = "withheld";
         let Some(mut daemon) = self.second_daemon(NAME, false, true)? else { return Ok(false) };

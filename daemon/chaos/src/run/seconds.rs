@@ -23,7 +23,7 @@ const RETURN: Duration = Duration::from_secs(8);
 /// The channel of a publisher that is interrupted.
 const INTERRUPTED: &str = "interrupted";
 
-/// A script that starts a daemon. $1 is the number of descriptors that it puts before the inherited ones.
+/// A script that starts a daemon. The script gives the daemon $1 further descriptors, which come before the inherited descriptors.
 const FILLED: &str = r#"
 others=$1; shift
 kept=${LISTEN_FDS:-0}
@@ -113,7 +113,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Tests that many readers may attach again after a crash. Their user must not count as a user with too many requests.
+    /// Tests that many readers can attach again after a crash. Their user must not count as a user with too many requests.
     pub(super) fn bring_back_a_crowd(&mut self, readers: u16) -> Result<bool> {
         let Some(mut daemon) = self.second_daemon("crowded", false, false)? else { return Ok(false) };
         self.begin(&mut daemon)?;

@@ -89,8 +89,7 @@ impl World<'_> {
         self.order_to_attach(Whom::Reader(who), Order::Subscribe(wanted), number)
     }
 
-    /// Returns the command of a reader's testee; `None` for a reader in Rust. Not every client reads journals, so readers of channels
-    /// with a journal are in Rust.
+    /// Returns the command of the testee that the seed chooses as this reader. Returns `None` for a reader in Rust.
     fn testee(&self, who: u8, channel: u8) -> Option<String> {
         let all = &self.programs.testees;
         let chosen = (self.seed + u64::from(who) + u64::from(channel)) as usize % (all.len() + 1);
@@ -241,7 +240,7 @@ impl World<'_> {
         self.start_daemon(whom)
     }
 
-    /// Notes which rings may be lost from now on. A daemon's ring may be lost if only attached programs have its memory, and none of these
+    /// Notes which rings can be lost from now on. A daemon's ring can be lost if only attached programs have its memory, and none of these
     /// programs runs.
     fn note_lost_rings(&mut self, why: &str) -> Result<()> {
         let count = self.channels.len();
@@ -267,7 +266,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Notes that rings may be lost because a daemon has no free descriptors for programs that attach again.
+    /// Notes that rings can be lost because a daemon has no free descriptors for programs that attach again.
     fn note_shut_out(&mut self) -> Result<()> {
         let is_young = |daemon: &Daemon| !daemon.keeps() && daemon.is_young();
         let young = self.daemons.iter().filter(|daemon| is_young(daemon)).flat_map(|daemon| &daemon.channels);

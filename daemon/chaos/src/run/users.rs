@@ -69,13 +69,13 @@ fn as_stranger(program: &Path) -> Option<Command> {
     tried.is_ok_and(|status| status.success()).then(|| through(program))
 }
 
-/// Whether this process may mount file systems in a separate mount namespace.
+/// Whether this process is allowed to mount file systems in a separate mount namespace.
 fn can_mount() -> bool {
     let tried = Command::new("unshare").args(["-m", "mount", "--bind", "/etc/group", "/etc/passwd"]).status();
     geteuid().is_root() && tried.is_ok_and(|status| status.success())
 }
 
-/// Returns the configuration table of a channel that only `subscribers` may read.
+/// Returns the configuration table of a channel that only `subscribers` are allowed to read.
 fn table(name: &str, subscribers: &str) -> String {
     format!(
         "[[channel]]\nname = \"{name}\"\ncapacity = \"64KiB\"\nmax_message = \"1KiB\"\nmode = \"takeover\"\n\
@@ -84,7 +84,7 @@ fn table(name: &str, subscribers: &str) -> String {
 }
 
 impl World<'_> {
-    /// Starts a separate daemon with these tables, for a test. Other users may connect to its socket.
+    /// Starts a separate daemon with these tables, for a test. Other users are allowed to connect to its socket.
     fn daemon_for_all(&self, name: &'static str, tables: String) -> Result<Daemon> {
         fs::set_permissions(&self.dir, Permissions::from_mode(0o755))
             .context("open the story's directory")?;
@@ -93,7 +93,7 @@ impl World<'_> {
         Ok(daemon)
     }
 
-    /// Tests a user whom no list of a channel names. A daemon's answers must not show the channel to this user.
+    /// Tests a user who is in no list of a channel. A daemon's answers must not show the channel to this user.
     pub(super) fn show_an_outsider(&mut self) -> Result<bool> {
         if as_stranger(&self.programs.shmcast).is_none() {
             return Ok(false);
@@ -164,7 +164,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Tests a user database that does not answer. It may delay only users whose names the daemon must look up.
+    /// Tests a user database that does not answer. Only users whose names the daemon must look up are allowed to be delayed.
     pub(super) fn let_names_hang(&mut self) -> Result<bool> {
         let Some(mut stranger) = as_stranger(&self.programs.shmcast).filter(|_| can_mount()) else {
             return Ok(false);

@@ -1,8 +1,8 @@
-//! The wire between two hosts of a story. Datagrams pass through this program, which drops, duplicates, delays or forges some of them. Both
-//! hosts are this machine.
+//! The wire between two hosts of a story, which are both this machine. Datagrams pass through this program, which drops, duplicates, delays
+//! or forges some of them.
 //!
-//! A line leads from the sender's address to the receiver's address. Requests to the repair server pass through this program too. This
-//! program has a separate socket for each client, so that it can pass answers back to the right client.
+//! A line leads from the sender's address to the receiver's address. Requests to the repair server pass through this program too. It has a
+//! separate socket for each client, so that it can pass answers back to the right client.
 
 use anyhow::{Context, Result};
 use fastrand::Rng;
@@ -51,14 +51,14 @@ pub(super) struct Wire {
     pub(super) serves_at: u16,
 }
 
-/// The first port that this program uses. The system assigns the ports from here on only to programs that ask for a certain number.
+/// The first port that this program uses. The system gives this program's ports only to programs that ask for a certain port.
 const FIRST_PORT: u16 = 10_000;
 /// The number of ports of one process of this program. Also the largest number of such processes.
 const PORTS: u16 = 2000;
 const PROCESSES: u16 = 10;
 
-/// Returns the first of the ports that belong to this process. This process has a socket whose name contains the range of ports. So other
-/// processes of this program get other ports.
+/// Returns the first port of this process. Each process of this program reserves a range of ports by a socket with the number of the range
+/// in its name.
 fn own_ports() -> Result<u16> {
     static OWN: OnceLock<Option<(u16, UnixDatagram)>> = OnceLock::new();
     let claim = |at: u16| {
@@ -147,7 +147,7 @@ impl Wire {
         self.quality.spares_requests.store(false, Ordering::Relaxed);
     }
 
-    /// Does the same as `set`, but applies only to the feed, not to requests to the server and its answers.
+    /// Does the same as `set`, but only for the feed. Requests to the server and the server's answers are not changed.
     pub(super) fn set_lines(&self, loss: u8, copies: u8, late: u8) {
         self.set(loss, copies, late);
         self.quality.spares_requests.store(true, Ordering::Relaxed);
@@ -208,7 +208,7 @@ impl Quality {
         }
     }
 
-    /// Passes a datagram on, with the faults of the wire's quality. `held` is a delayed datagram.
+    /// Passes a datagram on, or drops, duplicates or delays it. `held` is the delayed datagram, if there is one.
     fn pass(&self, bytes: &[u8], held: &mut Option<Vec<u8>>, random: &mut Rng, send: impl Fn(&[u8])) {
         let happens =
             |percent: &AtomicU8, random: &mut Rng| random.u8(..100) < percent.load(Ordering::Relaxed);

@@ -29,7 +29,7 @@ pub enum Profile {
     Files,
     /// A daemon owns the channels.
     Daemon,
-    /// A daemon owns the channels, and may replace a living publisher.
+    /// A daemon owns the channels, and can replace a living publisher.
     Strict,
     /// Two hosts, each with a daemon, and a bridge between them.
     Bridge,
@@ -181,7 +181,7 @@ pub enum Whom {
     Daemon,
     /// The far host's daemon.
     Far,
-    /// The daemon of the host with this number. Hosts whose daemons have a variant of their own do not use this variant.
+    /// The daemon of the host with this number, which is at least 2.
     Host(u8),
     /// `shmcast record` of the channel with this number. Each recorder has its own directory.
     Recorder(u8),
@@ -326,8 +326,8 @@ pub enum Step {
     Unknown {},
     /// A reader that prepares its memory attaches to a channel. The channel's file is one large hole, without any allocated page.
     Hollow {},
-    /// A publisher is stopped while its daemon crashes and the next daemon ends. It then attaches to a third daemon. The second daemon
-    /// waits for the publisher in vain. If `brief`, it ends without this wait.
+    /// A publisher is stopped while its daemon crashes and a second daemon ends. Then the publisher attaches to a third daemon. Without
+    /// `brief`, the second daemon first waits for the publisher in vain.
     Outlive {
         #[serde(default)]
         brief: bool,
@@ -340,17 +340,17 @@ pub enum Step {
     Squat { by: Squatter },
     /// A client sends the daemon this many requests for things that do not exist.
     Flood { requests: u32 },
-    /// A user whom no list of a channel names sends all requests to a daemon.
+    /// A user who is in no list of a channel sends all requests to a daemon.
     Outsider {},
     /// Users of one host publish without a daemon, each at the default place.
     Neighbours { maker: Maker },
     /// The user database does not answer, and a user with names in this database asks a daemon.
     SlowNames {},
-    /// A daemon needs more time to make its memory than a client waits for an answer.
+    /// A daemon takes longer to make its memory than a client waits for an answer.
     SlowStart {},
     /// A daemon gets a channel's memory back from a service manager that keeps this many other descriptors.
     Store { others: u16 },
-    /// A daemon crashes, and this many readers of one user attach again. The user may send only few requests.
+    /// A daemon crashes, and this many readers of one user attach again. The user is allowed only few requests.
     Crowd { readers: u16 },
     /// A publisher publishes into a small ring without pause. Meanwhile readers attach this many times, and continue
     /// after laps.

@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The hosts of a story. The first host has the publishers. It sends the channel to the second host, which may
-/// send it on.
+/// The hosts of a story. The first host has the publishers, and sends the channel to the second host. The second host can send the channel
+/// on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Net {
     /// The way that the channel takes.
     pub way: Way,
-    /// Whether packets are native. If so, tags, key flags and times arrive, and a message may be larger than a packet.
+    /// Whether packets are native. If so, tags, key flags and times arrive, and a message can be larger than a packet.
     pub native: bool,
     /// Whether native packets are sealed.
     pub sealed: bool,
@@ -20,7 +20,7 @@ pub struct Net {
     pub has_peer: bool,
     /// Whether senders answer requests for lost messages.
     pub has_server: bool,
-    /// Whether a restarted sender begins with the oldest message of the ring, and not where it stopped.
+    /// Whether a restarted sender begins with the oldest message of the ring. Otherwise the sender continues where it stopped.
     pub from_oldest: bool,
 }
 
@@ -69,9 +69,9 @@ pub enum Does {
 pub enum Forgery {
     /// The last packets of all senders are sent again unchanged, the newest first.
     Replay,
-    /// One well-formed packet with false content, in the name of the feed's sender. The number selects the kind.
+    /// A well-formed packet with false content is sent in the name of the feed's sender. The number selects the kind.
     Plain(u8),
-    /// Sealed packets of all senders, with some bits changed, or some bytes removed or added.
+    /// Sealed packets of all senders are sent with some bits changed, or with some bytes removed or added.
     Damaged,
     /// Packets like those of native senders, without a seal.
     Unsealed,

@@ -26,7 +26,7 @@ struct Testee {
     /// Where the subscriber is, and the board of that channel.
     place: Option<Place>,
     board: Option<Board>,
-    /// A second reader, for a planted fault in which this reader holds the gate instead of `subscriber`.
+    /// A second reader. One planted fault lets this reader hold the gate instead of `subscriber`.
     idle: Option<Subscriber>,
     publisher: Option<Publisher>,
     records: Records,

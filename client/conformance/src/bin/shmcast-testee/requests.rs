@@ -71,8 +71,7 @@ pub(super) struct Create {
     #[serde(flatten)]
     pub(super) at: Place,
     pub(super) capacity: u64,
-    /// The place of the key in the payloads of a channel with a new board, as `FIRST..END`: the first byte of the key, and the byte after
-    /// its last byte.
+    /// If given, a new channel gets a board. The text is `FIRST..END`: the key of each payload is its bytes from `FIRST` to `END - 1`.
     pub(super) board: Option<String>,
     #[serde(default)]
     pub(super) keys: u64,

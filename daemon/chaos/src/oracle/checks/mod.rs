@@ -131,9 +131,9 @@ fn silent_losses_are_found() {
     assert_eq!(judge_with(seen, vec![("q", next)], removed), Vec::<String>::new());
 }
 
-/// A channel has two lives, because two publishers began it at sequence 1. Both lives have an empty message with the same sequence. The
-/// oracle must count the message for the life that the reader is in. If only the other life has an empty message there, the reader has
-/// changed lives without an event, and the oracle must report this.
+/// Two publishers began the channel at sequence 1, so the channel has two lives. Both lives have an empty message with the same sequence.
+/// The oracle must take the message of the life that the reader is in. If only the other life has such a message, the oracle must report
+/// that the reader changed lives without an event.
 #[test]
 fn a_message_that_says_nothing_is_of_the_beginning_that_is_read() {
     const COUNT: u32 = 4000;
@@ -182,7 +182,7 @@ fn a_message_that_says_nothing_is_of_the_beginning_that_is_read() {
     assert_found(&judge(vec![got(0, other), odd(other)]), "silent_restart");
 }
 
-/// Two publishers may have published a message. The oracle must count the message for the publisher whose epoch was just reported.
+/// A message could come from either of two publishers. The oracle must count the message for the publisher whose epoch was just reported.
 #[test]
 fn a_message_that_says_nothing_is_of_the_epoch_that_was_told() {
     const COUNT: u32 = 4000;

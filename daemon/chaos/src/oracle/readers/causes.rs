@@ -1,4 +1,4 @@
-//! Finds the parts of a story that may explain an event of a reader, such as an end, a lap or a loss of messages.
+//! Finds the parts of a story that can explain an event of a reader, such as an end, a lap or a loss of messages.
 
 use super::Cursor;
 use crate::log::{Deed, Entry, Time};
@@ -10,7 +10,7 @@ use crate::story::{Change, Step, Whom};
 /// The number of segments that are kept for a reader while it does not poll. Each segment belongs to one publisher.
 const LED: usize = 8;
 
-/// Whether this action may detach readers from the daemon. Detached readers miss the segments that publishers make before the readers
+/// Whether this action can detach readers from the daemon. Detached readers miss the segments that publishers make before the readers
 /// attach again.
 fn may_detach(entry: &Entry<Deed>) -> bool {
     match &entry.what {
@@ -52,8 +52,7 @@ impl Cursor<'_> {
         self.is_carried() || self.history.net.is_some() && !is_strict
     }
 
-    /// Returns the sequence at which a promoted host continues, or `None` if `at` is not before this sequence. If this host lacks earlier
-    /// messages, they never arrive.
+    /// Returns the sequence at which a promoted host continues. Returns `None` if `at` is not before this sequence.
     pub(super) fn promoted(&self, at: u64) -> Option<u64> {
         self.history.deeds.iter().find_map(|entry| match &entry.what {
             Deed::Promoted { channel, to, .. } if *channel == self.reader.channel => {
@@ -88,8 +87,8 @@ impl Cursor<'_> {
         self.history.on(&self.reader.channel).any(|p| held(p) && self.lives.life(p.number) == life)
     }
 
-    /// Whether a lap is allowed. It is allowed if the messages from the expected sequence on may have filled half of the ring, or if
-    /// another publisher's segment lies between the expected sequence and the reader's new position.
+    /// Whether a lap is allowed. This needs one of two causes: the messages from the expected sequence on could have filled half of the
+    /// ring, or another publisher's segment lies between the expected sequence and the reader's new position.
     pub(super) fn was_overrun(&self, resumed_at: u64) -> bool {
         let of_this_life = |p: &&Publication| {
             let is_of_this_life = self.life.is_none() || self.lives.life(p.number) == self.life;
@@ -119,7 +118,7 @@ impl Cursor<'_> {
         bytes >= capacity / 2 || (self.is_segmented() && begins_elsewhere) || resumed_at == self.expected
     }
 
-    /// Whether a later publisher of the channel may have got a segment of its own.
+    /// Whether a later publisher of the channel could have got a segment of its own.
     pub(super) fn is_segmented(&self) -> bool {
         let is_segmented = |e: &Entry<Deed>| match &e.what {
             Deed::TakingOver { .. } => true,
@@ -134,7 +133,7 @@ impl Cursor<'_> {
             || self.history.deeds.iter().any(is_segmented)
     }
 
-    /// Whether the story did something that may destroy all copies of a message on its way to the far host.
+    /// Whether the story did something that can destroy all copies of a message on its way to the far host.
     pub(super) fn is_line_broken(&self) -> bool {
         self.history.deeds.iter().any(|entry| match &entry.what {
             Deed::Step { step, .. } => matches!(

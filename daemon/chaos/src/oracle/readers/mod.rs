@@ -207,8 +207,8 @@ impl Cursor<'_> {
         }
     }
 
-    /// Whether a message comes from one of two publishers: the publisher of the last message, or the publisher whose epoch was just
-    /// reported.
+    /// Whether a message comes from the publisher whose epoch was just reported. Without such a report, whether the message comes from the
+    /// publisher of the last message.
     fn is_likely(&self, message: &Identity) -> bool {
         let epoch = || self.history.publication(message.publisher).map(|publication| publication.epoch);
         match self.told {
@@ -413,8 +413,8 @@ impl Cursor<'_> {
         }
     }
 
-    /// Returns the messages to which these few bytes may belong. Each of these messages has these bytes, and may have been published with
-    /// this sequence. Messages of the reader's life come first, and messages that are not valid come last.
+    /// Returns the published messages that could have this sequence and this content, which is too short to identify one message. Messages
+    /// of the reader's life come first, void messages last.
     fn identify(&self, sequence: u64, length: usize, marks: Marks, head: &str) -> Vec<Identity> {
         let candidates = self.history.on(&self.reader.channel).filter_map(|publication| {
             let (message, sizes) = publication.message_at(sequence)?;

@@ -46,8 +46,8 @@ impl Cursor<'_> {
             (to.saturating_add(1), true, false, false);
     }
 
-    /// Whether a restarted channel may have skipped the sequences from `from` to `next - 1`, because a journal had reserved them. Two
-    /// things must be true: there are at least as many sequences as a reserve skips, and the story may have lost the channel's memory.
+    /// Whether a restarted channel could have skipped the sequences from `from` to `next - 1`, because a journal had reserved them. This
+    /// needs at least as many sequences as a reserve skips, and a step of the story that can lose the channel's memory.
     pub(super) fn is_left_out(&self, from: u64, next: u64) -> bool {
         let may_lose = |entry: &Entry<Deed>| match &entry.what {
             Deed::Step { step, .. } => matches!(
@@ -60,7 +60,7 @@ impl Cursor<'_> {
         is_recorded && next.saturating_sub(from) >= 1 << 31 && self.history.deeds.iter().any(may_lose)
     }
 
-    /// Judges a lap of a reader of a journal. Such a reader may skip only sequences that no journal has.
+    /// Judges a lap of a reader of a journal. Such a reader is allowed to skip only sequences that no journal has.
     pub(super) fn check_lap(&self, resumed_at: u64, findings: &mut Findings) {
         let may_read = self.reader.history && !self.reader.skip && !self.was_given_up();
         if may_read && resumed_at > self.expected && self.expected > 0 {
@@ -69,7 +69,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// Whether the daemon had no journal for a while. During this time it passed no files to readers. Readers that attached then did not
+    /// Whether the daemon was without a journal for a while. Readers that attached during this time got no files of the journal, and do not
     /// ask for files later.
     fn was_given_up(&self) -> bool {
         self.history.deeds.iter().any(|entry| match &entry.what {
@@ -89,7 +89,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// Judges the event that says that a reader reads from the ring again. The event must come when the next message is available.
+    /// Judges the event of a reader's return from the journal to the ring. The event must come when the next message is available.
     pub(super) fn live(&mut self, sequence: u64, since: Time, findings: &mut Findings) {
         let (who, expected) = (self.reader.actor.as_str(), self.expected);
         if !self.reader.history {
@@ -116,7 +116,7 @@ impl Cursor<'_> {
         (self.expected, self.is_new_here) = (sequence, false);
     }
 
-    /// Judges a stall of a recorder. A recorder may stall only if something in the story prevents its work.
+    /// Judges a stall of a recorder. A recorder is allowed to stall only if something in the story prevents its work.
     pub(super) fn stalled(&self, sequence: u64, findings: &mut Findings) {
         let may_stall = |entry: &Entry<Deed>| match &entry.what {
             Deed::Step { step, .. } => matches!(

@@ -1,5 +1,5 @@
 //! The test of a bridge. `shmcast bridge` sends a channel from one directory to another, through a simulated wire. Meanwhile something
-//! fails, but no message may be lost.
+//! fails, but no message must be lost.
 
 mod packets;
 
@@ -24,22 +24,22 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The first letter of the names of readers whose channel comes through a bridge. They must lose no message.
+/// Readers whose names begin with this letter read a channel that comes through a bridge. They must lose no message.
 pub const CARRIED: char = 'c';
-/// The first letter of the names of readers whose channel comes from a server of another vendor. They may lose messages.
+/// Readers whose names begin with this letter read a channel that comes from a server of another vendor. They are allowed to lose messages.
 const OTHERS: char = 'd';
 /// The channel.
 pub(super) const CHANNEL: &str = "carried";
-/// The channel of another host, which sends under the same session name.
+/// The channel of another host. The other host uses the same session name.
 const NEWER: &str = "newer";
 /// The beginning of the names of the sessions.
 const SESSION: &str = "CHAO";
 /// Time after which messages that no server has are given up.
 const GIVE_UP: &str = "receive.give_up_ms=2000";
-/// The time after which messages that no server has are given up, in stories without lost packets. In such a story, only messages that do
-/// not exist can be given up.
+/// The value of `receive.give_up_ms` in stories without lost packets. It is short, because messages that no server has then do not exist at
+/// all.
 const GIVE_UP_AT_ONCE: &str = "receive.give_up_ms=50";
-/// The number of receivers that crash. It is larger than the number of receivers that a server can have at the same time.
+/// The number of receivers that crash. It is larger than the number of receivers that a server can serve at the same time.
 const CRASHES: usize = 40;
 /// After this many packets of one sender, a receiver accepts on the line only packets of this sender. The number includes a small margin.
 const LOCKING: u64 = 24;
@@ -153,7 +153,7 @@ impl World<'_> {
         finished
     }
 
-    /// Makes the channel anew three times. Each session restarts the channel, and its first messages are published as soon as it begins.
+    /// Makes the channel anew three times, and publishes immediately after each restart. Each restart begins a new session.
     fn make_anew(&mut self, way: &mut Carriage) -> Result<()> {
         let from = way.from.clone();
         self.start_receiver(way)?;

@@ -19,7 +19,7 @@ const STRANGER: [u8; 10] = *b"STRANGER  ";
 const END: u16 = 0xFFFF;
 /// Beyond the sequences of all channels.
 const BEYOND: u64 = 1 << 62;
-/// The number of messages in the first packet of an answer of another vendor's server. Each later packet of the answer has twice this
+/// A server of another vendor answers with several packets. The first packet has this many messages, and each later packet has twice this
 /// number.
 const A_PACKET: usize = 2;
 
@@ -105,7 +105,7 @@ pub(in super::super) fn forged(name: Name, kind: usize, next: u64) -> Vec<u8> {
     }
 }
 
-/// Sends packets of another host with false messages. They continue the feed, but skip a few sequences.
+/// Sends packets with false messages from the address of another host. Their sequences are a little ahead of the feed.
 pub(super) fn send_as_impostor(wire: &Wire, next: u64) -> Result<()> {
     let Some(name) = name(wire) else { return Ok(()) };
     for ahead in 2..8 {

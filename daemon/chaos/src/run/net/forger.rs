@@ -12,8 +12,8 @@ use fastrand::Rng;
 const HEADER: usize = 20;
 /// Offset of the flags and the key id in a native packet.
 const FLAGS: usize = 24;
-/// On a plain line, the forger sends single packets. This is the number of the feed's datagrams between two of them. After this many
-/// datagrams, a receiver has forgotten the first forged packet.
+/// On a plain line, the number of the feed's datagrams between two forged packets. After so many datagrams, a receiver has forgotten the
+/// earlier forged packet.
 const BETWEEN: u64 = 12;
 const BETWEEN_NS: u64 = 400_000_000;
 /// Number of packets that are replayed at a time.

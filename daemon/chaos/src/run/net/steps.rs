@@ -124,7 +124,7 @@ impl World<'_> {
         self.note(ended(who, status, sent, said))
     }
 
-    /// Notes if the second sender has ended by itself. Without its daemon, the second sender cannot start.
+    /// Notes if the second sender has ended by itself. Exit status 1 is not noted: the sender then found no daemon or no free address.
     pub(in super::super) fn reap_sender(&mut self) -> Result<()> {
         match self.network.as_mut().and_then(Network::sender_ended) {
             // A sender that finds no daemon, or no free address for its server yet, reports that and ends.

@@ -6,13 +6,13 @@ use std::fmt::Write;
 
 /// The time after which messages that no server has are given up. It is longer than a story.
 const GIVE_UP_MS: u32 = 120_000;
-/// The time for which a receiver without a server waits for a missing message, because another line may still deliver the message. The time
-/// is long, because each line is a thread here: one may stall while the other continues.
+/// A receiver without a server waits this long for a missing message, which another line can still deliver. The time is long, because each
+/// line is a thread here, and one thread can stall while another continues.
 const HOLD_US: u32 = 1_000_000;
 /// The size of a receiver's buffer in bytes. It has room for all messages that a story publishes in one burst.
 const BUFFER: u32 = 64 << 20;
-/// For each host, the port of the repair server of the daemon's sender, and the port of the second sender's repair server. `CLAIMS` has the
-/// ports for the claims of these senders.
+/// For each host, the ports of two repair servers: that of the daemon's sender, and that of the second sender. `CLAIMS` has the ports by
+/// which these two senders decide which one sends.
 const SERVERS: [u16; 2] = [30_002, 30_003];
 const CLAIMS: [u16; 2] = [31_000, 31_001];
 
