@@ -258,7 +258,7 @@ impl Segment {
         }
     }
 
-    /// Stores the session of another host in this segment, as the previous segment had it. No other process has seen this segment.
+    /// Copies the session of another host from the previous segment to this one. Call this before another process sees this segment.
     ///
     /// # Panics
     /// When the segment was mapped for reading.

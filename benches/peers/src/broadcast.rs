@@ -1,7 +1,7 @@
-//! `bcast`: a log of variable-length frames in a mapped file. The writer overwrites old frames without regard for readers.
+//! `bcast`: a ring of variable-length frames in a mapped file. By itself the writer overwrites old frames without regard for readers.
 //!
-//! In rounds without loss, the rig's gate makes the writer wait for its readers. `bcast-ungated` is the ring without this gate, so a slow
-//! reader loses messages. `bcast-bulk` and `bcast-plain` are the same ring with other ways to receive.
+//! In rounds in which nothing may be lost, the rig's gate makes the writer wait for its readers. `bcast-ungated` is the ring without this
+//! gate, so a slow reader loses messages. `bcast-bulk` and `bcast-plain` are the same ring with other ways to receive.
 
 use anyhow::{Context, Result, bail};
 use bcast::{HEADER_SIZE, MappedReader, MappedWriter, MmapMutStorage, MmapStorage, StorageExt, error::Error};

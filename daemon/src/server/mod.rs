@@ -75,9 +75,9 @@ const GOES_ON: Duration = Duration::from_secs(60);
 /// The life of an idle thread in tokio's pool: for ever. If the system refuses a new thread, work waits for an existing thread. If there
 /// were no existing thread, tokio would panic.
 const THREADS_STAY: Duration = Duration::from_secs(u32::MAX as u64);
-/// The time for which a daemon that stops waits for recorders that are still starting.
+/// The longest wait at the daemon's stop for recorders that are still starting.
 const STARTING: Duration = Duration::from_secs(1);
-/// The time for which a daemon that stops waits for the connections of publishers that have closed their channels.
+/// The longest wait at the daemon's stop for closed publishers: they have closed their channels, and must still disconnect.
 const LEAVING: Duration = Duration::from_secs(1);
 
 /// The paths of the daemon's configuration and socket.

@@ -353,7 +353,7 @@ counters! {
         unproved: counter "repair_refused_total" { reason = "unproved" },
         /// The journal has the messages, but the disk was busy.
         journal_busy: counter "repair_refused_total" { reason = "journal-busy" },
-        /// Requested messages that were already on their way to all receivers in a repair.
+        /// Requested messages that another repair was already carrying to all receivers.
         on_its_way: counter "repair_refused_total" { reason = "on-its-way" },
     }
 }

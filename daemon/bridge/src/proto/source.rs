@@ -29,7 +29,7 @@ const LOCKING_PACKETS: u32 = 16;
 const OPEN_NS: u64 = 3 * HEARTBEAT_EVERY_NS;
 /// If the line's source is silent for this time, the line is open to a source that continues in order. The unit is nanoseconds.
 const PASS_NS: u64 = 5 * MILLISECOND_NS;
-/// The number of packets in order that a source must send before the line is locked to it.
+/// The number of consecutive packets that a source must send before the line is locked to it.
 const PASS_PACKETS: u32 = 3;
 /// The limit for the stored packets of a copy of the feed. Beyond it, the oldest packets are dropped, and their messages are missing.
 const MAX_KEPT: usize = 512;

@@ -219,8 +219,8 @@ impl Reading {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Does the same as [`turn`](Self::turn) for a reader in another language, but does not check how long the order takes. One order to
-    /// the testee can take several calls.
+    /// Does the same as [`turn`](Self::turn) for a reader in another language, but does not check the duration of the reader's calls: one
+    /// order to the other program can cause several calls.
     fn foreign_turn(&mut self, log: &mut Log, in_batches: bool) -> Result<ControlFlow<()>> {
         let Some(foreign) = &mut self.foreign else { return Ok(ControlFlow::Continue(())) };
         self.recorder.call_began = now();

@@ -1,4 +1,4 @@
-//! The state that a native sender announces (a pulse). Native lines have pulses in place of the heartbeats and ends of plain lines.
+//! The state that a native sender announces (a pulse). Native lines have pulses in place of a plain line's heartbeat and end-of-session packets.
 
 use super::{Reader, Writer};
 
