@@ -8,9 +8,11 @@ use crate::error::{is_absent, is_shortage};
 use crate::lock::{self, Held};
 use rustix::fs::{OFlags, Stat, stat};
 use shmcast_layout::fault;
+use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
@@ -20,8 +22,8 @@ pub(crate) struct ChannelFiles {
     parent: Folder,
     folder: Folder,
     name: String,
-    /// The absolute path of the folder, and the root directory in which the path was found. `None` if they cannot be known.
-    place: Option<(PathBuf, (u64, u64))>,
+    /// The absolute path of the segment, and the root directory in which the path was found. `None` if they cannot be known.
+    place: Option<(CString, (u64, u64))>,
     /// Whether this process made the channel's directory just now.
     is_new: bool,
 }
@@ -41,7 +43,8 @@ fn root() -> Option<(u64, u64)> {
 
 impl ChannelFiles {
     pub(super) fn new(parent: Folder, folder: Folder, name: &str, is_new: bool) -> Self {
-        let place = std::path::absolute(folder.path()).ok().zip(root());
+        let segment = std::path::absolute(folder.path_of(SEGMENT)).ok();
+        let place = segment.and_then(|path| CString::new(path.into_os_string().into_vec()).ok()).zip(root());
         Self { parent, folder, name: name.to_owned(), place, is_new }
     }
 
@@ -66,7 +69,7 @@ impl ChannelFiles {
         }
     }
 
-    /// Whether the name of the channel leads to the segment with this device and inode. It does not if the segment, the channel's folder
+    /// Whether the name of the channel leads to the segment with this device and inode. Allocates nothing. The name does not lead there if the segment, the channel's folder
     /// or the directory of channels was removed or moved, or if another file system was mounted over it. Returns true if that cannot be
     /// known.
     pub(crate) fn names_segment(&self, segment: (u64, u64)) -> bool {
@@ -74,9 +77,9 @@ impl ChannelFiles {
             Ok(stat) => (stat.st_dev, stat.st_ino) == wanted,
             Err(e) => !is_absent(&e),
         };
-        let has_path = |(path, before): &(PathBuf, (u64, u64))| {
+        let has_path = |(path, before): &(CString, (u64, u64))| {
             // After a change of the root directory, the path says nothing.
-            root() != Some(*before) || is(stat(path.join(SEGMENT)).map_err(Into::into), segment)
+            root() != Some(*before) || is(stat(path.as_c_str()).map_err(Into::into), segment)
         };
         is(self.folder.stat(SEGMENT), segment)
             && (self.place.as_ref().is_none_or(has_path) || fault!("moved_segments_are_waited_on"))
