@@ -494,12 +494,24 @@ fn a_bridge_sends_the_ring_and_not_the_journal() {
 #[test]
 fn an_egress_claims_the_session_that_its_channel_gets_later() {
     let _turn = turn();
+    claims_the_session(SendSpec::default().takeover_ms);
+}
+
+/// The egress once passed over the beginning of a session that came while it listened for peers.
+#[test]
+fn an_egress_claims_the_session_that_its_channel_gets_while_it_listens() {
+    let _turn = turn();
+    claims_the_session(1_500);
+}
+
+fn claims_the_session(takeover_ms: u64) {
     let (dirs, line) = ([(); 2].map(|()| tempfile::tempdir().unwrap()), line());
     let _b = receiving(dirs[1].path(), &line);
     let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
     peer.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let send = SendSpec {
         role: SendRole::Auto,
+        takeover_ms,
         claim_bind: Some("127.0.0.1:0".parse().unwrap()),
         peers: vec![peer.local_addr().unwrap().to_string().parse().unwrap()],
         ..SendSpec::default()

@@ -66,7 +66,9 @@ impl Live {
             return Ok(());
         };
         let from = from.unwrap_or(failover.start_at).min(subscriber.next_sequence());
-        match subscriber.seek(from) {
+        // A seek passes over the records before the message, such as the beginning of a session that came while this egress listened.
+        let is_there = from == subscriber.next_sequence();
+        match if is_there { Ok(()) } else { subscriber.seek(from) } {
             Ok(()) => {}
             // The ring no longer has all of these messages.
             Err(LocateError::TooOld { oldest, .. }) => {
