@@ -7,7 +7,7 @@ use crate::message::RecvError;
 use shmcast_layout::fault;
 use std::time::Duration;
 
-/// Pause between two checks. A check costs one system call.
+/// Pause between two checks. A check costs three system calls.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The name of a segment's file. The file itself is not kept open: through its descriptor, the owner could map it for writing.

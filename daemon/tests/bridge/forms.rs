@@ -324,58 +324,64 @@ fn daemons_of_two_lines_under_every_event() {
 /// `bridge send` and `bridge recv` of each form are stopped, restarted and made anew.
 #[test]
 fn commands_of_every_form_are_stopped_restarted_and_made_anew() {
-    for form in FORMS {
-        let test = format!("commands_of_every_form_{form:?}");
-        let Some(hosts) = Hosts::new(&test, 2) else { return };
-        let state: PathBuf = hosts.dir.path().join("state");
-        let (send, recv) = (form.send_words(&hosts, &state), form.recv_words(&hosts));
-        let mut source = Source::of(make_channel(&hosts.channels(Host::A)), 1);
-        let start = |host: Host, words: &str, word: &str| {
-            let running = hosts.shmcast(host, words);
-            running.wait_for_log(word);
-            running
-        };
-        let sending = || start(Host::A, &send, "sending session");
-        let (mut a, mut b) = (sending(), hosts.shmcast(Host::B, &recv));
-        let dir = hosts.channels(Host::B);
-        source.publish(1);
-        let mut sink = Sink::new(move || Subscriber::builder("t").dir(&dir).start(Start::Oldest).open().ok());
-        let arrives = |source: &mut Source, sink: &mut Sink, at: &str| {
-            let last = source.publish(200);
-            sink.read_to(1, last, &format!("{form:?}: {at}"));
-            assert_eq!(sink.missing, 0, "{form:?}: {at}");
-        };
-        arrives(&mut source, &mut sink, "the beginning");
-        for running in [&a, &b] {
-            running.signal(Signal::SIGSTOP);
-            source.publish(200);
-            std::thread::sleep(Duration::from_millis(150));
-            running.signal(Signal::SIGCONT);
-            arrives(&mut source, &mut sink, "an end was stopped");
+    std::thread::scope(|scope| {
+        for form in FORMS {
+            scope.spawn(move || commands_are_stopped_restarted_and_made_anew(form));
         }
-        b.stop();
+    });
+}
+
+fn commands_are_stopped_restarted_and_made_anew(form: Form) {
+    let test = format!("commands_of_every_form_{form:?}");
+    let Some(hosts) = Hosts::new(&test, 2) else { return };
+    let state: PathBuf = hosts.dir.path().join("state");
+    let (send, recv) = (form.send_words(&hosts, &state), form.recv_words(&hosts));
+    let mut source = Source::of(make_channel(&hosts.channels(Host::A)), 1);
+    let start = |host: Host, words: &str, word: &str| {
+        let running = hosts.shmcast(host, words);
+        running.wait_for_log(word);
+        running
+    };
+    let sending = || start(Host::A, &send, "sending session");
+    let (mut a, mut b) = (sending(), hosts.shmcast(Host::B, &recv));
+    let dir = hosts.channels(Host::B);
+    source.publish(1);
+    let mut sink = Sink::new(move || Subscriber::builder("t").dir(&dir).start(Start::Oldest).open().ok());
+    let arrives = |source: &mut Source, sink: &mut Sink, at: &str| {
+        let last = source.publish(200);
+        sink.read_to(1, last, &format!("{form:?}: {at}"));
+        assert_eq!(sink.missing, 0, "{form:?}: {at}");
+    };
+    arrives(&mut source, &mut sink, "the beginning");
+    for running in [&a, &b] {
+        running.signal(Signal::SIGSTOP);
         source.publish(200);
-        b = hosts.shmcast(Host::B, &recv);
-        arrives(&mut source, &mut sink, "the receiver was restarted");
-        let sessions = sink.sessions.len();
-        a.stop();
-        source.publish(200);
-        a = sending();
-        arrives(&mut source, &mut sink, "the sender was restarted");
-        assert_eq!(sink.sessions.len(), sessions, "{form:?}: with its state file it goes on in its session");
-        // Without its state file it begins another session, of the same channel.
-        a.kill();
-        fs::remove_file(&state).unwrap();
-        source.publish(200);
-        a = sending();
-        arrives(&mut source, &mut sink, "the sender was made anew");
-        b.kill();
-        fs::remove_dir_all(hosts.channels(Host::B)).unwrap();
-        let _b = hosts.shmcast(Host::B, &recv);
-        sink.again(1);
-        arrives(&mut source, &mut sink, "the receiver was made anew");
-        drop(a);
+        std::thread::sleep(Duration::from_millis(150));
+        running.signal(Signal::SIGCONT);
+        arrives(&mut source, &mut sink, "an end was stopped");
     }
+    b.stop();
+    source.publish(200);
+    b = hosts.shmcast(Host::B, &recv);
+    arrives(&mut source, &mut sink, "the receiver was restarted");
+    let sessions = sink.sessions.len();
+    a.stop();
+    source.publish(200);
+    a = sending();
+    arrives(&mut source, &mut sink, "the sender was restarted");
+    assert_eq!(sink.sessions.len(), sessions, "{form:?}: with its state file it goes on in its session");
+    // Without its state file it begins another session, of the same channel.
+    a.kill();
+    fs::remove_file(&state).unwrap();
+    source.publish(200);
+    a = sending();
+    arrives(&mut source, &mut sink, "the sender was made anew");
+    b.kill();
+    fs::remove_dir_all(hosts.channels(Host::B)).unwrap();
+    let _b = hosts.shmcast(Host::B, &recv);
+    sink.again(1);
+    arrives(&mut source, &mut sink, "the receiver was made anew");
+    drop(a);
 }
 
 /// The figures of A's repairs.
