@@ -1,0 +1,147 @@
+//! Publishers that take over while nobody records: the journal says where each one began.
+
+use super::recorder::{Host, ending, payload, until};
+use shmcast::journal::format::{ControlRecord, JournalControl};
+use shmcast::journal::{Entry, Journal, create};
+use shmcast_journal::core::SyncPolicy;
+
+/// A publisher takes over while nobody records. The journal says so before its first message, as the ring does.
+#[test]
+fn a_publisher_that_took_over_meanwhile_is_told_before_its_first_message() {
+    let host = Host::new();
+    let publish = |last: u64| {
+        let mut publisher = host.publisher("t", 1 << 20);
+        while publisher.next_sequence() <= last {
+            publisher.publish(&payload(publisher.next_sequence())).unwrap();
+        }
+    };
+    for turn in 1..=3 {
+        publish(turn * 10);
+        let recorder = host.record("t", SyncPolicy::Each);
+        until(&recorder, |progress| progress.durable == turn * 10);
+        recorder.stop().unwrap();
+    }
+    let mut reader = Journal::open(host.dir()).unwrap().read_from(1).unwrap();
+    let mut told = Vec::new();
+    while let Some(entry) = reader.next().unwrap() {
+        match entry {
+            Entry::Control {
+                sequence,
+                control: JournalControl::Ring(ControlRecord::Epoch { epoch }),
+                ..
+            } => {
+                told.push((sequence, epoch));
+            }
+            Entry::Lost(loss) => panic!("{loss:?}"),
+            _ => {}
+        }
+    }
+    assert!(told.ends_with(&[(11, 2), (21, 3)]), "{told:?}");
+}
+
+/// A recorder that comes late finds messages of several publishers in the ring. Its journal once named the last one as that of all of them.
+#[test]
+fn a_new_journal_says_where_each_publisher_in_the_ring_began() {
+    let host = Host::new();
+    for turn in 1..=3u64 {
+        let mut publisher = host.publisher("t", 1 << 20);
+        for sequence in turn * 10 - 9..=turn * 10 {
+            publisher.publish(&payload(sequence)).unwrap();
+        }
+    }
+    let recorder = host.record("t", SyncPolicy::Each);
+    until(&recorder, |progress| progress.durable == 30);
+    recorder.stop().unwrap();
+    let mut reader = Journal::open(host.dir()).unwrap().read_from(1).unwrap();
+    let mut told = Vec::new();
+    while let Some(entry) = reader.next().unwrap() {
+        if let Entry::Control { sequence, control, .. } = entry {
+            match control {
+                JournalControl::Ring(ControlRecord::Epoch { epoch }) => told.push((sequence, epoch)),
+                JournalControl::Source { epoch, .. } => {
+                    assert_eq!(epoch, 0, "the ring does not say whose these are")
+                }
+                _ => {}
+            }
+        }
+    }
+    assert_eq!(told, [(11, 2), (21, 3)]);
+}
+
+/// Several publishers take over while nobody records, and the ring laps the end of the journal. It still has messages of all but the first of
+/// them. The present epoch was once stated before the oldest of these.
+#[test]
+fn a_ring_that_lapped_the_journal_says_where_each_publisher_that_is_left_began() {
+    let host = Host::new();
+    let publish = |count: u64| {
+        let mut publisher = host.publisher("t", 64 << 10);
+        let first = publisher.next_sequence();
+        for sequence in first..first + count {
+            publisher.publish(&payload(sequence)).unwrap();
+        }
+        (first, publisher.epoch())
+    };
+    publish(10);
+    let recorder = host.record("t", SyncPolicy::Each);
+    until(&recorder, |progress| progress.durable == 10);
+    recorder.stop().unwrap();
+    publish(10);
+    let lapping = publish(5_000);
+    let left = [publish(20), publish(20)];
+    let recorder = host.record("t", SyncPolicy::Each);
+    let last = left[1].0 + 19;
+    until(&recorder, |progress| progress.durable == last);
+    assert!(recorder.progress().missing > 0);
+    recorder.stop().unwrap();
+    let mut reader = Journal::open(host.dir()).unwrap().read_from(1).unwrap();
+    let (mut told, mut first_left) = (Vec::new(), 0);
+    while let Some(entry) = reader.next().unwrap() {
+        match entry {
+            Entry::Control {
+                sequence,
+                control: JournalControl::Ring(ControlRecord::Epoch { epoch }),
+                ..
+            } => told.push((sequence, epoch)),
+            Entry::Lost(loss) => first_left = loss.to + 1,
+            _ => {}
+        }
+    }
+    assert!((lapping.0 + 1..left[0].0).contains(&first_left), "{first_left} of {lapping:?} {left:?}");
+    assert_eq!(told, left, "the ring does not say whose {first_left} is");
+    assert_eq!(ending(&host).epoch(), left[1].1);
+}
+
+/// The journal was made with the ring, and nobody recorded while several publishers came. Even one that published nothing is told.
+#[test]
+fn a_ring_that_begins_where_the_journal_ends_says_where_each_publisher_began() {
+    for first in [0, 10] {
+        let host = Host::new();
+        let publish = |count: u64| {
+            let mut publisher = host.publisher("t", 1 << 20);
+            let next = publisher.next_sequence();
+            if next == 1 && publisher.epoch() == 1 {
+                create(host.dir(), publisher.header()).unwrap();
+            }
+            for sequence in next..next + count {
+                publisher.publish(&payload(sequence)).unwrap();
+            }
+            (next, publisher.epoch())
+        };
+        publish(first);
+        let told_of = [publish(10), publish(10)];
+        let recorder = host.record("t", SyncPolicy::Each);
+        until(&recorder, |progress| progress.durable == first + 20);
+        recorder.stop().unwrap();
+        let mut reader = Journal::open(host.dir()).unwrap().read_from(1).unwrap();
+        let mut told = Vec::new();
+        while let Some(entry) = reader.next().unwrap() {
+            let Entry::Control { sequence, control: JournalControl::Ring(control), .. } = entry else {
+                continue;
+            };
+            if let ControlRecord::Epoch { epoch } = control {
+                told.push((sequence, epoch));
+            }
+        }
+        assert_eq!(told, told_of, "the first one published {first}");
+    }
+}
