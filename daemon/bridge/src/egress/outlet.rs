@@ -304,20 +304,20 @@ impl Outlet {
             false => subscriber.first_sequence(),
         };
         self.shared.begin_change();
-        self.begin_in(Some(run_of(subscriber.header())), session, (begin, subscriber.next_sequence()));
+        self.begin_in(Some(run_of(subscriber.header())), session, begin, subscriber.next_sequence());
         self.shared.end_change();
     }
 
     /// Begins `session` at the sequence `next`, or continues the session if it had ended.
     #[cold]
     pub(super) fn begin(&mut self, session: Session, next: u64) {
-        self.begin_in(None, session, (next, next));
+        self.begin_in(None, session, next, next);
     }
 
-    fn begin_in(&mut self, ring: Option<[u64; 2]>, session: Session, (begin, next): (u64, u64)) {
+    fn begin_in(&mut self, ring: Option<[u64; 2]>, session: Session, begin: u64, next: u64) {
         self.counters.sessions += u64::from(session != self.sender.session());
         self.renew(session, next);
-        self.shared.note_begin(ring, session, (begin, next));
+        self.shared.note_begin(ring, session, begin, next);
         self.shared.set_session(session);
         self.shared.next.store(next, Ordering::Release);
         self.shared.life.enter(Phase::Running);

@@ -67,8 +67,8 @@ impl Live {
         };
         let from = from.unwrap_or(failover.start_at).min(subscriber.next_sequence());
         // A seek passes over the records before the message, such as the beginning of a session that came while this egress listened.
-        let is_there = from == subscriber.next_sequence();
-        match if is_there { Ok(()) } else { subscriber.seek(from) } {
+        let sought = if from == subscriber.next_sequence() { Ok(()) } else { subscriber.seek(from) };
+        match sought {
             Ok(()) => {}
             // The ring no longer has all of these messages.
             Err(LocateError::TooOld { oldest, .. }) => {

@@ -209,7 +209,7 @@ impl Sending {
 
     /// Notes that a session begins with the sequence `begin`, and is sent from `next` on. Call this before its first packet. A session that
     /// continues after its end began earlier, so its beginning stays the same.
-    pub(super) fn note_begin(&self, ring: Option<[u64; 2]>, session: Session, (begin, next): (u64, u64)) {
+    pub(super) fn note_begin(&self, ring: Option<[u64; 2]>, session: Session, begin: u64, next: u64) {
         self.set_ring(ring);
         if session == self.session() {
             return self.note_ring(ring, session, next);
