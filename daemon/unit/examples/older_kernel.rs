@@ -19,12 +19,11 @@ use syscalls::Sysno;
 /// A version of Linux, as 5.10.
 type Version = (u32, u32);
 
-/// The calls from this number on have one number on all architectures. The calls below it are older than 5.1.
-const FIRST_COMMON: i64 = 424;
 /// Calls after the last one below that filters refuse without a name.
 const LAST: i64 = 511;
 
-/// The first call that a version of Linux brought, where its number is 424 or more.
+/// The first call of each group of new calls, with the version of Linux that brought them, in the order of their numbers. From 424 on, which
+/// is newer than 5.0, calls have one number on all architectures.
 const CALLS: &[(Version, i64)] = &[
     ((5, 1), 424),  // pidfd_send_signal, io_uring_*
     ((5, 2), 428),  // open_tree and the mount calls
@@ -141,7 +140,7 @@ fn filters(version: Version) -> Result<Vec<BpfProgram>> {
     let calls = by_error.entry(libc::ENOSYS).or_default();
     for &(since, first) in CALLS {
         if since > version {
-            calls.extend((first.max(FIRST_COMMON)..next_first(first)).map(|number| (number, Vec::new())));
+            calls.extend((first..next_first(first)).map(|number| (number, Vec::new())));
         }
     }
     let filter = |(error, rules)| -> Result<BpfProgram> {
