@@ -3,7 +3,7 @@
 use crate::place::{program, scratch};
 use crate::process::Process;
 use crate::unit;
-use crate::wait::wait_for;
+use crate::wait::{wait_for, wait_until};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use shmcast::{Client, Preparation, Publisher, PublisherBuilder};
@@ -96,6 +96,24 @@ impl Daemon {
         fs::write(self.dir.path().join("shmcast.toml"), config).unwrap();
     }
 
+    /// Returns how often the log tells this event.
+    pub fn told(&self, event: &str) -> usize {
+        count_event(&self.log(), event)
+    }
+
+    /// Reloads this configuration, and waits until that is told.
+    pub fn reload(&self, config: &str) {
+        self.reload_until(config, "reloaded");
+    }
+
+    /// Reloads this configuration, and waits until the log tells `event` once more.
+    pub fn reload_until(&self, config: &str, event: &str) {
+        let before = self.told(event);
+        self.configure(config);
+        self.signal(Signal::SIGHUP);
+        wait_until(event, || self.told(event) > before);
+    }
+
     pub fn signal(&self, signal: Signal) {
         self.process.signal(signal);
     }
@@ -178,4 +196,9 @@ fn spawn(unit: Option<&Path>, dir: &Path) -> Process {
 /// Makes a publisher's builder that does not prepare memory, because preparing it can take half a minute on a loaded machine.
 pub fn publishing(client: &Client, channel: &str) -> PublisherBuilder {
     Publisher::builder(channel).client(client).prepare(Preparation::NONE)
+}
+
+/// Returns how often a daemon's log tells this event.
+pub(crate) fn count_event(log: &str, event: &str) -> usize {
+    log.matches(&format!("event=\"{event}\"")).count()
 }

@@ -1,11 +1,12 @@
 //! Hosts for a test, as network namespaces, and the processes that run in them.
 
 use crate::clock::WallClock;
+use crate::daemon::count_event;
 use crate::place::{program, skip};
 use crate::process::{Process, as_role};
 use crate::turn::{Turn, turn};
 use crate::unit;
-use crate::wait::wait_for;
+use crate::wait::{wait_for, wait_until};
 use nix::sys::signal::Signal;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
@@ -264,6 +265,14 @@ impl Hosts {
         fs::write(self.config(host), config).unwrap();
     }
 
+    /// Reloads this configuration of a host's daemon, and waits until its log tells `event` once more.
+    pub fn reload(&self, host: Host, daemon: &Running, config: &str, event: &str) {
+        let before = daemon.told(event);
+        self.configure(host, config);
+        daemon.signal(Signal::SIGHUP);
+        wait_until(event, || daemon.told(event) > before);
+    }
+
     /// Starts a host's daemon and waits until it answers.
     pub fn daemon(&self, host: Host, config: &str) -> Running {
         self.configure(host, config);
@@ -382,6 +391,11 @@ impl Running {
 
     pub fn wait_for_log(&self, text: &str) {
         wait_for(&format!("{text:?} from {}", self.what), || self.log().contains(text).then_some(()));
+    }
+
+    /// Returns how often the log tells this event.
+    pub fn told(&self, event: &str) -> usize {
+        count_event(&self.log(), event)
     }
 
     /// Waits for the end of the process. Returns its exit code, and the last line of its output that is JSON.

@@ -236,12 +236,8 @@ pub fn daemon(hosts: &Hosts, host: Host, config: &str) -> Running {
 }
 
 fn reload(hosts: &Hosts, host: Host, daemon: &Running, config: &str) {
-    let count = |event: &str| daemon.log().matches(event).count();
-    let before = count("bridge-started");
-    hosts.configure(host, config);
-    daemon.signal(Signal::SIGHUP);
-    wait_until("the changed bridge", || count("bridge-started") > before);
-    assert_eq!(count("bridge-failed"), 0, "{}", daemon.log());
+    hosts.reload(host, daemon, config, "bridge-started");
+    assert_eq!(daemon.told("bridge-failed"), 0, "{}", daemon.log());
 }
 
 fn daemons_under(form: Form) {

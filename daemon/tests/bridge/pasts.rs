@@ -111,15 +111,6 @@ impl<'a> Away<'a> {
     }
 }
 
-/// Tells a daemon to read its configuration again, and waits until its log has one more `event`.
-fn order(hosts: &Hosts, daemon: &Running, text: &str, event: &str) {
-    let count = || daemon.log().matches(event).count();
-    let before = count();
-    hosts.configure(Host::A, text);
-    daemon.signal(Signal::SIGHUP);
-    wait_until(event, || count() > before);
-}
-
 /// Name, keys, journal and clock of the sender's bridge and channel are changed by reloads, and its bridge goes and comes back.
 #[test]
 fn repairs_from_the_journal_follow_every_reload() {
@@ -131,42 +122,42 @@ fn repairs_from_the_journal_follow_every_reload() {
     let a = daemon(&hosts, Host::A, &plain);
     let mut away = Away::begin(&hosts, form);
     let renamed = plain.replace(bridge_of, "[[bridge]]\nname = \"other\"\n");
-    away.round("the bridge was renamed", 0, |_| order(&hosts, &a, &renamed, "bridge-renamed"));
-    away.round("and back", 0, |_| order(&hosts, &a, &plain, "bridge-renamed"));
+    away.round("the bridge was renamed", 0, |_| hosts.reload(Host::A, &a, &renamed, "bridge-renamed"));
+    away.round("and back", 0, |_| hosts.reload(Host::A, &a, &plain, "bridge-renamed"));
     let more = "[[channel]]\nname = \"u\"\ncapacity = 65536\nmax_message = 1000\nmlock = false\nhugepages = false\n\
                 [[bridge]]\nchannel = \"u\"\nline = [{ group = \"239.77.0.8:30001\", interface = \"va0\" }]\n[bridge.send]\n";
     away.round("another bridge was added and removed", 0, |_| {
-        order(&hosts, &a, &format!("{plain}{more}"), "bridge-added");
-        order(&hosts, &a, &plain, "bridge-removed");
+        hosts.reload(Host::A, &a, &format!("{plain}{more}"), "bridge-added");
+        hosts.reload(Host::A, &a, &plain, "bridge-removed");
     });
     away.round("the bridge was removed and added", 0, |_| {
-        order(&hosts, &a, &recorded(&dirs[0]), "bridge-removed");
-        order(&hosts, &a, &plain, "bridge-added");
+        hosts.reload(Host::A, &a, &recorded(&dirs[0]), "bridge-removed");
+        hosts.reload(Host::A, &a, &plain, "bridge-added");
     });
     // The receiver has the new key before it seals.
     away.round("the keys were changed", 0, |away| {
         let old = fs::read_to_string(hosts.keys()).unwrap();
         fs::write(hosts.keys(), old + "9 ffeeddccbbaa99887766554433221100\n").unwrap();
         for running in [away.receiver.as_ref().unwrap(), &a] {
-            let count = || running.log().matches("event=\"reloaded\"").count();
+            let count = || running.log().matches("reloaded").count();
             let before = count();
             running.signal(Signal::SIGHUP);
             wait_until("the reload", || count() > before);
         }
     });
-    order(&hosts, &a, &moved, "bridge-started");
+    hosts.reload(Host::A, &a, &moved, "bridge-started");
     away.round("the journal is another one", 0, |_| {});
     // The next publisher has the other clock.
     let clock = sends(&dirs[1], "clock = \"monotonic\"\nschema_id = 7\nschema = \"other\"\n");
     away.leave();
     away.publish(AWAY);
-    order(&hosts, &a, &clock, "event=\"reloaded\"");
+    hosts.reload(Host::A, &a, &clock, "reloaded");
     away.source.end();
     away.source = opened(&hosts, 1);
     away.publish(AWAY);
     away.mends("the ring has another clock", 0, |_| {});
     // Without a journal what the ring has lost is told, and nothing waits for it.
-    order(&hosts, &a, &form.sends(&hosts, &channel_of(RING), 60_000), "bridge-started");
+    hosts.reload(Host::A, &a, &form.sends(&hosts, &channel_of(RING), 60_000), "bridge-started");
     away.leave();
     away.source.publish(AWAY);
     away.come_back();
@@ -200,7 +191,7 @@ fn times_are_right_in_each_ring_whatever_its_clock_is() {
         let last = source.publish(300);
         sink.read_to(1, last, &format!("round {round}"));
         let kind = ["monotonic", "counter"][round % 2];
-        order(&hosts, &a, &sends(kind), "event=\"reloaded\"");
+        hosts.reload(Host::A, &a, &sends(kind), "reloaded");
         source.end();
         source = opened(&hosts, 1);
     }
@@ -209,7 +200,7 @@ fn times_are_right_in_each_ring_whatever_its_clock_is() {
     drop(source);
     hosts.configure(Host::B, &receives("counter"));
     b.signal(Signal::SIGHUP);
-    b.wait_for_log("event=\"reloaded\"");
+    b.wait_for_log("reloaded");
     let client = client(&hosts, Host::A);
     let mut anew = Source::of(Publisher::builder("t").client(&client).anew().open().unwrap(), 2);
     let last = anew.publish(300);
@@ -232,7 +223,7 @@ fn a_command_repairs_from_the_journal_that_its_channel_gets() {
     let mut sender = sending();
     let mut away = Away::begin(&hosts, Form::Native);
     for dir in &dirs {
-        order(&hosts, &a, &recorded(dir), "event=\"reloaded\"");
+        hosts.reload(Host::A, &a, &recorded(dir), "reloaded");
         wait_for("a journal", || {
             let channel = client(&hosts, Host::A).channel("t").ok()?;
             channel.journal.filter(|journal| journal.state == "recording")

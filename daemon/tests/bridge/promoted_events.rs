@@ -64,11 +64,7 @@ impl Scene<'_> {
     }
 
     fn reload(&self, daemon: &Running, config: &str) {
-        let count = || daemon.log().matches("event=\"reloaded\"").count();
-        let before = count();
-        self.hosts.configure(Host::B, config);
-        daemon.signal(Signal::SIGHUP);
-        wait_until("the reload", || count() > before);
+        self.hosts.reload(Host::B, daemon, config, "reloaded");
         // The supervisor takes the new table a moment later.
         std::thread::sleep(Duration::from_millis(150));
     }

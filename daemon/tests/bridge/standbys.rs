@@ -70,14 +70,6 @@ impl Pair<'_> {
         assert_eq!(self.sink.missing, 0, "{at}");
     }
 
-    fn reloads(&self, text: &str, event: &str) {
-        let count = || self.a.log().matches(event).count();
-        let before = count();
-        self.hosts.configure(Host::A, text);
-        self.a.signal(Signal::SIGHUP);
-        wait_for(event, || (count() > before).then_some(()));
-    }
-
     fn takes_over(&self) {
         let other = 1 - active(self.hosts);
         let name = bridge_of(self.hosts, Host::A, other)["bridge"].as_str().unwrap().to_owned();
@@ -125,16 +117,22 @@ fn two_senders_of_a_daemon_outlast_every_change() {
                 format!("{}{}", channel(), both.concat())
             };
             let changed = with(sender(at, &name, 2_001 + round));
-            pair.plays(&format!("{name} was changed"), |pair| pair.reloads(&changed, "bridge-started"));
+            pair.plays(&format!("{name} was changed"), |pair| {
+                pair.hosts.reload(Host::A, &pair.a, &changed, "bridge-started")
+            });
             let renamed = with(sender(at, &format!("t{at}"), 2_001 + round));
-            pair.plays(&format!("{name} was renamed"), |pair| pair.reloads(&renamed, "bridge-renamed"));
-            pair.plays(&format!("{name} is as before"), |pair| pair.reloads(&plain, "bridge-started"));
+            pair.plays(&format!("{name} was renamed"), |pair| {
+                pair.hosts.reload(Host::A, &pair.a, &renamed, "bridge-renamed")
+            });
+            pair.plays(&format!("{name} is as before"), |pair| {
+                pair.hosts.reload(Host::A, &pair.a, &plain, "bridge-started")
+            });
             let alone = with(String::new());
             pair.plays(&format!("{name} was removed and added"), |pair| {
-                pair.reloads(&alone, "bridge-removed");
+                pair.hosts.reload(Host::A, &pair.a, &alone, "bridge-removed");
                 let last = pair.source.publish(200);
                 pair.sink.read_to(pair.life, last, &format!("{name} was removed"));
-                pair.reloads(&plain, "bridge-added");
+                pair.hosts.reload(Host::A, &pair.a, &plain, "bridge-added");
             });
         }
         pair.plays("an order", |pair| pair.takes_over());

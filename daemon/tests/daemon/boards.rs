@@ -1,6 +1,5 @@
 //! Boards of a daemon's channels: through takeovers, generations, reloads and restarts of the daemon.
 
-use nix::sys::signal::Signal;
 use shmcast::{Board, ChannelError, Client, Event, Publisher, RecvError, Start, Subscriber};
 use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
 use shmcast_testkit::{PATIENCE, wait_for, wait_until};
@@ -144,18 +143,11 @@ fn a_reload_gives_the_next_publisher_a_board_and_takes_it_away() {
     let plain = ticks("takeover", "");
     let daemon = Daemon::start(&plain);
     let client = daemon.client();
-    let reload = |config: &str| {
-        let told = || daemon.log().matches("event=\"reloaded\"").count();
-        let before = told();
-        daemon.configure(config);
-        daemon.signal(Signal::SIGHUP);
-        wait_until("the reload", || told() > before);
-    };
     let mut first = publisher(&client);
     first.publish(b"aa1").unwrap();
     let refused = Subscriber::builder("ticks").client(&client).start(Start::Board).open();
     assert!(matches!(refused, Err(ChannelError::NoBoard { .. })));
-    reload(&ticks("takeover", BOARD));
+    daemon.reload(&ticks("takeover", BOARD));
     assert!(client.channel("ticks").unwrap().board.is_none(), "the memory of a live channel stays");
     drop(first);
     let mut second = publisher(&client);
@@ -165,17 +157,17 @@ fn a_reload_gives_the_next_publisher_a_board_and_takes_it_away() {
     assert_eq!(board.counters().since, 2, "what was published before is not on it");
     // A larger one takes over what the smaller one had; one with other keys begins empty.
     drop(second);
-    reload(&ticks("takeover", &BOARD.replace("keys = 8", "keys = 9")));
+    daemon.reload(&ticks("takeover", &BOARD.replace("keys = 8", "keys = 9")));
     let mut third = publisher(&client);
     third.publish(b"cc1").unwrap();
     assert_eq!(joined(&mut with_board(&client)), (map([("bb", "1"), ("cc", "1")]), 4));
     drop(third);
-    reload(&ticks("takeover", &BOARD.replace("0..2", "0..3")));
+    daemon.reload(&ticks("takeover", &BOARD.replace("0..2", "0..3")));
     let mut fourth = publisher(&client);
     fourth.publish(b"ddd1").unwrap();
     assert_eq!(joined(&mut with_board(&client)), (map([("dd", "d1")]), 5));
     drop(fourth);
-    reload(&plain);
+    daemon.reload(&plain);
     let mut fifth = publisher(&client);
     fifth.publish(b"ee1").unwrap();
     let refused = Subscriber::builder("ticks").client(&client).conflate().open();

@@ -64,13 +64,6 @@ fn a_bridge_that_is_renamed_goes_on_and_one_that_is_removed_leaves() {
         )
     };
     let daemon = Daemon::start(&with("out"));
-    let reload = |config: &str| {
-        let told = || daemon.log().matches("event=\"reloaded\"").count();
-        let before = told();
-        daemon.configure(config);
-        daemon.signal(Signal::SIGHUP);
-        wait_until("the reload", || told() > before);
-    };
     // Without a state file a bridge begins with what is published from its start on.
     daemon.wait_for_log(&["bridge-started"]);
     let mut publisher = publishing(&daemon.client(), "t").open().unwrap();
@@ -84,7 +77,7 @@ fn a_bridge_that_is_renamed_goes_on_and_one_that_is_removed_leaves() {
         wait_for("the far channel", || Subscriber::builder("t").dir(&dir).start(Start::Oldest).open().ok());
     read_to(&mut reader, 1);
 
-    reload(&with("renamed"));
+    daemon.reload(&with("renamed"));
     daemon.wait_for_log(&["bridge-renamed", "was", "out"]);
     publisher.publish_batch(["2", "3"]).unwrap();
     read_to(&mut reader, 3);
@@ -96,7 +89,7 @@ fn a_bridge_that_is_renamed_goes_on_and_one_that_is_removed_leaves() {
     assert_eq!(daemon.log().matches("bridge-started").count(), 1, "{}", daemon.log());
 
     publisher.publish_batch(["4", "5"]).unwrap();
-    reload(&base);
+    daemon.reload(&base);
     daemon.wait_for_log(&["bridge-removed", "renamed"]);
     // What was published before is sent, and nothing behind it; the publisher goes on, so it is no end.
     read_to(&mut reader, 5);
@@ -112,14 +105,14 @@ fn a_bridge_that_is_renamed_goes_on_and_one_that_is_removed_leaves() {
     assert_eq!(reader.recv_deadline(Instant::now() + Duration::from_millis(300)), Ok(None));
 
     // One that comes back while it leaves goes on where it was.
-    reload(&with("out"));
+    daemon.reload(&with("out"));
     wait_until("the next bridge", || daemon.log().matches("bridge-started").count() == 2);
     publisher.publish(b"7").unwrap();
     read_past_gap(&mut reader, 7);
-    reload(&base);
+    daemon.reload(&base);
     wait_until("it leaves", || bridges(&daemon).iter().any(|bridge| bridge["state"] == "leaving"));
     publisher.publish(b"8").unwrap();
-    reload(&with("back"));
+    daemon.reload(&with("back"));
     publisher.publish(b"9").unwrap();
     read_to(&mut reader, 9);
     assert!(!daemon.log().contains("bridge-failed"), "{}", daemon.log());

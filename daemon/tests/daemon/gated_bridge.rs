@@ -84,14 +84,6 @@ fn bridge(daemon: &Daemon) -> Value {
     status["bridges"][0].clone()
 }
 
-fn reload(daemon: &Daemon, config: &str) {
-    let told = || daemon.log().matches("event=\"reloaded\"").count();
-    let before = told();
-    daemon.configure(config);
-    daemon.signal(Signal::SIGHUP);
-    wait_until("the reload", || told() > before);
-}
-
 fn send_command(daemon: &Daemon, more: &str) -> (Process, UdpSocket) {
     let (socket, to) = drain();
     (Process::start(&mut daemon.shmcast(&format!("bridge send ticks --to {to} {more}"))), socket)
@@ -146,7 +138,7 @@ fn a_reload_gives_the_gate_to_the_next_bridge_or_to_nobody() {
     // Other fields of the same bridge, another line, another gate and back: the first bridge has left when the next one begins.
     let gates = ["gate = \"wan\"\nttl = 2", "gate = \"wan\"", "gate = \"other\"", "gate = \"wan\""];
     for (step, (to, more)) in [here, there, there, there].into_iter().zip(gates).enumerate() {
-        reload(&daemon, &config(&sends(to, more)));
+        daemon.reload(&config(&sends(to, more)));
         wait_until("the next bridge", || started() == step + 2);
         if more.contains("wan") {
             wait_for_force(&mut publisher);
@@ -157,14 +149,14 @@ fn a_reload_gives_the_gate_to_the_next_bridge_or_to_nobody() {
         }
     }
     assert!(!daemon.log().contains("bridge-failed"), "{}", daemon.log());
-    reload(&daemon, &config(&sends(there, "")));
+    daemon.reload(&config(&sends(there, "")));
     wait_until("no reader of the gate", || holder(&client).is_none());
     wait_for_absence(&mut publisher);
     // One that leaves sends what was published, and nobody waits for it while it serves repairs.
     let repair = "gate = \"wan\"\nlinger_ms = 60000\n[bridge.send.repair]\nbind = \"127.0.0.1:0\"\nallow = [\"127.0.0.1\"]";
-    reload(&daemon, &config(&sends(there, repair)));
+    daemon.reload(&config(&sends(there, repair)));
     wait_for_force(&mut publisher);
-    reload(&daemon, &config(""));
+    daemon.reload(&config(""));
     wait_until("a bridge that leaves", || bridge(&daemon)["state"] == "leaving");
     wait_for_absence(&mut publisher);
 }
@@ -176,7 +168,7 @@ fn a_gate_that_is_in_use_or_unknown_is_told_and_tried_again() {
     let client = daemon.client();
     let mut publisher = open(&client);
     let taken = Subscriber::builder("ticks").client(&client).gate("wan").open().unwrap();
-    reload(&daemon, &config(&sends(to, "gate = \"wan\"")));
+    daemon.reload(&config(&sends(to, "gate = \"wan\"")));
     daemon.wait_for_log(&["bridge-failed", "out", "another reader has it"]);
     let shown = bridge(&daemon);
     let why = shown["why"].as_str().unwrap().to_owned();

@@ -1,6 +1,5 @@
 //! The daemon's journal, while reloads change who may read its channel, and give the channel another name.
 
-use nix::sys::signal::Signal;
 use shmcast::control::JournalStatus;
 use shmcast::journal::{Cause, Entry, Journal};
 use shmcast::{Client, Event, Publisher, Start, Subscriber, Wait};
@@ -21,14 +20,6 @@ fn config(name: &str, lists: &str, dir: &Path) -> String {
          journal = {{ dir = \"{}\", file = \"1MiB\" }}\n",
         dir.display()
     )
-}
-
-fn reload(daemon: &Daemon, config: &str) {
-    let told = || daemon.log().matches("event=\"reloaded\"").count();
-    let before = told();
-    daemon.configure(config);
-    daemon.signal(Signal::SIGHUP);
-    wait_until("the reload", || told() > before);
 }
 
 fn status(client: &Client, name: &str) -> Option<JournalStatus> {
@@ -123,13 +114,13 @@ fn a_reader_in_the_past_that_may_read_no_more_is_told_what_it_misses() {
     };
     let go = |stop: u64| fs::write(room.path().join(format!("go-{stop}")), "").unwrap();
     assert_eq!(missed_at(1_000), 0, "the journal has all");
-    reload(&daemon, &config("ticks", ONLY_ROOT, &journal));
+    daemon.reload(&config("ticks", ONLY_ROOT, &journal));
     publish(&client, "ticks", &mut publisher, 20_000);
     go(1_000);
     let missed = missed_at(70_000);
     assert!(missed > 20_000, "{missed}: files were lent to a user who may not read");
     // Several rings, and the list has the user again.
-    reload(&daemon, &config("ticks", FOR_ALL, &journal));
+    daemon.reload(&config("ticks", FOR_ALL, &journal));
     publish(&client, "ticks", &mut publisher, 60_000);
     go(70_000);
     assert_eq!(missed_at(140_000), missed, "it is lent files again");
@@ -153,7 +144,7 @@ fn the_journal_of_a_channel_that_is_renamed_stays_its_own() {
         let client = daemon.client();
         let mut stayed = publishing(&client, "ticks").open().unwrap();
         publish(&client, "ticks", &mut stayed, 1_000);
-        reload(&daemon, &config("tocks", &lists, &journal));
+        daemon.reload(&config("tocks", &lists, &journal));
         // It goes on among those who stayed.
         for _ in 0..500 {
             let sequence = stayed.next_sequence();
@@ -177,7 +168,7 @@ fn the_journal_of_a_channel_that_is_renamed_stays_its_own() {
         assert!((1_000..=1_500).contains(&recorded) && lost == 0, "{mode}: {recorded} kept, {lost} lost");
         assert_eq!(kept, (1..=recorded).collect::<Vec<_>>(), "{mode}");
         drop((other, reader));
-        reload(&daemon, &config("ticks", &lists, &journal));
+        daemon.reload(&config("ticks", &lists, &journal));
         let mut next = publishing(&client, "ticks").open().unwrap();
         let first = next.next_sequence();
         assert!(first > 1_500, "{mode}: {first} was given before");

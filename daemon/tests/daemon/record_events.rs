@@ -53,14 +53,6 @@ impl Scene {
         }
     }
 
-    fn reload(&self, config: &str) {
-        let count = || self.daemon.log().matches("event=\"reloaded\"").count();
-        let before = count();
-        self.daemon.configure(config);
-        self.daemon.signal(Signal::SIGHUP);
-        wait_until("the reload", || count() > before);
-    }
-
     fn open(&self) -> Publisher {
         let client: Client = self.daemon.client();
         wait_for("the channel", || publishing(&client, "ticks").open().ok())
@@ -104,7 +96,7 @@ fn a_recording_follows_its_channel_through_every_change() {
         ("mode", config("clock = \"monotonic\"")),
         ("mode again", config("mode = \"strict\"\nclock = \"monotonic\"")),
     ] {
-        scene.reload(&changed);
+        scene.daemon.reload(&changed);
         let mut publisher = scene.open();
         scene.publish(&mut publisher, 100);
         wait_until_recorded(&dir, scene.number, what);
@@ -112,9 +104,9 @@ fn a_recording_follows_its_channel_through_every_change() {
     }
     assert!(recorder.is_alive(), "the recorder has ended");
     // Removed and added again: another stream, in a folder of its own.
-    scene.reload("");
+    scene.daemon.reload("");
     wait_until("the removal", || client.channel("ticks").is_err());
-    scene.reload(&strict);
+    scene.daemon.reload(&strict);
     let mut publisher = scene.open();
     scene.publish(&mut publisher, 100);
     wait_until_recorded(&dir, scene.number, "removed and added");
@@ -183,7 +175,7 @@ fn a_time_is_found_whatever_clock_its_ring_has() {
     for more in
         ["", "\nclock = \"monotonic\"", "\nschema_id = 7\nschema = \"other\"", "\nclock = \"monotonic\""]
     {
-        scene.reload(&config(&format!("mode = \"strict\"{more}")));
+        scene.daemon.reload(&config(&format!("mode = \"strict\"{more}")));
         std::thread::sleep(Duration::from_millis(20));
         times.push(SystemTime::now());
         let mut publisher = scene.open();

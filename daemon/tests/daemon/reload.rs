@@ -14,14 +14,6 @@ fn names(daemon: &Daemon) -> Vec<String> {
     daemon.client().channels().unwrap().into_iter().map(|channel| channel.channel).collect()
 }
 
-fn reload(daemon: &Daemon, config: &str) {
-    let told = |daemon: &Daemon| daemon.log().matches("event=\"reloaded\"").count();
-    let before = told(daemon);
-    daemon.configure(config);
-    daemon.signal(Signal::SIGHUP);
-    wait_for("the reload", || (told(daemon) > before).then_some(()));
-}
-
 #[test]
 fn a_reload_adds_and_removes_channels_and_leaves_the_others_alone() {
     let [a, b, c] = ["a", "b", "c"].map(|name| channel(name, FOR_ALL));
@@ -34,7 +26,7 @@ fn a_reload_adds_and_removes_channels_and_leaves_the_others_alone() {
     bystanders.assert_flowing();
     assert_eq!(names(&daemon), ["a", "b"]);
 
-    reload(&daemon, &[a.as_str(), &c].concat());
+    daemon.reload(&[a.as_str(), &c].concat());
     assert_eq!(names(&daemon), ["a", "c"]);
     daemon.wait_for_log(&["event=\"removed\"", "2 programs are still attached"]);
     assert_eq!(client.channel("a").unwrap().uuid, uuid, "the live channel is the one it was");
@@ -47,15 +39,15 @@ fn a_reload_adds_and_removes_channels_and_leaves_the_others_alone() {
     drop(publishing(&client, "c").open().unwrap());
 
     // Added again under the old name, it is a new channel.
-    reload(&daemon, &[a.as_str(), &b, &c].concat());
+    daemon.reload(&[a.as_str(), &b, &c].concat());
     assert_eq!(names(&daemon), ["a", "b", "c"]);
     assert_eq!(client.channel("b").unwrap().next_sequence, Some(1));
     drop(publishing(&client, "b").open().unwrap());
     bystanders.assert_flowing();
     let descriptors = daemon.open_descriptors();
     for _ in 0..5 {
-        reload(&daemon, &a);
-        reload(&daemon, &[a.as_str(), &b, &c].concat());
+        daemon.reload(&a);
+        daemon.reload(&[a.as_str(), &b, &c].concat());
     }
     wait_for("the daemon to close what it gave up", || {
         (daemon.open_descriptors() <= descriptors).then_some(())
@@ -68,7 +60,7 @@ fn a_reload_keeps_the_memory_of_a_channel_whose_size_changed_and_says_so() {
     let small = channel("a", FOR_ALL);
     let daemon = Daemon::start(&small);
     let bystanders = Bystanders::start(&daemon.client(), "a");
-    reload(&daemon, &small.replace("16MiB", "32MiB"));
+    daemon.reload(&small.replace("16MiB", "32MiB"));
     daemon.wait_for_log(&["reloaded", "kept as made", "\\\"a\\\""]);
     assert_eq!(daemon.client().channel("a").unwrap().capacity_bytes, 16 << 20);
     bystanders.assert_flowing();
@@ -100,7 +92,7 @@ fn a_bad_configuration_is_refused_loudly_and_the_old_one_stays() {
     daemon.wait_for_log(&["reload-refused", "cannot read"]);
     assert!(daemon.is_alive());
     // A good configuration is accepted after that.
-    reload(&daemon, &[good.as_str(), &channel("b", FOR_ALL)].concat());
+    daemon.reload(&[good.as_str(), &channel("b", FOR_ALL)].concat());
     assert_eq!(names(&daemon), ["a", "b"]);
     bystanders.end();
 }
@@ -120,11 +112,11 @@ fn a_changed_list_holds_for_newcomers() {
     let bystanders = Bystanders::start(&daemon.client(), "a");
     let Some(is_let_in) = stat(&daemon) else { return };
     assert!(is_let_in);
-    reload(&daemon, &closed);
+    daemon.reload(&closed);
     assert_eq!(stat(&daemon), Some(false));
     daemon.wait_for_log(&["refused", "may not read", "uid=65534"]);
     bystanders.assert_flowing();
-    reload(&daemon, &open);
+    daemon.reload(&open);
     assert_eq!(stat(&daemon), Some(true));
     bystanders.end();
 }
@@ -135,7 +127,7 @@ fn what_will_be_regretted_is_logged_at_start_and_at_a_reload() {
     let daemon = Daemon::start(&open);
     daemon.wait_for_log(&["WARN", "configuration", "\"a\"", "every program on this host may publish"]);
     let closed = channel("b", "publishers = [\"user:nosuchuser\"]\nsubscribers = [\"uid:1\"]");
-    reload(&daemon, &closed);
+    daemon.reload(&closed);
     daemon.wait_for_log(&["WARN", "configuration", "\"b\"", "user:nosuchuser does not exist here"]);
 }
 
@@ -168,11 +160,11 @@ fn the_waker_moves_to_the_cpu_that_a_reload_names() {
         return skip(test, "one CPU");
     }
     for (waker, cpus) in [("cpu = 0", "0"), ("", &anywhere), ("cpu = 0", "0")] {
-        reload(&daemon, &config(waker));
+        daemon.reload(&config(waker));
         wait_for("the waker to move", || (waker_cpus(&daemon)? == cpus).then_some(()));
     }
     // If it cannot run on the CPU, it stays where it is, and the log says so.
-    reload(&daemon, &config("cpu = 1023"));
+    daemon.reload(&config("cpu = 1023"));
     daemon.wait_for_log(&["WARN", "cpu=1023", "the waker runs where it ran before"]);
     assert_eq!(waker_cpus(&daemon).as_deref(), Some("0"));
 }
@@ -190,11 +182,11 @@ fn changed_limits_hold_for_requests_and_cost_no_message() {
     let client = daemon.client();
     let bystanders = Bystanders::start(&client, "a");
     bystanders.assert_flowing();
-    reload(&daemon, &config(2));
+    daemon.reload(&config(2));
     let refused = wait_for("a refusal", || client.channel("a").err());
     assert!(refused.to_string().contains("limits.requests_per_second"), "{refused}");
     bystanders.assert_flowing();
-    reload(&daemon, &config(100_000));
+    daemon.reload(&config(100_000));
     // A bucket is filled by the new rate.
     wait_for("an answer", || client.channel("a").ok());
     for _ in 0..200 {

@@ -130,14 +130,6 @@ impl Sink {
     }
 }
 
-fn reload(daemon: &Daemon, config: &str) {
-    let told = || daemon.log().matches("event=\"reloaded\"").count();
-    let before = told();
-    daemon.configure(config);
-    daemon.signal(Signal::SIGHUP);
-    wait_until("the reload", || told() > before);
-}
-
 fn figures(daemon: &Daemon) -> Value {
     let output = daemon.shmcast("bridge status --json").output().unwrap();
     let found: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
@@ -212,27 +204,27 @@ fn daemons_of_an_engine_carry_everything_through_every_event() {
     arrives(&mut publisher, "the server was restarted");
     // The keys.
     write_keys(&keys, &format!("{OLD_KEY}{NEW_KEY}"));
-    reload(&near, &usual.config(&server, &keys));
+    near.reload(&usual.config(&server, &keys));
     arrives(&mut publisher, "a key more");
     write_keys(&keys, NEW_KEY);
-    reload(&near, &usual.config(&server, &keys));
+    near.reload(&usual.config(&server, &keys));
     arrives(&mut publisher, "a key fewer");
     let unopened = || figures(&far)["figures"]["receive"]["unopened"].clone();
     assert_eq!(unopened(), 0);
     // The ring: another schema and clock come with the next publisher.
     let ring = Near { ring: "schema_id = 7\nschema = \"other\"\nclock = \"monotonic\"", ..usual };
-    reload(&near, &ring.config(&server, &keys));
+    near.reload(&ring.config(&server, &keys));
     arrives(&mut publisher, "before the next ring");
     drop(publisher);
     let mut publisher = publishing(&near.client(), "ticks").open().unwrap();
     arrives(&mut publisher, "another ring");
     // The journal.
     for (what, journal) in [("none", None), ("another", Some(&other)), ("the first again", Some(&journal))] {
-        reload(&near, &Near { journal: journal.map(|it| &**it), ..ring }.config(&server, &keys));
+        near.reload(&Near { journal: journal.map(|it| &**it), ..ring }.config(&server, &keys));
         arrives(&mut publisher, &format!("journal: {what}"));
     }
     // The bridge's name.
-    reload(&near, &Near { title: "further", ..ring }.config(&server, &keys));
+    near.reload(&Near { title: "further", ..ring }.config(&server, &keys));
     wait_until("the name", || figures(&near)["bridge"] == "further");
     arrives(&mut publisher, "the bridge was renamed");
     let last = publisher.next_sequence();

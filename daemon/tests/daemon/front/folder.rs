@@ -1,4 +1,4 @@
-//! What happens to the folder of the daemon's socket while the daemon runs: it is removed, moved, full, read-only, or under another mount.
+//! The folder of the daemon's socket is removed, moved, full, read-only, or under another mount while the daemon runs.
 //!
 //! Nobody had looked: no program could attach any more, the daemon said nothing, and a second daemon could start at the same path.
 
@@ -67,19 +67,22 @@ fn publisher(daemon: &Daemon) -> Publisher {
     publishing(&daemon.client(), "ticks").open().unwrap()
 }
 
+/// Starts a daemon whose folder is a disk, and lets a reader read the first messages of a publisher.
+fn on_a_disk(disk: &Small, mode: &str) -> (Daemon, Mount, Publisher, Reader) {
+    let dir = scratch();
+    let run = dir.path().join("run");
+    fs::create_dir(&run).unwrap();
+    let mount = Mount::bind(disk.path(), &run);
+    let daemon = Daemon::spawn(dir, &config(mode, ""));
+    let mut first = publisher(&daemon);
+    let last = publish(&mut first, 1_000);
+    let mut reader = Reader::open(&daemon);
+    reader.read_to(last);
+    (daemon, mount, first, reader)
+}
+
 fn folder(daemon: &Daemon) -> PathBuf {
     daemon.dir().join("run")
-}
-
-fn told(daemon: &Daemon, event: &str) -> usize {
-    daemon.log().matches(&format!("event=\"{event}\"")).count()
-}
-
-fn reload(daemon: &Daemon, config: &str, outcome: &str) {
-    let before = told(daemon, outcome);
-    daemon.configure(config);
-    daemon.signal(nix::sys::signal::Signal::SIGHUP);
-    wait_until(outcome, || told(daemon, outcome) > before);
 }
 
 /// The next publisher takes over, and all readers follow it without a loss.
@@ -152,8 +155,8 @@ fn a_folder_that_is_removed_is_made_again_and_what_is_lost_is_told() {
         old.read_to(last);
         new.read_to(last);
         let mut next = takes_over(&daemon, first, &mut [&mut old, &mut new]);
-        reload(&daemon, &config(mode, &more()), "reloaded");
-        assert_eq!(told(&daemon, "folder-anew"), 1, "{mode}: it is told once");
+        daemon.reload(&config(mode, &more()));
+        assert_eq!(daemon.told("folder-anew"), 1, "{mode}: it is told once");
         // The next daemon does not know the channel, and says so to those who do.
         daemon.crash();
         wait_until("the channel to begin anew", || match old.subscriber.try_recv() {
@@ -203,26 +206,26 @@ fn each_single_file_of_the_folder_is_made_again() {
     let socket = daemon.socket();
     let lock = socket.with_file_name("control.sock.lock");
     for file in [&socket, &lock, &daemon.marker()] {
-        let before = told(&daemon, "folder-anew");
+        let before = daemon.told("folder-anew");
         fs::remove_file(file).unwrap();
         wait_until("the file", || file.exists());
-        wait_until("the event", || told(&daemon, "folder-anew") == before + 1);
+        wait_until("the event", || daemon.told("folder-anew") == before + 1);
         assert_taken(&daemon);
         Reader::open(&daemon).read_to(last);
     }
     fs::remove_file(socket.with_extension("charters").join("ticks")).unwrap();
     daemon.wait_for_log(&["event=\"folder-anew\"", "does not know the memory of ticks"]);
     takes_over(&daemon, first, &mut [&mut old]);
-    // What takes the path meanwhile is another daemon's: it is told, and left alone.
+    // Another file takes the folder's path. The daemon tells that, and leaves the file alone.
     let away = daemon.dir().join("away");
-    let before = told(&daemon, "folder-failed");
+    let before = daemon.told("folder-failed");
     fs::rename(folder(&daemon), &away).unwrap();
     fs::write(folder(&daemon), "no folder").unwrap();
-    wait_until("the trouble", || told(&daemon, "folder-failed") > before);
+    wait_until("the trouble", || daemon.told("folder-failed") > before);
     daemon.wait_for_log(&["event=\"folder-failed\"", "no other program can attach"]);
     fs::remove_file(folder(&daemon)).unwrap();
     wait_until("the socket", || Client::at(&socket).is_ok());
-    assert!(told(&daemon, "folder-failed") <= before + 2, "each trouble is told once");
+    assert!(daemon.told("folder-failed") <= before + 2, "each trouble is told once");
 }
 
 /// A folder in which nothing can be made keeps nobody from attaching or from taking over, in strict channels too, nor the next daemon from
@@ -231,28 +234,20 @@ fn each_single_file_of_the_folder_is_made_again() {
 fn a_full_folder_costs_nobody_a_message() {
     for mode in MODES {
         let Some(small) = Small::make("a_full_folder_costs_nobody_a_message", 1) else { return };
-        let dir = scratch();
-        let run = dir.path().join("run");
-        fs::create_dir(&run).unwrap();
-        let mount = Mount::bind(small.path(), &run);
-        let mut daemon = Daemon::spawn(dir, &config(mode, ""));
-        let _mount = mount;
-        let mut first = publisher(&daemon);
-        let last = publish(&mut first, 1_000);
-        let mut old = Reader::open(&daemon);
-        old.read_to(last);
+        let (mut daemon, _mount, first, mut old) = on_a_disk(&small, mode);
+        let run = folder(&daemon);
         fs::write(run.join("rest"), vec![0; small.free() as usize]).unwrap();
         assert_eq!(small.free(), 0);
         let mut new = Reader::open(&daemon);
         let next = takes_over(&daemon, first, &mut [&mut old, &mut new]);
-        reload(&daemon, &config(mode, &more()), "reload-refused");
+        daemon.reload_until(&config(mode, &more()), "reload-refused");
         daemon.wait_for_log(&["event=\"reload-refused\"", "charter", "No space left"]);
         let next = takes_over(&daemon, next, &mut [&mut old, &mut new]);
         daemon.configure(&config(mode, ""));
         daemon.crash();
         let mut next = takes_over(&daemon, next, &mut [&mut old, &mut new]);
         fs::remove_file(run.join("rest")).unwrap();
-        reload(&daemon, &config(mode, &more()), "reloaded");
+        daemon.reload(&config(mode, &more()));
         daemon.client().channel("more").unwrap();
         let last = publish(&mut next, 1_000);
         [old, new].iter_mut().for_each(|reader| reader.read_to(last));
@@ -263,21 +258,13 @@ fn a_full_folder_costs_nobody_a_message() {
 fn a_read_only_folder_costs_nobody_a_message() {
     for mode in MODES {
         let Some(small) = Small::make("a_read_only_folder_costs_nobody_a_message", 4) else { return };
-        let dir = scratch();
-        let run = dir.path().join("run");
-        fs::create_dir(&run).unwrap();
-        let mount = Mount::bind(small.path(), &run);
-        let mut daemon = Daemon::spawn(dir, &config(mode, ""));
-        let _mount = mount;
-        let mut first = publisher(&daemon);
-        let last = publish(&mut first, 1_000);
-        let mut old = Reader::open(&daemon);
-        old.read_to(last);
+        let (mut daemon, _mount, first, mut old) = on_a_disk(&small, mode);
+        let run = folder(&daemon);
         let read_only = Mount::read_only(small.path(), &run);
         fs::write(run.join("probe"), "").unwrap_err();
         let mut new = Reader::open(&daemon);
         let mut next = takes_over(&daemon, first, &mut [&mut old, &mut new]);
-        assert_eq!(told(&daemon, "folder-failed"), 0, "{mode}: nothing has lost its name");
+        assert_eq!(daemon.told("folder-failed"), 0, "{mode}: nothing has lost its name");
         // The next daemon says why it does not start, and those who are attached go on.
         daemon.kill();
         let output = second(&daemon);
@@ -287,7 +274,7 @@ fn a_read_only_folder_costs_nobody_a_message() {
         old.read_to(last);
         drop(read_only);
         daemon.restart();
-        reload(&daemon, &config(mode, &more()), "reloaded");
+        daemon.reload(&config(mode, &more()));
         let mut next = takes_over(&daemon, next, &mut [&mut old, &mut new]);
         let last = publish(&mut next, 1_000);
         [old, new].iter_mut().for_each(|reader| reader.read_to(last));
@@ -309,9 +296,9 @@ fn a_mount_over_the_folder_comes_and_goes() {
         daemon.wait_for_log(&["event=\"folder-anew\"", "does not know the memory of ticks"]);
         let mut new = Reader::open(&daemon);
         let next = takes_over(&daemon, first, &mut [&mut old, &mut new]);
-        let before = told(&daemon, "folder-anew");
+        let before = daemon.told("folder-anew");
         drop(mount);
-        wait_until("the folder below", || told(&daemon, "folder-anew") > before);
+        wait_until("the folder below", || daemon.told("folder-anew") > before);
         assert_taken(&daemon);
         let next = takes_over(&daemon, next, &mut [&mut old, &mut new]);
         // The charters have their names again, so the next daemon goes on.

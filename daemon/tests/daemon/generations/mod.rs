@@ -37,14 +37,6 @@ fn reader(daemon: &Daemon) -> Subscriber {
     builder.wait(Wait::Sleep(Duration::from_millis(1))).open().unwrap()
 }
 
-fn reload(daemon: &Daemon, config: &str) {
-    let told = || daemon.log().matches("event=\"reloaded\"").count();
-    let before = told();
-    daemon.configure(config);
-    daemon.signal(Signal::SIGHUP);
-    wait_until("the reload", || told() > before);
-}
-
 /// An event as text: payloads as they are, other events by their names.
 fn word(event: &Event<'_>) -> String {
     match event {
@@ -151,13 +143,13 @@ fn streams_that_follow_at_once_do_not_begin_in_one_step() {
         before = began;
         match round % 3 {
             0 => {
-                reload(&daemon, "");
-                reload(&daemon, &config("takeover"));
+                daemon.reload("");
+                daemon.reload(&config("takeover"));
             }
             1 => {
                 drop(subscriber);
-                reload(&daemon, "");
-                reload(&daemon, &config("takeover"));
+                daemon.reload("");
+                daemon.reload(&config("takeover"));
             }
             _ => {
                 // Nobody brings the memory back.
@@ -273,7 +265,7 @@ fn a_larger_message_after_a_reload_reaches_readers_that_were_attached_before() {
         let mut subscriber = reader(&daemon);
         let mut first = publisher(&daemon);
         first.publish(b"small").unwrap();
-        reload(&daemon, &small.replace("4KiB", "64KiB"));
+        daemon.reload(&small.replace("4KiB", "64KiB"));
         daemon.wait_for_log(&["until the next publisher", "ticks"]);
         drop(first);
         let mut second = publisher(&daemon);
@@ -398,10 +390,10 @@ fn a_channel_that_is_removed_and_added_again_begins_again_for_those_who_stayed()
         let mut subscriber = reader(&daemon);
         let mut old = publisher(&daemon);
         old.publish(b"old").unwrap();
-        reload(&daemon, "");
+        daemon.reload("");
         old.publish(b"among ourselves").unwrap();
         assert_eq!(words(&mut subscriber, "2 among ourselves").len(), 2);
-        reload(&daemon, &config(mode));
+        daemon.reload(&config(mode));
         assert_eq!(old.publish(b"void"), Err(PublishError::CutOff), "{mode}");
         let mut new = publisher(&daemon);
         new.publish(b"new").unwrap();
