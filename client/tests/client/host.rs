@@ -86,7 +86,7 @@ fn files_of_a_live_channel_that_are_moved_or_hidden() {
                 mounted = Some(small);
             }
         }
-        // What the publisher still publishes comes.
+        // The reader still gets the publisher's messages.
         first.publish(b"after").unwrap();
         assert!(matches!(reader.recv().unwrap(), Event::Message(m) if m.payload == b"after"), "{what}");
         is_told(&mut reader, what);
