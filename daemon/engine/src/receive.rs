@@ -215,8 +215,9 @@ impl Receiving {
                 Ask::Get(from) => log.get(from).await.map(|entry| Answer::Got(round, entry)),
                 Ask::Follow(from) => {
                     let entries = log.follow(from).await;
-                    if let Err(why) = &entries {
-                        log.link.note(why.clone());
+                    match &entries {
+                        Ok(_) => log.link.forget(),
+                        Err(why) => log.link.note(why.clone()),
                     }
                     entries.ok().map(|entries| Answer::Follow(round, Box::new(entries)))
                 }

@@ -203,11 +203,15 @@ impl Link {
         *undecided = Some((since, why));
     }
 
-    /// Returns the last error of the connection. If there is none, returns the reason why blocks are refused, or why the stream has no
-    /// leader.
+    /// Returns why the feed stands still or is at risk. While the connection is broken, its error comes first. Otherwise a stream without a
+    /// leader comes first: an error that was noted before is often its effect, and stays noted.
     pub(crate) fn why(&self) -> Option<String> {
         let of = |text: &Mutex<Option<String>>| text.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        of(&self.why).or_else(|| self.stands_still(UNDECIDED_FOR)).or_else(|| of(&self.refused))
+        let broken = if self.is_connected() { None } else { of(&self.why) };
+        broken
+            .or_else(|| self.stands_still(UNDECIDED_FOR))
+            .or_else(|| of(&self.why))
+            .or_else(|| of(&self.refused))
     }
 
     /// Returns a sentence about a stream that has had no leader for this time.
@@ -234,6 +238,20 @@ mod tests {
         assert_eq!(counters.behind(), Some(1_000));
         (counters.published, counters.stored) = (0, 7);
         assert_eq!(counters.behind(), Some(0), "the channel is absent");
+    }
+
+    /// A receiver that could not follow the log noted that, and hid for ever that the stream had no leader.
+    #[test]
+    fn a_stream_without_a_leader_is_not_hidden_by_an_older_error() {
+        let link = Link::default();
+        link.connected();
+        link.note("no entries".to_owned());
+        link.undecided("stream \"t\": first".to_owned());
+        assert_eq!(link.why().as_deref(), Some("no entries"));
+        link.undecided.lock().unwrap().as_mut().unwrap().0 -= UNDECIDED_FOR;
+        assert!(link.why().unwrap().starts_with("THE FEED STANDS STILL"));
+        link.disconnected();
+        assert_eq!(link.why().as_deref(), Some("no entries"), "the connection has its own words");
     }
 
     #[test]

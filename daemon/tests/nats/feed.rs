@@ -4,7 +4,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use shmcast::{Event, Mark, Publisher, Start, Subscriber};
 use shmcast_testkit::command::{Host, interrupt, text};
-use shmcast_testkit::{PATIENCE, Process, wait_for};
+use shmcast_testkit::{PATIENCE, Process};
 use std::io::Read;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -312,11 +312,19 @@ impl Bridge {
 
     /// Waits until it says these words. All that it has said since the last ones, up to these.
     pub(crate) fn wait_for_words(&mut self, words: &str) -> String {
-        let said = wait_for(&format!("{words:?} from a bridge"), || {
+        let started = Instant::now();
+        let said = loop {
             self.assert_alive();
             let said = self.words.from(self.heard);
-            said.find(words).map(|at| said[..at + words.len()].to_owned())
-        });
+            if let Some(at) = said.find(words) {
+                break said[..at + words.len()].to_owned();
+            }
+            assert!(
+                started.elapsed() < PATIENCE,
+                "waited {PATIENCE:?} for {words:?}; the bridge said:\n{said}"
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        };
         self.heard += said.len();
         said
     }
