@@ -48,6 +48,8 @@ pub(super) struct Past {
     pub(super) is_final: bool,
     /// The time before which the subscriber does not search for the journal again.
     again_at: Option<Instant>,
+    /// The time before which a journal that cannot be read is not waited for again. It was waited for shortly before.
+    hasty_until: Option<Instant>,
     /// The time of the first request that the daemon left unanswered. It has a value as long as the daemon does not answer.
     absent_since: Option<Instant>,
     /// The sequence for which the subscriber searches for the journal, and the start time of this search.
@@ -172,6 +174,7 @@ impl Past {
             waits_since: None,
             is_final: false,
             again_at: None,
+            hasty_until: None,
             absent_since: None,
             sought: None,
             told: Told::new(),
@@ -227,13 +230,14 @@ impl Past {
         open: impl Fn(Files) -> Result<Reader, JournalError>,
     ) -> Result<Reader, Missing> {
         let now = Instant::now();
+        let is_hasty = self.hasty_until.is_some_and(|until| now < until);
         if self.again_at.is_some_and(|at| now < at) {
-            return Err(if self.sought.is_some() { Missing::NotYet } else { Missing::None });
+            return Err(if self.sought.is_some() || is_hasty { Missing::NotYet } else { Missing::None });
         }
         let begun = self.sought.filter(|(sought, _)| *sought == due).map_or(now, |(_, begun)| begun);
         let missing = match self.look(stream, due, open) {
             Ok(reader) => {
-                (self.sought, self.again_at, self.absent_since) = (None, None, None);
+                (self.sought, self.again_at, self.absent_since, self.hasty_until) = (None, None, None, None);
                 return Ok(reader);
             }
             Err(missing) => missing,
@@ -243,6 +247,7 @@ impl Past {
         (self.sought, self.again_at) = (None, None);
         let patience = match missing {
             Missing::NotYet => NAMED_WITHIN,
+            Missing::Unknown(_) if is_hasty => Duration::ZERO,
             Missing::Unknown(_) => STALL,
             Missing::None => Duration::ZERO,
         };
@@ -253,7 +258,14 @@ impl Past {
             return Err(Missing::NotYet);
         }
         if !self.is_waited_for() {
-            self.rest();
+            match missing {
+                // Nobody knows whether there is a journal, so the next request looks for it at once.
+                Missing::Unknown(_) => {
+                    self.again_at = Some(now + LOOK_AGAIN);
+                    self.hasty_until = self.hasty_until.filter(|_| is_hasty).or(Some(now + AGAIN));
+                }
+                Missing::NotYet | Missing::None => self.rest(),
+            }
         }
         Err(match missing {
             Missing::NotYet => Missing::None,
@@ -279,5 +291,27 @@ impl Past {
             false if files.is_recording() => Err(Missing::NotYet),
             false => Err(Missing::None),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// For a second after a reader had given up a journal that it could not read, a message that it missed was lost without a look at the
+    /// journal.
+    #[test]
+    fn a_journal_that_could_not_be_read_is_looked_for_at_the_next_loss() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut past = Past::new(Origin::Directory(dir.path().join("away"), None));
+        let open = |past: &mut Past| past.open(StreamId::default(), 7, |files| Reader::open(files, 7));
+        past.sought = Some((7, Instant::now() - STALL));
+        assert!(matches!(open(&mut past), Err(Missing::Unknown(_))));
+        assert!(matches!(open(&mut past), Err(Missing::NotYet)));
+        past.again_at = None;
+        assert!(matches!(open(&mut past), Err(Missing::Unknown(_))), "it was waited for a moment ago");
+        past.hasty_until = Some(Instant::now());
+        past.again_at = None;
+        assert!(matches!(open(&mut past), Err(Missing::NotYet)), "it is waited for again");
     }
 }

@@ -60,7 +60,7 @@ impl Inlet {
     pub(crate) fn take(&mut self, delivery: Delivery<'_>) {
         match delivery {
             Delivery::Message { sequence, data, meta } => self.publish(sequence, data, meta),
-            Delivery::Gap { to, .. } => self.local.skip_to(to.saturating_add(1)),
+            Delivery::Gap { missing } => self.local.skip_to(missing.end),
             Delivery::Session { session, next } => self.begin(session, next),
             // Another publisher followed after this one.
             Delivery::End if self.has_more => {}

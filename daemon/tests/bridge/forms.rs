@@ -73,7 +73,7 @@ impl Form {
             Self::Native | Self::Sealed => format!("--to {GROUP} --interface va0"),
         };
         format!(
-            "bridge send t {lines} --repair {SERVER} --allow 10.77.0.0/16 {} --set send.from=oldest --set send.linger_ms=60000 \
+            "bridge send t {lines} --repair {SERVER} --allow 10.77.0.0/16 {} --set send.from=oldest --set send.linger_ms=1000 \
              --set send.state={}",
             self.more_words(hosts),
             state.display()

@@ -38,7 +38,7 @@ impl Backlog {
                 self.put(MESSAGE, [sequence, marks, meta.time_ns], data);
             }
             Delivery::Message { .. } => {}
-            Delivery::Gap { from, to } => self.put(GAP, [from, to, 0], &[]),
+            Delivery::Gap { missing } => self.put(GAP, [missing.start, missing.end, 0], &[]),
             // The field `previous` is not needed here.
             Delivery::NewSession { session, next, .. } => self.put(SESSION, [next, 0, 0], session.as_bytes()),
             Delivery::End { session, next } => self.put(END, [next, 0, 0], session.as_bytes()),
@@ -75,7 +75,7 @@ impl Backlog {
                 let meta = Meta { tag: b as u16, key: b >> 16 & 1 == 1, time_ns: c };
                 Delivery::Message { sequence: a, data, meta }
             }
-            GAP => Delivery::Gap { from: a, to: b },
+            GAP => Delivery::Gap { missing: a..b },
             SESSION => Delivery::NewSession { session: session()?, next: a, previous: None },
             _ => Delivery::End { session: session()?, next: a },
         })
@@ -118,7 +118,7 @@ mod tests {
         };
         let all = || {
             let start = Delivery::NewSession { session, next: 1, previous: None };
-            let end = [Delivery::Gap { from: 500, to: 900 }, Delivery::End { session, next: 900 }];
+            let end = [Delivery::Gap { missing: 500..900 }, Delivery::End { session, next: 900 }];
             std::iter::once(start).chain((1..500).map(message)).chain(end)
         };
         let mut backlog = Backlog::default();
@@ -138,16 +138,16 @@ mod tests {
         for sequence in 1..2_000 {
             backlog.push(&Delivery::Message { sequence, data: &data, meta: Meta::default() });
         }
-        backlog.push(&Delivery::Gap { from: 2_000, to: 2_001 });
+        backlog.push(&Delivery::Gap { missing: 2_000..2_001 });
         assert!(backlog.bytes < MAX_BYTES + 100);
         let mut last = None;
         while let Some(delivery) = backlog.front() {
             last = match delivery {
-                Delivery::Gap { from, to } => Some((from, to)),
+                Delivery::Gap { missing } => Some(missing),
                 _ => None,
             };
             backlog.pop();
         }
-        assert_eq!(last, Some((2_000, 2_001)));
+        assert_eq!(last, Some(2_000..2_001));
     }
 }

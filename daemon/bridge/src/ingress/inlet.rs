@@ -103,11 +103,11 @@ impl Inlet {
                 }
                 self.local.publish(sequence, data, meta);
             }
-            Delivery::Gap { from: _, to } => {
+            Delivery::Gap { missing } => {
                 if self.is_closed() {
                     return false;
                 }
-                self.local.skip_to(to);
+                self.local.skip_to(missing.end);
             }
             Delivery::NewSession { session, next, .. } => return self.begin(session, next),
             Delivery::End { .. } => {

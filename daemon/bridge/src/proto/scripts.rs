@@ -121,9 +121,9 @@ fn check_order(next: &mut Option<u64>, delivery: Delivery<'_>) {
             assert!(next.is_none_or(|next| next == sequence));
             Some(sequence + 1)
         }
-        Delivery::Gap { from, to } => {
-            assert!(from < to && next.is_none_or(|next| next == from));
-            Some(to)
+        Delivery::Gap { missing } => {
+            assert!(!missing.is_empty() && next.is_none_or(|next| next == missing.start));
+            Some(missing.end)
         }
         Delivery::End { next: end, .. } => {
             assert!(next.is_none_or(|next| next == end));

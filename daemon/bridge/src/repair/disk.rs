@@ -4,7 +4,6 @@
 use shmcast::ChannelJournal;
 use shmcast::journal::format::ControlRecord;
 use shmcast::journal::{Entry, JournalControl, JournalError, Reader};
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
@@ -32,9 +31,10 @@ impl Disk {
         }
         let mut work = Work { journal, reader: None };
         let mut fetch = move |sequence| {
-            work.fetch(sequence).unwrap_or_else(|error| {
+            // A folder that is away for a moment, and one whose mount is away and shows no file, are no proof that there is no journal.
+            work.fetch(sequence).unwrap_or_else(|_| {
                 work.reader = None;
-                if is_absence(&error) { Fetched::Unusable } else { Fetched::Failed }
+                Fetched::Failed
             })
         };
         // Only one order is under way at a time.
@@ -96,15 +96,6 @@ impl Work {
             },
         };
         read(reader, first)
-    }
-}
-
-/// Whether the error means that there is no journal. All other errors mean that the journal cannot be read at the moment.
-fn is_absence(error: &JournalError) -> bool {
-    match error {
-        JournalError::Empty { .. } => true,
-        JournalError::Os { source, .. } => source.kind() == io::ErrorKind::NotFound,
-        _ => false,
     }
 }
 

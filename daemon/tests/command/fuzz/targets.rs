@@ -139,9 +139,9 @@ fn read(bytes: &[u8]) {
             assert!(sequence >= due);
             due = sequence + 1;
         }
-        Delivered::Gap { from, to } => {
-            assert!(from >= due && to >= from);
-            due = to + 1;
+        Delivered::Gap { missing } => {
+            assert!(missing.start >= due && !missing.is_empty());
+            due = missing.end;
         }
         Delivered::Session { .. } | Delivered::End => {}
     };
@@ -329,9 +329,9 @@ pub fn receiver(data: &[u8]) {
                 next = Some(sequence.saturating_add(1));
                 delivered += 1;
             }
-            Delivery::Gap { from, to } => {
-                assert!(from < to && next.is_none_or(|next| next == from));
-                next = Some(to);
+            Delivery::Gap { missing } => {
+                assert!(!missing.is_empty() && next.is_none_or(|next| next == missing.start));
+                next = Some(missing.end);
             }
             Delivery::End { next: end, .. } => assert!(next.is_none_or(|next| next == end)),
         };

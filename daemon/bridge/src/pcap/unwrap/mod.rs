@@ -296,7 +296,7 @@ impl Feed {
         let before = Sums::of(receiver);
         act(receiver, &mut |delivery| {
             match delivery {
-                Delivery::Gap { from, to } => given_up.push(from..to),
+                Delivery::Gap { ref missing } => given_up.push(missing.clone()),
                 Delivery::End { .. } => *is_over = true,
                 Delivery::Message { .. } => {}
                 // `begin` has reported it already.

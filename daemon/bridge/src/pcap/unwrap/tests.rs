@@ -46,7 +46,7 @@ fn unwrap(only: Option<&str>, datagrams: &[Vec<u8>], is_file: bool) -> (Vec<Got>
                 _ => got.push(Got::Messages(sequence..sequence + 1)),
             }
         }
-        Delivery::Gap { from, to } => got.push(Got::Gap(from..to)),
+        Delivery::Gap { missing } => got.push(Got::Gap(missing)),
         Delivery::End { .. } => {}
     };
     for (at, datagram) in datagrams.iter().enumerate() {

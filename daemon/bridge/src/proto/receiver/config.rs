@@ -4,6 +4,7 @@ use super::super::gap::GapConfig;
 use super::super::session::Session;
 use super::super::wire::Meta;
 use super::{Follow, Join};
+use std::ops::Range;
 
 /// The configuration of a receiver.
 #[derive(Debug, Clone, Copy)]
@@ -68,7 +69,7 @@ pub enum Origin {
 }
 
 /// The deliveries of a receiver. They come in order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Delivery<'a> {
     /// From here on, the receiver follows this session.
     NewSession {
@@ -90,10 +91,8 @@ pub enum Delivery<'a> {
     },
     /// These messages will never arrive.
     Gap {
-        /// The first missing sequence.
-        from: u64,
-        /// The sequence after the last missing one.
-        to: u64,
+        /// Their sequences.
+        missing: Range<u64>,
     },
     /// The session has ended, and all of its messages were delivered or reported as gaps.
     End {

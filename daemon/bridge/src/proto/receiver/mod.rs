@@ -409,7 +409,7 @@ impl Receiver {
                 let given_up = end - self.next;
                 self.counters.totals.messages_expired =
                     self.counters.totals.messages_expired.saturating_add(given_up);
-                sink(Delivery::Gap { from: self.next, to: end });
+                sink(Delivery::Gap { missing: self.next..end });
                 self.next = end;
             } else {
                 break;

@@ -108,18 +108,19 @@ impl Checker {
             Delivery::Message { sequence, data, meta } => {
                 self.take_message(sequence, data, meta, history);
             }
-            Delivery::Gap { from, to } => {
+            Delivery::Gap { missing } => {
                 let index = self.session.expect("a session is announced before its gaps");
-                assert!(from == self.next && to > from, "gap {from}..{to} while {} is next", self.next);
-                assert!(to <= history.published[index] + 1, "a gap over what was never published");
-                for sequence in from..to {
+                let is_next = missing.start == self.next && !missing.is_empty();
+                assert!(is_next, "gap {missing:?} while {} is next", self.next);
+                assert!(missing.end <= history.published[index] + 1, "a gap over what was never published");
+                self.gap_messages += missing.end - missing.start;
+                self.next = missing.end;
+                for sequence in missing {
                     assert!(
                         self.may_give_up || !history.holds(index, sequence),
                         "gave up {sequence}, which is held"
                     );
                 }
-                self.gap_messages += to - from;
-                self.next = to;
             }
             Delivery::End { session, next } => {
                 assert_eq!(

@@ -2,6 +2,7 @@
 
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::Meta;
+use std::ops::Range;
 
 use crate::proto::want::Want;
 
@@ -15,7 +16,7 @@ pub struct ReaderConfig {
 }
 
 /// One delivery of a reader to the local ring.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Delivery<'a> {
     /// A message.
     Message {
@@ -26,12 +27,10 @@ pub enum Delivery<'a> {
         /// The marks.
         meta: Meta,
     },
-    /// Sequences that will never arrive.
+    /// These messages will never arrive.
     Gap {
-        /// The first.
-        from: u64,
-        /// The last.
-        to: u64,
+        /// Their sequences.
+        missing: Range<u64>,
     },
     /// A session begins, at the sequence `next`.
     Session {

@@ -254,7 +254,7 @@ impl Reader {
     /// Names the sequences `first..=to` as lost.
     fn give_up(&mut self, now_ns: u64, first: u64, to: u64, sink: &mut impl FnMut(Delivery<'_>)) {
         self.counters.given_up += to - first + 1;
-        sink(Delivery::Gap { from: first, to });
+        sink(Delivery::Gap { missing: first..to + 1 });
         self.next = Some(to + 1);
         self.search(now_ns);
     }
@@ -385,7 +385,7 @@ impl Reader {
                 }
             }
             Body::Fragment(part) => return self.take_part(head, &part, sink),
-            Body::Gap => sink(Delivery::Gap { from: next, to: head.end() - 1 }),
+            Body::Gap => sink(Delivery::Gap { missing: next..head.end() }),
             Body::End => sink(Delivery::End),
             // The messages continue under the new writer.
             Body::Takeover => {}
@@ -469,10 +469,10 @@ impl Reader {
             Kind::End | Kind::Takeover => return,
             // The answer is for the hole only. The log has the messages after it.
             Kind::Gap => {
-                let last = to.min(head.end() - 1);
-                self.counters.given_up += last + 1 - next;
-                sink(Delivery::Gap { from: next, to: last });
-                self.next = Some(last + 1);
+                let end = (to + 1).min(head.end());
+                self.counters.given_up += end - next;
+                sink(Delivery::Gap { missing: next..end });
+                self.next = Some(end);
             }
             Kind::Data | Kind::Fragment => {
                 if !self.take(head, body, sink) {

@@ -7,6 +7,7 @@ use fastrand::Rng;
 use shmcast_bridge::proto::native::keys::Keyring;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::Meta;
+use std::ops::Range;
 
 /// The published channel.
 #[derive(Debug, Clone, Copy)]
@@ -83,7 +84,7 @@ pub(super) struct Ring {
     pub(super) parts: u64,
     pub(super) given_up: u64,
     /// The sequences that were named as lost since somebody looked: both ends are in it.
-    pub(super) gaps: Vec<(u64, u64)>,
+    pub(super) gaps: Vec<Range<u64>>,
     pub(super) sessions: u64,
 }
 
@@ -107,12 +108,12 @@ impl Ring {
                     (true, true) => None,
                 }
             }
-            Delivery::Gap { from, to } => {
-                let due = std::mem::replace(&mut self.next, to + 1);
-                self.given_up += to - from + 1;
-                self.gaps.push((from, to));
-                let is_gone = to < channel.oldest(now_ns);
-                (from != due || !is_gone).then(|| format!("{from} to {to} are given up, {due} is due"))
+            Delivery::Gap { missing } => {
+                let due = std::mem::replace(&mut self.next, missing.end);
+                self.given_up += missing.end - missing.start;
+                let is_gone = missing.end <= channel.oldest(now_ns);
+                self.gaps.push(missing.clone());
+                (missing.start != due || !is_gone).then(|| format!("{missing:?} are given up, {due} is due"))
             }
             Delivery::End => None,
         };

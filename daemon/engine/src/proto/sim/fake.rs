@@ -5,6 +5,7 @@ use super::super::seal::Opener;
 use super::super::writer::{Append, Last, Trouble};
 use fastrand::Rng;
 use shmcast_bridge::proto::native::keys::Keyring;
+use std::ops::Range;
 
 /// A block in its place.
 #[derive(Debug, Clone)]
@@ -98,9 +99,11 @@ impl Log {
     }
 
     /// Whether a reader can get a message with one of these sequences from it.
-    pub(super) fn has_any(&self, (from, to): (u64, u64)) -> bool {
+    pub(super) fn has_any(&self, sequences: &Range<u64>) -> bool {
         let has = |entry: &Entry| match parse(&entry.block) {
-            Ok((head, _)) => head.kind == Kind::Data && head.first <= to && head.end() > from,
+            Ok((head, _)) => {
+                head.kind == Kind::Data && head.first < sequences.end && head.end() > sequences.start
+            }
             Err(_) => false,
         };
         self.hidden.is_none() && self.entries.iter().any(has)

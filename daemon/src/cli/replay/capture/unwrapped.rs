@@ -72,11 +72,11 @@ impl Unwrapped {
                     Err(e) => _ = failed.get_or_insert((sequence, e)),
                 }
             }
-            Delivery::Gap { to, .. } => {
-                if let Err(e) = publisher.gap((to - 1).wrapping_add(*shift)) {
-                    failed.get_or_insert((to, e));
+            Delivery::Gap { missing } => {
+                if let Err(e) = publisher.gap((missing.end - 1).wrapping_add(*shift)) {
+                    failed.get_or_insert((missing.end, e));
                 }
-                *shift = publisher.next_sequence().wrapping_sub(to);
+                *shift = publisher.next_sequence().wrapping_sub(missing.end);
             }
             Delivery::End { .. } => {}
         };

@@ -71,7 +71,7 @@ fn text(delivery: Delivery<'_>) -> String {
             assert_eq!(data, sequence.to_be_bytes());
             sequence.to_string()
         }
-        Delivery::Gap { from, to } => format!("gap {from}..{to}"),
+        Delivery::Gap { missing } => format!("gap {missing:?}"),
         Delivery::End { next, .. } => format!("end {next}"),
     }
 }

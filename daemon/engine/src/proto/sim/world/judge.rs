@@ -99,9 +99,9 @@ impl World {
 
     /// A log that keeps its messages must not have a message that is named as lost.
     pub(super) fn judge_gaps(&mut self) -> Result<(), String> {
-        for (from, to) in std::mem::take(&mut self.ring.gaps) {
-            if self.is_log_sound && !self.has_stranger && self.log.has_any((from, to)) {
-                return Err(format!("{from} to {to} are given up, and the log has some of them"));
+        for missing in std::mem::take(&mut self.ring.gaps) {
+            if self.is_log_sound && !self.has_stranger && self.log.has_any(&missing) {
+                return Err(format!("{missing:?} are given up, and the log has some of them"));
             }
         }
         Ok(())
