@@ -38,7 +38,7 @@ impl Backlog {
                 self.put(MESSAGE, [sequence, marks, meta.time_ns], data);
             }
             Delivery::Message { .. } => {}
-            Delivery::Gap { missing } => self.put(GAP, [missing.start, missing.end, 0], &[]),
+            Delivery::Gap { ref missing } => self.put(GAP, [missing.start, missing.end, 0], &[]),
             // The field `previous` is not needed here.
             Delivery::NewSession { session, next, .. } => self.put(SESSION, [next, 0, 0], session.as_bytes()),
             Delivery::End { session, next } => self.put(END, [next, 0, 0], session.as_bytes()),

@@ -103,7 +103,7 @@ impl Inlet {
                 }
                 self.local.publish(sequence, data, meta);
             }
-            Delivery::Gap { missing } => {
+            Delivery::Gap { ref missing } => {
                 if self.is_closed() {
                     return false;
                 }
