@@ -1,7 +1,7 @@
 //! The wall clock of a host is set while its bridges run. Only the time of messages and the names of sessions come from it, and no message is
 //! lost.
 
-use super::forms::{Form, Sink, Source, client, daemon, opened};
+use super::forms::{Form, REST, Sink, Source, client, daemon, opened};
 use shmcast::{Publisher, Start, Subscriber};
 use shmcast_testkit::hosts::{Host, Hosts};
 use shmcast_testkit::wait_until;
@@ -37,7 +37,7 @@ fn clocks_are_set(form: Form) {
     let (mut source, socket) = (opened(&hosts, 1), hosts.socket(Host::B));
     let mut sink = Sink::new(move || {
         let client = shmcast::Client::at(&socket).ok()?;
-        Subscriber::builder("t").client(&client).start(Start::Oldest).open().ok()
+        Subscriber::builder("t").client(&client).start(Start::Oldest).wait(REST).open().ok()
     });
     let mut life = 1;
     for (host, seconds) in [

@@ -6,7 +6,7 @@ use super::native::sealed;
 use super::roles::make_channel;
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use shmcast::{Client, Event, Publisher, RecvError, Start, Subscriber};
+use shmcast::{Client, Event, Publisher, RecvError, Start, Subscriber, Wait};
 use shmcast_testkit::hosts::{Host, Hosts, Running};
 use shmcast_testkit::{PATIENCE, wait_for, wait_until};
 use std::fs;
@@ -23,6 +23,9 @@ pub enum Form {
     Sealed,
     Multicast,
 }
+
+/// How a [`Sink`] waits. Other tests need the CPUs meanwhile.
+pub const REST: Wait = Wait::Sleep(Duration::from_millis(1));
 
 const FORMS: [Form; 4] = [Form::Unicast, Form::Native, Form::Sealed, Form::Multicast];
 
@@ -250,7 +253,7 @@ fn daemons_under(form: Form) {
     let socket = hosts.socket(Host::B);
     let mut sink = Sink::new(move || {
         let client = Client::at(&socket).ok()?;
-        Subscriber::builder("t").client(&client).start(Start::Oldest).open().ok()
+        Subscriber::builder("t").client(&client).start(Start::Oldest).wait(REST).open().ok()
     });
     let arrives = |source: &mut Source, sink: &mut Sink, at: &str| {
         let last = source.publish(200);
@@ -342,7 +345,8 @@ fn commands_are_stopped_restarted_and_made_anew(form: Form) {
     let (mut a, mut b) = (sending(), hosts.shmcast(Host::B, &recv));
     let dir = hosts.channels(Host::B);
     source.publish(1);
-    let mut sink = Sink::new(move || Subscriber::builder("t").dir(&dir).start(Start::Oldest).open().ok());
+    let mut sink =
+        Sink::new(move || Subscriber::builder("t").dir(&dir).start(Start::Oldest).wait(REST).open().ok());
     let arrives = |source: &mut Source, sink: &mut Sink, at: &str| {
         let last = source.publish(200);
         sink.read_to(1, last, &format!("{form:?}: {at}"));
@@ -405,15 +409,15 @@ fn repairs_from_the_journal_go_on_under_every_event() {
     let socket = hosts.socket(Host::B);
     let mut sink = Sink::new(move || {
         let client = Client::at(&socket).ok()?;
-        Subscriber::builder("t").client(&client).start(Start::Oldest).open().ok()
+        Subscriber::builder("t").client(&client).start(Start::Oldest).wait(REST).open().ok()
     });
     let first = source.publish(1_000);
     sink.read_to(1, first, "the beginning");
     // Several rings, as fast as the recorder keeps up.
     let publish_rings = |source: &mut Source| {
         let client = client(&hosts, Host::A);
-        for _ in 0..20 {
-            let last = source.publish(3_000);
+        for _ in 0..4 {
+            let last = source.publish(10_000);
             wait_until("the journal", || {
                 let status = client.channel("t").ok().and_then(|channel| channel.journal);
                 status.is_some_and(|journal| journal.durable >= last)
@@ -422,7 +426,7 @@ fn repairs_from_the_journal_go_on_under_every_event() {
     };
     for event in ["stopped", "restarted", "killed", "bridge changed", "receiver stopped", "receiver anew"] {
         let before = from_journal(&hosts);
-        b.kill();
+        b.stop();
         publish_rings(&mut source);
         if event == "receiver anew" {
             forget(&hosts, Host::B);

@@ -1,7 +1,7 @@
 //! Two senders of one stream whose channel, configuration and files change. No repair server is there: whatever is not sent is lost.
 
 use super::daemons::{GROUP, SERVER, bridge_of, channel};
-use super::forms::{Sink, Source, client, forget, opened};
+use super::forms::{REST, Sink, Source, client, forget, opened};
 use super::native::sealed;
 use super::roles::make_channel;
 use nix::sys::signal::Signal;
@@ -40,7 +40,7 @@ fn sink_on_b(hosts: &Hosts) -> Sink {
     let socket = hosts.socket(Host::B);
     Sink::new(move || {
         let client = shmcast::Client::at(&socket).ok()?;
-        Subscriber::builder("t").client(&client).start(Start::Oldest).open().ok()
+        Subscriber::builder("t").client(&client).start(Start::Oldest).wait(REST).open().ok()
     })
 }
 
@@ -193,7 +193,8 @@ fn a_sender_without_its_state_joins_the_other_one() {
     recv.wait_for_log("receiving session");
     source.publish(1);
     let dir = hosts.channels(Host::B);
-    let mut sink = Sink::new(move || Subscriber::builder("t").dir(&dir).start(Start::Oldest).open().ok());
+    let mut sink =
+        Sink::new(move || Subscriber::builder("t").dir(&dir).start(Start::Oldest).wait(REST).open().ok());
     for round in 0..4 {
         let sends = active(&senders);
         let at = if round % 2 == 0 { sends } else { 1 - sends };

@@ -1,7 +1,7 @@
 //! The state file of a sender that cannot be written: its medium is read-only, or a limit is in the way.
 
 use super::daemons::GROUP;
-use super::forms::{Sink, Source};
+use super::forms::{REST, Sink, Source};
 use super::roles::make_channel;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use shmcast::{Start, Subscriber};
@@ -24,7 +24,7 @@ fn a_state_file_that_cannot_be_written_is_written_later() {
     let Some(disk) = Small::make(test, 1) else { return };
     let state = disk.path().join("state");
     let words = format!(
-        "bridge send t --to {GROUP} --interface va0 --set send.from=resume --set send.state={}",
+        "bridge send t --to {GROUP} --interface va0 --set send.from=resume --set send.linger_ms=300 --set send.state={}",
         state.display()
     );
     let mut source = Source::of(make_channel(&hosts.channels(Host::A)), 1);
@@ -51,7 +51,8 @@ fn a_state_file_that_cannot_be_written_is_written_later() {
     let mut sender = sending();
     source.publish(1);
     let dir = hosts.channels(Host::B);
-    let mut sink = Sink::new(move || Subscriber::builder("t").dir(&dir).start(Start::Oldest).open().ok());
+    let mut sink =
+        Sink::new(move || Subscriber::builder("t").dir(&dir).start(Start::Oldest).wait(REST).open().ok());
     for (at, most) in
         [("read-only", None), ("a limit of nothing", Some(0)), ("a limit within a slot", Some(100))]
     {

@@ -1,7 +1,7 @@
 //! Senders of a daemon's channels, strict and not, when the channel has gone on in another ring, and when they stand still or are made anew.
 
 use super::daemons::channel;
-use super::forms::{Form, Sink, client, daemon, opened};
+use super::forms::{Form, REST, Sink, client, daemon, opened};
 use nix::sys::signal::Signal;
 use shmcast::{Client, Start, Subscriber};
 use shmcast_testkit::hosts::{Host, Hosts, Running};
@@ -13,7 +13,7 @@ fn sink_of(hosts: &Hosts) -> Sink {
     let socket = hosts.socket(Host::B);
     Sink::new(move || {
         let client = Client::at(&socket).ok()?;
-        Subscriber::builder("t").client(&client).start(Start::Oldest).open().ok()
+        Subscriber::builder("t").client(&client).start(Start::Oldest).wait(REST).open().ok()
     })
 }
 
