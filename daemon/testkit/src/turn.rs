@@ -4,7 +4,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 
 /// The number of tests with several processes that may run at the same time in one program. More tests would slow each other down. Fewer
 /// tests would leave CPUs idle, because such a test needs a CPU only for a part of the time.
-const AT_A_TIME: usize = 6;
+const AT_A_TIME: usize = 8;
 static TURNS: (Mutex<usize>, Condvar) = (Mutex::new(AT_A_TIME), Condvar::new());
 
 /// A test's permit to run, until dropped.

@@ -6,6 +6,10 @@ use std::time::{Duration, Instant};
 
 /// Limit of each wait. It is far above any wait on a busy machine, so only a failing test waits this long.
 pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How a test's reader waits for messages. Other tests need the CPUs meanwhile.
+#[cfg(feature = "journal")]
+pub const REST: shmcast::Wait = shmcast::Wait::Sleep(Duration::from_millis(1));
 /// The longest pause between two looks.
 const PAUSE: Duration = Duration::from_millis(20);
 

@@ -1,10 +1,10 @@
 //! The wall clock of a host is set while its bridges run. Only the time of messages and the names of sessions come from it, and no message is
 //! lost.
 
-use super::forms::{Form, REST, Sink, Source, client, daemon, opened};
+use super::forms::{Form, Sink, Source, client, daemon, opened};
 use shmcast::{Publisher, Start, Subscriber};
 use shmcast_testkit::hosts::{Host, Hosts};
-use shmcast_testkit::wait_until;
+use shmcast_testkit::{REST, wait_until};
 use std::fs;
 
 /// Both clocks are set forward by 40 hours and back. Times that are so far away have no place in a message, so messages get the times of their

@@ -6,9 +6,9 @@ use super::native::sealed;
 use super::roles::make_channel;
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use shmcast::{Client, Event, Publisher, RecvError, Start, Subscriber, Wait};
+use shmcast::{Client, Event, Publisher, RecvError, Start, Subscriber};
 use shmcast_testkit::hosts::{Host, Hosts, Running};
-use shmcast_testkit::{PATIENCE, wait_for, wait_until};
+use shmcast_testkit::{PATIENCE, REST, wait_for, wait_until};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -23,9 +23,6 @@ pub enum Form {
     Sealed,
     Multicast,
 }
-
-/// How a [`Sink`] waits. Other tests need the CPUs meanwhile.
-pub const REST: Wait = Wait::Sleep(Duration::from_millis(1));
 
 const FORMS: [Form; 4] = [Form::Unicast, Form::Native, Form::Sealed, Form::Multicast];
 

@@ -12,7 +12,7 @@ const RECEIVERS: u64 = 5;
 const SEND: &str = "bridge send t --to 239.77.0.1:30001 --interface va0 --repair 10.77.0.1:30002 \
                     --allow 10.77.0.0/16 --json --until-end --set send.linger_ms=60000";
 const RECV: &str = "--from 239.77.0.1:30001 --interface vb0 --server 10.77.0.1:30002 --set receive.from=1 \
-                    --capacity 64MiB --json --until-end";
+                    --capacity 16MiB --json --until-end";
 const GROUP: &str = "--repair-group 239.77.0.2:30005";
 /// Of the feed's packets, host B drops one in so many before any receiver has it.
 const ONE_IN: &str = "add table ip t; add chain ip t p { type filter hook prerouting priority -300; }; \

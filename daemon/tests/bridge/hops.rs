@@ -5,7 +5,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use shmcast::{Client, Event, Start, Subscriber, Wait};
 use shmcast_testkit::hosts::{Host, Hosts, Running};
-use shmcast_testkit::{PATIENCE, skip, wait_for};
+use shmcast_testkit::{PATIENCE, REST, skip, wait_for};
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
@@ -287,7 +287,7 @@ fn a_session_that_counts_from_the_beginning_begins_the_channel_anew() {
     let first = b.wait_for_bridge("ticks-in", "hear the session", has_session);
     c.wait_for_bridge("ticks-in", "hear the session", has_session);
     let client = Client::at(net.0.socket(Host::B)).unwrap();
-    let builder = Subscriber::builder("ticks").client(&client).start(Start::Oldest);
+    let builder = Subscriber::builder("ticks").client(&client).start(Start::Oldest).wait(REST);
     let mut reader = builder.wait(Wait::Sleep(Duration::from_millis(1))).open().unwrap();
     let mut heard = Vec::new();
     let mut hear_until = |last: u64, heard: &mut Vec<u64>| {

@@ -11,7 +11,7 @@ use shmcast_testkit::{number, wait_for};
 pub const SEND: &str = "bridge send t --to 239.77.0.1:30001 --interface va0 --repair 10.77.0.1:30002 \
                     --allow 10.77.0.0/16 --json --until-end --set send.linger_ms=60000";
 pub const RECV: &str = "bridge recv t --from 239.77.0.1:30001 --interface vb0 --server 10.77.0.1:30002 --set receive.from=1 \
-                    --capacity 64MiB --json --until-end";
+                    --capacity 16MiB --json --until-end";
 
 /// Publishes for a while, cuts the second of two wires, and goes on publishing. Returns the last sequence.
 pub fn cut_the_second_line(hosts: &Hosts) -> u64 {
@@ -115,7 +115,7 @@ fn a_line_that_is_cut_costs_nothing_while_the_other_lives() {
     let send = hosts.shmcast(Host::A, send);
     send.wait_for_log("sending session");
     let recv = "bridge recv t --from 239.77.0.1:30001 --from 239.77.1.1:30001 --interface vb0 --interface vb1 \
-                --set receive.from=1 --capacity 64MiB --json --until-end";
+                --set receive.from=1 --capacity 16MiB --json --until-end";
     let recv = hosts.shmcast(Host::B, recv);
     recv.wait_for_log("receiving session");
     let readers = readers(&hosts, 10, u64::MAX);
@@ -179,7 +179,7 @@ fn what_the_kernel_dropped_and_what_readers_miss_add_up() {
     // They come as fast as can be, and more than any buffer holds.
     let last = 10 * messages();
     drop(make_channel(&hosts.channels(Host::A)));
-    let recv = "bridge recv t --from 239.77.0.1:30001 --interface vb0 --set receive.from=1 --capacity 64MiB --json --set receive.buffer_bytes=4096";
+    let recv = "bridge recv t --from 239.77.0.1:30001 --interface vb0 --set receive.from=1 --capacity 16MiB --json --set receive.buffer_bytes=4096";
     let recv = hosts.shmcast(Host::B, recv);
     wait_for("the channel on B", || shmcast::Directory::at(hosts.channels(Host::B)).channel("t").ok());
     let send =

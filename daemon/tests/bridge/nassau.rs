@@ -130,7 +130,7 @@ fn a_feed_of_another_make_is_received() {
     fs::write(&file, file_of(last)).unwrap();
     let relay = relay(&hosts);
     let words = format!(
-        "bridge recv t --from {} --interface vb0 --server {} --set receive.lease=false --set receive.from=1 --capacity 64MiB --json",
+        "bridge recv t --from {} --interface vb0 --server {} --set receive.lease=false --set receive.from=1 --capacity 16MiB --json",
         address(RELAYED),
         address(RELAY)
     );

@@ -2,14 +2,14 @@
 //! limits, its wire, its recorder, and a channel that is made anew.
 
 use super::daemons::{GROUP, SERVER, channel};
-use super::forms::{Form, REST, Sink, Source, client, daemon, opened};
+use super::forms::{Form, Sink, Source, client, daemon, opened};
 use super::roles::{CAPACITY, make_channel_of};
 use nix::sys::signal::Signal;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use shmcast::journal::{Entry, Journal};
 use shmcast::{Publisher, Start, Subscriber};
 use shmcast_testkit::hosts::{Host, Hosts, Running};
-use shmcast_testkit::{skip, wait_for, wait_until};
+use shmcast_testkit::{REST, skip, wait_for, wait_until};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -5,7 +5,7 @@ use super::roles::{LONGEST, make_channel};
 use serde_json::Value;
 use shmcast::{Client, Event, Publisher, Start, Subscriber};
 use shmcast_testkit::hosts::{Host, Hosts, Running};
-use shmcast_testkit::wait_for;
+use shmcast_testkit::{REST, wait_for};
 use std::time::{Duration, Instant};
 
 const ONWARD: (&str, &str) = ("239.77.0.4:30004", "10.77.0.2:30005");
@@ -77,9 +77,9 @@ fn a_promoted_mirror_goes_on_under_a_later_session() {
     let c = super::daemons::daemon(&hosts, Host::C, &receive);
     (1..=100u64).for_each(|number| assert_eq!(publisher.publish(&number.to_le_bytes()).unwrap(), number));
     let client = Client::at(hosts.socket(Host::B)).unwrap();
-    let mut at_b = Subscriber::builder("t").client(&client).start(Start::Oldest).open().unwrap();
+    let mut at_b = Subscriber::builder("t").client(&client).start(Start::Oldest).wait(REST).open().unwrap();
     let client_c = Client::at(hosts.socket(Host::C)).unwrap();
-    let mut at_c = Subscriber::builder("t").client(&client_c).start(Start::Oldest).open().unwrap();
+    let mut at_c = Subscriber::builder("t").client(&client_c).start(Start::Oldest).wait(REST).open().unwrap();
     let before: Vec<String> = [events_to(&mut at_b, 100), events_to(&mut at_c, 100)].concat();
     assert!(before.iter().all(|event| event.starts_with("session")), "{before:?}");
 
@@ -147,7 +147,7 @@ fn a_mirror_whose_feed_has_ended_is_promoted() {
     let _b = hosts.daemon(Host::B, &config());
     wait_for("the mirror's session", || bridge_of(&hosts, Host::B, 0)["session"].as_str().map(str::to_owned));
     let client = Client::at(hosts.socket(Host::B)).unwrap();
-    let mut at_b = Subscriber::builder("t").client(&client).start(Start::Oldest).open().unwrap();
+    let mut at_b = Subscriber::builder("t").client(&client).start(Start::Oldest).wait(REST).open().unwrap();
     (1..=100u64).for_each(|number| assert_eq!(publisher.publish(&number.to_le_bytes()).unwrap(), number));
     publisher.close();
     events_to(&mut at_b, 100);

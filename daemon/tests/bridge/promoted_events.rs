@@ -6,7 +6,7 @@ use super::roles::make_channel;
 use nix::sys::signal::Signal;
 use shmcast::{Client, Event, Publisher, Start, Subscriber};
 use shmcast_testkit::hosts::{Host, Hosts, Running};
-use shmcast_testkit::{PATIENCE, skip, wait_for, wait_until};
+use shmcast_testkit::{PATIENCE, REST, skip, wait_for, wait_until};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -85,7 +85,7 @@ fn a_promoted_mirror_stays_this_hosts_whatever_happens() {
     let mut b = hosts.daemon(Host::B, &plain);
     wait_for("the mirror's session", || bridge(&hosts, Host::B)["session"].as_str().map(str::to_owned));
     let client = Client::at(hosts.socket(Host::B)).unwrap();
-    let mut reader = Subscriber::builder("t").client(&client).start(Start::Oldest).open().unwrap();
+    let mut reader = Subscriber::builder("t").client(&client).start(Start::Oldest).wait(REST).open().unwrap();
     for _ in 0..100 {
         source.publish(b"before").unwrap();
     }
@@ -186,7 +186,7 @@ fn a_promotion_that_cannot_be_noted_is_refused_and_a_promoted_channel_is_taken_o
     let b = hosts.daemon(Host::B, &receives(&(channel() + "mode = \"strict\"\n"), "in", ""));
     wait_for("the mirror's session", || bridge(&hosts, Host::B)["session"].as_str().map(str::to_owned));
     let client = Client::at(hosts.socket(Host::B)).unwrap();
-    let reader = Subscriber::builder("t").client(&client).start(Start::Oldest).open().unwrap();
+    let reader = Subscriber::builder("t").client(&client).start(Start::Oldest).wait(REST).open().unwrap();
     let mut scene = Scene { hosts: &hosts, source, reader, last: 0 };
     let at = |words: &[&str]| {
         // The daemon has its own table of mounts.

@@ -181,7 +181,7 @@ fn what_the_journal_has_lost_is_told_with_both_ends() {
     let send = hosts.shmcast(Host::A, &send);
     send.wait_for_log("sending session");
     let receive = format!(
-        "bridge recv t --from {GROUP} --interface vb0 --server {SERVER} --set receive.from=1 --capacity 64MiB --json --until-end"
+        "bridge recv t --from {GROUP} --interface vb0 --server {SERVER} --set receive.from=1 --capacity 16MiB --json --until-end"
     );
     let recv = hosts.shmcast(Host::B, &receive);
     let reader = hosts.role(Host::B, "read", &u64::MAX.to_string());

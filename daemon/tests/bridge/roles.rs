@@ -57,7 +57,7 @@ pub fn play() {
     }
 }
 
-pub const CAPACITY: u64 = 64 << 20;
+pub const CAPACITY: u64 = 16 << 20;
 
 pub fn make_channel(dir: &Path) -> Publisher {
     make_channel_of(dir, CAPACITY)

@@ -69,7 +69,7 @@ struct Received<'a> {
 impl<'a> Received<'a> {
     fn on(hosts: &'a Hosts, host: Host, interface: &str, form: &str) -> Self {
         let words = format!(
-            "bridge recv t --from {GROUP} --interface {interface} --set receive.from=1 --capacity 64MiB --set receive.buffer_bytes=67108864 \
+            "bridge recv t --from {GROUP} --interface {interface} --set receive.from=1 --capacity 16MiB --set receive.buffer_bytes=67108864 \
              --until-end --json {form}"
         );
         let (ingress, rate) = (hosts.shmcast(host, &words), number("SHMCAST_RATE", 5_000));
@@ -203,7 +203,7 @@ fn cut_mirrors_off(hosts: &Hosts, test: &str, form: &str) {
     // A mirror that was cut off has the server's messages in the end, however busy the machine is.
     let receivers = mirrors.map(|(host, interface, ..)| {
         let words = format!(
-            "bridge recv t --from {group} --interface {interface} --server {server} --set receive.from=1 --capacity 64MiB \
+            "bridge recv t --from {group} --interface {interface} --server {server} --set receive.from=1 --capacity 16MiB \
              --set max_message=1378 --set receive.buffer_bytes=67108864 --until-end --set receive.give_up_ms=60000 {form}"
         );
         let receiver = hosts.shmcast(host, &words);

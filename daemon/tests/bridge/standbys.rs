@@ -1,14 +1,14 @@
 //! Two senders of one stream whose channel, configuration and files change. No repair server is there: whatever is not sent is lost.
 
 use super::daemons::{GROUP, SERVER, bridge_of, channel};
-use super::forms::{REST, Sink, Source, client, forget, opened};
+use super::forms::{Sink, Source, client, forget, opened};
 use super::native::sealed;
 use super::roles::make_channel;
 use nix::sys::signal::Signal;
 use shmcast::{Publisher, Start, Subscriber};
 use shmcast_testkit::hosts::{Host, Hosts, Running};
 use shmcast_testkit::place::program;
-use shmcast_testkit::wait_for;
+use shmcast_testkit::{REST, wait_for};
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -188,7 +188,7 @@ fn a_sender_without_its_state_joins_the_other_one() {
     };
     let mut senders = vec![start(0), start(1)];
     active(&senders);
-    let words = format!("bridge recv t --from {GROUP} --interface vb0 --set receive.from=1 --capacity 64MiB");
+    let words = format!("bridge recv t --from {GROUP} --interface vb0 --set receive.from=1 --capacity 16MiB");
     let recv = hosts.shmcast(Host::B, &words);
     recv.wait_for_log("receiving session");
     source.publish(1);

@@ -1,13 +1,13 @@
 //! The state file of a sender that cannot be written: its medium is read-only, or a limit is in the way.
 
 use super::daemons::GROUP;
-use super::forms::{REST, Sink, Source};
+use super::forms::{Sink, Source};
 use super::roles::make_channel;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use shmcast::{Start, Subscriber};
 use shmcast_testkit::disk::Small;
 use shmcast_testkit::hosts::{Host, Hosts, Running};
-use shmcast_testkit::wait_until;
+use shmcast_testkit::{REST, wait_until};
 use std::fs;
 use std::process::Command;
 

@@ -1,11 +1,11 @@
 //! Senders of a daemon's channels, strict and not, when the channel has gone on in another ring, and when they stand still or are made anew.
 
 use super::daemons::channel;
-use super::forms::{Form, REST, Sink, client, daemon, opened};
+use super::forms::{Form, Sink, client, daemon, opened};
 use nix::sys::signal::Signal;
 use shmcast::{Client, Start, Subscriber};
 use shmcast_testkit::hosts::{Host, Hosts, Running};
-use shmcast_testkit::wait_until;
+use shmcast_testkit::{REST, wait_until};
 use std::fs;
 use std::time::Duration;
 

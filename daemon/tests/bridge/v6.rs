@@ -42,11 +42,11 @@ fn a_line_of_ipv6_from_one_source_goes_on_when_the_other_is_cut() {
     let of = |channel: &str, source: &str| {
         format!(
             "bridge recv {channel} --from {source}@[ff35::4d:1]:30001 --interface vb0 --set receive.from=1 \
-             --capacity 64MiB --json"
+             --capacity 16MiB --json"
         )
     };
     let two = "--from [ff35::4d:1]:30001 --from [ff12::4d:2]:30001 --interface vb0 --interface fd77:1::2 --set receive.from=1";
-    let recv = hosts.shmcast(Host::B, &format!("bridge recv t {two} --capacity 64MiB --json --until-end"));
+    let recv = hosts.shmcast(Host::B, &format!("bridge recv t {two} --capacity 16MiB --json --until-end"));
     let (one, deaf) =
         (hosts.shmcast(Host::B, &of("one", "fd77:0::1")), hosts.shmcast(Host::B, &of("deaf", "fd77:0::7")));
     recv.wait_for_log("receiving session");
@@ -72,7 +72,7 @@ fn unicast_leases_of_ipv6_carry_the_feed() {
     let send = "bridge send t --repair [fd77:0::1]:30002 --allow fd77::/16 --json --until-end --set send.linger_ms=60000";
     let send = hosts.shmcast(Host::A, send);
     send.wait_for_log("sending session");
-    let recv = "bridge recv t --set receive.unicast=true --server [fd77:0::1]:30002 --set receive.from=1 --capacity 64MiB --json --until-end";
+    let recv = "bridge recv t --set receive.unicast=true --server [fd77:0::1]:30002 --set receive.from=1 --capacity 16MiB --json --until-end";
     let recv = hosts.shmcast(Host::B, recv);
     recv.wait_for_log("receiving session");
     let readers = readers(&hosts, 2, last);

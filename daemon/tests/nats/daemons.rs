@@ -6,7 +6,7 @@ use shmcast::{Event, Publisher, Start, Subscriber};
 use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
 use shmcast_testkit::nats::{Server, alone};
 use shmcast_testkit::place::free_port;
-use shmcast_testkit::{Process, wait_for, wait_until};
+use shmcast_testkit::{Process, REST, wait_for, wait_until};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -82,7 +82,9 @@ fn read_to(reader: &mut Subscriber, due: &mut u64, next: u64, unused: Range<u64>
 
 fn reader_of(daemon: &Daemon) -> Subscriber {
     let client = daemon.client();
-    wait_for("the channel", || Subscriber::builder("ticks").client(&client).start(Start::Oldest).open().ok())
+    wait_for("the channel", || {
+        Subscriber::builder("ticks").client(&client).start(Start::Oldest).wait(REST).open().ok()
+    })
 }
 
 #[test]

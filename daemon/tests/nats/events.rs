@@ -10,7 +10,7 @@ use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
 use shmcast_testkit::hosts::{Host, Hosts, ip};
 use shmcast_testkit::nats::{Server, Site, alone, program};
 use shmcast_testkit::process::{at_socket, my_role, my_socket};
-use shmcast_testkit::{PATIENCE, Process, role, wait_for, wait_until};
+use shmcast_testkit::{PATIENCE, Process, REST, role, wait_for, wait_until};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -98,11 +98,11 @@ impl Sink {
 
     fn at(daemon: &Daemon) -> Self {
         let client = daemon.client();
-        Self::new(|| Subscriber::builder("ticks").client(&client).start(Start::Oldest).open().ok())
+        Self::new(|| Subscriber::builder("ticks").client(&client).start(Start::Oldest).wait(REST).open().ok())
     }
 
     fn in_dir(dir: &Path) -> Self {
-        Self::new(|| Subscriber::builder("ticks").dir(dir).start(Start::Oldest).open().ok())
+        Self::new(|| Subscriber::builder("ticks").dir(dir).start(Start::Oldest).wait(REST).open().ok())
     }
 
     fn read_to(&mut self, last: u64, at: &str) {

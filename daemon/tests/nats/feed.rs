@@ -4,7 +4,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use shmcast::{Event, Mark, Publisher, Start, Subscriber};
 use shmcast_testkit::command::{Host, interrupt, text};
-use shmcast_testkit::{PATIENCE, Process};
+use shmcast_testkit::{PATIENCE, Process, REST};
 use std::io::Read;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -150,7 +150,7 @@ impl Feed {
         let dir = self.far.dir.path().join("channels");
         self.threads.push(std::thread::spawn(move || {
             let content = Content::new(sizes);
-            let builder = Subscriber::builder("ticks").dir(&dir).start(Start::Oldest);
+            let builder = Subscriber::builder("ticks").dir(&dir).start(Start::Oldest).wait(REST);
             let mut reader = builder.wait_for_channel(PATIENCE).open().unwrap();
             let mut due = 1;
             while !stop.load(Ordering::Relaxed) {

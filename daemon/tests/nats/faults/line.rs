@@ -3,6 +3,7 @@
 use super::judge::{Figures, Judge};
 use crate::feed::{Content, LONGEST, Sizes};
 use shmcast::{Event, Publisher, Start, Subscriber};
+use shmcast_testkit::REST;
 use shmcast_testkit::command::Host;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -110,7 +111,7 @@ fn judge(state: &State, near: &Path, far: &Path) {
     let mut reader = None;
     while !state.stop.load(Ordering::Relaxed) {
         let Some(reader) = &mut reader else {
-            reader = Subscriber::builder("ticks").dir(far).start(Start::Oldest).open().ok();
+            reader = Subscriber::builder("ticks").dir(far).start(Start::Oldest).wait(REST).open().ok();
             std::thread::sleep(PAUSE);
             continue;
         };
