@@ -214,7 +214,11 @@ impl Feed {
     }
 
     pub(crate) fn receive_on(&self, host: &Host, arguments: &str) -> Bridge {
-        Bridge::start(host.shmcast(&format!("bridge recv ticks --capacity 64MiB {arguments}")))
+        let mebibytes = match self.sizes {
+            Sizes::Short => 16,
+            Sizes::Wide => 64,
+        };
+        Bridge::start(host.shmcast(&format!("bridge recv ticks --capacity {mebibytes}MiB {arguments}")))
     }
 
     /// Ends the threads, which have failed if anything was wrong.

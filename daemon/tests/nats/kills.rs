@@ -13,7 +13,7 @@ use std::time::Duration;
 const KILLS: u64 = 5;
 /// How many messages go through the log between two kills.
 const STEP: u64 = 10_000;
-const FAST: Pace = Pace { messages: 60_000, ahead: 20_000, pause: Duration::ZERO, capacity: 64 << 20 };
+const FAST: Pace = Pace { messages: 60_000, ahead: 20_000, pause: Duration::ZERO, capacity: 16 << 20 };
 const SLOW: Pace = Pace { pause: Duration::from_millis(2), ..FAST };
 
 #[test]
@@ -48,7 +48,7 @@ fn either_end_is_killed_and_every_message_comes_once() {
 #[ignore = "a soak of some minutes"]
 fn either_end_is_killed_in_a_million_messages_of_up_to_a_mebibyte() {
     let test = "either_end_is_killed_in_a_million_messages_of_up_to_a_mebibyte";
-    let pace = Pace { messages: messages(1_000_000), ahead: 3_000, ..FAST };
+    let pace = Pace { messages: messages(1_000_000), ahead: 3_000, capacity: 64 << 20, ..FAST };
     ends_are_killed(test, pace, Sizes::Wide);
 }
 

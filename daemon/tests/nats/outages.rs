@@ -90,7 +90,7 @@ fn a_long_way_that_breaks_again_and_again_loses_nothing() {
     let test = "a_long_way_that_breaks_again_and_again_loses_nothing";
     let Some((_turn, _dir, server)) = alone(test) else { return };
     let relay = Relay::new(server.port, Duration::from_millis(80));
-    let pace = Pace { messages: 40_000, ahead: 20_000, pause: Duration::from_millis(2), capacity: 64 << 20 };
+    let pace = Pace { messages: 40_000, ahead: 20_000, pause: Duration::from_millis(2), capacity: 16 << 20 };
     let mut feed = Feed::publish(pace);
     feed.compare(|_| false);
     let nats = format!("nats://127.0.0.1:{}", relay.port);
@@ -141,7 +141,7 @@ enum Stands {
 fn a_sender_ends_though_its_server_stands_still() {
     let test = "a_sender_ends_though_its_server_stands_still";
     let Some((_turn, _dir, server)) = alone(test) else { return };
-    let pace = Pace { messages: 1 << 40, ahead: 20_000, pause: Duration::from_millis(2), capacity: 64 << 20 };
+    let pace = Pace { messages: 1 << 40, ahead: 20_000, pause: Duration::from_millis(2), capacity: 16 << 20 };
     let published = Arc::new(AtomicU64::new(0));
     let looked = published.clone();
     let mut feed = Feed::publish_while(pace, Sizes::Short, move |sequence| {
@@ -184,7 +184,7 @@ fn a_sender_ends_though_its_server_stands_still() {
 fn requests_for_what_is_not_published_yet_hold_nothing_up() {
     let test = "requests_for_what_is_not_published_yet_hold_nothing_up";
     let Some((_turn, _dir, server)) = alone(test) else { return };
-    let pace = Pace { messages: 20_000, ahead: 10_000, pause: Duration::from_millis(5), capacity: 64 << 20 };
+    let pace = Pace { messages: 20_000, ahead: 10_000, pause: Duration::from_millis(5), capacity: 16 << 20 };
     let mut feed = Feed::publish(pace);
     feed.compare(|_| false);
     let nats = server.url();

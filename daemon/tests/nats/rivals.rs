@@ -14,7 +14,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 const PACE: Pace =
-    Pace { messages: 20_000, ahead: 20_000, pause: Duration::from_millis(2), capacity: 64 << 20 };
+    Pace { messages: 20_000, ahead: 20_000, pause: Duration::from_millis(2), capacity: 16 << 20 };
 
 /// The silence after which a sender that waits for another one writes, and some more.
 const SILENCE: Duration = Duration::from_secs(3);

@@ -10,7 +10,7 @@ const PACE: Pace = Pace {
     messages: 20_000,
     ahead: 20_000,
     pause: std::time::Duration::from_micros(500),
-    capacity: 64 << 20,
+    capacity: 16 << 20,
 };
 
 /// Whether any file below a directory has these bytes.

@@ -27,7 +27,7 @@ fn a_copy_in_a_second_domain_has_the_same_messages() {
     let hub = restarted(named("hub", &format!("leafnodes {{ listen: \"127.0.0.1:{leaf}\" }}")));
     let remotes = format!("leafnodes {{ remotes: [ {{ url: \"nats://127.0.0.1:{leaf}\" }} ] }}");
     let site = restarted(named("site", &remotes));
-    let pace = Pace { messages: 20_000, ahead: 20_000, pause: Duration::from_millis(1), capacity: 64 << 20 };
+    let pace = Pace { messages: 20_000, ahead: 20_000, pause: Duration::from_millis(1), capacity: 16 << 20 };
     let mut feed = Feed::publish(pace);
     feed.compare(|_| false);
     let mut send = feed.send(&format!("--nats {} --set nats.create=true", hub.url()));
