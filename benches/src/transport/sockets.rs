@@ -1,4 +1,4 @@
-//! The parts that transports by sockets share: a UDP sender, and one receiver for UDP and unix sockets.
+//! The shared parts of the socket transports: a UDP sender, and one receiver for both UDP and unix sockets.
 
 use crate::rig::publish::Sender;
 use crate::rig::receive::{LOOK, Receiver, Sink};

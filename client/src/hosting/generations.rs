@@ -182,7 +182,7 @@ fn has_ended(before: &HostedSegment) -> bool {
     matches!(before.segment.state(), Some((_, State::Closed)))
 }
 
-/// Returns the identity of this boot. The memory that a charter of another boot names no longer exists.
+/// Returns the identity of this boot. A charter from another boot is out of date, because its memory no longer exists.
 ///
 /// # Errors
 /// If the kernel does not report it.

@@ -66,7 +66,7 @@ pub(super) struct Contention {
     /// Whether the publisher was close at the previous position.
     is_close: bool,
     state: State,
-    /// The sequence at which the state ends. Valid only while the publisher is close.
+    /// The sequence at which [`state`](Self::state) ends. Used only while the publisher is close to this reader.
     until: u64,
     /// The sequence and the time at which the measurement began.
     began: (u64, u64),

@@ -153,9 +153,8 @@ impl Failover {
     }
 }
 
-/// Whether this egress can receive the packets of its peers and recognise their senders. For this, each peer must send a multicast line and
-/// its claims from the same IP address. The peers are assumed to be configured like this egress, so the function checks this egress's own
-/// addresses.
+/// Whether this egress can receive the packets of its peers and recognise their senders. It can if a peer uses one IP address for both its
+/// claims and a multicast line. The peers are assumed to be configured like this egress, so the function checks this egress's own addresses.
 fn hears_peers(lines: &[&Line], bind: SocketAddr) -> bool {
     let is_of_line = |line: &&Line| line.from.is_some_and(|from| from.ip() == bind.ip());
     lines.iter().any(|line| line.to.ip().is_multicast() && is_of_line(line))

@@ -232,8 +232,8 @@ impl Channel {
         Some(After { dir: journal.dir.clone(), clean: self.clean })
     }
 
-    /// Does the same as [`go_on_after`](Self::go_on_after). If the channel has a journal and its memory is lost, the channel continues
-    /// after the journal.
+    /// Calls [`go_on_after`](Self::go_on_after). If the memory of a channel with a journal is lost, the channel's next sequence is the one
+    /// after the last in the journal.
     pub(super) fn go_on(
         &mut self,
         cut: Cut,

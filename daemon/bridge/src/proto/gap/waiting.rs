@@ -1,11 +1,14 @@
 //! Handles the holes in the feed as time passes: ends waits for late packets, repeats requests that were not answered, and gives up holes.
 //!
-//! A hole is given up in two cases:
+//! A hole is never given up in two cases:
 //!
-//! - No server has answered anything for as long as the policy waits.
-//! - Servers that answer other requests have ignored the requests for this hole again and again.
+//! - A server says that it holds the messages.
+//! - Nothing has confirmed that the messages exist. Then nothing may be lost.
 //!
-//! A hole is kept while a server says that it holds the messages. A hole is also kept while nothing has confirmed that its messages exist.
+//! Otherwise a hole is given up in two cases:
+//!
+//! - No server has answered any request for the time that the policy sets.
+//! - Servers answer other requests, and have repeatedly ignored the requests for this hole.
 
 use super::super::counters::ReceiverCounters;
 use super::{FIRST_WINDOW, GapPolicy, Gaps, Hole, State};

@@ -131,9 +131,9 @@ fn silent_losses_are_found() {
     assert_eq!(judge_with(seen, vec![("q", next)], removed), Vec::<String>::new());
 }
 
-/// Two publishers began the channel at sequence 1, so the channel has two lives. Both lives have an empty message with the same sequence.
-/// The oracle must take the message of the life that the reader is in. If only the other life has such a message, the oracle must report
-/// that the reader changed lives without an event.
+/// Two publishers began the channel at sequence 1, so the channel has two lives. There are two cases. In the first case, both lives have an
+/// empty message with the same sequence, and the oracle must take the one of the reader's life. In the second case, only the other life has
+/// such a message, and the oracle must report that the reader changed lives without an event.
 #[test]
 fn a_message_that_says_nothing_is_of_the_beginning_that_is_read() {
     const COUNT: u32 = 4000;
