@@ -4,8 +4,12 @@ use crate::support::publisher;
 use nix::sys::resource::{UsageWho, getrusage};
 use shmcast::{Preparation, Publisher};
 use shmcast_testkit::process::{my_role, run};
-use shmcast_testkit::{role, scratch, skip, wait_for};
+use shmcast_testkit::{PATIENCE, role, scratch, skip, wait_within};
 use std::fs;
+use std::time::Duration;
+
+/// Limit of a wait for the thread that prepares. It has the lowest priority, so beside other work it may take minutes.
+const LONG: Duration = Duration::from_secs(10 * PATIENCE.as_secs());
 
 /// Page faults of the calling thread so far.
 fn faults() -> i64 {
@@ -55,10 +59,10 @@ fn faults_of_a_large_ring() -> [i64; 2] {
     let before = faults();
     let mut quick = publisher(dir.path()).capacity(CAPACITY).open().unwrap();
     let opening = faults() - before;
-    wait_for("the rest of the memory", || (!quick.preparation().is_empty()).then_some(()));
+    wait_within(LONG, "the rest of the memory", || (!quick.preparation().is_empty()).then_some(()));
     let steps: Vec<String> = quick.preparation().iter().map(ToString::to_string).collect();
     assert!(steps.len() == 2 && steps[0] == "prefault: yes" && steps[1].starts_with("lock: "), "{steps:?}");
-    wait_for("end of the thread", || (preparing() == 0).then_some(()));
+    wait_within(LONG, "end of the thread", || (preparing() == 0).then_some(()));
     // Once around the ring: no page is new.
     let payload = vec![7; 8 << 10];
     let before = faults();
@@ -82,7 +86,7 @@ fn outlived() {
         let before = all_faults();
         let large = publisher(dir.path()).capacity(256 << 20).open().unwrap();
         drop(large);
-        wait_for("end of the thread", || (preparing() == 0).then_some(()));
+        wait_within(LONG, "end of the thread", || (preparing() == 0).then_some(()));
         all_faults() - before
     };
     // More than once, since this thread may have been away for the whole time that the other takes.

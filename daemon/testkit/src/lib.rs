@@ -55,4 +55,4 @@ pub use place::{is_root, scratch, skip, works};
 pub use process::Process;
 #[cfg(feature = "journal")]
 pub use wait::REST;
-pub use wait::{PATIENCE, Waited, number, wait_for, wait_until};
+pub use wait::{PATIENCE, Waited, number, wait_for, wait_until, wait_within};

@@ -10,6 +10,7 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 /// How a test's reader waits for messages. Other tests need the CPUs meanwhile.
 #[cfg(feature = "journal")]
 pub const REST: shmcast::Wait = shmcast::Wait::Sleep(Duration::from_millis(1));
+
 /// The longest pause between two looks.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -21,13 +22,19 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// # Panics
 /// If `ready` has returned no value within [`PATIENCE`]. The text is `what`.
 #[track_caller]
-pub fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
+pub fn wait_for<T>(what: &str, ready: impl FnMut() -> Option<T>) -> T {
+    wait_within(PATIENCE, what, ready)
+}
+
+/// Waits as [`wait_for`] does, with another limit.
+#[track_caller]
+pub fn wait_within<T>(limit: Duration, what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     let (started, mut pause) = (Instant::now(), Duration::from_micros(200));
     loop {
         if let Some(found) = ready() {
             return found;
         }
-        assert!(started.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}");
+        assert!(started.elapsed() < limit, "waited {limit:?} for {what}");
         std::thread::sleep(pause);
         pause = (pause * 2).min(PAUSE);
     }
