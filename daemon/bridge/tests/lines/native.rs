@@ -53,8 +53,14 @@ fn send(dir: &Path, spec: BridgeSpec) -> Egress {
 }
 
 fn receive(dir: &Path, spec: BridgeSpec, server: SocketAddr, (capacity, largest): (u64, usize)) -> Ingress {
-    let receive =
-        ReceiveSpec { servers: vec![server], from: Some(1), clock_limit_us: 0, ..ReceiveSpec::default() };
+    let receive = ReceiveSpec {
+        servers: vec![server],
+        from: Some(1),
+        clock_limit_us: 0,
+        // Beside other work the server may get no CPU for seconds.
+        give_up_ms: 60_000,
+        ..ReceiveSpec::default()
+    };
     let spec = BridgeSpec { receive: Some(receive), ..spec };
     let channel = Publisher::builder("t").dir(dir).capacity(capacity).max_message(largest as u64);
     Ingress::start(&spec, channel, IngressOptions::default()).unwrap()
