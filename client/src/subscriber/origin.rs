@@ -187,13 +187,20 @@ impl Past {
 
     /// Called when the channel restarts, because the journal that was read belongs to another stream.
     pub(super) fn forget(&mut self) {
-        (self.reader, self.again_at, self.sought) = (None, None, None);
+        (self.reader, self.again_at, self.hasty_until, self.sought) = (None, None, None, None);
         self.told.clear();
     }
 
     /// Delays the next search for the journal.
     pub(super) fn rest(&mut self) {
-        (self.again_at, self.sought) = (Some(Instant::now() + AGAIN), None);
+        (self.again_at, self.hasty_until, self.sought) = (Some(Instant::now() + AGAIN), None, None);
+    }
+
+    /// Nobody knows whether there is a journal. So it is looked for at the next loss, without a wait for it.
+    fn hasten(&mut self) {
+        let now = Instant::now();
+        self.again_at = Some(now + LOOK_AGAIN);
+        self.hasty_until = self.hasty_until.filter(|until| now < *until).or(Some(now + AGAIN));
     }
 
     /// Whether the daemon that passes the journal's files may be restarting.
@@ -247,7 +254,8 @@ impl Past {
         (self.sought, self.again_at) = (None, None);
         let patience = match missing {
             Missing::NotYet => NAMED_WITHIN,
-            Missing::Unknown(_) if is_hasty => Duration::ZERO,
+            // A daemon that does not answer may be restarting.
+            Missing::Unknown(_) if is_hasty && !is_absent => Duration::ZERO,
             Missing::Unknown(_) => STALL,
             Missing::None => Duration::ZERO,
         };
@@ -259,12 +267,8 @@ impl Past {
         }
         if !self.is_waited_for() {
             match missing {
-                // Nobody knows whether there is a journal, so the next request looks for it at once.
-                Missing::Unknown(_) => {
-                    self.again_at = Some(now + LOOK_AGAIN);
-                    self.hasty_until = self.hasty_until.filter(|_| is_hasty).or(Some(now + AGAIN));
-                }
-                Missing::NotYet | Missing::None => self.rest(),
+                Missing::Unknown(_) if !is_absent => self.hasten(),
+                _ => self.rest(),
             }
         }
         Err(match missing {
@@ -307,11 +311,16 @@ mod tests {
         let open = |past: &mut Past| past.open(StreamId::default(), 7, |files| Reader::open(files, 7));
         past.sought = Some((7, Instant::now() - STALL));
         assert!(matches!(open(&mut past), Err(Missing::Unknown(_))));
-        assert!(matches!(open(&mut past), Err(Missing::NotYet)));
+        let far = Instant::now() + 100 * AGAIN;
+        assert!(past.again_at.is_some() && past.hasty_until.is_some());
+        (past.again_at, past.hasty_until) = (Some(far), Some(far));
+        assert!(matches!(open(&mut past), Err(Missing::NotYet)), "a pause is no answer");
         past.again_at = None;
         assert!(matches!(open(&mut past), Err(Missing::Unknown(_))), "it was waited for a moment ago");
-        past.hasty_until = Some(Instant::now());
-        past.again_at = None;
+        assert_eq!(past.hasty_until, Some(far));
+        (past.again_at, past.hasty_until) = (None, None);
         assert!(matches!(open(&mut past), Err(Missing::NotYet)), "it is waited for again");
+        past.rest();
+        assert!(matches!(open(&mut past), Err(Missing::None)));
     }
 }

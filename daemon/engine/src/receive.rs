@@ -121,7 +121,7 @@ impl Receiver {
         self.shared.counters.read()
     }
 
-    /// The last error of the connection, while it is broken.
+    /// Returns the error of a broken connection. If there is none, returns the reason why the feed stands still or is at risk.
     pub fn trouble(&self) -> Option<String> {
         self.shared.link.why()
     }
@@ -215,10 +215,7 @@ impl Receiving {
                 Ask::Get(from) => log.get(from).await.map(|entry| Answer::Got(round, entry)),
                 Ask::Follow(from) => {
                     let entries = log.follow(from).await;
-                    match &entries {
-                        Ok(_) => log.link.forget(),
-                        Err(why) => log.link.note(why.clone()),
-                    }
+                    log.link.followed(&entries);
                     entries.ok().map(|entries| Answer::Follow(round, Box::new(entries)))
                 }
                 Ask::Want(want) => Some(Answer::Want(round, log.want(want).await)),

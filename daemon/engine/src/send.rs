@@ -136,8 +136,8 @@ impl Sender {
         self.shared.acks.read()
     }
 
-    /// Returns the error of a broken connection. If there is none, returns the reason why the sender does not write, or `None` if it
-    /// writes.
+    /// Returns the error of a broken connection. If there is none, returns the reason why the feed stands still or is at risk, or why the
+    /// sender does not write.
     pub fn trouble(&self) -> Option<String> {
         self.shared.link.why().or_else(|| self.shared.shut_out())
     }

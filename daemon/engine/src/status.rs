@@ -139,6 +139,8 @@ pub(crate) struct Link {
     is_connected: AtomicBool,
     disconnects: AtomicU64,
     why: Mutex<Option<String>>,
+    /// The error of the last attempt to follow the log; `None` if it worked.
+    unfollowed: Mutex<Option<String>>,
     /// Number of appends that were refused in a row.
     refusals: AtomicU64,
     refused: Mutex<Option<String>>,
@@ -160,6 +162,12 @@ impl Link {
 
     pub(crate) fn note(&self, why: String) {
         *self.why.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+    }
+
+    /// Notes the result of an attempt to follow the log.
+    pub(crate) fn followed<T>(&self, result: &Result<T, String>) {
+        let why = result.as_ref().err().cloned();
+        *self.unfollowed.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
     /// Forgets what was noted.
@@ -211,6 +219,7 @@ impl Link {
         broken
             .or_else(|| self.stands_still(UNDECIDED_FOR))
             .or_else(|| of(&self.why))
+            .or_else(|| of(&self.unfollowed))
             .or_else(|| of(&self.refused))
     }
 
@@ -245,7 +254,10 @@ mod tests {
     fn a_stream_without_a_leader_is_not_hidden_by_an_older_error() {
         let link = Link::default();
         link.connected();
+        link.followed(&Err::<(), _>("no answer".to_owned()));
+        assert_eq!(link.why().as_deref(), Some("no answer"));
         link.note("no entries".to_owned());
+        link.followed(&Ok(()));
         link.undecided("stream \"t\": first".to_owned());
         assert_eq!(link.why().as_deref(), Some("no entries"));
         link.undecided.lock().unwrap().as_mut().unwrap().0 -= UNDECIDED_FOR;

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-/// Limit of each wait. It is far above any wait on a busy machine, so only a failing test waits this long.
+/// Limit of a wait, unless the wait says another one. It is far above any wait on a busy machine, so only a failing test waits this long.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How a test's reader waits for messages. Other tests need the CPUs meanwhile.

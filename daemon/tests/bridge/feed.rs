@@ -10,7 +10,7 @@ pub fn messages() -> u64 {
     number("SHMCAST_BRIDGE_MESSAGES", 3_000)
 }
 
-/// Messages a second. Four tests at a time on a loaded machine with two cores, each with ten readers and a relay, keep up with the default.
+/// Messages a second. Tests that run at the same time on a loaded machine with two cores keep up with the default.
 pub fn rate() -> u64 {
     number("SHMCAST_BRIDGE_RATE", 5_000)
 }

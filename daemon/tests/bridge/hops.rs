@@ -3,14 +3,14 @@
 use super::roles::next_epoch;
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use shmcast::{Client, Event, Start, Subscriber, Wait};
+use shmcast::{Client, Event, Start, Subscriber};
 use shmcast_testkit::hosts::{Host, Hosts, Running};
 use shmcast_testkit::{PATIENCE, REST, skip, wait_for};
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 const HOSTS: [Host; 3] = [Host::A, Host::B, Host::C];
 
@@ -287,8 +287,8 @@ fn a_session_that_counts_from_the_beginning_begins_the_channel_anew() {
     let first = b.wait_for_bridge("ticks-in", "hear the session", has_session);
     c.wait_for_bridge("ticks-in", "hear the session", has_session);
     let client = Client::at(net.0.socket(Host::B)).unwrap();
-    let builder = Subscriber::builder("ticks").client(&client).start(Start::Oldest).wait(REST);
-    let mut reader = builder.wait(Wait::Sleep(Duration::from_millis(1))).open().unwrap();
+    let builder = Subscriber::builder("ticks").client(&client).start(Start::Oldest);
+    let mut reader = builder.wait(REST).open().unwrap();
     let mut heard = Vec::new();
     let mut hear_until = |last: u64, heard: &mut Vec<u64>| {
         while heard.last() != Some(&last) {

@@ -80,9 +80,11 @@ impl<'a> Away<'a> {
     /// Publishes so many messages, as fast as the recorder keeps up.
     fn publish(&mut self, count: u64) -> u64 {
         let client = client(self.hosts, Host::A);
-        let mut last = 0;
-        for _ in 0..count / 10_000 {
-            last = self.source.publish(10_000);
+        let (mut last, mut left) = (0, count);
+        while left > 0 {
+            let part = left.min(10_000);
+            left -= part;
+            last = self.source.publish(part);
             wait_until("the journal", || {
                 let status = client.channel("t").ok().and_then(|channel| channel.journal);
                 status.is_some_and(|journal| journal.durable >= last)

@@ -103,6 +103,8 @@ static void across(void) {
 static void cut(void) {
     shmcast_publisher *p;
     CHECK(publishes("strict", 0, &p) == SHMCAST_OK);
+    puts("open");
+    fflush(stdout);
     int32_t code;
     for (int tries = 0; (code = shmcast_publish(p, "x", 1, NULL)) == SHMCAST_OK && tries < 20000; tries++) usleep(1000);
     CHECK(code == SHMCAST_ERROR_CUT_OFF && strstr(shmcast_error_message(), "channel \"strict\"") != NULL);

@@ -51,11 +51,13 @@ fn programs_in_c_use_a_daemons_channels() {
     }
     let start = |part: &str| {
         let mut command = Command::new(&program);
-        command.arg(part).arg(daemon.socket()).stdin(Stdio::piped()).spawn().unwrap()
+        command.arg(part).arg(daemon.socket()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
     };
     let list = || daemon.client().channels().unwrap();
     let mut child = start("cut");
-    wait_until("a publisher", || list().iter().any(|channel| channel.publisher.is_some()));
+    let mut word = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut word).unwrap();
+    assert_eq!(word, "open\n");
     let taken = daemon.shmcast("takeover strict").output().unwrap();
     assert!(taken.status.success(), "{taken:?}");
     assert!(child.wait().unwrap().success());

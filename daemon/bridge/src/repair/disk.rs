@@ -4,6 +4,7 @@
 use shmcast::ChannelJournal;
 use shmcast::journal::format::ControlRecord;
 use shmcast::journal::{Entry, JournalControl, JournalError, Reader};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
@@ -29,12 +30,12 @@ impl Disk {
         for end in [&bell, &other] {
             end.set_nonblocking(true).map_err(BridgeError::Start)?;
         }
-        let mut work = Work { journal, reader: None };
+        let mut work = Work { journal, reader: None, has_read: false };
         let mut fetch = move |sequence| {
-            // A folder that is away for a moment, and one whose mount is away and shows no file, are no proof that there is no journal.
-            work.fetch(sequence).unwrap_or_else(|_| {
+            work.fetch(sequence).unwrap_or_else(|error| {
                 work.reader = None;
-                Fetched::Failed
+                // A journal that was there may be away for a moment, for instance with its mount.
+                if is_absence(&error) && !work.has_read { Fetched::Unusable } else { Fetched::Failed }
             })
         };
         // Only one order is under way at a time.
@@ -79,6 +80,8 @@ impl Disk {
 struct Work {
     journal: Arc<ChannelJournal>,
     reader: Option<Reader>,
+    /// Whether the journal has been read before.
+    has_read: bool,
 }
 
 impl Work {
@@ -95,7 +98,18 @@ impl Work {
                 None => return Ok(Fetched::Unusable),
             },
         };
-        read(reader, first)
+        let fetched = read(reader, first)?;
+        self.has_read = true;
+        Ok(fetched)
+    }
+}
+
+/// Whether the error means that no journal is there. All other errors mean that the journal cannot be read at the moment.
+fn is_absence(error: &JournalError) -> bool {
+    match error {
+        JournalError::Empty { .. } => true,
+        JournalError::Os { source, .. } => source.kind() == io::ErrorKind::NotFound,
+        _ => false,
     }
 }
 

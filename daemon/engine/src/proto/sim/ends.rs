@@ -83,7 +83,7 @@ pub(super) struct Ring {
     pub(super) wrong: Option<String>,
     pub(super) parts: u64,
     pub(super) given_up: u64,
-    /// The sequences that were named as lost since somebody looked: both ends are in it.
+    /// The sequences that were named as lost since somebody looked.
     pub(super) gaps: Vec<Range<u64>>,
     pub(super) sessions: u64,
 }
