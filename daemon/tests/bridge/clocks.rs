@@ -2,9 +2,9 @@
 //! lost.
 
 use super::forms::{Form, Sink, Source, client, daemon, opened};
-use shmcast::{Publisher, Start, Subscriber};
+use shmcast::Publisher;
 use shmcast_testkit::hosts::{Host, Hosts};
-use shmcast_testkit::{REST, wait_until};
+use shmcast_testkit::wait_until;
 use std::fs;
 
 /// Both clocks are set forward by 40 hours and back. Times that are so far away have no place in a message, so messages get the times of their
@@ -34,11 +34,8 @@ fn clocks_are_set(form: Form) {
     let [keys, of_a] = [hosts.keys(), hosts.dir.path().join("keys-a")].map(|path| path.display().to_string());
     let sends = sends.replace(&keys, &of_a);
     let _a = daemon(&hosts, Host::A, &sends);
-    let (mut source, socket) = (opened(&hosts, 1), hosts.socket(Host::B));
-    let mut sink = Sink::new(move || {
-        let client = shmcast::Client::at(&socket).ok()?;
-        Subscriber::builder("t").client(&client).start(Start::Oldest).wait(REST).open().ok()
-    });
+    let mut source = opened(&hosts, 1);
+    let mut sink = Sink::of_daemon(&hosts);
     let mut life = 1;
     for (host, seconds) in [
         (Host::A, 144_000),

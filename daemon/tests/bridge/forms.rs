@@ -6,7 +6,7 @@ use super::native::sealed;
 use super::roles::make_channel;
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use shmcast::{Client, Event, Publisher, RecvError, Start, Subscriber};
+use shmcast::{Client, Event, Publisher, RecvError, Start, Subscriber, SubscriberBuilder};
 use shmcast_testkit::hosts::{Host, Hosts, Running};
 use shmcast_testkit::{PATIENCE, REST, wait_for, wait_until};
 use std::fs;
@@ -131,6 +131,22 @@ impl Source {
         publisher.next_sequence() - 1
     }
 
+    /// Publishes so many messages to the daemon of host A, as fast as its recorder keeps up.
+    pub fn publish_recorded(&mut self, hosts: &Hosts, count: u64) -> u64 {
+        let client = client(hosts, Host::A);
+        let (mut last, mut left) = (0, count);
+        while left > 0 {
+            let part = left.min(10_000);
+            left -= part;
+            last = self.publish(part);
+            wait_until("the journal", || {
+                let status = client.channel("t").ok().and_then(|channel| channel.journal);
+                status.is_some_and(|journal| journal.durable >= last)
+            });
+        }
+        last
+    }
+
     /// Leaves the channel open for the next publisher.
     pub fn end(&mut self) {
         self.publisher.take().expect("it goes on").leave_open();
@@ -151,7 +167,20 @@ pub struct Sink {
 }
 
 impl Sink {
-    pub fn new(open: impl Fn() -> Option<Subscriber> + 'static) -> Self {
+    /// Reads the mirror in the channel of host B's daemon.
+    pub fn of_daemon(hosts: &Hosts) -> Self {
+        let socket = hosts.socket(Host::B);
+        Self::new(move || Some(Subscriber::builder("t").client(&Client::at(&socket).ok()?)))
+    }
+
+    /// Reads the mirror that a command carries on host B.
+    pub fn of_command(hosts: &Hosts) -> Self {
+        let dir = hosts.channels(Host::B);
+        Self::new(move || Some(Subscriber::builder("t").dir(&dir)))
+    }
+
+    fn new(channel: impl Fn() -> Option<SubscriberBuilder> + 'static) -> Self {
+        let open = move || channel()?.start(Start::Oldest).wait(REST).open().ok();
         let reader = wait_for("the mirror", &open);
         let (open, farthest) = (Box::new(open), Duration::from_secs(600));
         Self { reader, open, life: 1, due: 1, missing: 0, sessions: Vec::new(), farthest }
@@ -247,11 +276,7 @@ fn daemons_under(form: Form) {
     let (sends, receives) = (form.sends(&hosts, &strict, 60_000), form.receives(&hosts));
     let (mut a, mut b) = (daemon(&hosts, Host::A, &sends), daemon(&hosts, Host::B, &receives));
     let mut source = opened(&hosts, 1);
-    let socket = hosts.socket(Host::B);
-    let mut sink = Sink::new(move || {
-        let client = Client::at(&socket).ok()?;
-        Subscriber::builder("t").client(&client).start(Start::Oldest).wait(REST).open().ok()
-    });
+    let mut sink = Sink::of_daemon(&hosts);
     let arrives = |source: &mut Source, sink: &mut Sink, at: &str| {
         let last = source.publish(200);
         sink.read_to(1, last, &format!("{form:?}: {at}"));
@@ -340,10 +365,8 @@ fn commands_are_stopped_restarted_and_made_anew(form: Form) {
     };
     let sending = || start(Host::A, &send, "sending session");
     let (mut a, mut b) = (sending(), hosts.shmcast(Host::B, &recv));
-    let dir = hosts.channels(Host::B);
     source.publish(1);
-    let mut sink =
-        Sink::new(move || Subscriber::builder("t").dir(&dir).start(Start::Oldest).wait(REST).open().ok());
+    let mut sink = Sink::of_command(&hosts);
     let arrives = |source: &mut Source, sink: &mut Sink, at: &str| {
         let last = source.publish(200);
         sink.read_to(1, last, &format!("{form:?}: {at}"));
@@ -403,28 +426,14 @@ fn repairs_from_the_journal_go_on_under_every_event() {
     let mut a = daemon(&hosts, Host::A, &at(60_000));
     let mut b = daemon(&hosts, Host::B, &receives);
     let mut source = opened(&hosts, 1);
-    let socket = hosts.socket(Host::B);
-    let mut sink = Sink::new(move || {
-        let client = Client::at(&socket).ok()?;
-        Subscriber::builder("t").client(&client).start(Start::Oldest).wait(REST).open().ok()
-    });
+    let mut sink = Sink::of_daemon(&hosts);
     let first = source.publish(1_000);
     sink.read_to(1, first, "the beginning");
-    // Several rings, as fast as the recorder keeps up.
-    let publish_rings = |source: &mut Source| {
-        let client = client(&hosts, Host::A);
-        for _ in 0..4 {
-            let last = source.publish(10_000);
-            wait_until("the journal", || {
-                let status = client.channel("t").ok().and_then(|channel| channel.journal);
-                status.is_some_and(|journal| journal.durable >= last)
-            });
-        }
-    };
     for event in ["stopped", "restarted", "killed", "bridge changed", "receiver stopped", "receiver anew"] {
         let before = from_journal(&hosts);
         b.stop();
-        publish_rings(&mut source);
+        // Several rings.
+        source.publish_recorded(&hosts, 40_000);
         if event == "receiver anew" {
             forget(&hosts, Host::B);
         }

@@ -6,10 +6,10 @@ use super::forms::{Form, Sink, Source, client, daemon, opened};
 use super::roles::{CAPACITY, make_channel_of};
 use nix::sys::signal::Signal;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use shmcast::Publisher;
 use shmcast::journal::{Entry, Journal};
-use shmcast::{Publisher, Start, Subscriber};
 use shmcast_testkit::hosts::{Host, Hosts, Running};
-use shmcast_testkit::{REST, skip, wait_for, wait_until};
+use shmcast_testkit::{skip, wait_for, wait_until};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -57,11 +57,7 @@ impl<'a> Away<'a> {
         let receives = form.receives(hosts);
         let receiver = Some(daemon(hosts, Host::B, &receives));
         let source = opened(hosts, 1);
-        let socket = hosts.socket(Host::B);
-        let sink = Sink::new(move || {
-            let client = shmcast::Client::at(&socket).ok()?;
-            Subscriber::builder("t").client(&client).start(Start::Oldest).wait(REST).open().ok()
-        });
+        let sink = Sink::of_daemon(hosts);
         let mut away = Away { hosts, source, sink, receives, receiver, life: 1 };
         let first = away.source.publish(1_000);
         away.read_to(first, "the beginning");
@@ -77,20 +73,8 @@ impl<'a> Away<'a> {
         self.receiver = Some(daemon(self.hosts, Host::B, &self.receives));
     }
 
-    /// Publishes so many messages, as fast as the recorder keeps up.
     fn publish(&mut self, count: u64) -> u64 {
-        let client = client(self.hosts, Host::A);
-        let (mut last, mut left) = (0, count);
-        while left > 0 {
-            let part = left.min(10_000);
-            left -= part;
-            last = self.source.publish(part);
-            wait_until("the journal", || {
-                let status = client.channel("t").ok().and_then(|channel| channel.journal);
-                status.is_some_and(|journal| journal.durable >= last)
-            });
-        }
-        last
+        self.source.publish_recorded(self.hosts, count)
     }
 
     fn read_to(&mut self, last: u64, at: &str) {
@@ -187,11 +171,8 @@ fn times_are_right_in_each_ring_whatever_its_clock_is() {
         receives.replace("from = 1\n", "from = 1\nclock_limit_us = 0\n")
     };
     let b = daemon(&hosts, Host::B, &receives("monotonic"));
-    let (mut source, socket) = (opened(&hosts, 1), hosts.socket(Host::B));
-    let mut sink = Sink::new(move || {
-        let client = shmcast::Client::at(&socket).ok()?;
-        Subscriber::builder("t").client(&client).start(Start::Oldest).wait(REST).open().ok()
-    });
+    let mut source = opened(&hosts, 1);
+    let mut sink = Sink::of_daemon(&hosts);
     for round in 0..12 {
         let last = source.publish(300);
         sink.read_to(1, last, &format!("round {round}"));
@@ -418,13 +399,10 @@ fn a_killed_recorder_and_a_read_only_journal_are_repaired_from() {
         running
     };
     let receive = Form::Native.recv_words(&hosts);
-    let dir = hosts.channels(Host::B);
     for (at, from) in [("the recorder was killed", &journal), ("the medium is read-only", &shown)] {
         let sender = send(from);
         let mut receiver = hosts.shmcast(Host::B, &receive);
-        let to = dir.clone();
-        let mut sink =
-            Sink::new(move || Subscriber::builder("t").dir(&to).start(Start::Oldest).wait(REST).open().ok());
+        let mut sink = Sink::of_command(&hosts);
         sink.again(1);
         let last = source.publish(100);
         sink.read_to(1, last, at);

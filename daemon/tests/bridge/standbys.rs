@@ -5,10 +5,10 @@ use super::forms::{Sink, Source, client, forget, opened};
 use super::native::sealed;
 use super::roles::make_channel;
 use nix::sys::signal::Signal;
-use shmcast::{Publisher, Start, Subscriber};
+use shmcast::Publisher;
 use shmcast_testkit::hosts::{Host, Hosts, Running};
 use shmcast_testkit::place::program;
-use shmcast_testkit::{REST, wait_for};
+use shmcast_testkit::wait_for;
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -33,14 +33,6 @@ fn active(hosts: &Hosts) -> usize {
     let is = |at: usize, wanted: &str| bridge_of(hosts, Host::A, at)["state"] == wanted;
     wait_for("one that sends, and one that stands by", || {
         (0..2).find(|&at| is(at, "running") && is(1 - at, "standby"))
-    })
-}
-
-fn sink_on_b(hosts: &Hosts) -> Sink {
-    let socket = hosts.socket(Host::B);
-    Sink::new(move || {
-        let client = shmcast::Client::at(&socket).ok()?;
-        Subscriber::builder("t").client(&client).start(Start::Oldest).wait(REST).open().ok()
     })
 }
 
@@ -105,7 +97,7 @@ fn two_senders_of_a_daemon_outlast_every_change() {
     let a = hosts.daemon(Host::A, &plain);
     active(&hosts);
     let _b = hosts.daemon(Host::B, &receives());
-    let (source, sink) = (opened(&hosts, 1), sink_on_b(&hosts));
+    let (source, sink) = (opened(&hosts, 1), Sink::of_daemon(&hosts));
     let mut pair = Pair { hosts: &hosts, a, source, sink, life: 1 };
     pair.arrives("the beginning");
     for round in 0..2 {
@@ -192,9 +184,7 @@ fn a_sender_without_its_state_joins_the_other_one() {
     let recv = hosts.shmcast(Host::B, &words);
     recv.wait_for_log("receiving session");
     source.publish(1);
-    let dir = hosts.channels(Host::B);
-    let mut sink =
-        Sink::new(move || Subscriber::builder("t").dir(&dir).start(Start::Oldest).wait(REST).open().ok());
+    let mut sink = Sink::of_command(&hosts);
     for round in 0..4 {
         let sends = active(&senders);
         let at = if round % 2 == 0 { sends } else { 1 - sends };
@@ -240,7 +230,7 @@ fn leases_outlast_takeovers_other_keys_and_a_wire_made_anew() {
         channel()
     );
     let b = hosts.daemon(Host::B, &receives);
-    let (source, sink) = (opened(&hosts, 1), sink_on_b(&hosts));
+    let (source, sink) = (opened(&hosts, 1), Sink::of_daemon(&hosts));
     let mut pair = Pair { hosts: &hosts, a, source, sink, life: 1 };
     pair.arrives("the beginning");
     for round in 0..3 {

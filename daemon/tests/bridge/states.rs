@@ -4,10 +4,9 @@ use super::daemons::GROUP;
 use super::forms::{Sink, Source};
 use super::roles::make_channel;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
-use shmcast::{Start, Subscriber};
 use shmcast_testkit::disk::Small;
 use shmcast_testkit::hosts::{Host, Hosts, Running};
-use shmcast_testkit::{REST, wait_until};
+use shmcast_testkit::wait_until;
 use std::fs;
 use std::process::Command;
 
@@ -50,9 +49,7 @@ fn a_state_file_that_cannot_be_written_is_written_later() {
     };
     let mut sender = sending();
     source.publish(1);
-    let dir = hosts.channels(Host::B);
-    let mut sink =
-        Sink::new(move || Subscriber::builder("t").dir(&dir).start(Start::Oldest).wait(REST).open().ok());
+    let mut sink = Sink::of_command(&hosts);
     for (at, most) in
         [("read-only", None), ("a limit of nothing", Some(0)), ("a limit within a slot", Some(100))]
     {

@@ -3,19 +3,10 @@
 use super::daemons::channel;
 use super::forms::{Form, Sink, client, daemon, opened};
 use nix::sys::signal::Signal;
-use shmcast::{Client, Start, Subscriber};
 use shmcast_testkit::hosts::{Host, Hosts, Running};
-use shmcast_testkit::{REST, wait_until};
+use shmcast_testkit::wait_until;
 use std::fs;
 use std::time::Duration;
-
-fn sink_of(hosts: &Hosts) -> Sink {
-    let socket = hosts.socket(Host::B);
-    Sink::new(move || {
-        let client = Client::at(&socket).ok()?;
-        Subscriber::builder("t").client(&client).start(Start::Oldest).wait(REST).open().ok()
-    })
-}
 
 /// A receiver is away for several rings. Meanwhile another publisher takes over, and the sender's daemon is killed. The sender without its
 /// memory took the present ring's first message for the first one of the session: what was before it was called gone, though the journal
@@ -38,7 +29,7 @@ fn a_receiver_from_before_a_takeover_gets_all_from_the_journal() {
     let a = daemon(&hosts, Host::A, &sends);
     let b = daemon(&hosts, Host::B, &receives);
     let mut source = opened(&hosts, 1);
-    let mut sink = sink_of(&hosts);
+    let mut sink = Sink::of_daemon(&hosts);
     let last = source.publish(1_000);
     sink.read_to(1, last, "the beginning");
     b.kill();
@@ -82,7 +73,7 @@ fn a_sender_of_a_daemons_channel_is_stopped_and_made_anew() {
         let mut source = opened(&hosts, 1);
         let words = form.send_words(&hosts, &state);
         let mut bridge = start(&words);
-        let mut sink = sink_of(&hosts);
+        let mut sink = Sink::of_daemon(&hosts);
         let last = source.publish(300);
         sink.read_to(1, last, mode);
         bridge.signal(Signal::SIGSTOP);

@@ -138,6 +138,9 @@ fn a_board_of_the_next_generation_has_what_was_valid_and_nothing_void() {
         // message, and a reader is told that it misses the message.
         let has_bytes = entry.as_ref().is_some_and(|entry| entry.message.is_some());
         assert_eq!(missed, u64::from(entry.is_some() && !has_bytes), "turn {turn}");
+        if let Some(entry) = entry.as_ref().filter(|_| !has_bytes) {
+            assert_eq!(entry.sequence, first - 1, "turn {turn}: the last valid one");
+        }
         if let Some(entry) = entry.filter(|_| has_bytes) {
             let (_, from) = keys["ww"].split_once(' ').unwrap();
             // After the first message, every valid one of this turn was of this key. It may have had none.
