@@ -42,7 +42,7 @@ struct Args {
     /// Number of times that rounds of a case (one size, one number of receivers) may be repeated because the machine was not quiet
     #[arg(long, global = true, default_value_t = 40)]
     retries: usize,
-    /// The peers' program, whose path benches/peers/build.sh prints. All of its transports take part, or only those that --with names
+    /// The peers' program; benches/peers/build.sh prints its path. All of its transports take part, or only those that --with names
     #[arg(long, global = true, value_name = "PROGRAM")]
     peers: Option<PathBuf>,
     /// The daemon's program, for parked readers [default: the one beside this program]
@@ -93,8 +93,7 @@ enum Question {
     },
     /// Clients in other languages compared with Rust's: reading a ring, publishing, and live messages
     Bindings {
-        /// The commands that start testees of client/conformance. Quote each command as one argument; put those that cannot publish at the
-        /// end
+        /// The commands that start testees of client/conformance. Quote each command as one argument; list testees that cannot publish last
         #[arg(value_name = "TESTEE")]
         testees: Vec<String>,
         /// The testee in Rust; without it, the one beside this program
@@ -373,8 +372,8 @@ fn two_hosts(args: &Args) -> Option<Hosts> {
     made.inspect_err(|why| eprintln!("SKIPPED bridge: {why:#}")).ok()
 }
 
-/// Returns the contestants that are compared with shmcast on one host: those that the user named, and the peers. If the user named peers,
-/// only these peers take part.
+/// Returns shmcast's contestants on one host: those that the user named, and the peers. If the user named a peer, only named peers take
+/// part.
 fn guests(named: &[Contestant], peers: &[Peer], wait: Wait) -> Vec<Contestant> {
     let is_named = |peer: &Peer| named.iter().any(|who| who.transport_name() == peer.name);
     let joining = if peers.iter().any(is_named) { &[] } else { peers };

@@ -78,7 +78,7 @@ pub fn run(commands: &[String], dir: &Path, sizes: &[usize], effort: Effort) -> 
     Ok(figures)
 }
 
-/// Makes a publisher with the system's clock, which every language can read.
+/// Makes a publisher that takes its times from the system's clock, because every language can read this clock.
 fn publisher(dir: &Path, name: &str) -> Result<Publisher> {
     let builder = Publisher::builder(name).dir(dir).capacity(RING_BYTES).clock_kind(ClockKind::Monotonic);
     Ok(builder.prepare(Preparation { prefault: true, ..Preparation::NONE }).open()?)

@@ -22,7 +22,7 @@ use anyhow::Result;
 const TITLE: &str = "From host to host over a virtual wire; times are in us from the send";
 /// Payload sizes of the one-way cases.
 pub const SIZES: [usize; 2] = [64, 256];
-/// A size at which a message nearly fills a packet, plain or native.
+/// A payload size in bytes at which one message nearly fills a packet, in the plain format and in the native format.
 const PACKET: usize = 1_320;
 /// The size of the ring in bytes. It limits how many messages are on their way, so that they do not overflow a socket's buffer.
 const RING_BYTES: u64 = 4 << 20;

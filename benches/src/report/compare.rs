@@ -19,7 +19,8 @@ use std::path::Path;
 
 /// Least relative difference of the medians.
 const LEAST: f64 = 0.03;
-/// The smallest number of rounds in either set. With two rounds, noise alone would often look like a change.
+/// A figure is compared only if each of the two sets has at least this number of rounds with it. With two rounds, noise alone would often
+/// look like a change.
 const ROUNDS: usize = 3;
 
 /// The change of a figure.

@@ -38,7 +38,7 @@ const HICCUPS: usize = 100;
 
 /// Returns the part of an answer that tables, page and comparison need:
 ///
-/// - percentiles in place of histograms, and only of comparable rounds
+/// - for comparable rounds, percentiles in place of histograms; for other rounds, neither
 /// - of the two latencies measured from the send, only the one that the question is about
 /// - values over time, only for the rounds that are drawn over time
 /// - no directory names of rounds

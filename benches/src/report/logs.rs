@@ -118,7 +118,7 @@ struct Interval {
     histogram: Histogram<u64>,
 }
 
-/// Returns the intervals of an answer's rounds. They are sorted by their start, which counts from the time `asked`.
+/// Returns the intervals of an answer's rounds, sorted by start. A start is the time since the question was asked; that was at `asked`.
 fn intervals(answer: &Answer, asked: Duration, of: fn(&Outcome) -> &Distribution) -> Result<Vec<Interval>> {
     let mut intervals = Vec::new();
     for round in &answer.rounds {

@@ -232,7 +232,7 @@ fn ours_last(mut lines: Vec<Line>) -> Vec<Line> {
     lines
 }
 
-/// Returns the round of a case that is drawn over time. It is shmcast's median round, or the round of a soak.
+/// Of shmcast's rounds in a case, returns the round to draw over time: that with the median latency. A soak has only one round.
 pub fn shown_in_time<'a>(answer: &'a Answer, case: &str) -> Option<&'a Outcome> {
     let who = answer.contestants(case).into_iter().find(|who| who.transport == SHMCAST)?;
     let mut rounds = answer.comparable(case, &who);

@@ -24,7 +24,7 @@ pub fn cost(spec: &Spec) -> PathBuf {
     spec.dir.join("cost")
 }
 
-/// Converts a time to one word. Times above 4.29 s become the largest word.
+/// Converts a time to a 32-bit number of nanoseconds. Times above 4.29 s become the largest number.
 pub(crate) fn saturate(ns: u64) -> u32 {
     ns.try_into().unwrap_or(u32::MAX)
 }

@@ -60,7 +60,7 @@ fn chosen(path: &str) -> Option<String> {
     Some(text.split_once('[')?.1.split_once(']')?.0.to_owned())
 }
 
-/// Returns the profile of this build, by the directory of the program.
+/// Returns the profile of this build. The directory that contains the program shows whether the profile is `dist`.
 fn profile() -> String {
     let program = std::env::current_exe().unwrap_or_default();
     let is_dist = program.parent().is_some_and(|directory| directory.ends_with("dist"));

@@ -19,7 +19,7 @@
 //! | [`probe`] | how far apart the CPUs are, and who else used them |
 //! | [`machine`] | the sheet that goes with every figure |
 //! | [`stats`] | histograms, percentiles, medians of rounds |
-//! | [`plan`] | interleaved rounds of several contestants, retried on the probes |
+//! | [`plan`] | interleaved rounds of several contestants; repeats rounds during which the machine was not quiet |
 
 pub mod bridge;
 pub mod child;

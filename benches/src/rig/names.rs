@@ -1,4 +1,4 @@
-//! The names of the transports. The rig asks for a name, and [`transport`](crate::transport) plays the transport.
+//! The names of the transports. The rig chooses a transport by its name, and [`transport`](crate::transport) runs it.
 
 /// shmcast's own ring, on one host.
 pub const SHMCAST: &str = "shmcast";
@@ -91,7 +91,7 @@ pub fn is_peer_between_hosts(name: &str) -> bool {
     [AERON_UDP_INVOKED, AERON_UDP].contains(&name)
 }
 
-/// Whether this program plays the transport. If not, it can be a transport of the peers' program.
+/// Whether this program itself plays the transport.
 pub fn is_ours(name: &str) -> bool {
     ALL.contains(&name)
 }

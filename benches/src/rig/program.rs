@@ -2,7 +2,7 @@
 //!
 //! When the kernel first reads a program's file, it chooses the pages of memory for the file's contents. All rounds of a run would use
 //! these same pages. The choice matters: two copies of the same program published messages of 256 B in 13.5 and in 16.6 ns. So each round
-//! plays its own copy of the program. Slow pages then affect one round of all contestants, and the median covers many choices.
+//! runs its own copy of the program. Slow pages then affect only one round, and the median is taken over many copies.
 //!
 //! A script is not copied, because it might need other files in its own directory.
 

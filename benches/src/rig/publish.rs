@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// The sending end of a transport.
 pub trait Sender {
-    /// Sends one message to all receivers. Returns the number of retries because there was no room. `sent` is the time in the payload in
+    /// Sends one message to all receivers. Returns the number of failed attempts, for lack of room. `sent` is the time in the payload in
     /// clock ticks, or 0 if messages are sent back to back.
     ///
     /// Every implementation must be `#[inline(always)]`. Otherwise the compiler might inline the call for one ring and not for another.

@@ -43,7 +43,7 @@ pub struct DatagramSender {
 }
 
 impl DatagramSender {
-    /// Makes the sender without sockets. Receivers must bind their sockets first.
+    /// Makes a sender without any sockets. `begin` makes the sockets, after all receivers have bound theirs.
     ///
     /// # Errors
     /// None.

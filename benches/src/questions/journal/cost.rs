@@ -115,7 +115,7 @@ fn record(plan: &Plan<'_>, to: &Path) -> Record {
     Record { cpu: CPUS[1], ..record }
 }
 
-/// Freezes the disk for a time, 100 ms after the publisher's start. By then, the recorder is writing.
+/// Waits 100 ms, so that the recorder is writing. Then freezes the disk for `time`.
 fn freeze(disk: &FrozenDisk, time: Duration) -> Result<()> {
     std::thread::sleep(Duration::from_millis(100));
     disk.freeze()?;

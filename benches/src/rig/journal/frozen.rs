@@ -34,7 +34,7 @@ impl FrozenDisk {
         &self.mount
     }
 
-    /// Freezes the disk. All earlier writes are on the disk then.
+    /// Freezes the disk. When this returns, all earlier writes are on the disk.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -42,10 +42,10 @@ impl FrozenDisk {
         run("fsfreeze", &["--freeze".as_ref(), &self.mount])
     }
 
-    /// Lets it go on.
+    /// Lets the frozen disk work again.
     ///
     /// # Errors
-    /// If it is not frozen.
+    /// If the disk is not frozen.
     pub fn thaw(&self) -> Result<()> {
         run("fsfreeze", &["--unfreeze".as_ref(), &self.mount])
     }

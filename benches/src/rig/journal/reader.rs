@@ -94,7 +94,7 @@ fn message(reader: &mut Reader) -> Result<Option<(u64, u64)>> {
     }
 }
 
-/// Looks up times that are spread over a journal. Each lookup starts without the page cache.
+/// Looks up times that are spread over a journal. Before each lookup, the journal is removed from the page cache.
 pub(super) fn look_up(role: &Lookup) -> Result<()> {
     /// The allowed error of a time. The clock might have been adjusted by this much during the recording.
     const NEAR_NS: u64 = 1_000_000;

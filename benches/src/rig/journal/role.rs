@@ -147,7 +147,7 @@ pub struct Published {
     pub messages: u64,
     /// Clock ticks before the first and after the last.
     pub span: (u64, u64),
-    /// The duration of a call of send. Without pauses between the sends, each value is the mean over a run of [`RUN`] sends.
+    /// The duration of a send. Without pauses between the sends, each sample is the mean of [`RUN`] sends.
     pub cost: Cost,
     /// Clock ticks at each send, where they were asked for.
     pub sends: Vec<u64>,

@@ -11,7 +11,8 @@ use serde::de::DeserializeOwned;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The time limit for a disk that writes all waiting data and finishes the last file.
+/// The time limit for an answer of a process. It leaves time for a slow disk: a recorder may first have to write all waiting data and
+/// finish the last file.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The hidden command that plays a role.
