@@ -27,8 +27,8 @@ pub struct Outcome {
     pub ended_at: u64,
     /// The number of messages that all receivers together should have received.
     pub expected: u64,
-    /// The sum of the receivers' reports. The field `span` covers the time from the first receipt of any receiver to the last receipt of any
-    /// receiver.
+    /// The sum of the receivers' reports. The field `span` covers the time from the first receipt of any receiver to the last receipt of
+    /// any receiver.
     pub received: Received,
     /// The publisher's report.
     pub published: Published,

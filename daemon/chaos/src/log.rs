@@ -67,7 +67,7 @@ pub enum Fact {
     /// The publisher or reader is closed.
     Closed,
     /// A reader is about to subscribe. With `history`, the reader can use the journal. With `skip`, the reader continues at the latest
-    /// message after a lap.
+    /// message whenever it is lapped.
     Subscribing {
         channel: String,
         #[serde(default)]
@@ -102,13 +102,13 @@ pub enum Fact {
     Lapped { missed: u64, resumed_at: u64 },
     /// A reader received the event of a gap.
     Gap { from: u64, to: u64 },
-    /// A reader received the event that neither the ring nor the journal has these sequences. For an actor that reads a journal: the
-    /// journal lists these sequences as missing.
+    /// A reader received an event which says that neither the ring nor the journal has these sequences. For an actor that reads a journal:
+    /// the journal lists these sequences as missing.
     Lost { from: u64, to: u64, cause: String },
-    /// A reader received the event that it now reads from the ring, and no longer from the journal. The call that returned the event began
-    /// at `since`.
+    /// A reader received an event which says that the reader now reads from the ring, and no longer from the journal. The call that
+    /// returned the event began at `since`.
     Live { sequence: u64, since: Time },
-    /// A reader received the error that the recorder stands still.
+    /// A reader received an error which says that the recorder stands still.
     Stalled { sequence: u64 },
     /// An actor is about to read a journal whose first sequence is `next`.
     Reading { channel: String, dir: String, next: u64 },
@@ -116,11 +116,11 @@ pub enum Fact {
     ReadOut { next: u64 },
     /// A reader received the event of another publisher.
     NewEpoch { epoch: u64 },
-    /// A reader received the event that its publisher had died.
+    /// A reader received an event which says that the reader's publisher had died.
     PublisherGone { epoch: u64 },
     /// A reader received the event of another remote session.
     NewSession { identity: String },
-    /// A reader received the event that the channel restarted.
+    /// A reader received an event which says that the channel restarted.
     Restarted,
     /// A reader received the event of the end.
     End,

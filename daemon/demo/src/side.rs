@@ -120,7 +120,7 @@ impl Side {
         self.readers.pids()
     }
 
-    /// Plays a turn. Returns the load of the machine by other programs in this turn, if this load can be measured.
+    /// Plays a turn. Returns how much CPU time other programs and the hypervisor used during the turn, if this can be measured.
     pub(crate) fn play(
         &mut self,
         plan: &Plan,

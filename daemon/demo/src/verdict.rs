@@ -63,9 +63,9 @@ impl Meanwhile {
 /// How much better shared memory does.
 #[derive(Debug, Serialize, PartialEq)]
 pub(crate) struct Ratio {
-    /// The factor by which publishing a message is faster through shared memory, computed from the medians.
+    /// The time to publish a message: the median with multicast, divided by the median with shared memory.
     pub(crate) publish_p50: f64,
-    /// The factor by which the last reader has a message sooner through shared memory, computed from the medians.
+    /// The time until the last reader has a message: the median with multicast, divided by the median with shared memory.
     pub(crate) last_reader_p50: f64,
 }
 
@@ -108,8 +108,8 @@ mod tests {
         Figures { name: "", published, delivered, lost, publish_ns, last_reader_ns, stalls }
     }
 
-    /// Makes the load of twenty pairs of turns on two CPUs. In the first `disturbed` pairs, other programs use one of the CPUs during one
-    /// of the two turns.
+    /// Returns the load of two CPUs during twenty pairs of turns. In one turn of each of the first `disturbed` pairs, other programs use
+    /// one of the CPUs.
     fn meanwhile(disturbed: usize) -> Meanwhile {
         let load = |others_ns| Load { cpus_ns: 500, others_ns, stolen_ns: 0, ready: 1 };
         let pair = |at: usize| vec![load(10), load(if at < disturbed { 250 } else { 20 })];

@@ -277,8 +277,8 @@ async fn look_at_subjects(log: &Log, words: &[&str], findings: &mut Findings) {
     }
 }
 
-/// Checks whether this account is allowed to publish a request on a subject beside the stream. The request names a session that no stream
-/// has.
+/// Checks whether this account is allowed to publish short messages of the kind `word`, for example requests. The check publishes a request
+/// for a session that no stream has.
 async fn look_at_word(log: &Log, word: &str, findings: &mut Findings) {
     let subject = format!("{}.{word}", log.subject);
     let nothing = Want { session: Session::from_bytes([b'.'; 10]), first: 1, wanted: Wanted::Exact(0) };

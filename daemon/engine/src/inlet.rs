@@ -47,7 +47,7 @@ impl Inlet {
         self.local.publisher.as_ref().map_or(self.closed_at, Publisher::next_sequence)
     }
 
-    /// Sets the error of the writer's clock, and reads this host's clocks again.
+    /// Notes how far the writer's clock may be wrong, in units of 10 us. `None` leaves the noted value. Reads this host's clocks again.
     pub(crate) fn look_at_clocks(&mut self, clock_error: Option<u16>) {
         self.clock_error = clock_error.unwrap_or(self.clock_error);
         let known = Some(self.clock_error).filter(|error| *error != UNKNOWN_ERROR);

@@ -190,7 +190,7 @@ impl Receiving {
         }
     }
 
-    /// Uses changed keys from now on. Reports blocks that cannot be opened with the keys.
+    /// Uses changed keys from now on. Reports new blocks that could not be opened.
     fn look_at_keys(&mut self) {
         if let Some(ring) = self.keys.changed(&self.shared.keys) {
             self.reader.set_keys(ring, self.log.takes_open);

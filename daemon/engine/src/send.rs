@@ -168,10 +168,11 @@ pub(crate) fn runtime() -> Result<Runtime, EngineError> {
     Builder::new_current_thread().enable_all().build().map_err(|e| BridgeError::Start(e).into())
 }
 
-/// The required prefix of a reply subject. A request names the subject for its answer. If any subject were accepted, a request could name
-/// the subject of the stream.
+/// The required prefix of the subject to which a request wants its answer. Without this limit, a request could name the stream's own
+/// subject, and the answer would be appended to the stream.
 const INBOX: &str = "_INBOX.";
-/// An append that is older than this is dropped, because the process has not run for a while, and a rival might write by now.
+/// An append that is older than this is dropped. At such an age, the process has not run for a while, and another writer may have taken
+/// over.
 const STALE_NS: u64 = SILENCE_NS / 2;
 
 /// The answer to an append: its round, and the block's entry number or an error.

@@ -211,8 +211,8 @@ impl Link {
         *undecided = Some((since, why));
     }
 
-    /// Returns why the feed stands still or is at risk. While the connection is broken, its error comes first. Otherwise a stream without a
-    /// leader comes first: an error that was noted before is often its effect, and stays noted.
+    /// Returns one reason why the feed stands still or is at risk. A broken connection comes first, and a stream without a leader comes
+    /// second. Other errors come last, because a missing leader often causes them.
     pub(crate) fn why(&self) -> Option<String> {
         let of = |text: &Mutex<Option<String>>| text.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let broken = if self.is_connected() { None } else { of(&self.why) };
@@ -238,7 +238,8 @@ impl Link {
 mod tests {
     use super::*;
 
-    /// It was 0 until then, so a sender whose servers were away from its start on looked like one that is well.
+    /// Before the servers' first answer, an earlier version showed 0 waiting messages. So a sender that had never reached its servers
+    /// looked healthy.
     #[test]
     fn before_the_first_answer_nobody_knows_what_is_behind() {
         let mut counters = SendCounters { published: 1_001, ..SendCounters::default() };
@@ -249,7 +250,7 @@ mod tests {
         assert_eq!(counters.behind(), Some(0), "the channel is absent");
     }
 
-    /// A receiver that could not follow the log noted that, and hid for ever that the stream had no leader.
+    /// In an earlier version, a receiver noted for ever that it could not follow the log. This error hid that the stream had no leader.
     #[test]
     fn a_stream_without_a_leader_is_not_hidden_by_an_older_error() {
         let link = Link::default();

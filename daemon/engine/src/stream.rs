@@ -55,7 +55,7 @@ fn missing(log: &Log, spec: &BridgeSpec) -> EngineError {
     EngineError::NoStream { stream: log.name().to_owned(), channel: spec.channel.clone() }
 }
 
-/// Creates the stream of a channel. With `mirror_of`, creates a mirror of the stream with the same name in that domain.
+/// Creates the stream of a channel. If `mirror_of` names a domain, the stream is a mirror of the stream with the same name in that domain.
 ///
 /// # Errors
 /// [`EngineError`], also if the stream exists with other settings.

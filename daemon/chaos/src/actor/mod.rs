@@ -73,8 +73,8 @@ pub struct Subscribing {
     /// Whether the reader never reads from a journal.
     #[serde(default)]
     pub live_only: bool,
-    /// The command of a testee in another language. If given, the testee receives instead of this process, and tools see no reader page of
-    /// this process.
+    /// The command of a testee in another language. If there is a command, the testee receives in place of this process, and tools see no
+    /// reader page of this process.
     #[serde(default)]
     pub testee: Option<String>,
 }

@@ -130,7 +130,8 @@ impl Writer {
         self.steps.push(Step::Squat { by });
     }
 
-    /// All publishers close their channels, because a channel that is a file has only one publisher at a time.
+    /// All publishers close their channels, so that another publisher can open any channel. A channel in a file has only one publisher at a
+    /// time.
     fn free_all(&mut self) {
         self.steps.extend((0..PUBLISHER).map(|who| Step::Close { who }));
     }

@@ -335,8 +335,8 @@ impl Writer {
         self.steps.push(Step::Wire { loss, copies, late });
     }
 
-    /// Forges a packet that announces a sequence that no channel can reach. A lower sequence would find nothing new: receivers believe it,
-    /// as SECURITY.md says.
+    /// Forges a packet that announces a sequence that no channel can reach. A forged packet with a lower sequence would find no new fault:
+    /// it is known that receivers without keys believe it (SECURITY.md).
     fn forge(&mut self) {
         let ahead = [1 << 48, 1 << 60, 1 << 62][self.random.usize(..3)];
         let other = self.random.u8(..4) == 0;

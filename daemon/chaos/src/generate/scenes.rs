@@ -26,7 +26,7 @@ impl Writer {
         }
     }
 
-    /// Returns the publisher of `channel`. If there is none, the publisher `otherwise` opens the channel.
+    /// Returns the publisher of `channel`. If the channel has no publisher, it is opened by the publisher with the number `otherwise`.
     pub(super) fn holder_of(&mut self, channel: u8, otherwise: u8) -> u8 {
         match self.state.publishers.iter().position(|held| *held == Some(channel)) {
             Some(holder) => holder as u8,

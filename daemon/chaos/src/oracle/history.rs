@@ -220,12 +220,13 @@ impl History {
 }
 
 impl Subscription {
-    /// Makes the subscription for a journal. The journal was read at this time, and its first sequence is `next`.
+    /// Makes the subscription that stands for a journal. `at` is the time at which the journal was read, and `next` is the journal's first
+    /// sequence.
     fn of_journal(actor: &str, channel: String, dir: String, (at, next): (Time, u64)) -> Self {
         Self { history: true, journal: Some(dir), at, next, ..Self::new(actor, channel, at) }
     }
 
-    /// Makes a subscription that begins at this time. Its opening has not succeeded yet.
+    /// Makes a subscription that an actor began to open at `subscribing`. It is not open yet.
     fn new(actor: &str, channel: String, subscribing: Time) -> Self {
         Self {
             actor: actor.to_owned(),

@@ -72,7 +72,7 @@ pub(super) fn check(history: &History, findings: &mut Findings) {
     check_lateness(history, findings);
 }
 
-/// Checks openings of channels. They can fail for many reasons, but the product itself must not have damaged its memory.
+/// Checks openings of channels. An opening can fail for many reasons, but never because the product damaged the channel's memory.
 fn check_openings(history: &History, findings: &mut Findings) {
     for (actor, is_publisher, kind, why) in &history.failed {
         let is_damage =

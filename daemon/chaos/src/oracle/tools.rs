@@ -67,7 +67,7 @@ fn check_channel(history: &History, tool: &str, status: &Value, host: usize, fin
     check_readers(history, tool, channel, (status, host), findings);
 }
 
-/// Checks that a tool shows exactly the attached readers, with their own figures.
+/// Checks the readers that a tool shows: all attached readers that are not hidden, no others, and each with its right counts.
 fn check_readers(
     history: &History,
     tool: &str,
@@ -132,7 +132,8 @@ fn check_metrics(history: &History, tool: &str, text: &str, far: bool, findings:
     }
 }
 
-/// Whether a reader was attached when the tools ran. Such a reader searched for the last message just before.
+/// Whether a reader was attached when the tools ran. Just before the tools ran, each attached reader had searched for its channel's last
+/// message.
 fn is_there(history: &History, reader: &Subscription) -> bool {
     let was_killed = history
         .deeds

@@ -71,13 +71,13 @@ impl Actor {
         self.child.id()
     }
 
-    /// Whether the actor would soon carry out another order. The actor has no order, or only one that ends when another order arrives.
+    /// Whether the actor would carry out another order at once: it has no order, or only a read that ends when another order arrives.
     pub(super) fn is_free(&mut self) -> bool {
         self.collect(Duration::ZERO);
         self.open.iter().all(|(_, order)| is_endless_read(order))
     }
 
-    /// Whether it has an open order without a time limit.
+    /// Whether all orders of the actor can last without a time limit. An actor without orders counts, too.
     pub(super) fn is_patient(&self) -> bool {
         self.open.iter().all(|(_, order)| is_endless_read(order) || matches!(order, Order::Block { .. }))
     }

@@ -149,7 +149,7 @@ impl World<'_> {
     }
 
     /// Lets publishers that still have their channel publish once more. These messages must reach the readers, whatever happened before.
-    /// Only some stories do this. In the other stories, readers must get their first message from the last publisher.
+    /// Only some stories do this. In the other stories, the first message after all troubles comes from the last publisher.
     fn publish_farewell(&mut self) -> LastMessages {
         let mut last = LastMessages::new();
         // Messages that a wire lost arrive only after the far host has repaired the loss.

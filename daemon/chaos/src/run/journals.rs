@@ -86,7 +86,8 @@ fn recorder_of(step: &Step) -> Option<u8> {
 }
 
 impl World<'_> {
-    /// Carries out a step of a recorder by hand. Returns `None` for any other step.
+    /// Carries out a step if it concerns a recorder that the runner starts itself, with `shmcast record`. Returns `None` for any other
+    /// step.
     pub(super) fn carry_out_by_hand(&mut self, step: &Step) -> Result<Option<bool>> {
         let Some(at) = recorder_of(step) else { return Ok(None) };
         let at = at % self.channels.len() as u8;

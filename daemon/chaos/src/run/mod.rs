@@ -70,14 +70,14 @@ struct World<'a> {
     dir: PathBuf,
     logs: PathBuf,
     log: Log,
-    /// The channels of a story without a daemon. Each daemon has its own list.
+    /// The story's channels. Each daemon has its own list of channels, and a reload can change that list.
     channels: Vec<Channel>,
     // Fields are dropped in this order: actors end before their daemons.
     publishers: Vec<Option<Actor>>,
     readers: Vec<Option<Actor>>,
     /// The daemons of the story, one for each host. Empty in a story without a daemon.
     daemons: Vec<Daemon>,
-    /// Recorders by hand, by the number of their channel.
+    /// The recorders that the runner starts itself, by the number of their channel.
     recorders: BTreeMap<u8, Recorder>,
     wire: Option<Wire>,
     /// The network of a story with several hosts. It is dropped after the daemons.

@@ -51,14 +51,15 @@ pub(super) struct Wire {
     pub(super) serves_at: u16,
 }
 
-/// The first port that this program uses. The system gives this program's ports only to programs that ask for a certain port.
+/// The first port that this program uses. For other programs, the system chooses ports from a higher range. So another program gets one of
+/// these ports only if it asks for the port's number.
 const FIRST_PORT: u16 = 10_000;
-/// The number of ports of one process of this program. Also the largest number of such processes.
+/// The number of ports for one process of this program, and the largest number of such processes.
 const PORTS: u16 = 2000;
 const PROCESSES: u16 = 10;
 
-/// Returns the first port of this process. Each process of this program reserves a range of ports by a socket with the number of the range
-/// in its name.
+/// Returns the first port of this process. To reserve a range of ports, each process of this program opens a socket whose name contains the
+/// number of the range.
 fn own_ports() -> Result<u16> {
     static OWN: OnceLock<Option<(u16, UnixDatagram)>> = OnceLock::new();
     let claim = |at: u16| {

@@ -243,7 +243,7 @@ pub enum Trouble {
     Older,
     /// The first of two repair servers is dead, and the line loses packets.
     DeadServer,
-    /// The server answers with several packets, each with the sequence of the first message.
+    /// The server answers a request with several packets. Each packet has the sequence of the answer's first message.
     OtherMake,
     /// The server gets requests without end while it is to end.
     Requests,
@@ -319,8 +319,8 @@ pub enum Step {
     /// A publisher fails to make a channel, because its description is too long. A stranger's empty folder already has
     /// the channel's name.
     Misopen {},
-    /// A publisher opens a channel with a false count of published messages. The count is too large by this many times
-    /// the number of entries in the index.
+    /// A publisher opens a channel with a false count of published messages. The false count is the right count plus `laps` times the
+    /// number of entries in the index.
     Tamper { channel: u8, laps: u64 },
     /// A reader receives by calls that do not wait. It reaches a record of a kind that no version has. Messages follow after the record.
     Unknown {},
@@ -336,7 +336,7 @@ pub enum Step {
     Interrupted {},
     /// `shmcast pub` gets this many lines and a part of another line, and is then interrupted.
     Pipe { lines: u8 },
-    /// A daemon must listen at a path where another user's file or socket is.
+    /// A daemon is told to listen at a path at which there already is a file, a link, or a socket of another program.
     Squat { by: Squatter },
     /// A client sends the daemon this many requests for things that do not exist.
     Flood { requests: u32 },
@@ -344,7 +344,7 @@ pub enum Step {
     Outsider {},
     /// Users of one host publish without a daemon, each at the default place.
     Neighbours { maker: Maker },
-    /// The user database does not answer, and a user with names in this database asks a daemon.
+    /// The user database does not answer. Meanwhile a user whose name the daemon must look up there sends a request.
     SlowNames {},
     /// A daemon takes longer to make its memory than a client waits for an answer.
     SlowStart {},

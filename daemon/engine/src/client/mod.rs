@@ -82,11 +82,12 @@ pub(crate) struct Log {
     creates: Option<NatsSpec>,
     /// Whether a single server keeps the stream. Only in this case does an append name the previous entry ([`append_if`](Log::append_if)).
     is_alone: Arc<AtomicBool>,
-    /// The number of the entry after which the single server would have stored the last refused append; 0 if no append was refused.
+    /// When a server last refused an append, it named this number as that of the log's last entry. 0 if no append was refused since the
+    /// log's end was last read.
     stores_after: Arc<AtomicU64>,
 }
 
-/// Returns the number of the entry after which a server would have stored the refused append.
+/// Returns the number of the log's last entry, if a server named it when it refused an append.
 fn stores_after(error: &PublishError) -> Option<u64> {
     let text = std::error::Error::source(error)?.to_string();
     let (_, number) = text.split_once("wrong last sequence: ")?;

@@ -27,9 +27,9 @@ pub(super) enum RingEvent {
 pub(super) enum End {
     /// The last event was a message.
     None,
-    /// The last event was the end of a publisher. This publisher might be an earlier one.
+    /// The last event was the end of a publisher. Another publisher might have followed, so this is not always the channel's end.
     Read,
-    /// The last event was the channel's end, and the log has recorded this end.
+    /// The last event was the channel's end, and the block that tells the log of this end was made.
     Said,
 }
 

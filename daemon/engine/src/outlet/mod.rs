@@ -47,7 +47,7 @@ const RETRY_NS: u64 = 20 * MILLISECOND_NS;
 const CLOCK_EVERY_NS: u64 = SECOND_NS;
 /// If the active writer is silent for this time, a waiting writer takes over. This is the length of four pulse intervals.
 pub(crate) const SILENCE_NS: u64 = 4 * LOOK_NS;
-/// At its end, the thread stores the rest of the ring for at most this time.
+/// When the thread is to end, it spends at most this time on storing the rest of the ring.
 const END_NS: u64 = 5 * SECOND_NS;
 
 /// The state of the thread.

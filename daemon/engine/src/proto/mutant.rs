@@ -8,9 +8,10 @@
 pub(crate) enum Mutant {
     /// Blocks are appended whatever the last one is.
     NoExpectation,
-    /// A planted mistake: after an error, the writer continues where it was. It should continue at the end of the log.
+    /// A planted mistake: after an error, the writer continues after the last message that it had sent. It should continue after the last
+    /// message in the log.
     GoesOn,
-    /// A planted mistake: the writer does not notice that the log lost acknowledged blocks. It also answers no request for messages.
+    /// A planted mistake: the writer does not notice that the log lost acknowledged blocks, and it answers no requests for messages.
     LossUnseen,
     /// A planted mistake: an append names only the number of the previous entry. It should also give the entry's name.
     NumbersAlone,

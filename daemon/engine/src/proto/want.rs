@@ -25,10 +25,9 @@ const VERSION: u8 = 1;
 /// The part of the channel that a reader wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
-    /// The message with the first sequence. If the message is sent in fragments, the answer begins with the byte at this offset of the
-    /// message.
+    /// The message with the request's first sequence. If the message is sent in fragments, the answer begins at this byte of the message.
     Exact(u32),
-    /// The first message that the writer has among this many sequences.
+    /// The first message that the writer has in a range. The range begins at the request's first sequence and has this number of sequences.
     Any(u32),
 }
 
@@ -39,12 +38,13 @@ pub struct Want {
     pub session: Session,
     /// The first sequence wanted.
     pub first: u64,
-    /// The part that is requested from there on.
+    /// The wanted part of the channel, from `first` on.
     pub wanted: Wanted,
 }
 
 impl Want {
-    /// Makes a request for any of the sequences `first..=last`. If a request cannot cover so many sequences, it covers the first ones.
+    /// Makes a request for the first message of `first..=last` that the writer has. Of a longer range, the request covers only the first
+    /// `u32::MAX` sequences.
     pub fn any(session: Session, first: u64, last: u64) -> Want {
         let count = u32::try_from(last.saturating_sub(first) + 1).unwrap_or(u32::MAX);
         Want { session, first, wanted: Wanted::Any(count) }

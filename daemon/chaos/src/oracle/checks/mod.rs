@@ -342,7 +342,7 @@ fn tools_that_say_something_else_are_found() {
     assert_found(&judge(&metrics.replace("10", "9")), "false_figure");
 }
 
-/// Returns the violations if these were the only facts, and the only actions of the runner.
+/// Judges a story of one actor, whose only facts are `facts`. The runner's only actions are `deeds`. Returns the names of the violations.
 fn judge_alone(actor: &str, facts: Vec<Fact>, deeds: Vec<Deed>) -> Vec<String> {
     let mut history = History { profile: Some(Profile::Files), ..History::default() };
     let deeds = deeds.into_iter().chain([Deed::Over]);

@@ -46,8 +46,8 @@ impl Cursor<'_> {
             (to.saturating_add(1), true, false, false);
     }
 
-    /// Whether a restarted channel could have skipped the sequences from `from` to `next - 1`, because a journal had reserved them. This
-    /// needs at least as many sequences as a reserve skips, and a step of the story that can lose the channel's memory.
+    /// Whether a restarted channel could have skipped the sequences from `from` to `next - 1`, because a journal had reserved them. This is
+    /// possible only if at least 2^31 sequences were skipped, and if a step of the story can lose the channel's memory.
     pub(super) fn is_left_out(&self, from: u64, next: u64) -> bool {
         let may_lose = |entry: &Entry<Deed>| match &entry.what {
             Deed::Step { step, .. } => matches!(

@@ -34,10 +34,10 @@ pub(super) const CHANNEL: &str = "carried";
 const NEWER: &str = "newer";
 /// The beginning of the names of the sessions.
 const SESSION: &str = "CHAO";
-/// Time after which messages that no server has are given up.
+/// The setting for the time after which a receiver gives up a message that no server has.
 const GIVE_UP: &str = "receive.give_up_ms=2000";
-/// The value of `receive.give_up_ms` in stories without lost packets. It is short, because messages that no server has then do not exist at
-/// all.
+/// The same setting `receive.give_up_ms`, for stories without lost packets. It is short, because a message that is missing in such a story
+/// was never sent.
 const GIVE_UP_AT_ONCE: &str = "receive.give_up_ms=50";
 /// The number of receivers that crash. It is larger than the number of receivers that a server can serve at the same time.
 const CRASHES: usize = 40;

@@ -60,7 +60,7 @@ impl Place {
     }
 }
 
-/// Makes a frame with other content than the frame `like`, but with the same sender and destination.
+/// Makes a frame with the content `payload`. The sender and the destination are those of the frame `like`.
 pub(super) fn with_payload(like: &[u8], payload: &[u8]) -> Result<Vec<u8>> {
     let place = Place::of(like).context("a frame with a datagram")?;
     let mut frame = [&like[..place.udp + UDP], payload].concat();

@@ -4,7 +4,7 @@ use super::Network;
 use crate::story::Way;
 use std::fmt::Write;
 
-/// The time after which messages that no server has are given up. It is longer than a story.
+/// The time after which a receiver gives up a message that no server has. It is longer than a story, so no message is given up.
 const GIVE_UP_MS: u32 = 120_000;
 /// A receiver without a server waits this long for a missing message, which another line can still deliver. The time is long, because each
 /// line is a thread here, and one thread can stall while another continues.

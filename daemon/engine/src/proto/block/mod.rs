@@ -434,7 +434,8 @@ impl Packing {
         Packing { buffer, records: RecordWriter::new(0), first: 0, spare: Vec::with_capacity(MOST_SPARE) }
     }
 
-    /// Returns the buffer of a stored block for reuse. A buffer with too little capacity is dropped.
+    /// Takes back the buffer of a stored block, so that a later block can use it. The buffer is dropped if its capacity is too small, or if
+    /// enough buffers are in reserve.
     pub fn give(&mut self, buffer: Vec<u8>) {
         if self.spare.len() < MOST_SPARE && buffer.capacity() >= self.buffer.len() + SEAL_BYTES {
             self.spare.push(buffer);

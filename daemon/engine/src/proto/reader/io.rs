@@ -11,7 +11,7 @@ use crate::proto::want::Want;
 pub struct ReaderConfig {
     /// The first sequence to deliver if the ring is empty. `None` means the oldest sequence in the log.
     pub from: Option<u64>,
-    /// The time after which messages that no writer has are given up. `None` means that messages are never given up.
+    /// The time after which the reader gives up a message that no writer has. `None` means that the reader never gives up a message.
     pub give_up_ns: Option<u64>,
 }
 

@@ -35,7 +35,7 @@ pub use io::{Ask, Delivery, ReaderConfig, ReaderCounters};
 const AGAIN_NS: u64 = 250 * MILLISECOND_NS;
 /// Without an answer for this time, a request has failed.
 const ANSWER_NS: u64 = 5_000 * MILLISECOND_NS;
-/// The longest time for which writers are asked for any part of the missing messages.
+/// If for this time no writer answers requests for any of the missing messages, the reader searches the log again.
 const ANY_NS: u64 = 2_000 * MILLISECOND_NS;
 /// For a reader that gives up no messages: the time without an answer after which it searches the log again.
 const PATIENT_NS: u64 = 5_000 * MILLISECOND_NS;
@@ -46,7 +46,8 @@ const IDLE_NS: u64 = 500 * MILLISECOND_NS;
 enum Phase {
     Bounds,
     /// The binary search for the first block that is needed. The block is in `low..=high`. `probe` is the number to read next. `first` is
-    /// the first existing entry at or after `high`. `damaged` is the first entry from the middle on, if this entry could not be read.
+    /// the first existing entry at or after `high`. If the first existing entry at or after the middle of `low..=high` could not be read,
+    /// `damaged` is its number.
     Bisect {
         low: u64,
         high: u64,
@@ -83,8 +84,8 @@ enum Look {
 enum Asks {
     /// The message that is due.
     Due,
-    /// A request for any message before this sequence: a missing message, or a message after the hole. The reader asks this if nobody has
-    /// answered about the first missing message.
+    /// Any missing message with a sequence below `before`. `before` is the first sequence after the hole, or a missing sequence that a
+    /// writer has. The reader asks for this if no writer answers requests for the first missing message.
     Any { before: u64 },
 }
 
@@ -115,8 +116,8 @@ pub struct Reader {
     is_certain: bool,
     /// The last range of entry numbers that was skipped: its first number, and the number after it.
     lacking: Option<(u64, u64)>,
-    /// Two sequences at the time of the last search of the log: the next sequence, and the sequence before which no writer has any message.
-    /// If the log still lacks the messages between them, these are given up.
+    /// A range of sequences that no writer has: its first sequence, and the sequence after its last. It was noted just before the last
+    /// search of the log. If the log still lacks the range, its messages are given up.
     nobodys: Option<(u64, u64)>,
     parts: Parts,
     opener: Opener,

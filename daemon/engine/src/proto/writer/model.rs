@@ -31,11 +31,11 @@ const SAID: &str = "a writer that lost the log writes again only behind its own 
 enum Fault {
     /// A mistake of the writer that the simulation has, too.
     Writer(Mutant),
-    /// The way to the log acknowledges an append that it has lost.
+    /// A planted mistake: an append is lost on the way to the log, but the writer gets an acknowledgement.
     AcknowledgesEarly,
-    /// A planted fault: the bridge continues to read the channel where it was. It should continue at the end of the log.
+    /// A planted mistake: the bridge continues to read the channel at its old place. It should continue after the last message in the log.
     IgnoresTheEnd,
-    /// The log stores a block behind any other.
+    /// A planted mistake: the log stores a block after any entry. It should do so only after the entry that the append names.
     ComparesNothing,
 }
 
