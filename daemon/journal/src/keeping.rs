@@ -35,12 +35,12 @@ pub struct Keep {
 pub struct Trimmed {
     /// Names of the files that are gone, oldest first.
     pub gone: Vec<String>,
-    /// Names of the holds that were overridden: their files had to be removed, because the file system had too little free space.
+    /// Names of the holds whose files were removed, because the file system had too little free space.
     pub broken: Vec<String>,
-    /// The number of bytes of the required free space that are still missing.
+    /// The number of bytes that must still become free, so that the required space is free.
     pub lacking: u64,
-    /// The number of files that were not removed although space is missing. Their removal would free little or nothing, because processes
-    /// have them open, or because they have other names.
+    /// The number of files that stay although too little space is free. Their removal would free little or nothing, because processes have
+    /// them open, or because they have other names.
     pub vain: usize,
 }
 
@@ -50,9 +50,9 @@ impl Keep {
     /// - Only complete files are removed. The last file of the stream `own`, which is being recorded, always stays.
     /// - In each stream, the oldest files go first, so the remaining files have no holes between them.
     /// - Files that are [held](crate::hold) stay, unless there is too little free space.
-    /// - Removing a file that a process has open frees no space. Such files are removed only if later files free space. There is a limit
-    ///   for the bytes of these files: the missing bytes, or the bytes that the later files free, whichever is larger. So readers that keep
-    ///   files open do not make other readers lose all history.
+    /// - If a process has a file open, its removal frees no space. To free space, such a file is removed only together with newer files
+    ///   whose removal does free space. The open files have together at most as many bytes as these newer files, or as must become free,
+    ///   whichever is larger. So readers that keep files open do not make other readers lose all history.
     ///
     /// Adds the removed files to `trimmed`, even if this call fails. Refresh `streams` if a file was removed.
     ///
@@ -88,7 +88,7 @@ impl Keep {
         done
     }
 
-    /// Returns the number of bytes of the required free space that are missing.
+    /// Returns how many bytes must become free, so that the required space is free.
     fn lacking(&self, directory: &File) -> io::Result<u64> {
         let Some(least) = self.free else { return Ok(0) };
         let room = fstatvfs(directory)?;
@@ -108,7 +108,7 @@ struct Excess<'a> {
     wall_ns: u64,
     /// Bytes of all files that are left.
     bytes: u64,
-    /// Bytes that the file system lacks.
+    /// The number of bytes that must still become free, so that the required space is free.
     lacking: u64,
     /// Whether a removal freed no space on a file system that does not show which files are open.
     is_vain: bool,
@@ -125,7 +125,8 @@ enum Gives {
 }
 
 impl Excess<'_> {
-    /// Removes files of a stream. If `is_recorded`, the last file stays. Otherwise the last file was complete at `over_ns`.
+    /// Removes files of a stream, oldest first. If `is_recorded`, the last file stays, because it is being written. If not, the last file
+    /// can be removed, too; it was complete at `over_ns`.
     fn trim(&mut self, journal: &Journal, is_recorded: bool, over_ns: Option<u64>) -> io::Result<()> {
         let folder = open_directory(journal.path())?;
         let holds = holds_of(&folder)?;
@@ -226,8 +227,8 @@ fn remove_folder(journal: &Journal, folder: &File) -> io::Result<()> {
 
 /// Returns the time at which the first of `files` was complete: the beginning of the next file, or `last_ns` for the last file.
 ///
-/// If the clock was set back, a beginning can be later than `wall_ns`. The result then comes from the following file. The result is never
-/// before the first file's own beginning.
+/// If the clock was set back, a file's beginning can be later than the present time `wall_ns`. Such a beginning is ignored, and the
+/// beginning of the file after it is used. The result is never before the first file's beginning, unless that is ignored, too.
 fn over_at(files: &[Arc<FileInfo>], last_ns: Option<u64>, wall_ns: u64) -> u64 {
     let has_been = |ns: &u64| *ns <= wall_ns;
     let later = files.iter().skip(1).map(|file| file.header.wall_ns).chain(last_ns);

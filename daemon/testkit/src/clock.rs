@@ -1,4 +1,4 @@
-//! Wall clocks that a test sets, one for each process or host. Clocks that nobody sets, as those of waits and leases, stay as they are.
+//! Wall clocks that a test sets, one for each process or host. Other clocks, such as the clocks of waits and leases, are not changed.
 
 use crate::place::skip;
 use std::fs::File;
@@ -6,14 +6,15 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A library that adds the content of a file to the wall clock of each process that is started with it.
+/// A library that shifts the wall clock of each process into which it is preloaded. A file has the offset.
 pub struct WallClock {
     library: PathBuf,
     offset: PathBuf,
 }
 
 impl WallClock {
-    /// Makes a clock that shows the time, with its files in `dir`. Returns `None`, and prints the reason, without a C compiler.
+    /// Makes a clock that shows the true time until a test sets it. Its files are in `dir`. If the machine has no C compiler, prints this
+    /// and returns `None`.
     pub fn make(test: &str, dir: &Path) -> Option<Self> {
         let (library, offset) = (dir.join("clock.so"), dir.join("clock-offset"));
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/clock.c");
@@ -29,7 +30,7 @@ impl WallClock {
         Some(Self { library, offset })
     }
 
-    /// Gives the clock to a command that is started later.
+    /// Makes a command run with this clock. Call this before the command starts.
     pub fn give(&self, command: &mut Command) {
         command.env("LD_PRELOAD", &self.library).env("SHMCAST_TEST_CLOCK", &self.offset);
     }

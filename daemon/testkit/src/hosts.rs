@@ -49,7 +49,7 @@ fn letter(host: Host) -> &'static str {
 /// |---|---|---|
 /// | [`new`](Self::new), [`with_daemons`](Self::with_daemons) | A and B | wire `n` from A's 10.77.n.1 (va`n`) to B's 10.77.n.2 (vb`n`) |
 /// | [`at_a_switch`](Self::at_a_switch) | A to D | each to the switch, with 10.77.0.1 (va0) to 10.77.0.4 (vd0) |
-/// | [`in_a_ring`](Self::in_a_ring) | the first of A to D | host `n` from its 10.78.n.1 (out) to the next host's 10.78.n.2 (in) |
+/// | [`in_a_ring`](Self::in_a_ring) | as many of A to D as wanted | host `n` from its 10.78.n.1 (out) to the next host's 10.78.n.2 (in) |
 pub struct Hosts {
     names: Vec<String>,
     pub dir: tempfile::TempDir,

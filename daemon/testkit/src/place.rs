@@ -38,8 +38,8 @@ fn own_number() -> u32 {
     std::process::id().wrapping_mul(64).wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Returns a TCP port of the loopback interface that is unused, and that no other test of this program gets. The system takes ports for
-/// connections from a higher range. So no connection takes this port before the test does.
+/// Returns a TCP port of the loopback interface that is unused, and that no other test of this program gets. For outgoing connections, the
+/// system chooses ports from a higher range. So no connection takes this port before the test does.
 pub fn free_port() -> u16 {
     const FIRST: u32 = 10_000;
     const PORTS: u32 = 20_000;

@@ -178,7 +178,7 @@ pub fn run(command: &mut Command) -> Result<Output, String> {
 /// | `role!(in "front", "read 5")` | `front::play` |
 /// | `role!(under ["strace", "-f"], "read 5")` | `play` of the calling module, started by the given command |
 ///
-/// The role is the whole text. Words after the first blank are the role's arguments.
+/// The first word of the text is the role's name. The words after it are the role's arguments.
 #[macro_export]
 macro_rules! role {
     (in $module:expr, $name:expr) => {
@@ -214,7 +214,8 @@ macro_rules! role_as {
     };
 }
 
-/// Does the same as [`role!`] with a module. The module's path does not include the crate's name. An empty path means the program's root.
+/// Makes a command that starts this test program again in the role `name` of a module. `module` is the module's path without the crate's
+/// name. An empty path means the program's root.
 pub fn role_in(module: &str, name: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program's own path"));
     as_role(&mut command, module, name);

@@ -68,8 +68,8 @@ pub fn command(unit: &Path, runtime: &Path, program: &Path) -> Command {
     command
 }
 
-/// The body of a test program's ignored test `launch`. Restricts this process, and executes the program at the end of the command line.
-/// Returns only if the test was not started by [`launcher`].
+/// The body of a test program's ignored test `launch`. Restricts this process, and then executes the program that the command line names
+/// after `--`. Returns only if the test was not started by [`launcher`].
 pub fn launch() {
     let (Some(unit), Some(runtime)) = (std::env::var_os(UNIT), std::env::var_os(RUNTIME)) else { return };
     let program: Vec<OsString> = std::env::args_os().skip_while(|word| word != "--").skip(1).collect();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// Limit of a wait, unless the wait says another one. It is far above any wait on a busy machine, so only a failing test waits this long.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How a test's reader waits for messages. Other tests need the CPUs meanwhile.
+/// The way in which a test's reader waits for messages. It sleeps, because other tests need the CPUs.
 #[cfg(feature = "journal")]
 pub const REST: shmcast::Wait = shmcast::Wait::Sleep(Duration::from_millis(1));
 

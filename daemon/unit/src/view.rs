@@ -101,7 +101,7 @@ fn memory(target: &Path, options: &str) -> Result<()> {
         .with_context(|| format!("mount memory at {}", target.display()))
 }
 
-/// Hides a file or directory. Mounts an empty one without permissions over it.
+/// Hides a file or directory behind an empty one, which has no permissions.
 fn hide(path: &str) -> Result<()> {
     let path = Path::new(path);
     match fs::metadata(path) {

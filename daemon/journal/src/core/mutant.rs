@@ -14,7 +14,7 @@ pub(super) enum Mutant {
     RetryAfterFailedSync,
     /// A mended file's number is used again.
     WritesOverMended,
-    /// Recovery uses the reserve in a frame that a later file repeats or lacks. Recovery should ignore that reserve.
+    /// Recovery uses the reserve in each unfinished file. It should use only the reserve in the last file that is not empty.
     HearsAll,
     /// Frames of another file are mistaken for this file's.
     NoSalt,

@@ -341,8 +341,9 @@ fn set_aside(volume: &mut impl Volume, name: &str, size: u64) -> io::Result<Look
     Ok(Look::Torn)
 }
 
-/// Adds the contents of an unfinished file to the result, and seals the file. The next file begins with the sequence `limit`, so the
-/// unfinished file records all missing sequences before `limit`. According to later files, everything up to `durable` was durable.
+/// Adds the contents of an unfinished file to the result, and seals the file. A later file begins with the sequence `limit`. So if the
+/// unfinished file ends before `limit`, it gets a record of the sequences that are missing in between. Later files show that messages up to
+/// `durable` were safely on the disk. A missing sequence up to `durable` counts as damaged, and a later one as torn by a crash.
 fn take_in(
     volume: &mut impl Volume,
     file: &Known,
