@@ -11,8 +11,8 @@
 //! HOLE     asks the writers for the missing messages. After they arrived -> BOUNDS
 //!          No writer answers: asks for any part of them, then -> BOUNDS, once. Then gives up what no writer has -> BOUNDS
 //! ```
-//! A reader judges a block only by the block's own fields. So a block that is repeated, late or out of order changes only counters. The only
-//! state of a reader that outlives it is in the local ring: the session and the next sequence.
+//! A reader judges a block only by the block's own fields. So a block that is repeated, late or out of order changes only counters. The
+//! only state of a reader that outlives it is in the local ring: the session and the next sequence.
 
 mod io;
 mod place;
@@ -45,9 +45,8 @@ const IDLE_NS: u64 = 500 * MILLISECOND_NS;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Bounds,
-    /// The binary search for the first block that is needed. The block is in `low..=high`. `probe` is the number to read next. `first` is
-    /// the first existing entry at or after `high`. If the first existing entry at or after the middle of `low..=high` could not be read,
-    /// `damaged` is its number.
+    /// The binary search for the first needed block, which is in `low..=high`. `probe` is the number to read next. `first` is the first
+    /// entry at or after `high`. `damaged` is the first entry at or after the middle of `low..=high`, if this entry could not be read.
     Bisect {
         low: u64,
         high: u64,
