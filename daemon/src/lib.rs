@@ -17,7 +17,7 @@ pub mod server;
 #[cfg(feature = "tune")]
 pub mod tune;
 
-/// Returns the last part of an error text, for a feature that this build does not include.
+/// Returns a clause for an error text. The clause says that this build lacks `feature`, and how to build with `feature`.
 fn without(feature: &str) -> String {
     format!(
         "this build is without the feature `{feature}`, which `cargo build -p shmcast-daemon --features {feature}` has"

@@ -22,7 +22,7 @@ use crate::{
 pub(super) struct Args {
     /// Read a copy of a host's files below DIR instead of this host
     ///
-    /// The output that a tool would have there is read from DIR/commands, for example "DIR/commands/ethtool -c eth0".
+    /// The output of each tool on that host is read from DIR/commands, for example "DIR/commands/ethtool -c eth0".
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
 
@@ -168,10 +168,11 @@ fn table(findings: &[&Finding], columns: u16, colour: bool) -> Table {
     table
 }
 
-/// If a path is at least this long, it makes the table wider than 80 columns. The list of readings shows the whole path.
+/// The longest path that the table shows whole. A longer path would make the table wider than 80 columns. The list of readings shows each
+/// path whole.
 const LONG_PATH_CHARS: usize = 34;
 
-/// `says` with its long paths cut to their last two names.
+/// Returns `says` with each long path cut to its last two names.
 fn shorten(says: &str) -> String {
     let short = |word: &str| match word.rsplit('/').nth(1) {
         Some(parent) if word.starts_with('/') && word.len() > LONG_PATH_CHARS => {

@@ -56,7 +56,7 @@ const ANY: [&str; 13] = [
     "write",
 ];
 
-/// Returns the calls in all rows of the page's table that begin with the role's name.
+/// Returns the calls that `docs/syscalls.md` lists for the role, and the calls that every program might need.
 fn calls(role: Role) -> BTreeSet<&'static str> {
     let name = match role {
         Role::Publisher => "| publisher, ",

@@ -77,7 +77,7 @@ impl Draft {
     /// Reads the table.
     ///
     /// # Errors
-    /// The first mistake, in the words of a configuration.
+    /// The first mistake, worded as an error of a configuration file.
     pub(super) fn read<T: DeserializeOwned>(self) -> Result<T> {
         Value::Table(self.0).try_into().map_err(|e: toml::de::Error| {
             let shown = e.to_string();

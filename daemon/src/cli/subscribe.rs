@@ -55,8 +55,8 @@ pub(super) struct Args {
     /// Where to continue after the ring has lapped this reader: oldest, latest or key
     #[arg(long, default_value = "oldest", value_parser = words(&["oldest", "latest", "key"], parse_resume), hide_possible_values = true)]
     resume: Resume,
-    /// Read from the journal in this directory the messages that the ring no longer has. With none, such messages are missed [default: the
-    /// channel's journal, if it has one]
+    /// Read from the journal in this directory the messages that the ring no longer has. With the word none, no journal is read, and these
+    /// messages are missed [default: the channel's journal, if it has one]
     #[arg(long, value_name = "DIR|none")]
     history: Option<PathBuf>,
     /// If this reader cannot keep up, skip messages that are no longer the newest of their key; needs a channel with a board

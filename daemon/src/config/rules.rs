@@ -1,7 +1,7 @@
-//! Rules for the values of fields beyond their types, and for fields that must not contradict each other.
+//! Rules that the fields of a configuration must keep in addition to their types. Some rules forbid fields that contradict each other.
 //!
-//! Each rule returns the field that breaks the rule, and what to do. The client library makes the segments, so this module uses the
-//! library's own checks of names, sizes and labels. A channel that passes these rules can therefore be made.
+//! Each rule returns the field that breaks the rule, and advice. The client library makes the segments, so this module uses the library's
+//! own checks of names, sizes and labels. A channel that passes these rules can therefore be made.
 
 use super::{BoardConfig, ChannelConfig, DaemonConfig, JournalConfig, LimitsConfig, WakerConfig, fields};
 use shmcast::ChannelError;
@@ -14,7 +14,7 @@ pub(crate) type Broken = Vec<(&'static str, String)>;
 const MAX_SOCKET_PATH: usize = 107;
 /// Label names that the daemon's own metrics use.
 const RESERVED_LABELS: [&str; 3] = ["channel", "reader", "bridge"];
-/// The largest number of a CPU or NUMA node that fits in the kernel's masks.
+/// The highest CPU number and the highest NUMA node number that fit in the kernel's masks.
 const MAX_NUMBER: u64 = 1023;
 
 pub(super) fn daemon(daemon: &DaemonConfig) -> Broken {

@@ -29,7 +29,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// Makes a problem. Accounts of servers are removed from the text that it quotes.
+    /// Makes a problem. User names, passwords and tokens of servers are removed from the configuration text that the problem quotes.
     pub(super) fn new(position: Position, section: &str, what: &str) -> Self {
         Self { position, section: without_accounts(section), what: without_accounts(what) }
     }

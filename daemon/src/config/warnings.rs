@@ -26,7 +26,8 @@ pub struct Warning {
     pub line: Option<usize>,
     /// The channel, if the warning is about one.
     pub channel: Option<String>,
-    /// The field: `section.field`. In a channel this is only the field's name, and for a bridge of the channel this is `bridge.field`.
+    /// The name of the field: `field` for a field of a channel, `bridge.field` for a field of a channel's bridge, and `section.field` for
+    /// any other field.
     pub field: &'static str,
     /// The problem, and why it is one.
     pub what: String,
@@ -166,7 +167,8 @@ impl Config {
         }
     }
 
-    /// Warns if the memory of all channels together is too large. The warning names the channel with which the sum exceeds the limit.
+    /// Warns if all channels together take too much memory, or lock too much. Each warning names the channel at which the sum first exceeds
+    /// the limit.
     fn warn_of_memory(&self, list: &mut List<'_>, host: &Host) {
         let half = host.memory_bytes.map_or(u64::MAX, |bytes| bytes / 2);
         let memlock = host.memlock_bytes.unwrap_or(u64::MAX);

@@ -1,4 +1,4 @@
-//! Checks of this process's limits: locked memory, priority, descriptors, CPUs, and the share of its control group.
+//! Checks of this process's limits: locked memory, priority, descriptors, CPUs, and the CPU time and memory of its control group.
 //!
 //! A process inherits its limits from its shell. A service gets the limits of its unit, which `systemctl show` prints.
 

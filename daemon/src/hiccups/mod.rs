@@ -122,8 +122,8 @@ impl Stalls {
         self.histogram.len()
     }
 
-    /// Returns the length in nanoseconds that this share of the stalls did not exceed: `quantile` is 0.0 to 1.0. Returns 0 if there were no
-    /// stalls.
+    /// Returns the length in nanoseconds that a share of the stalls did not exceed. `quantile` is this share, from 0.0 to 1.0. Returns 0 if
+    /// there were no stalls.
     #[must_use]
     pub fn quantile_ns(&self, quantile: f64) -> u64 {
         // The histogram gives the top of a bucket, which may be longer than the longest stall.

@@ -1,8 +1,8 @@
 //! Identities of programs. The kernel reports a program's user. The user database has the names of this user and of the user's groups. The
 //! daemon then compares the identity with a channel's lists.
 //!
-//! The user database can be a slow server on the network. So look-ups run on other threads, waits for look-ups are limited, and each user
-//! is looked up at most once a minute.
+//! The user database can be a slow server on the network. So look-ups run on other threads, a program waits for a look-up only for a
+//! limited time, and each answer is kept for a minute.
 
 use crate::config::Principal;
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
@@ -62,7 +62,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// Whether another program of the user can use this look-up: it still runs, or ended recently.
+    /// Whether the look-up still runs, or its answer is still valid. In both cases, the user is not looked up again.
     fn is_fresh(&self) -> bool {
         match &*self.answer.borrow() {
             None => self.answer.has_changed().is_ok(),

@@ -34,13 +34,15 @@ impl Charters {
         Ok(Self { dir: open_dir(path)?, path: path.to_owned(), boot, nameless: BTreeSet::new() })
     }
 
-    /// Gives charters their names again, after somebody removed or moved their files or their directory. `held` are the charters in use.
-    /// Returns the channels whose charters have just lost their names for good, because a removed file cannot get a name again.
+    /// Restores the names of charters, after somebody removed or moved their files or their directory. `held` are the charters in use. If
+    /// somebody moved the directory, the charters in it get their names back. A charter whose file was removed or moved has lost its name
+    /// for good. Returns the channels whose charters have lost their names for good since the last call.
     ///
-    /// A file of such a name is of no use: it is removed, so that the next daemon does not take it for the channel's charter.
+    /// If another file now has the name of a lost charter, this call removes that file. Otherwise the next daemon would take the file for
+    /// the channel's charter.
     ///
     /// # Errors
-    /// If the directory cannot be made, or if the names cannot be looked at. Then this call may be repeated.
+    /// If the directory cannot be made, or if the names cannot be checked. After an error, this call may be repeated.
     pub fn renew<'a>(
         &mut self,
         held: impl Iterator<Item = (&'a str, &'a HostedCharter)>,
@@ -71,7 +73,7 @@ impl Charters {
         }
     }
 
-    /// Whether the name of a charter leads to it.
+    /// Whether the name of a charter leads to the charter's file.
     fn leads_to(&self, name: &str, charter: &HostedCharter) -> Result<bool> {
         match statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) => Ok(is_same(&found, &fstat(charter.file())?)),
@@ -80,7 +82,8 @@ impl Charters {
         }
     }
 
-    /// Gives a charter its name in this directory, if it has that name in the directory `before`. Returns whether it has the name now.
+    /// If the charter's file still has its name in the directory `before`, gives the file the same name in this directory. Returns whether
+    /// this name now leads to the file.
     fn link(&self, before: &OwnedFd, name: &str, charter: &HostedCharter) -> bool {
         let _ = unlinkat(&self.dir, name, AtFlags::empty());
         let is_linked = linkat(before, name, &self.dir, name, AtFlags::empty()).is_ok();

@@ -1,8 +1,8 @@
-//! The daemon's files that others find by their names: the socket and its lock, the marker, and the charters.
+//! The daemon's files that other programs find by name: the socket and its lock, the marker, and the charters.
 //!
-//! A new program finds the socket, another daemon the lock, and the next daemon the marker and the charters. Attached programs need none of
-//! the names, so they do not notice if somebody removes or moves the folder, or mounts another file system over it. The daemon notices: it
-//! looks at the names once a second, takes them again, and tells what the next daemon will not find.
+//! A new program looks for the socket. Another daemon looks for the lock. The next daemon looks for the marker and the charters. Attached
+//! programs need none of the names, so they do not notice if somebody removes or moves the folder, or mounts another file system over it.
+//! The daemon notices: it checks the names once a second, restores them, and reports names that it cannot restore.
 
 use super::connection;
 use super::listen::{Identity, Place, leads_to};
@@ -17,7 +17,7 @@ use tokio::net::UnixDatagram;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::MissedTickBehavior;
 
-/// The pause between two looks.
+/// The pause between two checks of the names.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The names. Clones share one state.
@@ -29,9 +29,9 @@ struct Inner {
     socket: PathBuf,
     marker: PathBuf,
     owner: Owner,
-    /// The trouble that was last told.
+    /// The last reported problem.
     told: Option<String>,
-    /// Whether it was told that the marker cannot be written.
+    /// Whether the log already says that the marker cannot be written.
     is_markless: bool,
 }
 
@@ -40,21 +40,22 @@ struct Inner {
 enum Owner {
     /// This daemon.
     Daemon(Place),
-    /// The service manager. The identity is `None` if the socket had no name at the start.
+    /// The service manager. The value identifies the file of the socket. It is `None` if the socket had no name at the start.
     Manager(Option<Identity>),
 }
 
-/// The result of a look.
+/// The result of a check of the names.
 #[derive(Debug, Default)]
 struct Renewed {
-    /// The socket in place of the one that lost its name.
+    /// The new listening socket, if the old one lost its name.
     listener: Option<OwnedFd>,
-    /// Whether any name was taken again.
+    /// Whether any name was restored.
     is_any: bool,
 }
 
 impl Folder {
-    /// The names of the daemon that listens at `socket`. `place` is `None` if the service manager made the socket.
+    /// Makes the record of the names of the daemon's files. The daemon listens at `socket`. `place` is `None` if the service manager made
+    /// the socket.
     pub(super) fn new(socket: &Path, marker: PathBuf, place: Option<Place>) -> Self {
         let owner = place.map_or_else(|| Owner::Manager(leads_to(socket)), Owner::Daemon);
         let inner = Inner { socket: socket.to_owned(), marker, owner, told: None, is_markless: false };
@@ -80,7 +81,7 @@ impl Folder {
         }
     }
 
-    /// Looks at the names for ever. Each socket that takes the place of an earlier one goes to `listeners`.
+    /// Checks the names once a second, and restores them. Never returns. Sends each new listening socket to `listeners`.
     pub(super) async fn keep(self, shared: Arc<ServerState>, listeners: UnboundedSender<UnixDatagram>) {
         let mut looks = tokio::time::interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -131,7 +132,7 @@ impl Folder {
 }
 
 impl Inner {
-    /// Takes the names again that do not lead to this daemon's files.
+    /// Restores the names that do not lead to this daemon's files.
     fn renew(&mut self) -> Result<Renewed> {
         const SHUT: &str = "no other program can attach, and attached ones go on";
         let mut renewed = Renewed::default();
@@ -154,7 +155,7 @@ impl Inner {
         Ok(renewed)
     }
 
-    /// Writes the marker. Returns whether it is there. A failure is told once.
+    /// Writes the marker. Returns whether the marker was written. A lasting failure is logged once.
     fn mark(&mut self) -> bool {
         let marker = self.marker.display();
         match fs::write(&self.marker, std::process::id().to_string()) {

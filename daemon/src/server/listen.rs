@@ -32,7 +32,7 @@ fn advice(what: &Path, error: &io::Error, otherwise: &str) -> String {
 pub(super) struct Place {
     path: PathBuf,
     mode: u32,
-    /// Held open because it holds the lock.
+    /// The open file holds the lock.
     lock: File,
     /// Device and inode of the socket's file.
     socket: Identity,
@@ -52,11 +52,11 @@ impl Place {
         held.is_some() && leads_to(&lock_of(&self.path)) == held
     }
 
-    /// Takes the names again after somebody removed or moved the files. Returns the new listening socket; `None` if the old one has its
-    /// name.
+    /// Restores the names of the socket and of its lock, after somebody removed or moved the files. Returns the new listening socket;
+    /// `None` if the old socket still has its name.
     ///
     /// # Errors
-    /// If another daemon listens there now, or if the files cannot be made. Then this call may be repeated.
+    /// If another daemon listens at the path now, or if the files cannot be made. After an error, this call may be repeated.
     pub(super) fn renew(&mut self) -> Result<Option<OwnedFd>> {
         make_folder(&self.path)?;
         if !self.has_its_lock() {

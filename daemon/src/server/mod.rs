@@ -92,7 +92,7 @@ pub struct Options {
 /// Runs the daemon until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// The reason why the daemon could not start. After that, only SIGTERM or SIGINT ends it.
+/// The reason why the daemon could not start.
 pub fn run(options: &Options) -> Result<()> {
     let config = load(options)?;
     let inherited = handoff::inherited();
@@ -254,7 +254,8 @@ async fn serve_until_stopped(
     }
 }
 
-/// Waits for these pauses, and then accepts programs that were not attached to an earlier daemon.
+/// Starts a task that waits for all `pauses`, one after the other. The task then accepts programs that were not attached to an earlier
+/// daemon.
 fn admit_newcomers(shared: Arc<ServerState>, pauses: &'static [Duration]) {
     tokio::spawn(async move {
         for pause in pauses {
@@ -274,7 +275,7 @@ async fn wait_for_recorders(shared: &ServerState) {
     }
 }
 
-/// Ends the bridges and the recorders. Then removes the marker. If programs may attach again to the next daemon, the marker stays.
+/// Ends the bridges and the recorders. Then removes the marker, unless programs might attach again to the next daemon.
 async fn stop(shared: &Arc<ServerState>, carriers: Carriers, folder: &Folder) -> Result<()> {
     if let Err(e) = manager::tell(&[NotifyState::Stopping]) {
         tracing::warn!("the service manager does not know that this daemon stops: {e}");
@@ -307,7 +308,7 @@ async fn stop(shared: &Arc<ServerState>, carriers: Carriers, folder: &Folder) ->
     Ok(())
 }
 
-/// Separates the descriptors from the service manager into segments and listening sockets.
+/// Sorts the descriptors that the service manager passed. Returns the segments and the listening sockets. Reports all other descriptors.
 fn sort(inherited: Inherited) -> (Vec<Kept>, Vec<OwnedFd>) {
     for name in &inherited.beyond {
         tracing::error!(

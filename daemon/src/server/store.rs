@@ -72,7 +72,7 @@ fn id(hosted: &HostedSegment) -> String {
     format!("{high:016x}{low:016x}")
 }
 
-/// Separates the descriptors from the service manager into kept segments and others, such as sockets.
+/// Sorts the descriptors that the service manager passed. Returns the segments with their locks, and all other descriptors.
 pub fn sort(inherited: Vec<(String, OwnedFd)>) -> (Vec<Kept>, Vec<(String, OwnedFd)>) {
     let (mut segments, mut locks, mut rest) = (Vec::new(), HashMap::new(), Vec::new());
     for (name, descriptor) in inherited {

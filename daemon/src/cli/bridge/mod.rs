@@ -51,7 +51,7 @@ enum Verb {
     Check(check::Args),
     /// Show what the daemon's bridges are doing
     Status(status::Args),
-    /// Make a standby bridge of the daemon send in place of its peer
+    /// Let a standby bridge of the daemon take over the sending from its peer
     Takeover(takeover::Args),
     /// Make a received channel a channel of this host, after its publisher's host was lost
     Promote(promote::Args),

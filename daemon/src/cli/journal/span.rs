@@ -70,8 +70,8 @@ impl Span {
         Ok(part)
     }
 
-    /// The schema at the first entry of a part; `None` if the part is empty. If the part ends at a time, records about clocks and rings
-    /// before the first message do not count, because such records can be later than the part.
+    /// The schema at the first entry of a part; `None` if the part is empty. If the part ends at a time, records about clocks and rings do
+    /// not count as entries, because the reader also returns records that are later than this time.
     fn first_schema(&self, part: &mut Part) -> Result<Option<SchemaId>> {
         let ends_by_time = matches!(self.to, Some(Place::Time(_)));
         while let Some(item) = part.next()? {

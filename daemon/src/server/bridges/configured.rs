@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 /// Shortest time between two reports of the same kind about a bridge.
 const NEWS_EVERY: Duration = Duration::from_secs(60);
 
-/// A kind of report about a bridge: its event, its counter, the least increase of the counter that is reported, and its description.
+/// A kind of report about a bridge. A report is made when a counter has grown enough. The tuple has the event of the report, the growth
+/// that is enough, the counter, and the text of the report.
 type ReportKind<C> = (&'static str, u64, fn(&C) -> u64, &'static str);
 const SEND_NEWS: [ReportKind<RepairCounters>; 3] = [
     (
@@ -235,7 +236,7 @@ pub enum Counted {
     Send(Box<SendCounters>, Option<Box<RepairCounters>>),
     /// A bridge that receives, and the times that it has measured.
     Receive(Box<ReceiveCounters>, Latencies),
-    /// A bridge that sends through an engine, and the durations from an append to the engine's answer.
+    /// A bridge that sends through an engine. The histogram has the time from each append to the engine's answer.
     EngineSend(Box<EngineSendCounters>, Histogram),
     /// A bridge that receives through an engine.
     EngineReceive(Box<EngineReceiveCounters>),

@@ -8,16 +8,16 @@ use std::path::Path;
 /// What happens to a bridge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// The bridge continues without interruption. The value is the index of the matching bridge in the new configuration. This bridge might
-    /// have another name.
+    /// The bridge continues without interruption. The value is the index of the matching bridge in the new configuration. The matching
+    /// bridge might have another name.
     Stays(usize),
-    /// The bridge stops first, because a bridge of the new configuration needs the same channel, sockets or files.
+    /// The bridge stops before the bridges of the new configuration start, because one of them needs the same channel, sockets or files.
     Yields,
-    /// No wanted bridge replaces it.
+    /// The bridge is not in the new configuration, and no new bridge needs the channel, sockets or files of this bridge.
     Leaves,
 }
 
-/// Decides for each of the `old` bridges, in their order.
+/// Returns the fate of each of the `old` bridges, in their order. `wanted` are the bridges of the new configuration.
 pub(super) fn fates(old: &[BridgeSpec], wanted: &[BridgeSpec]) -> Vec<Fate> {
     let mut fates = vec![Fate::Leaves; old.len()];
     let mut is_taken = vec![false; wanted.len()];
@@ -40,8 +40,8 @@ pub(super) fn fates(old: &[BridgeSpec], wanted: &[BridgeSpec]) -> Vec<Fate> {
     fates
 }
 
-/// Whether the new bridge must not run beside the old one. Either the new bridge could not start, or both bridges would send the same
-/// messages.
+/// Returns true if the old bridge must stop before the new bridge starts. Beside the old bridge, the new one could not start, or both would
+/// send the same messages.
 pub(super) fn is_in_the_way(old: &BridgeSpec, new: &BridgeSpec) -> bool {
     let theirs = sockets(new);
     if sockets(old).iter().any(|socket| theirs.iter().any(|other| meet(socket, other))) {

@@ -3,8 +3,8 @@
 //! A client that misbehaves ends only its own connection. Such a client might send garbage, too many packets, surplus descriptors or
 //! nothing, or might never read. Each wait for a client has a limit, and each answer fits a packet.
 //!
-//! Users take turns. The daemon serves only one program of a user at a time, and serves other users after each packet to this program. So
-//! between two packets to one user, each other user gets at most one packet.
+//! Users take turns. The daemon serves one program of a user at a time. After each packet to this program, the daemon serves the programs
+//! of other users. So between two packets to one user, each other user gets at most one packet.
 
 mod gates;
 mod reports;

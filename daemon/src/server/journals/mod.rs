@@ -34,7 +34,8 @@ const LOOK: Duration = Duration::from_millis(100);
 const TRIM_EVERY: Duration = Duration::from_secs(5);
 /// The shortest time between two events about lost messages. Messages are lost when the disk is too slow.
 const LOST_EVERY: Duration = Duration::from_secs(10);
-/// The time for which a daemon that stops waits for its recorders. The ring still has the messages that the recorders have not written.
+/// The longest time for which a daemon that stops waits for its recorders. If a recorder takes longer, the messages that it has not written
+/// are still in the ring.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// The journals, by the names of their channels. Clones share the same journals.
@@ -221,7 +222,7 @@ struct Recording {
     state: Mutex<State>,
     /// The lists of the files, from which readers are served.
     files: Mutex<Option<Streams>>,
-    /// The semaphore for the lists of files. Only one reader at a time can use a thread, so a disk that hangs blocks only one thread.
+    /// Lets only one reader at a time read the lists of files. If the disk hangs, only this reader's thread is blocked.
     turn: Arc<Semaphore>,
 }
 

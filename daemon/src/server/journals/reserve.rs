@@ -15,11 +15,11 @@ impl Journals {
         self.recordings().contains_key(channel)
     }
 
-    /// Prepares a channel to skip sequences. Returns when the channel's journal has a durable reserve of at least `sequence`. If the
-    /// channel has no journal, returns without a wait.
+    /// Prepares a channel to skip sequences. Waits until the channel's journal has a reserve of at least `sequence` on the disk. The
+    /// reserve is a sequence that no publisher passes. If the channel has no journal, returns without a wait.
     ///
     /// # Errors
-    /// A sentence, if the journal does not record, or does not write the reserve within two seconds.
+    /// An explanation for the user, if the journal does not record, or does not write the reserve within two seconds.
     pub fn reserve(&self, channel: &str, sequence: u64) -> Result<(), String> {
         let Some(recording) = self.find(channel) else { return Ok(()) };
         recording.wanted.fetch_max(sequence, Ordering::Relaxed);

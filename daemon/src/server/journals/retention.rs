@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Most programs that an event names.
 const NAMED: usize = 3;
-/// After a large step, the wall clock must run for this time before it decides about the age of files.
+/// After a large step of the wall clock, the ages of files are computed from the new time only when this time has passed.
 const BELIEVED_AFTER: Duration = Duration::from_secs(3600);
 /// Largest step of the wall clock that is accepted at once.
 const UNNOTICED: Duration = Duration::from_secs(1);
@@ -73,7 +73,7 @@ impl Work {
     }
 }
 
-/// The wall clock that ages of files are counted by.
+/// The wall clock from which the ages of files are computed, in nanoseconds since 1970.
 fn believed_ns() -> u64 {
     static CLOCK: Mutex<Option<SettledClock>> = Mutex::new(None);
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -88,12 +88,12 @@ fn believed_ns() -> u64 {
 struct SettledClock {
     /// The accepted wall clock minus the time since the start. It was computed when a wall clock was last accepted.
     believed: Option<Duration>,
-    /// Since when it shows another time than is believed.
+    /// The time since the start at which the system's wall clock began to differ from the accepted one; `None` while they agree.
     set_at: Option<Duration>,
 }
 
 impl SettledClock {
-    /// Returns the accepted wall clock at the time `mono` after the start. `wall` is the system's wall clock.
+    /// Returns the accepted wall clock. `mono` is the time since the start. `wall` is the time that the system's wall clock shows.
     fn now(&mut self, mono: Duration, wall: Duration) -> Duration {
         let ahead = wall.saturating_sub(mono);
         let believed = *self.believed.get_or_insert(ahead);

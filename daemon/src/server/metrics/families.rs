@@ -1,4 +1,4 @@
-//! Families of bridge metrics. A table of counters defines the families, and each bridge with such a table has a sample in each family.
+//! Families of bridge metrics. A counter of a bridge can be a sample in a family. The samples of one family have different labels.
 
 use super::exposition::Text;
 use crate::server::bridges::BridgeFigures;
@@ -30,7 +30,7 @@ struct Family<'a> {
 }
 
 impl<'a> Families<'a> {
-    /// Adds the families of a table without samples, so that metrics list them even if no bridge has this table.
+    /// Adds the families of a table, but no samples. So metrics list these families even if no bridge has this table.
     pub(super) fn declare<T: Table>(mut self) -> Self {
         for Field { help, metric, .. } in T::FIELDS {
             if let Some(metric) = metric {
@@ -40,7 +40,7 @@ impl<'a> Families<'a> {
         self
     }
 
-    /// Adds each counter of a table to its family, as a sample with these labels.
+    /// Adds each counter of a table to its family, as a sample with `labels`.
     pub(super) fn add<T: Table>(&mut self, table: &T, labels: &[(&'static str, &'a str)]) {
         for Field { help, metric, read } in T::FIELDS {
             if let Some(metric) = metric {
@@ -60,7 +60,7 @@ impl<'a> Families<'a> {
         &mut self.0[at]
     }
 
-    /// Writes all of them.
+    /// Writes all families.
     pub(super) fn render(self, text: &mut Text) {
         for Family { name, kind, help, samples } in self.0 {
             let name = format!("shmcast_bridge_{name}");
@@ -70,7 +70,7 @@ impl<'a> Families<'a> {
     }
 }
 
-/// Writes a family that is not in a table. It has a sample for each bridge that has a value.
+/// Writes a gauge that is in no table of counters. Each bridge for which `figure` returns a value has a sample.
 pub(super) fn each<V: std::fmt::Display>(
     text: &mut Text,
     bridges: &[BridgeFigures],

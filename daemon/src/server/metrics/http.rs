@@ -1,7 +1,8 @@
 //! A small HTTP server for a few local clients. It serves GET and HEAD of three paths, one request per connection.
 //!
 //! No client can block other clients. A connection lasts at most ten seconds. If there are too many connections, the server closes the
-//! oldest one. Requests must be small, and the server does not read their bodies. The server makes each answer at most ten times a second.
+//! oldest one. Requests must be small, and the server does not read their bodies. The server computes each page at most ten times a second,
+//! and sends the same page to requests in between.
 
 use super::{Hiccups, Snapshot, render};
 use crate::server::state::ServerState;
@@ -26,7 +27,7 @@ const MAX_CONNECTIONS: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Largest head of a request in bytes.
 const MAX_HEAD: usize = 16 << 10;
-/// If an answer is younger than this, it is sent again, and no new answer is made.
+/// A page that is younger than this is sent again, and not computed anew.
 const FRESH: Duration = Duration::from_millis(100);
 
 struct Server {

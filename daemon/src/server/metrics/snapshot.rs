@@ -56,17 +56,17 @@ pub struct ReaderFigures {
     pub reader: String,
     /// The command; empty if it is not known.
     pub command: String,
-    /// The role; empty if the figures are of several.
+    /// The role; empty if the figures are of several readers.
     pub role: &'static str,
     /// Published messages that the reader has not read. For several readers, the largest of their lags.
     pub lag: u64,
     /// Messages received.
     pub received: u64,
-    /// Number of times that the publisher overtook it.
+    /// Number of times that the publisher overtook the reader.
     pub lapped: u64,
-    /// Messages that it missed.
+    /// Messages that the reader missed.
     pub missed: u64,
-    /// Messages that the reader skipped, because it took newer messages of their keys from the board.
+    /// Messages that the reader skipped, because the board had newer messages with the same keys.
     pub conflated: u64,
     pub(super) latencies: Latencies,
 }

@@ -64,7 +64,7 @@ pub(super) struct Death {
 }
 
 impl Reader {
-    /// Tells it of a publisher's death, if it wants to know.
+    /// If this reader watches the publisher, tells the reader that the publisher has died.
     pub(super) fn tell_death(&self, Death { generation, epoch }: Death) {
         if self.watches {
             let reply = Response::PublisherGone { generation, epoch };
@@ -181,8 +181,8 @@ impl Channel {
         self.fits(self.hosted(), self.entry().is_strict)
     }
 
-    /// Returns the way to cut off a generation whose memory this daemon lacks, but which programs might still read. On a strict channel the
-    /// messages of the generation become invalid, because its publisher might still write to this memory.
+    /// Returns the way to cut off a generation. This daemon lacks the memory of the generation, but some programs might still read this
+    /// memory. On a strict channel the messages of the generation become invalid, because its publisher might still write to the memory.
     pub(super) fn cut_of_lost(&self) -> Cut {
         if self.entry().is_strict { Cut::Void } else { Cut::Lost }
     }
@@ -226,14 +226,15 @@ impl Channel {
             && (spec.is_strict == is_strict || fault!("kept_memory_forgets_its_mode"))
     }
 
-    /// A journal. If the channel's memory is lost, the channel's sequences continue after this journal.
+    /// Returns the channel's journal, if the channel has one. After the channel's memory is lost, the channel's next sequence is greater
+    /// than every sequence in the journal.
     pub(super) fn after(&self) -> Option<After> {
         let journal = self.config.journal.as_ref()?;
         Some(After { dir: journal.dir.clone(), clean: self.clean })
     }
 
-    /// Calls [`go_on_after`](Self::go_on_after). If the memory of a channel with a journal is lost, the channel's next sequence is the one
-    /// after the last in the journal.
+    /// Calls [`go_on_after`](Self::go_on_after). If the memory of a channel with a journal is lost, the channel's next sequence is greater
+    /// than every sequence in the journal.
     pub(super) fn go_on(
         &mut self,
         cut: Cut,
@@ -246,8 +247,8 @@ impl Channel {
         self.go_on_after(cut, after, told)
     }
 
-    /// Whether the channel still needs the requested memory. If the memory continues a journal, the memory must be made only once, because
-    /// the journal then refers to this memory.
+    /// Returns true if the requested memory must still be made. When memory that continues a journal is made, a reference to this memory is
+    /// written into the journal. So this memory must be made only once.
     pub(super) fn needs(&self, request: &MemoryRequest) -> bool {
         let fits = |spare: &Memory| {
             spare.is_after_journal && self.fits(&spare.hosted, self.config.mode == Mode::Strict)
@@ -255,8 +256,8 @@ impl Channel {
         request.after.is_none() || (self.is_lost() && !self.spare.as_ref().is_some_and(fits))
     }
 
-    /// Continues the channel in new memory. If `after` has a journal, continues after the journal. Returns a request if no suitable memory
-    /// is made yet.
+    /// Continues the channel in new memory. If `after` has a journal, the next sequence is greater than every sequence in the journal.
+    /// Returns a request if no suitable memory is made yet.
     pub(super) fn go_on_after(
         &mut self,
         cut: Cut,
@@ -333,7 +334,8 @@ impl Channel {
         Some(from)
     }
 
-    /// Notifies the readers that watch the publisher of its death, once for each death. Costs a system call if there are such readers.
+    /// If the publisher has died, tells the readers that watch the publisher, once for each death. If any reader watches the publisher,
+    /// this call costs a system call.
     pub(super) fn tell_death(&mut self) {
         if !self.readers.values().any(|reader| reader.watches) {
             return;

@@ -98,8 +98,8 @@ impl After {
     }
 }
 
-/// Returns the smallest `created_ns` that is allowed for the stream after the generation `before`. Bridges distinguish streams by this
-/// time.
+/// Returns the smallest `created_ns` that a channel's next stream may have. `before` is the channel's previous generation. Bridges
+/// distinguish streams by `created_ns`.
 pub(super) fn next_stream_ns(before: Option<&Entry>) -> u64 {
     let step = if fault!("streams_share_a_step") { 1 } else { STREAM_STEP_NS };
     before.map_or(0, |entry| entry.created_ns.saturating_add(step))

@@ -319,8 +319,8 @@ impl Registry {
         Ok(None)
     }
 
-    /// Gives the charters of all channels their names again. Returns the channels whose charters have lost them for good. Call this
-    /// regularly: somebody may remove the files, and the next daemon looks for them.
+    /// Restores the names of all charters. Returns the channels whose charters have lost their names for good since the last call. Call
+    /// this regularly: somebody may remove the files, and the next daemon looks for them.
     ///
     /// # Errors
     /// If the directory of the charters cannot be made, or cannot be looked at.
@@ -337,8 +337,9 @@ impl Registry {
         }
     }
 
-    /// Notifies readers that watch a publisher of its death, once for each death. Call this regularly: a publisher's connection can end
-    /// before its lock is released. If a publisher has no connection, only its lock shows its death.
+    /// Tells readers when the publisher that they watch has died, once for each death. Only a publisher's lock shows that the publisher has
+    /// died. The lock can be released after the publisher's connection has ended, or while the publisher has no connection. So call this
+    /// regularly.
     pub fn tell_deaths(&mut self) {
         self.channels.values_mut().chain(self.retired.values_mut()).for_each(Channel::tell_death);
     }
@@ -412,8 +413,9 @@ impl Registry {
         self.channels.get(name).is_some_and(Channel::is_left)
     }
 
-    /// Whether some program might attach again to the next daemon. Either a program is attached now, or a program might still have memory
-    /// that this daemon lacks. The latter counts only if a publisher was let in, or if the sequences continue from earlier memory.
+    /// Returns true if a program might attach again to the next daemon: either a program is attached now, or a program might still have
+    /// memory that this daemon lacks. The second case counts only if this memory might have messages, because a publisher was let in or
+    /// because its sequences continue from earlier memory.
     pub fn is_needed(&self) -> bool {
         let goes_on = |entry: Entry| entry.first > 1 && !fault!("memory_without_a_publisher_is_forgotten");
         let is_in_use = |entry: Entry| entry.is_granted || goes_on(entry);
