@@ -149,8 +149,8 @@ impl OriginTimes {
         }
     }
 
-    /// Converts the publish time `time_ns` of a message to ticks. Returns `None` if the message gets the time of its arrival: the times of
-    /// publication are not kept, the message has none, or `time_ns` does not fit the 48 bits of a message's time.
+    /// Converts a message's publish time to ticks. Returns `None` if the message gets the time of its arrival: publish times are not kept,
+    /// `time_ns` is 0, or `time_ns` does not fit the 48 bits of a message's time.
     #[inline]
     pub(crate) fn ticks_of(&self, time_ns: u64) -> Option<u64> {
         let moment = self.moment.filter(|_| time_ns != 0)?;

@@ -216,7 +216,7 @@ pub(super) fn check_sizes(spec: &BridgeSpec, subscriber: &Subscriber) -> Result<
 
 /// Returns the session under which the channel is sent.
 ///
-/// - If a bridge received the channel, and the spec names no session, the channel keeps its session. So hosts farther away see the same
+/// - A channel that came from another host keeps its session, unless the spec names another session. So hosts farther away see the same
 ///   stream.
 /// - Any other channel has a session of its own. [`Terms`] chooses the session's term, which is the number in the session's name. The
 ///   function `heard(limit)` returns the highest term of other senders' sessions, and ignores terms above `limit`.

@@ -87,7 +87,7 @@ mod tests {
     }
 
     /// A receiver stands still. When it runs again, the first packet in its socket is of another host, and the next one is of the source.
-    /// The line must refuse the first packet, because the source was not silent: only the receiver did not run.
+    /// The line must refuse the first packet: the source was not silent, but the receiver did not run.
     #[test]
     fn a_line_stays_its_sources_while_the_receiver_stands_still() {
         let (source, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));

@@ -215,7 +215,7 @@ counters! {
         messages_refused: counter "store_full_messages_total",
         /// Heartbeats and end-of-session packets.
         heartbeats,
-        /// Packets that arrived on a line after a later packet, and contained missing messages.
+        /// Packets that arrived on a line after a packet with higher sequences, and that contained missing messages.
         packets_reordered: counter "reordered_packets_total",
         /// Holes found.
         gaps: counter "gaps_total",

@@ -64,7 +64,7 @@ impl Link {
         Rate { per_second: self.percent(95), burst: BURST_BYTES }
     }
 
-    /// Returns the rate that live packets and repairs may have together. Only repairs wait for this rate.
+    /// Returns the limit for the rate of live packets and repairs together. Only repairs wait to stay below this limit.
     fn whole_rate(&self) -> Rate {
         let burst = (self.percent(100) / REPAIR_BURST_SHARE).clamp(LEAST_REPAIR_BURST, BURST_BYTES);
         Rate { per_second: self.percent(95), burst }

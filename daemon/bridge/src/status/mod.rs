@@ -187,7 +187,7 @@ counters! {
         next_sequence,
         /// Messages sent. A message counts once, even if it is sent on several lines.
         messages: counter "sent_messages_total",
-        /// Packets sent that have messages. A packet counts once, even if it is sent on several lines.
+        /// Sent packets that have messages. A packet counts once, even if it is sent on several lines.
         packets: counter "sent_packets_total",
         /// Bytes of packets with messages.
         bytes: counter "sent_bytes_total",

@@ -98,7 +98,7 @@ enum Action {
     /// The first packet that waits in the sockets of this egress is lost. The same step stands for a packet that was sent before this
     /// egress listened.
     LosePacket(usize),
-    /// An operator orders an egress that does not send to take over: `Election::order`.
+    /// An operator's order to take over, given to an egress that is not active: `Election::order`.
     Order(usize),
     /// Another host sends a forged claim.
     Forge(usize),

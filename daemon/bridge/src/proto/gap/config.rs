@@ -9,8 +9,8 @@ pub enum GapPolicy {
     Block,
     /// The messages of a hole are given up when one of these conditions is true:
     ///
-    /// - Every server says that it no longer has the messages.
-    /// - No server has answered anything for `give_up_ns`.
+    /// - Every server that is up says that it no longer has the messages.
+    /// - No server has sent anything for `give_up_ns`.
     /// - Servers have answered other requests for `give_up_ns`, but not the requests for these messages.
     ///
     /// If `give_up_ns` is `u64::MAX`, only the first condition can be true.

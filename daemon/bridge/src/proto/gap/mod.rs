@@ -66,7 +66,7 @@ struct Hole {
     state: State,
     found_ns: u64,
     /// The time at which the hole was shown to exist. For a claim, which is not confirmed, it is the time at which the hole was found. The
-    /// silence of the servers after which the hole is given up begins at this time or later.
+    /// hole is given up when the servers have been silent for long enough since this time.
     shown_ns: u64,
     /// The time of the first request for the hole, or of a server's later notice to wait. It has no meaning while `attempts` is 0.
     asked_ns: u64,

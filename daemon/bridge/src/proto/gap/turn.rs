@@ -59,7 +59,7 @@ impl Gaps {
         self.turn.has_dropped = true;
     }
 
-    /// Notes that the packet after [`note_drop`](Self::note_drop) was handled. From now on, messages that are found missing do not count as
+    /// Notes that a packet was handled. Until the next [`note_drop`](Self::note_drop), messages that are found missing do not count as
     /// dropped by our own socket.
     pub(crate) fn forget_drop(&mut self) {
         self.turn.has_dropped = false;

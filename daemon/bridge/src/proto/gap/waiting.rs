@@ -3,21 +3,21 @@
 //!
 //! With the policy `Skip`, a hole is given up in three cases:
 //!
-//! - All servers say that they no longer have the messages.
-//! - No server has answered any request for the time that the policy sets.
+//! - All servers that are up say that they no longer have the messages.
+//! - No server has sent anything for the time that the policy sets.
 //! - Servers answer other requests, and have repeatedly ignored the requests for this hole.
 //!
 //! The last two cases do not apply while nothing has confirmed that the messages exist. If a server says that it holds the messages, the
 //! time of these two cases restarts.
 //!
-//! If the receiver has no servers, a hole is given up after the wait for late packets.
+//! If the receiver has no servers, a hole with confirmed messages is given up after the wait for late packets.
 
 use super::super::counters::ReceiverCounters;
 use super::{FIRST_WINDOW, GapPolicy, Gaps, Hole, State};
 
 /// If servers that answer other requests have ignored this many requests for a hole, the hole can be given up. To the receiver, a lost
-/// request or a lost answer also looks like an ignored request. If 20 % of the packets are lost in each direction, this many requests are
-/// lost by chance once in 10^14 times.
+/// request or a lost answer also looks like an ignored request. If 20 % of the packets are lost in each direction, this many requests look
+/// ignored by chance once in 10^14 times.
 const IGNORED_LIMIT: u32 = 32;
 
 impl Gaps {

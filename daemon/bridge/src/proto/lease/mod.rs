@@ -61,7 +61,7 @@ pub(crate) struct LeaseConfig {
     /// The rate of control datagrams for each source address, and for each lease.
     pub source_rate: Rate,
     /// At most this many sources without a valid cookie have a rate limit (bucket) of their own. All other sources without a valid cookie
-    /// share one.
+    /// share one rate limit.
     pub max_sources: usize,
 }
 

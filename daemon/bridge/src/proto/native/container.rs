@@ -181,7 +181,7 @@ pub const OTHER: u64 = 1 << 63;
 
 impl Numbers {
     /// Makes the packet numbers of a sender. `sender` is the number of the sender itself. It must be random, because two senders must not
-    /// have the same one.
+    /// have the same number.
     pub fn new(sender: u64, is_receiver: bool) -> Numbers {
         Numbers { sender, live: 0, other: OTHER, is_receiver }
     }

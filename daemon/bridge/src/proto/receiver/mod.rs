@@ -68,7 +68,7 @@ pub struct Receiver {
     jump: Option<Jump>,
     pace: Pace,
     rivals: Rivals,
-    /// The session of another feed from which the last packet on a line came, and the time of that packet.
+    /// The last packet of another feed on a line: its session, and the time at which it arrived.
     stranger: Option<(Session, u64)>,
     /// The time at which the last packet of the session arrived on a line; `None` if no packet has ever arrived.
     heard_ns: Option<u64>,

@@ -70,7 +70,7 @@ pub(super) enum Answer {
 pub(super) enum Wait {
     /// All receivers are told to wait for this many nanoseconds.
     All(u64),
-    /// Only the asker is told to wait. All receivers were told before, but the asker has missed that datagram.
+    /// The datagram that told all receivers to wait did not reach the asker, so only the asker is told again.
     One,
     /// Nobody is told, because the datagram to all receivers is still on its way.
     Ignored,

@@ -110,8 +110,8 @@ pub enum Fetched {
 pub(super) enum Found {
     /// The message is on the shelf.
     Here,
-    /// The journal lacks the message and the messages after it, up to this sequence. `u64::MAX` means that the journal has no later
-    /// message.
+    /// The journal lacks the message. The next message in the journal has this sequence or a higher one. `u64::MAX` means that the journal
+    /// has no later message.
     Gone(u64),
     /// The message must be read from the journal.
     OnDisk,

@@ -172,7 +172,8 @@ pub struct OpenerCounters {
     pub replayed: u64,
     /// Packets whose seal does not match.
     pub forged: u64,
-    /// Packets that have no seal or an unknown key, or that come from unknown senders while too many such packets arrive.
+    /// Packets without a seal, packets with an unknown key, and packets that were dropped because too many packets of unknown senders
+    /// arrived.
     pub unknown: u64,
 }
 
