@@ -1,5 +1,5 @@
-//! Decides for how long a bridge tries to get its gate back. A gate is a place in a channel for a reader for which the publisher waits. A
-//! bridge loses its gate when it loses its channel, and needs it again in the next channel.
+//! Decides for how long a bridge tries to get its gate back. If a reader has a gate of a channel, the publisher waits for this reader. A
+//! bridge loses its gate when it loses its channel, and needs a gate again in the next channel.
 
 use shmcast::ChannelError;
 use shmcast::control::RefusalCode;

@@ -39,8 +39,8 @@ impl Local {
         Local { publisher: Some(publisher), times, error: None, counts: LocalCounts::default() }
     }
 
-    /// Publishes one message. If earlier messages have not arrived, first reports them to readers as lost. Leaves out a message that the
-    /// channel already has. Does nothing while the channel is closed.
+    /// Publishes one message. If earlier messages have not arrived, first tells readers that these messages are lost. Leaves out a message
+    /// that the channel already has. Does nothing while the channel is closed.
     #[inline]
     pub fn publish(&mut self, sequence: u64, data: &[u8], meta: Meta) {
         self.skip_to(sequence);
@@ -70,7 +70,7 @@ impl Local {
         }
     }
 
-    /// Reports to readers as lost all messages before `next` that have not arrived.
+    /// If messages before `next` have not arrived, tells readers that these messages are lost.
     #[inline]
     pub fn skip_to(&mut self, next: u64) {
         let Some(publisher) = &mut self.publisher else { return };

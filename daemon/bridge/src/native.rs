@@ -81,12 +81,14 @@ pub(super) fn random_sender() -> Result<u64, BridgeError> {
 #[derive(Debug, Default)]
 pub struct KeysSeen {
     version: u64,
-    /// The times at which the same key seals, in nanoseconds since 1970. The clock may be set to a time before them.
+    /// The span of time in which the present key seals, in nanoseconds since 1970. If the clock is set back to a time before this span,
+    /// another key seals.
     same_ns: Range<u64>,
 }
 
 impl KeysSeen {
-    /// Returns the keys if they have changed since the last call, or if another key seals now. The inner `None` means that there are no keys.
+    /// Returns the keys if they have changed since the last call, or if another key seals now. The inner `None` means that there are no
+    /// keys.
     pub fn changed(&mut self, keys: &Keys) -> Option<Option<Keyring>> {
         self.changed_at(keys, wall_ns())
     }
@@ -218,8 +220,8 @@ pub(super) const MOST_TO_SERVER: usize = HEAD_BYTES + ask::MAX_ASK_BYTES + SEAL_
 mod tests {
     use super::*;
 
-    /// The clock of a host was ahead when its bridge began, and was set right. Its packets once kept the seal of a key that was not due, which
-    /// other hosts may not have yet.
+    /// A test for an earlier mistake. A host's clock was ahead when its bridge began, so the bridge sealed with a key that was not due.
+    /// After the clock was set back, the bridge must seal with the earlier key again, because other hosts may not have the later key yet.
     #[test]
     fn a_clock_that_was_set_back_gives_the_earlier_key_again() {
         let text = "1 00112233445566778899aabbccddeeff\n2 ff112233445566778899aabbccddeeff from 2026-11-24T07:00:00Z\n";

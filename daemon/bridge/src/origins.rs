@@ -9,7 +9,8 @@ use shmcast::Header;
 use shmcast::hosting::fault;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The limit for the sessions in the list. Beyond it, the oldest ones are removed. Each channel that is replaced begins a session.
+/// The limit for the sessions in the list. Beyond the limit, the oldest sessions are removed. Each channel that is replaced adds a session,
+/// so the list could otherwise grow without end.
 const MAX_SESSIONS: usize = 4_096;
 
 /// Returns the identity of the run to which a ring belongs. A run of a stream lasts until the stream's memory is lost, for example at a
@@ -55,8 +56,8 @@ impl Origins {
     /// Returns the session of this tag under which `ring` was sent.
     ///
     /// # Errors
-    /// If `ring` was not sent under this tag: the lowest epoch that the ring's session is allowed to have. No earlier ring has a session
-    /// with this epoch, even if the clock goes back.
+    /// If `ring` was not sent under this tag, the error is the lowest epoch that a new session of the ring may have. No earlier ring has a
+    /// session with this epoch, even if the clock goes back.
     pub(crate) fn of_ring(&self, tag: [u8; 4], ring: [u64; 2]) -> Result<Session, u64> {
         Self::find(&self.sessions(), tag, ring)
     }

@@ -16,11 +16,11 @@ use super::thread::wall_ns;
 /// The number of sequences that a promotion skips.
 const FURTHER: u64 = 1 << 32;
 
-/// Returns the reserve that a channel's journal must have before the channel continues at `next`. A reserve is the highest sequence that a
-/// publisher may use until the journal notes a higher reserve.
+/// A journal notes a reserve: publishers may use the sequences up to the reserve, and no higher ones until the journal notes a higher
+/// reserve. Returns the reserve that must be noted before the channel continues at `next`.
 ///
-/// The returned reserve leaves room for two kinds of messages: those that the mirror still receives, and those that are published until the
-/// journal notes the next reserve.
+/// The returned reserve leaves room for two kinds of messages: messages that the mirror still receives, and messages that are published
+/// until the journal notes the next reserve.
 pub fn most_after(next: u64) -> u64 {
     next.saturating_add(2 * FURTHER).min(MAX_SEQUENCE - 1)
 }

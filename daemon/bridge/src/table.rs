@@ -10,7 +10,7 @@ pub trait Table: Sized + 'static {
 /// One counter of a table.
 #[derive(Debug)]
 pub struct Field<T: 'static> {
-    /// The meaning of the counter. It consists of the lines of the counter's comment, each with the space before the text.
+    /// The meaning of the counter: the lines of the counter's comment. Each line begins with the space that follows the `///`.
     pub help: &'static str,
     /// The form in which metrics show the counter; `None` if they do not show it.
     pub metric: Option<Metric>,

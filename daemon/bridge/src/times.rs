@@ -16,8 +16,8 @@ use super::thread::wall_ns;
 /// If two readings of the channel's clock are less than this apart, the reading of the wall clock between them is exact enough. The unit is
 /// nanoseconds.
 const CLOSE_NS: u64 = 1_000;
-/// Times that are farther away than this, in ticks, have no place in the 48 bits of a message's time. A part is left for the time until the
-/// message is read.
+/// The greatest distance, in ticks, of a message's time from the present. A time that is farther away does not fit the 48 bits of a
+/// message's time. The limit is lower than the 48 bits allow, because some time passes until the message is read.
 const FARTHEST_TICKS: u64 = (1 << 47) - (1 << 44);
 /// The limit for repeated readings. Both clocks are read again until the readings are close together, but at most this number of times.
 const READINGS: usize = 8;
@@ -50,7 +50,7 @@ impl Moment {
         best.1
     }
 
-    /// Returns a moment on this clock: this one, or now if this one is of another clock.
+    /// Returns this moment if it is a moment of `clock`, and otherwise the present moment of `clock`.
     #[inline]
     pub(crate) fn on(self, clock: Clock) -> Moment {
         match self.clock == clock || fault!("times_of_the_ring_before") {
@@ -139,8 +139,8 @@ impl OriginTimes {
         self.moment = clock.filter(|_| both).map(Moment::now);
     }
 
-    /// Notes the clock of the ring that is published into. Begins to keep the times of publication, if that needs no pulse: the first messages
-    /// arrive before the first pulse.
+    /// Notes the clock of the ring that messages are published into. If the times of publication can be kept without a pulse (a packet with
+    /// the sender's clock error), begins to keep them now, because the first messages arrive before the first pulse.
     pub(crate) fn begin(&mut self, clock: Clock) {
         match self.moment {
             Some(moment) => self.moment = Some(moment.on(clock)),
@@ -149,8 +149,8 @@ impl OriginTimes {
         }
     }
 
-    /// Returns a message's time in ticks. Returns `None` if the message gets the time of its arrival, also because its time is more than half
-    /// of 2^48 ticks away.
+    /// Converts a message's publish time to ticks. Returns `None` if the message gets the time of its arrival: publish times are not kept,
+    /// `time_ns` is 0, or `time_ns` does not fit the 48 bits of a message's time.
     #[inline]
     pub(crate) fn ticks_of(&self, time_ns: u64) -> Option<u64> {
         let moment = self.moment.filter(|_| time_ns != 0)?;

@@ -15,8 +15,8 @@ use crate::thread::Clock;
 /// session's term (the number in its name).
 const BUFFER_BYTES: usize = 1 << 18;
 
-/// Listens on the bridge's multicast lines for `listen_ms`. A session's name has a tag and a term (a number). Returns the highest term up
-/// to `most` of the sessions that have this bridge's tag.
+/// Listens on the bridge's multicast lines for `listen_ms`. A session's name has a tag and a term (a number). Of the sessions with this
+/// bridge's tag, returns the highest term that is not above `most`.
 ///
 /// Returns immediately if the bridge has no multicast line. If a line cannot be opened, notes the failure in the list of refusals. On
 /// native lines, only packets that can be opened count.

@@ -1,12 +1,12 @@
-//! The egress sends a local channel to other hosts. It reads the ring, packs the messages that are waiting, and never waits until a packet
-//! is full.
+//! The egress sends a local channel to other hosts. It reads the ring, and packs the messages that are there. If a packet is not full, the
+//! egress sends it anyway, and does not wait for more messages.
 //!
-//! One thread reads the ring and sends to every line and lease. Another thread, `repair`, retransmits, so that live traffic is sent first.
-//! The publisher waits for neither thread. If the publisher overwrites messages that the bridge has not read, the bridge counts these
-//! messages as missed, and receivers get an exact gap.
+//! One thread reads the ring and sends to every line and lease. Another thread, `repair`, retransmits, so that retransmissions do not delay
+//! live packets. The publisher waits for neither thread, unless the bridge uses a gate. If the publisher overwrites messages that the
+//! bridge has not read, the bridge counts these messages as missed, and receivers get an exact gap.
 //!
-//! After the start, the loop of the first thread makes only the system calls that send, sleep or yield. On native lines, the loop makes one
-//! more system call for each pulse (a packet with the sender's state), which asks for the clock's error.
+//! After the start, the first thread makes system calls only to send, sleep or yield. On native lines, it makes one more system call for
+//! each pulse (a packet with the sender's state): it asks the kernel for the clock's error.
 
 use shmcast::sys::slice;
 use shmcast::{ChannelError, History, Subscriber, SubscriberBuilder, Wait};
@@ -100,8 +100,8 @@ impl Egress {
     /// a multicast line.
     ///
     /// `channel` says where the channel is. Its [`history`](SubscriberBuilder::history) says where the channel's journal is. The egress
-    /// sends only messages of the ring. The retransmission server reads from the journal the messages of the session that the ring no
-    /// longer holds.
+    /// sends only messages of the ring. If a receiver requests a message that the ring no longer has, the retransmission server reads this
+    /// message from the journal.
     ///
     /// # Errors
     /// [`BridgeError`]. After an error nothing is left running.

@@ -74,8 +74,8 @@ pub(super) struct NativeState {
     keys: Arc<Keys>,
     seen: KeysSeen,
     moment: Option<Moment>,
-    /// The fields of pulses (packets that report the sender's state) that rarely change: the ring's identity, and the claim, rank and role
-    /// of this egress.
+    /// The fields of a pulse that rarely change: the ring's identity, and the claim, rank and role of this egress. A pulse is a packet that
+    /// reports the sender's state.
     state: Pulse,
 }
 
@@ -95,12 +95,12 @@ impl NativeState {
         self.state.role = election.role() as u8 + 1;
     }
 
-    /// Reads the clocks again.
+    /// Reads the ring's clock and the wall clock again.
     pub(super) fn look(&mut self, clock: Option<Clock>) {
         self.moment = clock.map(Moment::now);
     }
 
-    /// Notes the clock of the ring that is read. The clocks are read again if it is another one.
+    /// Notes the ring's clock. If the ring has another clock than before, reads the ring's clock and the wall clock again.
     pub(super) fn note_clock(&mut self, clock: Clock) {
         self.moment = self.moment.map(|moment| moment.on(clock));
     }
@@ -119,8 +119,8 @@ impl NativeState {
         Meta { tag: message.tag, key: message.key, time_ns }
     }
 
-    /// Returns the state that pulses (packets about the sender) report. The sender adds its own fields. This reads the clock, and asks the
-    /// kernel for the clock's error.
+    /// Returns a pulse (a packet with the sender's state) without the fields that the sender itself fills in. Makes one system call, for
+    /// the clock's error.
     pub(super) fn pulse(&self, shared: &Sending) -> Pulse {
         let (wall_ns, clock_error_ns) = (wall_ns(), own_error_ns());
         let group = u16::try_from(shared.group.load(Ordering::Relaxed)).unwrap_or(u16::MAX);

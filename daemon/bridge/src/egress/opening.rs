@@ -216,11 +216,12 @@ pub(super) fn check_sizes(spec: &BridgeSpec, subscriber: &Subscriber) -> Result<
 
 /// Returns the session under which the channel is sent.
 ///
-/// - A channel that a bridge received keeps its session, unless the spec names another session. So hosts farther away see the same stream.
-/// - Any other channel has a session of its own. [`Terms`] chooses its term, which is the number in the session's name. `heard` returns the
-///   highest term of the sessions of other senders, but at most its argument.
+/// - A channel that came from another host keeps its session, unless the spec names another session. So hosts farther away see the same
+///   stream.
+/// - Any other channel has a session of its own. [`Terms`] chooses the session's term, which is the number in the session's name. The
+///   function `heard(limit)` returns the highest term of other senders' sessions, and ignores terms above `limit`.
 ///
-/// A publisher that takes over the channel continues its session. A channel that is replaced begins another session.
+/// If another publisher takes over the channel, the session continues. If the channel is replaced, another session begins.
 pub(super) fn session_of(
     spec: &BridgeSpec,
     subscriber: &Subscriber,

@@ -78,8 +78,8 @@ pub(super) struct Receiving {
     pub(super) tap: Option<Tap>,
     pub(super) clock: Clock,
     pub(super) awake: Awake,
-    /// The total time for which the receiver had not run, in nanoseconds, when the loop last renewed all leases. Once the total has grown
-    /// by a second, the loop renews all leases again.
+    /// The total time in which the receiver had not run, in nanoseconds, at the last renewal of all leases. Once the total has grown by a
+    /// second, the loop renews all leases again.
     pub(super) left_out_ns: u64,
     pub(super) shared: Arc<IngressState>,
     pub(super) turns: u32,
@@ -343,8 +343,8 @@ impl Receiving {
         }
     }
 
-    /// Returns the leases, and waits up to [`LEAVE_NS`] for the answers. If a server does not answer, the lease at this server expires by
-    /// itself.
+    /// Gives the leases back to the servers, and waits up to [`LEAVE_NS`] for the answers. If a server does not answer, the lease at this
+    /// server expires by itself.
     pub(super) fn leave(&mut self) {
         let mut now_ns = self.awake.at(self.clock.now_ns());
         let until_ns = now_ns + LEAVE_NS;

@@ -85,7 +85,7 @@ pub struct Capture<'a> {
     pub protocols: Protocols,
 }
 
-/// The state that a [`Capture`] shares with the reader from which its parser reads.
+/// The state that a [`Capture`] shares with the reader of the file.
 #[derive(Debug)]
 struct Shared {
     /// The system's last error. The parser reports only that an error happened.
@@ -93,10 +93,10 @@ struct Shared {
     is_opening: AtomicBool,
 }
 
-/// A reader that gives the parser the whole header of the file first, even if the header arrives in pieces.
+/// A reader that first gives the parser the whole header of the file, even if the header arrives in pieces.
 ///
-/// A new parser reads once more than necessary, and gets nothing from this reader then. Otherwise the parser would wait on a pipe for the
-/// second packet before it returned the first packet.
+/// A new parser makes one more read than it needs. This reader answers that read with no bytes. If this reader read the file instead, the
+/// parser would wait on a pipe for the second packet before it returned the first packet.
 struct Noting<R> {
     from: R,
     head: Vec<u8>,
@@ -364,8 +364,8 @@ fn next_block(
     Step::Frame { link_type, sent: sent as usize }
 }
 
-/// Whether a block has the type of an old packet block. The parser always reads the type as little-endian, so this depends on the section's
-/// byte order.
+/// Whether a block has the type of an old packet block. The parser always reads the type as little-endian, so in a big-endian section the
+/// bytes of the type are swapped.
 fn is_old_packet(block_type: u32, is_big_endian: bool) -> bool {
     block_type == if is_big_endian { OLD_PACKET.swap_bytes() } else { OLD_PACKET }
 }

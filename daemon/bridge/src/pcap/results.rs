@@ -99,16 +99,16 @@ impl fmt::Display for Protocols {
 /// The reason why a packet of a capture was skipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Skipped {
-    /// The packet is ARP, TCP or any other than UDP.
+    /// The packet is not UDP, but for example ARP or TCP.
     #[error("not UDP")]
     NotUdp,
     /// The datagram goes to a port that was not asked for.
     #[error("to another port")]
     OtherPort,
-    /// A fragment of an IP packet, whose datagram is spread over several frames.
+    /// The frame has only a fragment of an IP packet.
     #[error("a fragment of an IP packet, which is not put together again")]
     Fragment,
-    /// The capture has fewer bytes of the frame than its headers say were sent.
+    /// The capture has only the beginning of the frame.
     #[error("cut short by the capture: capture whole packets (tcpdump -s 0)")]
     Truncated,
     /// The headers contradict each other.

@@ -45,7 +45,7 @@ mod tests {
     use std::net::IpAddr;
 
     const LOOK_NS: u64 = 20 * MILLISECOND_NS;
-    /// A program whose host was suspended stands still for longer.
+    /// The lengths of the standstills. The longest stands for a host that was suspended.
     const STANDSTILLS_NS: [u64; 3] = [4 * SECOND_NS, 60 * SECOND_NS, 1_000_000 * SECOND_NS];
 
     /// The two clocks of a receiver.
@@ -61,7 +61,7 @@ mod tests {
             self.awake.at(self.now_ns)
         }
 
-        /// Looks for so long, finds nothing, and returns the time.
+        /// Looks for `ns` nanoseconds, finds nothing, and returns the time of the receiver's clock.
         fn look_for(&mut self, ns: u64) -> u64 {
             (0..ns / LOOK_NS).for_each(|_| _ = self.look_after(LOOK_NS));
             self.look_after(ns % LOOK_NS)
@@ -86,8 +86,8 @@ mod tests {
         assert_eq!(receiver.awake.left_out_ns(), 50 * (SECOND_NS - COUNTED_NS));
     }
 
-    /// A test: the source sent only heartbeats. When the receiver runs again, its socket is full, and a packet of another host comes before
-    /// the packets of the source.
+    /// A receiver stands still. When it runs again, the first packet in its socket is of another host, and the next one is of the source.
+    /// The line must refuse the first packet: the source was not silent, but the receiver did not run.
     #[test]
     fn a_line_stays_its_sources_while_the_receiver_stands_still() {
         let (source, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
@@ -108,7 +108,8 @@ mod tests {
         }
     }
 
-    /// A test: the answer of the server waits in the socket, or the server has not been asked yet.
+    /// A receiver with missing messages stands still, either before or after it has requested the messages. The time in which it stood
+    /// still must not count as a silence of the server.
     #[test]
     fn nothing_is_given_up_because_the_receiver_stood_still() {
         let policy = GapPolicy::Skip { give_up_ns: 2 * SECOND_NS };

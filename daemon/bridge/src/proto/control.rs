@@ -102,10 +102,10 @@ pub enum ControlDatagram {
         first: u64,
     },
     /// A retransmission server does not have the requested messages yet. It says so only to a source that has proved its address. Servers
-    /// of other makes send no such answer.
+    /// of other makes do not send this datagram.
     ///
-    /// A receiver of another make must not get this datagram. Such a receiver might take the session in the datagram for the session of the
-    /// feed, request this session immediately, and then wait for a second.
+    /// A receiver of another make must not get this datagram. It might take the session in the datagram for the session of the feed,
+    /// request this session immediately, and then pause for one second.
     Held {
         /// The session asked for.
         session: Session,

@@ -193,8 +193,8 @@ counters! {
         held: counter "server_held_total",
         /// Smoothed round trip in nanoseconds; 0 before the first one.
         rtt_ns,
-        /// 1 while the server counts as down: it has left requests unanswered and sent nothing else. Otherwise 0. The code that shows the
-        /// counters sets this.
+        /// 1 while the server counts as down, because for some time it has answered no requests and sent no other packets; otherwise 0. The
+        /// code that shows the counters sets this.
         down: gauge "server_down",
     }
 }
@@ -210,11 +210,12 @@ counters! {
         messages_delivered,
         /// Messages that had already arrived, or that precede the first message of this receiver.
         messages_duplicate: counter "duplicate_messages_total",
-        /// Messages that arrived before missing ones, and were dropped because the store was full. They are requested again.
+        /// Messages that arrived while earlier messages were missing, and were dropped because the store was full. The receiver requests
+        /// the dropped messages again.
         messages_refused: counter "store_full_messages_total",
         /// Heartbeats and end-of-session packets.
         heartbeats,
-        /// Packets that arrived on a line after a later packet, and contained missing messages.
+        /// Packets that arrived on a line after a packet with higher sequences, and that contained missing messages.
         packets_reordered: counter "reordered_packets_total",
         /// Holes found.
         gaps: counter "gaps_total",
@@ -234,7 +235,7 @@ counters! {
         requests_delayed: counter "delayed_requests_total",
         /// Losses that were repaired before this receiver requested them. Other receivers had requested them.
         requests_saved: counter "saved_requests_total",
-        /// Repairs for all receivers that contained no message that was missing here.
+        /// Repairs that a server sent to all receivers, and in which this receiver needed no message.
         repairs_overheard: counter "overheard_repairs_total",
         /// Times that a server told all receivers to wait.
         pauses: counter "pauses_total",
@@ -257,7 +258,8 @@ counters! {
         fragments: counter "fragments_total",
         /// Fragments that had already arrived.
         fragments_duplicate,
-        /// Fragments of messages that arrived before missing ones, and were dropped because there was no room. They are requested again.
+        /// Fragments that arrived while earlier messages were missing, and were dropped because there was no room. The receiver requests
+        /// them again.
         fragments_refused: counter "refused_fragments_total",
         /// Native packets that were dropped without being opened: repeated packets, or packets with messages older than all missing ones.
         copies: counter "old_packets_total",

@@ -179,7 +179,7 @@ impl LeaseClient {
         (self.nonce, self.sent) = (splitmix(self.nonce), 0);
     }
 
-    /// Starts to return the lease. The client sends this at most [`UNSUBSCRIBE_TRIES`] times.
+    /// Starts to return the lease. The client sends an `Unsubscribe` datagram at most [`UNSUBSCRIBE_TRIES`] times.
     pub(crate) fn stop(&mut self, now_ns: u64) {
         match self.state {
             LeaseState::Greeting | LeaseState::Gone => self.enter(now_ns, LeaseState::Gone),

@@ -64,7 +64,7 @@ impl Link {
         Rate { per_second: self.percent(95), burst: BURST_BYTES }
     }
 
-    /// Returns the rate of live packets and repairs together. This rate limits only repairs.
+    /// Returns the limit for the rate of live packets and repairs together. Only repairs wait to stay below this limit.
     fn whole_rate(&self) -> Rate {
         let burst = (self.percent(100) / REPAIR_BURST_SHARE).clamp(LEAST_REPAIR_BURST, BURST_BYTES);
         Rate { per_second: self.percent(95), burst }
@@ -265,8 +265,8 @@ mod tests {
         }
     }
 
-    /// Returns whether any packet must wait. Packets of 1,000 B are published at this percentage of the link, and the sending thread
-    /// sometimes does not run for 7 ms.
+    /// Publishes packets of 1,000 B at this percentage of the link, with a sending thread that sometimes does not run for 7 ms. Returns
+    /// whether any packet had to wait.
     fn any_waits(link: Link, percent: u64) -> bool {
         let (mut pacer, mut now_ns, mut published) = (Pacer::of(link, 0), 0, 0);
         let each_ns = 1_000 * SECOND_NS / link.percent(percent);

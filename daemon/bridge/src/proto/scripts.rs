@@ -132,7 +132,7 @@ fn check_order(next: &mut Option<u64>, delivery: Delivery<'_>) {
     };
 }
 
-/// Passes a step's datagram to the receiver, or a server's answer to one of the requests in `asked`.
+/// Passes the step's datagram to the receiver. If the step is a server's answer, it answers one of the requests in `asked`.
 fn play(
     receiver: &mut Receiver,
     now_ns: u64,

@@ -211,8 +211,8 @@ mod tests {
         assert!(!lock.admits(PASS_NS, ip(1), (Some(&head(21)), b""), 21), "the lock has passed on");
     }
 
-    /// A copy of the feed begins before the end of the source's packets, and its sender sends while the source is still alive. Then the
-    /// source stops.
+    /// Another host sends a copy of the feed, which begins with messages that the source has already sent. The source stops, and the copy
+    /// continues. When the line passes to the other host, no message of the copy may be lost.
     #[test]
     fn nothing_that_a_copy_has_sent_is_lost_when_the_lock_passes_on() {
         let mut lock = locked();

@@ -51,7 +51,8 @@ use store::{Request, Store};
 const LOOK_UP: Duration = Duration::from_millis(20);
 /// Pause between two attempts to open a ring, in nanoseconds.
 const RETRY_NS: u64 = 20 * MILLISECOND_NS;
-/// The number of no change, for a ring that the sending thread does not send. The numbers of changes are even.
+/// Each change of the sending thread to another ring has an even number. This odd number stands for a ring that the sending thread does not
+/// send.
 const NO_CHANGE: u64 = u64::MAX;
 /// The number of bytes in a receive slot. Requests and control datagrams fit. A longer datagram is neither a request nor a control
 /// datagram, so it need not fit.
@@ -91,7 +92,7 @@ struct FeedRate {
     per_second: u64,
 }
 
-/// The feed that answers are about: its session, and the sequence after its last sent message.
+/// The feed that is retransmitted: its session, and the sequence after the last sent message.
 #[derive(Debug, Clone, Copy)]
 struct Sent {
     session: Session,
@@ -143,7 +144,7 @@ pub(super) struct Surroundings<'a> {
     pub(super) link: Option<Link>,
 }
 
-/// The parts of the server that answer a request from the ring and the journal.
+/// The parts of the server that find messages in the ring and the journal, and answer requests with them.
 struct Server<'a> {
     replay: &'a mut Replay,
     store: &'a mut Store,
@@ -271,8 +272,8 @@ impl Repair {
         self.shared.life.is_stopping()
     }
 
-    /// Changes to another ring if the sending thread has done so. If the ring cannot be opened now, a later call tries again, and until then
-    /// nothing is answered.
+    /// Follows the sending thread to another ring. If the ring cannot be opened now, a later call tries again, and no request is answered
+    /// until then.
     fn follow(&mut self) {
         let now_ns = self.clock.now_ns();
         let is_due = |change: &u64| *change != self.store.ring.change || self.store.ring.is_lost();
@@ -289,7 +290,8 @@ impl Repair {
         }
     }
 
-    /// Attaches to the ring that came with the change of this number. Returns false if that is not possible now.
+    /// Attaches to the ring to which the sending thread has changed. `change` is the number of that change. Returns false if the ring
+    /// cannot be opened now.
     fn change(&mut self, change: u64) -> bool {
         let (ring, floor) = (self.shared.ring(), self.shared.begin.load(Ordering::Acquire));
         let opened = self.channel.clone().open();
@@ -430,8 +432,8 @@ impl ControlServer<'_> {
 }
 
 impl<'a> Server<'a> {
-    /// Returns `None` if the sending thread is at another ring than the store. Then nothing may be answered: a session would get the
-    /// messages of another one.
+    /// Returns `None` if the sending thread and the store are at different rings. Nothing may be answered then, because a receiver would
+    /// get the messages of another session.
     fn of(shared: &Sending, replay: &'a mut Replay, store: &'a mut Store) -> Option<Self> {
         let (session, next) = shared.feed(store.ring.change)?;
         Some(Self { replay, store, sent: Sent { session, next } })

@@ -10,9 +10,9 @@ use crate::times::Moment;
 pub(super) enum Place {
     /// The ring has the message, or will have it.
     Here,
-    /// The message is in a gap of the channel that ends before this sequence.
+    /// The channel has a gap in place of the message. The number is the sequence after the gap.
     Lost(u64),
-    /// The ring has no message before this sequence: it was overwritten, or the channel is gone.
+    /// The ring has overwritten the message, or the channel is gone. The number is the oldest sequence that the ring may still have.
     TooOld(u64),
 }
 
@@ -104,8 +104,8 @@ impl Ring {
                 Ok(Some(Event::NewEpoch { .. } | Event::NewSession { .. } | Event::End)) => {}
                 Ok(Some(Event::Gap { .. } | Event::Lapped(_)) | None) => return Ok(None),
                 Err(RecvError::TooSmall { needed, .. }) => return Err(needed),
-                // The channel is gone or was replaced. The sending thread notices that, and then this thread changes to the next ring. If the
-                // channel is still the same, this thread opens it again.
+                // The channel is gone or was replaced. The sending thread notices that, and then this thread changes to the next ring. If
+                // the channel is still the same, this thread opens it again.
                 Ok(Some(_)) | Err(_) => {
                     self.subscriber = None;
                     return Ok(None);

@@ -28,14 +28,15 @@ pub(super) struct Store {
     pub(super) ring: Ring,
     /// The channel's journal, once it has one.
     found: Option<Arc<ChannelJournal>>,
-    /// The thread that reads the journal, and its blocks. `None` if the channel has no journal, or while the thread cannot be started.
+    /// The thread that reads the journal, and the blocks that it has read. `None` if the channel has no journal, or while the thread cannot
+    /// be started.
     journal: Option<Journal>,
-    /// Since when the thread is missed, in nanoseconds.
+    /// Since when the thread could not be started, in nanoseconds.
     missed_ns: Option<u64>,
     /// The session's first message.
     floor: u64,
     earlier: PastCounters,
-    /// Whether the messages of the present request are searched first in the blocks that were read from the journal.
+    /// Whether the messages of the present request are first looked for in the blocks from the journal, and then in the ring.
     from_shelf: bool,
 }
 
@@ -45,20 +46,21 @@ struct Journal {
 }
 
 impl Store {
-    /// Makes the store of the ring that came with the change of this number. The session's first message is `floor`.
+    /// Makes the store of a ring. `change` is the number of the sending thread's change to this ring. The session's first message is
+    /// `floor`.
     pub(super) fn new(subscriber: Subscriber, change: u64, floor: u64) -> Store {
         let (ring, earlier) = (Ring::new(subscriber, change), PastCounters::default());
         Store { ring, found: None, journal: None, missed_ns: None, floor, earlier, from_shelf: false }
     }
 
-    /// Changes to another ring. Waiting requests are dropped, because they belong to another session.
+    /// Switches to another ring. Waiting requests are dropped, because they belong to another session.
     pub(super) fn change(&mut self, subscriber: Subscriber, change: u64, floor: u64) {
         let earlier = self.counters();
         *self = Store { earlier, ..Store::new(subscriber, change, floor) };
     }
 
-    /// Takes the channel's journal if it has one by now, and starts the thread that reads it. Call this every few milliseconds: a channel may
-    /// get its journal later.
+    /// Takes the channel's journal if the channel has one by now, and starts the thread that reads the journal. Call this every few
+    /// milliseconds, because a channel may get its journal later.
     ///
     /// # Errors
     /// [`BridgeError`] if the thread cannot be started. Receivers are then told to ask again later, as for a journal that cannot be read.
@@ -75,7 +77,7 @@ impl Store {
         Ok(())
     }
 
-    /// Returns the range of the messages from `first` on that the server holds. `next` is the sequence after the last sent message.
+    /// Of the messages from `first` on, returns the range that the server holds. `next` is the sequence after the last sent message.
     pub(super) fn held(&mut self, now_ns: u64, first: u64, next: u64, request: &Request) -> Held {
         self.from_shelf = false;
         let is_backed = self.found.is_some();

@@ -41,11 +41,11 @@ pub(super) struct Sending {
     pub(super) session: [AtomicU64; 2],
     /// The sequence after the last sent message. Repairs never go beyond this sequence.
     pub(super) next: AtomicU64,
-    /// The identity of the run in the ring that is sent.
+    /// The identity of the sent ring's run, as [`run_of`] returns it.
     ring: Mutex<[u64; 2]>,
     /// The first sequence that was sent in the session, as far as this bridge knows.
     pub(super) begin: AtomicU64,
-    /// Grows by one when a change to another ring begins, and when it ends. So it is odd during a change.
+    /// Grows by one when a change to another ring begins, and again when the change ends. So the number is odd during a change.
     changes: AtomicU64,
     /// The state file, and the progress that was last written to it; `None` if there is no state file.
     pub(super) state: Mutex<Option<(StateFile, Progress)>>,
@@ -53,7 +53,8 @@ pub(super) struct Sending {
     pub(super) state_renewed: AtomicU64,
     /// Whether this egress was told to take over.
     pub(super) takes_over: AtomicBool,
-    /// The highest term of receivers that reported our session as older than theirs; 0 if no receiver reported this.
+    /// The highest term of the later sessions that receivers have reported; 0 if no receiver reported one. A term is the number in a
+    /// session's name.
     pub(super) told: AtomicU64,
     /// The number of receivers that request repairs, and the longest of their round trips in microseconds.
     pub(super) group: AtomicU64,
@@ -70,12 +71,11 @@ pub struct Stopped {
 
 /// The time between two writes of the progress to the state file.
 const NOTE_EVERY: Duration = Duration::from_millis(2);
-/// The time between two checks of the state file. A check finds out whether the file's name still exists, and whether the file has the last
-/// progress.
+/// The time between two checks of the state file. A check writes the file again if the file was removed or moved, or if the last write
+/// failed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The start of 2020, in nanoseconds since 1970. Terms that come from the clock count half seconds from this time. Their six digits last
-/// until
-/// 2054.
+/// until 2054.
 const TERM_ZERO_NS: u64 = 1_577_836_800_000_000_000;
 const TERM_STEP_NS: u64 = shmcast::hosting::STREAM_STEP_NS;
 
@@ -123,8 +123,8 @@ impl Sending {
         Session::from_bytes(session_identity(words))
     }
 
-    /// Begins a change to another ring. Until [`end_change`](Self::end_change), session, ring and sequences do not belong together. Only the
-    /// sending thread may call this.
+    /// Begins a change to another ring. Until [`end_change`](Self::end_change), session, ring and sequences do not belong together. Only
+    /// the sending thread may call this.
     pub(super) fn begin_change(&self) {
         let number = self.changes.load(Ordering::Relaxed);
         self.changes.store(number + 1, Ordering::Relaxed);
@@ -145,8 +145,8 @@ impl Sending {
         Some(self.changes.load(Ordering::Acquire)).filter(|number| number.is_multiple_of(2))
     }
 
-    /// Returns the session that is sent, and the sequence after its last message. Returns `None` if this is no longer the feed of the ring
-    /// that came with the change of this number.
+    /// Returns the session that is sent, and the sequence after the last sent message. `change` is the number of the change to the ring
+    /// that the caller reads. Returns `None` if the sending thread has changed to another ring since, or is changing now.
     pub(super) fn feed(&self, change: u64) -> Option<(Session, u64)> {
         let feed = (self.session(), self.next.load(Ordering::Acquire));
         // SYNC POINT: feed-change.
@@ -155,7 +155,7 @@ impl Sending {
         (is_of_ring || fault!("a_session_is_answered_from_another_ring")).then_some(feed)
     }
 
-    /// The identity of the run in the ring that is sent.
+    /// The identity of the sent ring's run, as [`run_of`] returns it.
     pub(super) fn ring(&self) -> [u64; 2] {
         *self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -173,7 +173,7 @@ impl Sending {
         is_later
     }
 
-    /// Returns the highest term of receivers that reported our session as older than theirs.
+    /// Returns the highest term of the later sessions that receivers have reported, or `None` if no receiver reported one.
     pub(super) fn told_term(&self) -> Option<u64> {
         Some(self.told.load(Ordering::Relaxed)).filter(|term| *term > 0)
     }
@@ -181,8 +181,8 @@ impl Sending {
     /// Notes which session this bridge sends, from which ring, and where the session began.
     ///
     /// - A resumed session began where the state file or the previous bridge says.
-    /// - Any other session began when the channel last restarted, which may be several rings ago. Without a state file, this bridge does not
-    ///   know what an earlier bridge has sent in this session. The session's receivers may still request those messages.
+    /// - Any other session began when the channel last restarted. That may be several rings ago: without a state file, this bridge does not
+    ///   know which messages an earlier bridge has sent in this session, and receivers may still request these messages.
     pub(super) fn note_start(
         &self,
         subscriber: &Subscriber,
@@ -207,8 +207,8 @@ impl Sending {
         });
     }
 
-    /// Notes that a session begins with the sequence `begin`, and is sent from `next` on. Call this before its first packet. A session that
-    /// continues after its end began earlier, so its beginning stays the same.
+    /// Notes that a session begins with the sequence `begin`, and is sent from `next` on. Call this before its first packet. If a session
+    /// continues after it had ended, its beginning stays the same.
     pub(super) fn note_begin(&self, ring: Option<[u64; 2]>, session: Session, begin: u64, next: u64) {
         self.set_ring(ring);
         if session == self.session() {

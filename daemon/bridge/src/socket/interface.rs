@@ -80,7 +80,7 @@ fn find<A: Copy + Display>(
     })
 }
 
-/// Returns the link of the interface that has this address. Returns `None` if the interface does not report its speed.
+/// Returns the link speed of the interface that has this address. Returns `None` if the interface reports no speed.
 pub(crate) fn link_of(socket: impl AsFd, address: IpAddr) -> Option<Link> {
     let found = interfaces::addresses(socket).ok()?;
     let (name, _) = found.into_iter().find(|(_, other)| *other == address)?;

@@ -219,7 +219,7 @@ pub(super) fn rejoin(line: &LineSpec, socket: &UdpSocket) -> io::Result<()> {
     join(&socket, line, interface)
 }
 
-/// Opens a socket that sends one line.
+/// Opens a socket that sends on one line.
 ///
 /// # Errors
 /// [`SocketError`]

@@ -46,8 +46,8 @@ pub struct BridgeSpec {
     pub name: String,
     /// The local channel.
     pub channel: String,
-    /// The lines to which packets are sent, or from which they are received. There are 1 to [`MAX_LINES`] lines, each with a copy of one
-    /// feed. The list can be empty if the feed is sent over unicast leases.
+    /// The lines to which packets are sent, or from which they are received. Each line has a copy of the same feed. There are at most
+    /// [`MAX_LINES`] lines. There can be none if packets are sent over unicast leases, and there must be none with `engine = "nats"`.
     #[serde(default, rename = "line")]
     pub lines: Vec<LineSpec>,
     /// The transport of the messages: `lines` by default, or `nats`, a log on servers of NATS JetStream.
@@ -58,8 +58,9 @@ pub struct BridgeSpec {
     pub nats: Option<NatsSpec>,
     /// The session's name.
     ///
-    /// A session's name is a tag of 1 to 4 characters, and then the epoch. For a sender, this setting is the tag. If it is `None`, the
-    /// sender uses a hash of the channel's whole name, or keeps the session of a channel that a bridge received.
+    /// A session's name is a tag of 1 to 4 characters, and then the epoch. For a sender, this setting is the tag. With `None`, a sender
+    /// keeps the session of a channel that came from another host. For any other channel, `None` means that the tag is a hash of the
+    /// channel's whole name.
     ///
     /// For a receiver, 1 to 4 characters are the tag of a sender, and the receiver follows the newest epoch of that tag. With 5 to 10
     /// characters, the receiver follows only the session of this name. With `None`, the receiver follows the first sender whose packets
@@ -218,10 +219,11 @@ pub struct ReceiveSpec {
     /// The sources from which packets are accepted on the lines, such as `10.0.0.1` or `10.1.0.0/16`. If the list is empty, a line accepts
     /// only the packets of the first source that sends on it. If that source falls silent, the line accepts another one.
     pub sources: Vec<Network>,
-    /// The choice of the times that messages of native lines get; `origin` by default.
+    /// The time that a message of a native line gets: with `origin`, the default, the time of its publication, and with `arrival` the time
+    /// of its arrival.
     pub time: TimeMode,
-    /// With `origin`: the largest error of either host's clock with which messages keep the times of their publication, in microseconds;
-    /// 1000 by default. With 0, any clock is accepted.
+    /// With `origin`: the limit for the errors of both hosts' clocks, in microseconds; 1000 by default. If an error reaches the limit or is
+    /// unknown, messages get the times of their arrival. With 0, any clock is accepted.
     pub clock_limit_us: u32,
     /// The limit for the bytes of messages that are larger than a packet and cannot be delivered yet; 32 MiB by default.
     pub reassembly_bytes: usize,
@@ -253,7 +255,7 @@ impl Default for ReceiveSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GapMode {
-    /// Readers get a gap with exactly the messages that will never arrive, and the delivery continues after it.
+    /// Readers get a gap in place of exactly the messages that will never arrive. The delivery continues after the gap.
     #[default]
     Skip,
     /// Later messages are not delivered until the missing ones arrive.

@@ -50,8 +50,9 @@ pub struct SendSpec {
     pub rank: u8,
     /// With `role = "auto"`: the address on which the claims of the other egresses arrive, and from which this egress sends its own claims.
     ///
-    /// Use the IP address of a multicast line's interface, on every egress of the stream. With such addresses, claims stop an active egress
-    /// only if packets from the same address arrive as well. With another IP address, three claims are enough to stop an active egress.
+    /// Use the IP address of a multicast line's interface, on every egress of the stream. An active egress then stops only if claims arrive
+    /// from an address, and packets of the feed arrive from the same address. With any other IP address, three claims alone are enough to
+    /// stop an active egress.
     pub claim_bind: Option<SocketAddr>,
     /// With `role = "auto"`: the `claim_bind` addresses of the other egresses; at most 8. Claims from other addresses are dropped.
     pub peers: Vec<SocketAddr>,
@@ -162,8 +163,8 @@ pub struct RepairSpec {
     /// means twice the longest round trip of any receiver, within 300 to 5 000.
     #[serde(default)]
     pub merge_us: Option<u64>,
-    /// For this time after a repair for all receivers, further requests for the same messages are ignored. The unit is microseconds. `None`
-    /// means the longest round trip of any receiver plus 100.
+    /// After a repair was sent to all receivers, further requests for the same messages are ignored for this time. The unit is
+    /// microseconds. `None` means the longest round trip of any receiver plus 100.
     #[serde(default)]
     pub linger_us: Option<u64>,
     /// Whether the server reads from the channel's journal the messages that the ring no longer has; true by default. Instead of true or
@@ -239,8 +240,8 @@ impl BridgeSpec {
         self.send.as_ref().and_then(|send| send.gate.as_deref())
     }
 
-    /// Returns the channel as the sending bridge reads it. If the bridge uses a gate, it reads the channel through this gate. Only one
-    /// subscriber of this builder can be open at a time.
+    /// Returns a builder for the bridge's subscribers to the channel. If the bridge uses a gate, the subscribers read through this gate,
+    /// and only one of them can be open at a time.
     pub fn through_gate(&self, channel: &SubscriberBuilder) -> SubscriberBuilder {
         match self.gate() {
             Some(gate) => channel.clone().gate(gate),

@@ -1,6 +1,7 @@
 //! The address of a server of NATS, and the account on it. `Debug`, `Display` and errors never show the account.
 //!
-//! The functions have no examples of their own: only the configuration and the command line parse addresses, and only the engine uses them.
+//! The functions have no examples, because only shmcast itself calls them: the configuration and the command line parse the addresses, and
+//! the engine uses the addresses.
 
 use serde::de::value::SeqAccessDeserializer;
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
@@ -213,8 +214,8 @@ pub(super) fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Ve
     deserializer.deserialize_any(Addresses)
 }
 
-/// Removes accounts from a text that another program might have made from an address with an account. In each line, removes the text
-/// between the first quotation mark and the last `@`. An `@` at the beginning of a word does not count as the end of an account.
+/// Removes accounts from a text of another program, such as an error message that quotes an address with an account. In each line, removes
+/// the text between the first quotation mark and the last `@`. An `@` at the beginning of a word does not count as the end of an account.
 pub fn without_accounts(text: &str) -> String {
     let hidden = |line: &str| {
         let is_end = |at: usize| {

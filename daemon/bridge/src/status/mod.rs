@@ -185,9 +185,9 @@ counters! {
     pub struct SendCounters {
         /// The sequence after the last message sent.
         next_sequence,
-        /// Messages sent. Each counts once, however many lines there are.
+        /// Messages sent. A message counts once, even if it is sent on several lines.
         messages: counter "sent_messages_total",
-        /// Packets with messages sent. Each counts once, however many lines there are.
+        /// Sent packets that have messages. A packet counts once, even if it is sent on several lines.
         packets: counter "sent_packets_total",
         /// Bytes of packets with messages.
         bytes: counter "sent_bytes_total",
@@ -285,7 +285,8 @@ counters! {
         plain_refused: counter "repair_plain_refused_total",
         /// Native requests whose seal does not match. They are forged or damaged.
         forged: counter "repair_forged_total",
-        /// Native requests that were already accepted, or are so old that it is no longer known whether they were accepted.
+        /// Native requests that were already accepted. Requests with very old numbers count as well, because only the latest numbers are
+        /// remembered.
         replayed: counter "repair_replayed_total",
         /// Native requests without a seal or with an unknown key, where a seal is required.
         unopened: counter "repair_unopened_total",

@@ -33,7 +33,7 @@ counters! {
         group: gauge "group_receivers",
         /// This receiver's position among the server's receivers, from 0. The first 16 receivers request lost messages immediately.
         place: gauge "place",
-        /// Datagrams of lines that the kernel passed on together with others. The sender or the kernel had merged them.
+        /// Datagrams that arrived on lines, merged with other datagrams. The sender or the kernel had merged them.
         datagrams_merged: counter "merged_datagrams_total",
         /// Datagrams that the kernel refused to send.
         sends_refused,
@@ -55,8 +55,8 @@ counters! {
         reassembly_bytes: gauge "reassembly_bytes",
         /// Native packets whose seal does not match. They are forged or damaged.
         forged: counter "forged_packets_total",
-        /// Sealed packets that were already accepted, among them copies on other lines. Packets so old that it is no longer known whether
-        /// they were accepted count as well.
+        /// Sealed packets that were already accepted, among them copies on other lines. Packets with very old numbers count as well,
+        /// because only the latest numbers are remembered.
         replayed: counter "replayed_packets_total",
         /// Native packets without a seal or with an unknown key, where a seal is required.
         unopened: counter "unopened_packets_total",
@@ -74,8 +74,9 @@ counters! {
     pub struct SocketCounters {
         /// Datagrams received on the line, valid or not.
         datagrams: counter "line_datagrams_total",
-        /// Datagrams that the kernel dropped because the socket's buffer was full. The bridge asks the kernel every 10 ms, or every 20 ms
-        /// if its thread sleeps, and when a message is missing. Datagrams that the kernel had merged count as one.
+        /// Datagrams that the kernel dropped because the socket's buffer was full. The bridge reads this number from the kernel every 10 ms
+        /// (every 20 ms if the bridge's thread sleeps), and also when a message is missing. Datagrams that the kernel had merged count as
+        /// one.
         kernel_drops: counter "line_kernel_drops_total",
         /// Datagrams that were cut off, because they were longer than the largest expected datagram.
         truncated: counter "line_truncated_total",

@@ -12,10 +12,10 @@
 //! | has announced its end | any | after [`LATE_PACKETS`] packets, or immediately if nothing is missing |
 //! | is silent | a higher epoch of the same channel | after [`LATE_PACKETS`] packets |
 //! | is silent | any other | after [`HELD_PACKETS`] packets |
-//! | sends | any | never: its last [`HELD_PACKETS`] packets are kept, and earlier ones are left out and counted |
+//! | sends | any | never: of other sessions, the last [`HELD_PACKETS`] packets are kept, and the rest are left out and counted |
 //!
-//! A packet more than [`FAR_MESSAGES`] ahead waits until two others agree with it. Each datagram is in exactly one of the counters that
-//! `UnwrapCounters::accounted` adds up.
+//! A packet that is more than [`FAR_MESSAGES`] messages ahead waits until two other packets agree with it. Each datagram is in exactly one
+//! of the counters that `UnwrapCounters::accounted` adds up.
 
 mod counters;
 mod packet;
@@ -37,16 +37,16 @@ use std::ops::Range;
 /// The number of packets of the feed after which a missing message is given up. In a feed of 100,000 packets a second, this number of
 /// packets takes ten milliseconds.
 pub const HELD_PACKETS: usize = 1_024;
-/// The number of packets of the next session after which the receiver follows that session. Until then, late packets of the last session
-/// can still arrive.
+/// The number of packets of the next session after which the receiver follows the next session. Until then, late packets of the present
+/// session can still arrive.
 pub const LATE_PACKETS: usize = 64;
 /// A packet that is more than this number of messages ahead is accepted only if two other packets confirm it.
 pub const FAR_MESSAGES: u64 = 1 << 16;
 
 /// The number of packets that must agree before the receiver jumps to sequences that are far ahead.
 const WITNESSES: usize = 3;
-/// The number of bytes for packets that arrive before missing packets. There is room for more than [`HELD_PACKETS`] packets of the largest
-/// size.
+/// The size, in bytes, of the store for packets that arrive while earlier packets are missing. The store has room for more than
+/// [`HELD_PACKETS`] packets of the largest size.
 const EARLY_BYTES: usize = 128 << 20;
 
 /// The feed that is followed.

@@ -9,8 +9,8 @@
 //! All egresses of a stream have the same messages under the same sequences. So two active egresses do no harm: they send the same
 //! messages twice.
 //!
-//! An egress that takes over repeats the packets that may not have reached every receiver. It begins at one of two places: 64 packets before
-//! the last packet that it heard on the line, or at the sequence that the other egress's claims name as sent.
+//! An egress that takes over repeats the packets that may not have reached every receiver. It begins at one of two places: 64 packets
+//! before the last packet that it heard on the line, or at the sequence that the other egress's claims name as sent.
 //!
 //! An active egress stops only if it hears a higher claim and also packets of the egress that made the claim. The claim alone is not
 //! enough, because anybody can forge one packet.
@@ -33,7 +33,7 @@ mod tests;
 const APART: usize = 64;
 /// Each rank waits this much longer than the next lower rank before it takes over. The unit is nanoseconds.
 const RANK_NS: u64 = 4 * MILLISECOND_NS;
-/// An egress that sends no claims counts as dead after a silence of this length. The unit is nanoseconds. Such an egress sends a heartbeat
+/// After a silence of this length, in nanoseconds, an egress that sends no claims counts as dead. While it is alive, it sends a heartbeat
 /// each second.
 const SILENT_NS: u64 = 3 * SECOND_NS;
 /// If we cannot receive an egress's packets, we yield to this egress after this many of its claims.
@@ -63,7 +63,7 @@ pub struct Claim {
     pub rank: u8,
     /// The egress's role.
     pub role: Role,
-    /// Whether a bridge received the messages of the egress's ring from another host.
+    /// Whether the egress's ring is a mirror: a bridge fills this ring with messages from another host.
     pub is_mirror: bool,
     /// 64 bits of the stream's identity.
     pub stream: u64,
@@ -120,7 +120,7 @@ pub(crate) struct Election {
     claim: u64,
     highest: u64,
     other: Option<Sending>,
-    /// Whether there is a better egress: its claim takes precedence over this egress, and it listens or stands by.
+    /// Whether another egress that listens or stands by takes precedence over this egress.
     better: bool,
     /// The time of the last packet of the session on a line, and the first sequence of each of the last [`APART`] packets.
     line_ns: Option<u64>,

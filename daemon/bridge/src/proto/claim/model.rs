@@ -83,7 +83,7 @@ struct World {
     reached: u64,
 }
 
-/// The next step of the story.
+/// One step of the model.
 #[derive(Debug, Clone, Copy)]
 enum Action {
     /// The egress runs `Live::elect`, and sends a batch if it is active.
@@ -95,13 +95,14 @@ enum Action {
     /// All claims in the sockets of this egress are lost. `LosePackets` does the same for the packets.
     LoseClaims(usize),
     LosePackets(usize),
-    /// The first packet in the sockets of this egress is lost, or it came before this egress listened.
+    /// The first packet that waits in the sockets of this egress is lost. The same step stands for a packet that was sent before this
+    /// egress listened.
     LosePacket(usize),
-    /// An operator's order to a standby: `Election::order`.
+    /// An operator's order to take over, given to an egress that is not active: `Election::order`.
     Order(usize),
     /// Another host sends a forged claim.
     Forge(usize),
-    /// Time passes. An egress that has had no turn stands still.
+    /// The next tick begins. An egress that had no turn in this tick stood still.
     Tick,
 }
 
@@ -216,7 +217,7 @@ impl Senders {
         }
     }
 
-    /// Runs a tick without a fault. The active egress sends a heartbeat in each tick, so that the story needs few ticks.
+    /// Runs a tick without a fault. In the model, the active egress sends a heartbeat in each tick, so that a run needs few ticks.
     fn calm(&self, world: &mut World) {
         for at in 0..2 {
             self.turn(world, at, 2);
@@ -311,7 +312,7 @@ impl Model for Senders {
             let other = world.egresses[1 - at].election.as_ref().map(Election::role);
             let may_die = may_fail && world.kills < 2 && other.is_some();
             let is_known = other != Some(Role::Listen);
-            // Who is first in a tick makes no difference: what one sends reaches the other's socket in any case.
+            // The order of the two turns in a tick makes no difference: a packet reaches the other egress's socket in any case.
             if egress.turned != world.tick && (at == 1 || world.egresses[1].turned != world.tick) {
                 all.push(Action::Turn(at));
                 if may_die && is_active && (is_known || egress.lives == 1) {

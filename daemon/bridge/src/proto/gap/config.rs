@@ -5,15 +5,15 @@ use super::super::{DEFAULT_PAYLOAD_BYTES, MICROSECOND_NS, MILLISECOND_NS};
 /// The policy for missing messages that no server sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GapPolicy {
-    /// No later message is delivered until they arrive.
+    /// Later messages are not delivered until the missing messages arrive.
     Block,
-    /// The messages of a hole are given up when one of these holds:
+    /// The messages of a hole are given up when one of these conditions is true:
     ///
-    /// - Every server says that it no longer holds them.
-    /// - No server has answered anything for `give_up_ns`.
+    /// - Every server that is up says that it no longer has the messages.
+    /// - No server has sent anything for `give_up_ns`.
     /// - Servers have answered other requests for `give_up_ns`, but not the requests for these messages.
     ///
-    /// If `give_up_ns` is `u64::MAX`, only the first condition can hold.
+    /// If `give_up_ns` is `u64::MAX`, only the first condition can be true.
     Skip {
         /// The time after which a message is given up, in nanoseconds.
         give_up_ns: u64,

@@ -4,8 +4,8 @@ use super::super::counters::ReceiverCounters;
 use super::{GapPolicy, Gaps, Hole, State};
 use shmcast::hosting::fault;
 
-/// The limit for vain requests of a claim (a hole whose messages only one packet has announced). If a claim was requested in vain more
-/// often, and another packet then shows that its messages exist, the count of attempts restarts at 0.
+/// A claim is a hole whose messages only one packet has announced. If more requests for a claim than this have failed, and another packet
+/// then confirms the messages, the count of failures restarts at 0. So the next request is sent soon.
 const STALE_DOUBLINGS: u32 = 2;
 
 impl Gaps {
@@ -77,7 +77,7 @@ impl Gaps {
         joins
     }
 
-    /// Removes the holes from `sequence` on. No packet has shown that their messages exist.
+    /// Removes the holes from `sequence` on. The caller knows that nothing has confirmed the messages of these holes.
     pub(crate) fn retract(&mut self, sequence: u64) {
         while let Some(last) = self.holes.back_mut().filter(|last| last.end > sequence) {
             if last.first < sequence {

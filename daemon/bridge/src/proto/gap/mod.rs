@@ -66,9 +66,9 @@ struct Hole {
     state: State,
     found_ns: u64,
     /// The time at which the hole was shown to exist. For a claim, which is not confirmed, it is the time at which the hole was found. The
-    /// time until the hole is given up starts here.
+    /// hole is given up when the servers have been silent for long enough since this time.
     shown_ns: u64,
-    /// The time of the first request for the hole. It has no meaning while `attempts` is 0.
+    /// The time of the first request for the hole, or of a server's later notice to wait. It has no meaning while `attempts` is 0.
     asked_ns: u64,
     attempts: u32,
     /// The number of times that the wait for an answer was doubled.
@@ -164,8 +164,8 @@ impl Gaps {
         self.holes.len()
     }
 
-    /// Whether the messages `first..end`, which arrived before missing ones, can be stored. If the list of holes is full, only messages
-    /// that make no new hole can be stored.
+    /// Whether the messages `first..end`, which arrived while earlier messages are missing, can be stored. If the list of holes is full,
+    /// only messages that make no new hole can be stored.
     pub(crate) fn has_room(&self, first: u64, end: u64) -> bool {
         if self.holes.len() < self.config.max_holes {
             return true;

@@ -117,7 +117,7 @@ impl Gaps {
         pending
     }
 
-    /// Whether a server is down: it has left requests unanswered and sent nothing else for too long.
+    /// Whether a server is down: for too long, it has neither answered requests nor sent other packets.
     pub(crate) fn is_down(&self, server: usize) -> bool {
         self.servers.get(server).is_some_and(|server| server.is_down)
     }

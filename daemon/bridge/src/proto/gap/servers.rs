@@ -32,9 +32,9 @@ pub(super) struct Server {
     /// server.
     pub(super) failures: u32,
     pub(super) heard_ns: u64,
-    /// The time of the oldest request that the server has not answered since its last datagram; 0 if there is none.
+    /// The time of the first request after the server's last datagram; 0 if no request was sent since that datagram.
     pub(super) unanswered_ns: u64,
-    /// Whether the server is down. Until it sends something, it is not counted among the servers.
+    /// Whether the server is down. A server that is down does not count until it sends something.
     pub(super) is_down: bool,
     /// Whether the server has sent a control datagram of shmcast.
     pub(super) is_ours: bool,

@@ -59,13 +59,15 @@ impl Gaps {
         self.turn.has_dropped = true;
     }
 
-    /// Notes that a packet was handled. Messages that are missing after it were not dropped by our own socket.
+    /// Notes that a packet was handled. Until the next [`note_drop`](Self::note_drop), messages that are found missing do not count as
+    /// dropped by our own socket.
     pub(crate) fn forget_drop(&mut self) {
         self.turn.has_dropped = false;
     }
 
-    /// Notes that a server will send nothing for a while. The receiver repeats its unanswered requests after that. After a pause, further
-    /// pauses are ignored for as long as the pause lasted. So an attacker who forges pauses can block at most half of the time.
+    /// Handles a server's notice that it will send nothing for a while. After that time, the receiver repeats its unanswered requests, and
+    /// ignores further notices for an equally long time. So an attacker who forges notices can block the receiver for at most half of the
+    /// time.
     pub(crate) fn handle_pause(&mut self, now_ns: u64, server: usize, wait_ns: u64) {
         self.note_alive(now_ns, server);
         let until_ns = now_ns.saturating_add(wait_ns.min(LONGEST_MAX_NS)).saturating_add(self.delay_ns());

@@ -1,20 +1,23 @@
-//! Handles the holes in the feed as time passes: ends waits for late packets, repeats requests that were not answered, and gives up holes.
+//! Handles the holes in the feed as time passes: ends the waits for late packets, repeats requests that were not answered, and gives up
+//! holes.
 //!
-//! A hole is never given up in two cases:
+//! With the policy `Skip`, a hole is given up in three cases:
 //!
-//! - A server says that it holds the messages.
-//! - Nothing has confirmed that the messages exist. Then nothing may be lost.
-//!
-//! Otherwise a hole is given up in two cases:
-//!
-//! - No server has answered any request for the time that the policy sets.
+//! - All servers that are up say that they no longer have the messages.
+//! - No server has sent anything for the time that the policy sets.
 //! - Servers answer other requests, and have repeatedly ignored the requests for this hole.
+//!
+//! The last two cases do not apply while nothing has confirmed that the messages exist. If a server says that it holds the messages, the
+//! time of these two cases restarts.
+//!
+//! If the receiver has no servers, a hole with confirmed messages is given up after the wait for late packets.
 
 use super::super::counters::ReceiverCounters;
 use super::{FIRST_WINDOW, GapPolicy, Gaps, Hole, State};
 
-/// If servers that answer other requests have ignored this many requests for a hole, the hole can be given up. Lost requests and lost
-/// answers look the same to the receiver. If 20 % of the packets are lost in each direction, this happens by chance once in 10^14 times.
+/// If servers that answer other requests have ignored this many requests for a hole, the hole can be given up. To the receiver, a lost
+/// request or a lost answer also looks like an ignored request. If 20 % of the packets are lost in each direction, this many requests look
+/// ignored by chance once in 10^14 times.
 const IGNORED_LIMIT: u32 = 32;
 
 impl Gaps {

@@ -60,7 +60,8 @@ pub(crate) struct LeaseConfig {
     pub leases_per_source: usize,
     /// The rate of control datagrams for each source address, and for each lease.
     pub source_rate: Rate,
-    /// The limit for the number of sources without a valid cookie that have a rate limit (bucket) of their own.
+    /// At most this many sources without a valid cookie have a rate limit (bucket) of their own. All other sources without a valid cookie
+    /// share one rate limit.
     pub max_sources: usize,
 }
 
@@ -88,12 +89,13 @@ struct Lease {
     ends_ns: u64,
     /// The time from sending a cookie to its first use; 0 if it is not known.
     rtt_ns: u64,
-    /// The bucket of its client.
+    /// The rate limit (token bucket) of the client that has the lease.
     bucket: TokenBucket,
 }
 
 impl Lease {
-    /// Whether a live client would have renewed the lease by now. Clients renew after a third of the lease.
+    /// Whether the lease is overdue: more than half of its time has passed since the last renewal. A client renews after a third of the
+    /// time.
     fn is_overdue(&self, now_ns: u64) -> bool {
         now_ns.saturating_sub(self.renewed_ns) > self.ends_ns.saturating_sub(self.renewed_ns) / 2
     }

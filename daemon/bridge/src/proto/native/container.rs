@@ -180,7 +180,8 @@ pub struct Numbers {
 pub const OTHER: u64 = 1 << 63;
 
 impl Numbers {
-    /// Makes the packet numbers of a sender. `sender` must be random, so that no two senders have the same number.
+    /// Makes the packet numbers of a sender. `sender` is the number of the sender itself. It must be random, because two senders must not
+    /// have the same number.
     pub fn new(sender: u64, is_receiver: bool) -> Numbers {
         Numbers { sender, live: 0, other: OTHER, is_receiver }
     }

@@ -7,7 +7,7 @@
 //!   claim for [`REPEATED_NS`].
 //! - A claim is withdrawn if its line continues with a lower sequence, or if servers say that none of the claimed messages is published.
 //!
-//! These rules do not stop a sender that forges many packets, or the data of messages.
+//! These rules do not help against a sender that forges many packets, or that forges the data of messages.
 
 use super::super::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use super::{Delivery, Origin, Receiver};

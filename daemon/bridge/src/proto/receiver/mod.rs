@@ -68,7 +68,7 @@ pub struct Receiver {
     jump: Option<Jump>,
     pace: Pace,
     rivals: Rivals,
-    /// The last session on a line that belongs to another feed, and the time of its last packet.
+    /// The last packet of another feed on a line: its session, and the time at which it arrived.
     stranger: Option<(Session, u64)>,
     /// The time at which the last packet of the session arrived on a line; `None` if no packet has ever arrived.
     heard_ns: Option<u64>,
@@ -98,8 +98,8 @@ pub struct ReceiverState {
 }
 
 impl Receiver {
-    /// Makes a receiver that has received nothing. Allocates its tables. Buffers for packets that arrive before missing ones are allocated
-    /// when they are first needed.
+    /// Makes a receiver that has received nothing. Allocates its tables. A buffer for a packet that arrives while earlier packets are
+    /// missing is allocated when it is first needed.
     pub fn new(mut config: ReceiverConfig) -> Receiver {
         config.lines = config.lines.clamp(1, MAX_LINES);
         if config.is_native {

@@ -10,8 +10,8 @@
 //! affects several receivers. If that happened to many recent ranges, even the first answer to a range is sent to all receivers. A receiver
 //! that misses an answer for all asks again, and gets an answer alone.
 //!
-//! When the rate of repairs is used up, the server tells all receivers in one datagram how long they should wait. For a while afterwards, the
-//! server sends each repair to all receivers, so that the same rate serves more of them.
+//! When the rate of repairs is used up, the server tells all receivers in one datagram how long they should wait. For a while afterwards,
+//! the server sends each repair to all receivers, so that the same rate serves more of them.
 
 use std::net::SocketAddr;
 
@@ -23,11 +23,12 @@ const RANGES: usize = 8_192;
 /// If a second request for the same messages arrives within this time, the server sends the repair to all receivers. The unit is
 /// nanoseconds. This value applies while no round trip is known.
 const MERGE_UNKNOWN_NS: u64 = MILLISECOND_NS;
-/// The least time within which a second request causes a repair for all receivers, once a round trip is known, in nanoseconds.
+/// The lower limit, in nanoseconds, of the time within which a second request causes a repair for all receivers. It applies once a round
+/// trip is known.
 const MERGE_MIN_NS: u64 = 300 * MICROSECOND_NS;
 const MERGE_MAX_NS: u64 = 5 * MILLISECOND_NS;
-/// The tolerance for late requests, in nanoseconds. A receiver might send a request just before it gets a repair for all receivers. The
-/// server gets this request at most a round trip and this tolerance after it sent the repair.
+/// The tolerance for late requests, in nanoseconds. A receiver might send a request just before a repair for all receivers reaches it. This
+/// request reaches the server at most one round trip plus this tolerance after the server sent the repair.
 const LINGER_MORE_NS: u64 = 100 * MICROSECOND_NS;
 /// After this many first requests, their counts are halved.
 const REMEMBERED: u32 = 16;
@@ -41,8 +42,8 @@ const PROBE: u32 = 32;
 const SCARCE_NS: u64 = 20 * MILLISECOND_NS;
 /// The longest wait that receivers are told, in nanoseconds.
 const PAUSE_MAX_NS: u64 = 20 * MILLISECOND_NS;
-/// An extra wait, in nanoseconds, so that the server can send more than one packet after the wait. It doubles each time that the rate is
-/// soon used up again.
+/// An extra wait, in nanoseconds, so that the server can send more than one packet after the wait. It doubles if the rate is used up again
+/// soon after a wait.
 const PAUSE_MORE_NS: u64 = 2 * MILLISECOND_NS;
 
 /// The times that decide about repairs for all receivers.
@@ -51,8 +52,8 @@ pub struct MergeConfig {
     /// If a second request for the same messages arrives within this time, the server sends the repair to all receivers. The unit is
     /// nanoseconds. `None` means twice the longest round trip, within 0.3 to 5 ms.
     pub merge_ns: Option<u64>,
-    /// For this time after a repair for all receivers, further requests for the same messages are ignored. The unit is nanoseconds. `None`
-    /// means the longest round trip plus 100 us.
+    /// After a repair was sent to all receivers, further requests for the same messages are ignored for this time. The unit is nanoseconds.
+    /// `None` means the longest round trip plus 100 us.
     pub linger_ns: Option<u64>,
 }
 
@@ -69,9 +70,9 @@ pub(super) enum Answer {
 pub(super) enum Wait {
     /// All receivers are told to wait for this many nanoseconds.
     All(u64),
-    /// Only the asker is told to wait, because it did not get the datagram that went to all receivers.
+    /// The datagram that told all receivers to wait did not reach the asker, so only the asker is told again.
     One,
-    /// Nobody is told: the datagram to all is still on its way.
+    /// Nobody is told, because the datagram to all receivers is still on its way.
     Ignored,
 }
 

@@ -51,8 +51,8 @@ pub const GLOBAL_RATE_BYTES: u64 = 100_000_000;
 /// The burst of messages from the journal is the number of bytes that the rate allows in a second, divided by this number. The quotient is
 /// what the rate allows in 2 ms.
 const PAST_BURST_SHARE: u64 = 500;
-/// A rate that grows with the feed is at least the feed's own rate times this number. So a receiver that lags gains one second of the feed
-/// in each second.
+/// A rate that grows with the feed is at least this many times the feed's own rate. At twice the feed's rate, a receiver that lags catches
+/// up by one second of the feed in each second.
 pub const CATCH_UP_FACTOR: u64 = 2;
 
 /// The configuration of a retransmission server.

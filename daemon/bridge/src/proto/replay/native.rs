@@ -69,10 +69,11 @@ pub struct AskedEntries<'a> {
 }
 
 impl Replay {
-    /// Answers a request for the entries of `asked`. The rules are those of [`Replay::handle_request`], except that an answer with parts of a large message has up to 64 packets.
+    /// Answers a request for the entries of `asked`. The rules are those of [`Replay::handle_request`], with one difference: an answer with
+    /// parts of a large message has up to 64 packets.
     ///
-    /// `out` is the buffer for packets, and limits their size. The function `held` takes the first message of an entry, and returns which
-    /// messages from this one on the server holds.
+    /// `out` is the buffer for a packet, and limits the packet's size. The function `held` returns which messages the server holds, from
+    /// the first message of an entry on.
     pub(crate) fn handle_ask(
         &mut self,
         now_ns: u64,

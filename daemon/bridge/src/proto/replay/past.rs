@@ -117,8 +117,8 @@ impl<Q: PartialEq> Past<Q> {
         self.failing_ns.is_some_and(is_long) && now_ns < self.retry_ns.saturating_add(SECOND_NS)
     }
 
-    /// Puts a request into the queue until its messages have been read. If [`held`](Self::held) has just returned [`Place::Disk`], there is
-    /// room in the queue.
+    /// Puts a request into the queue, where the request waits until its messages have been read. If [`held`](Self::held) has just returned
+    /// [`Place::Disk`], there is room in the queue.
     pub(crate) fn wait(&mut self, first: u64, request: Q) {
         if self.waiting.len() < MAX_WAITING {
             self.counters.waited += 1;

@@ -61,7 +61,8 @@ impl Block {
         }
     }
 
-    /// Notes that the journal has none of the next messages before `behind`. No message can be added afterwards.
+    /// Notes that the journal lacks the messages between the last message of this block and `behind`. No message can be added to the block
+    /// afterwards.
     pub(crate) fn lose(&mut self, behind: u64) {
         self.behind = behind.max(self.next());
     }
@@ -109,7 +110,8 @@ pub enum Fetched {
 pub(super) enum Found {
     /// The message is on the shelf.
     Here,
-    /// The journal has no message before this sequence. With `u64::MAX`, the journal has no later message either.
+    /// The journal lacks the message. The next message in the journal has this sequence or a higher one. `u64::MAX` means that the journal
+    /// has no later message.
     Gone(u64),
     /// The message must be read from the journal.
     OnDisk,
@@ -161,8 +163,9 @@ impl Shelf {
         (!std::mem::replace(&mut self.is_fetching, true)).then_some(sequence)
     }
 
-    /// Begins to fetch the next block if a receiver that reads in order has reached the second half of the block with `sequence`. `most` is
-    /// a sequence that the ring has, so no later block is needed.
+    /// If `sequence` is in the second half of its block, begins to fetch the next block, because a receiver that reads in order will soon
+    /// need it. The ring has the messages from `most` on, so a block that begins there is not fetched. Returns the first sequence of the
+    /// block to fetch.
     pub(super) fn fetch_ahead(&mut self, sequence: u64, most: u64) -> Option<u64> {
         let block = self.blocks.iter().find(|block| block.has(sequence))?;
         let end = block.end();

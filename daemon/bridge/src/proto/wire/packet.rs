@@ -6,8 +6,8 @@ use super::super::session::Session;
 use super::message::{LENGTH_BYTES, Malformed, Messages};
 use super::mold::{END_COUNT, HEADER_BYTES, HEARTBEAT_COUNT, Head, equal_packets, split_header};
 
-/// Returns the length of each packet in `bytes`. The kernel has merged packets of equal length into these bytes, but the last one may be
-/// shorter. If the bytes are not several valid packets, returns the length of all of them.
+/// Returns the length of each packet in `bytes`. The kernel may have merged several packets into `bytes`. They have equal lengths, but the
+/// last one may be shorter. If `bytes` has only one packet, or is not valid, returns the length of `bytes`.
 pub(crate) fn segment_of(bytes: &[u8]) -> usize {
     equal_packets(bytes, |bytes| {
         if is_control(bytes) {
@@ -42,7 +42,7 @@ pub enum Body<'a> {
     Heartbeat,
     /// The session is over. There are no messages from the packet's sequence on.
     End,
-    /// A part of the message with the packet's sequence. Plain packets have no fragments.
+    /// A part of one message. The packet's sequence is the sequence of this message. Plain packets have no fragments.
     Fragment(Fragment<'a>),
 }
 

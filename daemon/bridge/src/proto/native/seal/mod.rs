@@ -26,11 +26,11 @@ use crate::proto::wire::Malformed;
 const SALT: &[u8] = b"shmcast-native-1";
 /// The number of packets after which a sender chooses another sender number, and so gets another key.
 const RENEW_AFTER: u64 = 1 << 36;
-/// The rate of packets of unknown senders that are tried with the group's key. The limit bounds the CPU time of a flood. A new sender with
-/// the right key is still accepted within milliseconds.
+/// The rate at which packets of unknown senders are tried with the group's key. Packets beyond this rate are dropped, so that a flood uses
+/// only a limited CPU time. A new sender with the right key is still accepted within milliseconds.
 const TRIES: Rate = Rate { per_second: 20_000, burst: 2_000 };
 
-/// The key of one sender. It seals packets, and other numbered texts such as the blocks of an engine.
+/// The key of one sender. It seals data that has a number: the packets of a feed, or the blocks that an engine sends to a server.
 pub struct SenderKey(LessSafeKey);
 
 impl fmt::Debug for SenderKey {
@@ -150,7 +150,7 @@ pub enum Unopened {
     Replayed,
     /// The seal does not match. The packet is forged or damaged.
     Forged,
-    /// The packet has no seal, its key is not known here, or there are too many unknown senders.
+    /// The packet has no seal, its key is not known here, or too many packets of unknown senders arrive.
     Unknown,
 }
 
@@ -167,12 +167,13 @@ struct Known {
 /// The numbers of packets that were not opened, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OpenerCounters {
-    /// Packets that were already accepted, among them copies on other lines. Packets with a very old number count here as well: whether
-    /// they were accepted is no longer known.
+    /// Packets that were already accepted, among them copies on other lines. Packets with very old numbers count as well, because only the
+    /// latest numbers are remembered.
     pub replayed: u64,
     /// Packets whose seal does not match.
     pub forged: u64,
-    /// Packets without a seal, with an unknown key, or of too many unknown senders.
+    /// Packets without a seal, packets with an unknown key, and packets that were dropped because too many packets of unknown senders
+    /// arrived.
     pub unknown: u64,
 }
 

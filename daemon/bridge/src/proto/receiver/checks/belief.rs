@@ -147,7 +147,8 @@ fn one_packet_begins_no_session_and_none_is_lost_by_waiting() {
     assert_eq!(rig.receiver.counters().totals.packets_early, 201);
 }
 
-/// A test: the session sends a heartbeat each second, and some of the heartbeats are lost.
+/// The receiver follows session 5. Session 6 sends one packet with 30 messages and then only heartbeats, of which one is lost. Once session
+/// 5 counts as silent, the receiver must follow session 6 and deliver all 30 messages.
 #[test]
 fn a_session_that_sends_few_messages_and_is_idle_loses_none() {
     let mut rig = Rig::new(config());
