@@ -191,16 +191,30 @@ impl Past {
         self.told.clear();
     }
 
-    /// Delays the next search for the journal.
+    /// Delays the next search for the journal, because there is no journal of this stream.
     pub(super) fn rest(&mut self) {
-        (self.again_at, self.hasty_until, self.sought) = (Some(Instant::now() + AGAIN), None, None);
+        self.rest_for(AGAIN);
+    }
+
+    /// Delays the next search for the journal, because its recorder has ended. A recorder that starts again continues the journal.
+    pub(super) fn rest_briefly(&mut self) {
+        self.rest_for(AGAIN / 10);
+    }
+
+    fn rest_for(&mut self, pause: Duration) {
+        (self.again_at, self.hasty_until, self.sought) = (Some(Instant::now() + pause), None, None);
     }
 
     /// Nobody knows whether there is a journal. So it is looked for at the next loss, without a wait for it.
     fn hasten(&mut self) {
         let now = Instant::now();
         self.again_at = Some(now + LOOK_AGAIN);
-        self.hasty_until = self.hasty_until.filter(|until| now < *until).or(Some(now + AGAIN));
+        self.hasty_until = self.hasty_until.filter(|_| self.is_hasty(now)).or(Some(now + AGAIN));
+    }
+
+    /// Whether an error of a search for the journal is not waited out now, because such an error was waited out shortly before.
+    fn is_hasty(&self, now: Instant) -> bool {
+        self.hasty_until.is_some_and(|until| now < until)
     }
 
     /// Whether the daemon that passes the journal's files may be restarting.
@@ -237,7 +251,7 @@ impl Past {
         open: impl Fn(Files) -> Result<Reader, JournalError>,
     ) -> Result<Reader, Missing> {
         let now = Instant::now();
-        let is_hasty = self.hasty_until.is_some_and(|until| now < until);
+        let is_hasty = self.is_hasty(now);
         if self.again_at.is_some_and(|at| now < at) {
             return Err(if self.sought.is_some() || is_hasty { Missing::NotYet } else { Missing::None });
         }

@@ -389,7 +389,7 @@ impl Subscriber {
         }
         self.leave_past();
         if let Some(past) = &mut self.past {
-            past.rest();
+            past.rest_briefly();
         }
         match self.reader.locator().seek(due) {
             Ok(place) => match self.go_on_in_ring(due, place) {

@@ -333,6 +333,18 @@ impl Connection<'_> {
         *self.shared.newcomers.borrow() != Newcomers::SentAway
     }
 
+    /// Waits until this new publisher of the channel can be let in. Returns false if this daemon ends earlier.
+    async fn is_let_in(&mut self, channel: &str) -> bool {
+        let pause = if self.who.pid == std::process::id() { LOOK_AGAIN } else { Duration::MAX };
+        while *self.shared.newcomers.borrow() == Newcomers::Wait {
+            if self.shared.registry().needs_no_grace(&self.who, channel) {
+                return true;
+            }
+            self.wait_for_those_who_come_back(pause).await;
+        }
+        *self.shared.newcomers.borrow() != Newcomers::SentAway
+    }
+
     /// Waits for the memory that a channel needs to continue.
     async fn wait_for_memory(&mut self, channel: &str, request: MemoryRequest) -> Result<(), Refused> {
         self.served = None;
@@ -379,7 +391,7 @@ impl Connection<'_> {
             let why = "one attachment a connection: open another";
             return Err(self.cut_off(Refused::new(RefusalCode::BadRequest, why)).await);
         }
-        if !is_let_in && !self.wait_for_those_who_come_back(Duration::MAX).await {
+        if !is_let_in && !self.is_let_in(channel).await {
             return Err(End::HangUp);
         }
         loop {

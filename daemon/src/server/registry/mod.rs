@@ -181,6 +181,14 @@ impl Registry {
         })
     }
 
+    /// Whether `who` is this daemon's receiving bridge of the channel, and a reader has brought the channel's memory back. The bridge of
+    /// the earlier daemon has ended with that daemon, so no other publisher can come back.
+    pub fn needs_no_grace(&self, who: &Identity, name: &str) -> bool {
+        let is_own = who.pid == std::process::id();
+        let is_received = self.received.contains_key(name) && !self.promoted.contains(name);
+        is_own && is_received && self.channels.get(name).is_some_and(|channel| !channel.is_lost())
+    }
+
     /// Grants a reader the segment, the lock, a page and the charter.
     ///
     /// - If `bell` is given, this call takes the bell. The reader is then woken when there is something to read.
