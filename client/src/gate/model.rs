@@ -119,8 +119,7 @@ struct State {
 enum Action {
     /// `Publisher::publish`, `try_publish`, or a control record.
     Publish(Patience),
-    /// The publisher's next step: one system call of `One::look`. If all of these calls are done, the step is `Gates::decide` and the rest
-    /// of the publisher's call.
+    /// The publisher's next step: one system call of `One::look`, or, after these calls, `Gates::decide` and all that follows.
     GoOn,
     /// Time passes.
     Tick,

@@ -234,8 +234,7 @@ impl Ending {
         self.is_clean() || next.saturating_add(RESERVE / 2) > self.said.reserve
     }
 
-    /// Writes the journal's next file. A recorder must continue at `sequences.start`. The next message gets `sequences.end`. The range is
-    /// empty for a ring without messages.
+    /// Writes the journal's next file. A recorder continues at `sequences.start`. The next message gets `sequences.end`.
     fn write(
         self,
         header: FileHeader,
@@ -272,8 +271,7 @@ pub fn create(path: impl AsRef<Path>, ring: &Header) -> Result<(), JournalError>
     create_for(path.as_ref(), ring, 1..1)
 }
 
-/// Does the same as [`create`], but for a ring that may already have messages. A recorder must begin at `sequences.start`. The next message
-/// gets `sequences.end`.
+/// Does the same as [`create`]. A recorder begins at `sequences.start`. The next message gets `sequences.end`.
 pub(crate) fn create_for(path: &Path, ring: &Header, sequences: Range<u64>) -> Result<(), JournalError> {
     let (folder, file) = make_folder(path, ring.stream)?;
     let os = |what| JournalError::os(what, folder.path());
@@ -286,9 +284,8 @@ pub(crate) fn create_for(path: &Path, ring: &Header, sequences: Range<u64>) -> R
     add_file(&folder, header, sequences, Some(Clock::of_segment(ring).now()))
 }
 
-/// Adds one sealed file. It says that a recorder must continue at `sequences.start` in the ring, and that all sequences between
-/// `header.sequence` and that one are lost. The next message gets `sequences.end`. The caller holds the lock. `ticks` is the time on the
-/// ring's clock.
+/// Adds one sealed file. A recorder continues at `sequences.start`, and the sequences from `header.sequence` to there are lost. The next
+/// message gets `sequences.end`. The caller holds the lock. `ticks` is the time on the ring's clock.
 fn add_file(
     folder: &Folder,
     header: FileHeader,
