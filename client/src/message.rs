@@ -145,7 +145,7 @@ pub enum RecvError {
     /// The next message is neither in the ring nor in the journal. There are two possible reasons:
     ///
     /// - The journal's recorder runs, but for two seconds it has neither written this message nor reported it as lost.
-    /// - The daemon that lends the journal has not answered for two seconds, but for less than ten.
+    /// - The daemon that lends the journal has been silent for at least two seconds and less than ten.
     ///
     /// Nothing was consumed: receive again to wait longer, or seek.
     #[error(

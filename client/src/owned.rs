@@ -79,7 +79,7 @@ impl Event<'_> {
         owned
     }
 
-    /// Converts the payload with `payload`, and returns an event that borrows nothing.
+    /// Returns an event that borrows nothing. The function `payload` makes the payload of a message.
     pub(crate) fn try_map<P, E>(
         self,
         payload: impl FnOnce(&Message<'_>) -> Result<P, E>,

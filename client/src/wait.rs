@@ -56,7 +56,7 @@ pub enum Wait {
 pub const BURST: u64 = 32;
 /// The time in which the messages of a burst arrive. A burst therefore has a rate of at least 4 million messages a second.
 pub const BURST_WITHIN: Duration = Duration::from_micros(8);
-/// A reader with [`Wait::Burst`] that takes batches counts as close to the publisher if fewer messages than this wait for the reader.
+/// A reader with [`Wait::Burst`] that takes batches counts as close to the publisher while its lag is less than this number of messages.
 pub const BURST_CLOSE: u64 = 512;
 /// The time for which [`Wait::Burst`] pauses so that the publisher gets ahead. The publisher never gets ahead by more than half of the
 /// ring.

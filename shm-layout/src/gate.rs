@@ -54,7 +54,7 @@ impl GatePage {
         Ok(Self::begin(Map::read_write(file, BYTES)?.cells(0, WORDS as u64), pid, segment))
     }
 
-    /// Writes to the page that the reader no longer needs the records before `place`. Call this after the last load of bytes before
+    /// Tells the publisher that the reader no longer needs the records before `place`. Call this after the last load of bytes before
     /// `place`.
     #[inline]
     pub fn passed(&self, place: Place) {
@@ -70,7 +70,7 @@ impl GatePage {
         self.segment = segment;
     }
 
-    /// Writes to the page that the reader has no place in the segment from now on. The publisher does not wait for this reader until the
+    /// Tells the publisher that the reader has no place in the segment any more. The publisher does not wait for this reader until the
     /// reader has caught up again.
     #[inline]
     pub fn leave(&self) {

@@ -12,8 +12,8 @@
 //! | [`ring`], [`board`] | the protocol | map, open, log, ask the time |
 //! | [`mem`] | maps, prefault, locks, huge pages | know about rings |
 //! | [`sys`] | datagrams in batches, descriptors beside packets | know about rings |
-//! | [`segment`], [`reader_page`], [`gate`], [`charter`] | a mapped file that lends the protocol its cells | |
-//! | [`fault`](mod@fault) | corrected faults, planted again in a build that tests the tests | be chosen in an ordinary build |
+//! | [`segment`], [`reader_page`], [`gate`], [`charter`] | a mapped file whose words the protocol uses | |
+//! | [`fault`](mod@fault) | corrected faults; a special build can put one back, to prove that a test finds it | put back a fault in an ordinary build |
 #![deny(unsafe_op_in_unsafe_fn)]
 
 #[cfg(not(target_endian = "little"))]

@@ -97,8 +97,9 @@ impl ReaderPage {
     /// then it sleeps.
     ///
     /// No subscriber is forgotten. The waker reads this word repeatedly as long as any subscriber sleeps. Before the waker stops, it
-    /// receives all bytes and then reads the words once more. A byte that arrived earlier was sent after this store, so the last reading
-    /// sees this store. A byte that arrives later wakes the waker.
+    /// receives all bytes, and then reads the words of all subscribers once more. If it received this subscriber's byte, this last reading
+    /// shows that the subscriber sleeps, because the word was stored before the byte was sent. If the byte arrives later, the byte wakes
+    /// the waker.
     pub fn sleeps(&self, position: u64, nap: u64) {
         self.words
             .word::<ASLEEP>()

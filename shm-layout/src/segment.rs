@@ -174,7 +174,8 @@ impl Segment {
         lock_on_fault(&self.map)
     }
 
-    /// An iterator that touches the pages of the map piece by piece, in any thread. It keeps the map, but not the segment.
+    /// An iterator that touches the pages of the map piece by piece, in any thread. The iterator keeps the pages mapped, even if this
+    /// segment is dropped.
     ///
     /// # Panics
     /// When the segment was mapped for reading.
@@ -269,8 +270,8 @@ impl Segment {
         self.cells.header[SESSION_REST].store(low | HAS_SESSION, Ordering::Relaxed);
     }
 
-    /// Returns a function that does the work of [`prepare`](Self::prepare), later or in another thread. The function keeps the map, but not
-    /// the segment.
+    /// Returns a function that does the work of [`prepare`](Self::prepare), later or in another thread. The function keeps the pages
+    /// mapped, even if this segment is dropped.
     pub fn preparer(&self, wanted: Preparation) -> impl FnOnce() -> Vec<Step> + Send + use<> {
         let map = self.map.clone();
         move || prepare(&map, wanted)

@@ -1,6 +1,6 @@
 //! The numbers of the header. A number never changes its meaning; a new meaning gets a new number.
 
-/// Codes that functions return: success, nothing, or the kind of error.
+/// Codes that functions return. A code says that a call was done, that an event was received, or what kind of error happened.
 #[allow(missing_docs, reason = "the header explains each")]
 pub mod code {
     pub const OK: i32 = 0;

@@ -98,8 +98,8 @@ impl Event {
         reserved_too: 0,
     };
 
-    /// Returns the event "none", for a batch without an event after its messages. If the batch's first message comes from the board, the
-    /// result has the number of messages that were skipped before that message.
+    /// Returns the event "none", for a batch that no other event follows. If the batch's first message comes from the board, the event has
+    /// that message's `left_out`: the number of messages of its key that the reader did not receive.
     fn behind(records: &shmcast::Records) -> Self {
         let conflated = records.iter().next().and_then(|message| message.conflated);
         let Some(left_out) = conflated else { return Self::NONE };

@@ -24,8 +24,8 @@ pub(crate) struct Handle<T> {
     inner: UnsafeCell<ManuallyDrop<T>>,
 }
 
-/// A handle that a second handle also refers to. For example, a select refers to its subscribers. If the caller closes this handle, its
-/// value is dropped, and later calls on the handle are refused.
+/// A second reference to a handle. For example, a select refers to the handles of its subscribers. After the caller has closed the handle,
+/// calls through this reference are refused.
 pub(crate) struct Shared<T>(Arc<Handle<T>>);
 
 impl<T> Handle<T> {

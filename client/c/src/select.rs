@@ -181,8 +181,8 @@ fn note(end: &mut EndWatch, kind: u32) {
 }
 
 impl Selecting {
-    /// Waits for the next event. Returns the event in the layout of the header and the index of its subscriber, or
-    /// the failure of one subscriber.
+    /// Waits for the next event. Returns the index of a subscriber and its event, in the form of the C header. Returns `None` if no event
+    /// comes within `timeout_ns`. An error comes with the index of its subscriber.
     fn recv(&mut self, timeout_ns: u64) -> Result<Option<(usize, Event)>, (usize, Failure)> {
         let Self { members, turns } = self;
         let mut entered = members.enter()?;

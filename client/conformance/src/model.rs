@@ -59,8 +59,8 @@ impl Model {
         self.verified(indexed(&self.words, sequence), sequence)
     }
 
-    /// Returns a place in the ring, and the next sequence at this place. The place is `position`, or just after a gap (a record for missing
-    /// sequences) that is at `position` and ends just before `sequence`.
+    /// Returns the place at which to look for `sequence`: a position, and the next sequence there. The place is `position`. But if a gap (a
+    /// record for missing sequences) lies at `position` and ends just before `sequence`, the place is just after the gap.
     fn verified(&self, position: u64, sequence: u64) -> (u64, u64) {
         match self.records.iter().find(|record| record.position == position) {
             Some(record) if record.sequence < sequence && record.next == sequence => (record.after, sequence),

@@ -17,7 +17,7 @@ pub struct Vector {
     is_late: bool,
 }
 
-/// Makes a segment into which records of this many bytes have been written. The last record can end a little later.
+/// Makes a segment, and writes records until they fill at least this many bytes of the ring.
 pub(crate) fn written(bytes: u64) -> (Model, Scribe) {
     let mut model = Model::new(empty());
     let mut scribe = Scribe::take(empty(), (0, 1), 1);

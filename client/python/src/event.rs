@@ -129,7 +129,7 @@ events! {
     End() () = ();
 }
 
-/// The publisher at the other end of a bridge began a new `session`, ten bytes. The sequences continue.
+/// The publisher at the other end of a bridge began a new session. `session` is the session's identity, ten bytes. The sequences continue.
 #[pyclass(frozen, eq, hash, module = "shmcast")]
 #[derive(PartialEq, Eq, Hash)]
 pub(crate) struct NewSession {

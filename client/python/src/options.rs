@@ -39,8 +39,8 @@ pub(crate) fn seconds(what: &str, seconds: f64) -> PyResult<Duration> {
     finite.map_err(|_| PyValueError::new_err(format!("{what} of {seconds} s: give seconds, 0 or more")))
 }
 
-/// Opens a channel with the closure `open`, and waits up to `patience` seconds for the channel. As long as there is no channel, `open`
-/// calls the function that it gets, and tries again if this function returns true. The function also checks for signals.
+/// Opens a channel with `open`. While there is no channel, `open` calls its argument, and tries again if the result is true. The result is
+/// false after `patience` seconds, or after a signal whose Python handler raised an error.
 pub(crate) fn opening<T: Send>(
     py: Python<'_>,
     patience: Option<f64>,
@@ -109,7 +109,8 @@ pub(crate) fn resume(resume: &str) -> PyResult<Resume> {
     }
 }
 
-/// Sets the option `conflate`: `True`, `False`, or the number of bytes behind the publisher from which on the reader skips messages.
+/// Sets the option `conflate`: `True`, `False`, or a number of bytes. With a number, the reader skips messages when it is further behind
+/// the publisher than this.
 pub(crate) fn conflation(
     builder: SubscriberBuilder,
     conflate: &Bound<'_, PyAny>,

@@ -250,10 +250,10 @@ impl Publisher {
         self.handle.ask(|publisher| publisher.gates().into_iter().map(GateStatus::from).collect())
     }
 
-    /// Publishes many messages with the same time and marks, and returns their sequences as a `range`.
+    /// Publishes many messages with the same time, tag and key mark, and returns their sequences as a `range`.
     ///
-    /// Each row of an array is a message, even if the array has a stride, such as `Batch.view`. Each item of any other iterable is a
-    /// message. If a message is too large, the messages before it are published, and the later ones are not.
+    /// Each row of an array is a message. The array may have a stride, as the result of `Batch.view` has. Each item of any other iterable
+    /// is a message. If a message is too large, the messages before it are published, and the later ones are not.
     #[pyo3(signature = (messages, tag = 0, key = false))]
     fn publish_batch<'py>(
         &self,

@@ -354,7 +354,7 @@ impl Inner {
         Some(charter)
     }
 
-    /// Records that the channel continues with another publisher. This publisher does not attach again.
+    /// Gives up the channel, because another publisher has it. After this call, the keeper does not attach again.
     fn give_up(&self) {
         self.cut_off.store(true, Ordering::Relaxed);
         self.left.store(true, Ordering::Release);

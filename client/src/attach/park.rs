@@ -252,19 +252,20 @@ impl ParkedReader {
         self.woken = 0;
     }
 
-    /// Returns the reader's bell. The host can wait until the bell rings.
+    /// Returns the reader's bell. [`Bell::wait`] waits until the reader rings the bell.
     pub fn bell(&self) -> Bell {
         self.bell.clone()
     }
 }
 
-/// A host's end of a reader's bell. Clones share the same bell.
+/// One socket of a bell, which is a pair of sockets. The reader has the other socket, and the process that wakes the reader has this one.
+/// Clones share the socket.
 #[derive(Debug, Clone)]
 pub struct Bell(Arc<UnixStream>);
 
 impl Bell {
-    /// Accepts only an end of a socket pair. Otherwise a reader could send another socket, such as a connection to a service, and the host
-    /// would write to that service in its own name.
+    /// Accepts only a socket of a socket pair. If a reader could send another socket, such as a connection to a service, this process would
+    /// write to that service.
     fn new(file: File) -> io::Result<Self> {
         let is_stream = sockopt::socket_domain(&file).is_ok_and(|domain| domain == AddressFamily::UNIX)
             && sockopt::socket_type(&file).is_ok_and(|kind| kind == SocketType::STREAM);

@@ -1,16 +1,15 @@
-//! Decides which files belong to a channel of shmcast's. Such files are called ours.
+//! Decides which files belong to a channel of shmcast's. These files are called ours.
 //!
 //! A file is removed, overwritten or followed only if it is proved to be ours. A name alone is never enough:
 //!
 //! | entry of a channel's directory | ours if it is an ordinary file and |
 //! |---|---|
-//! | `lock` | only its owner may open it (0600), its owner is the directory's, root or this user, and it is empty or holds one process id and a newline |
+//! | `lock` | only its owner may open it (0600); the owner is root, this user, or the owner of the directory; the file is empty, or holds one process id and a newline |
 //! | `segment` | begins with the magic of segments, or `lock` is ours: a damaged segment can be removed |
-//! | `.segment.new` | begins with that magic, or with a zero, or is empty: the magic is stored last |
+//! | `.segment.new` | begins with the magic of segments, or with a zero, or is empty: the magic is stored last |
 //! | `readers/PID-RANDOM` | begins with the magic of reader pages; RANDOM is 16 hexadecimal digits |
-//! | `readers/.PID-RANDOM` | the same, or begins with a zero, or is empty: it is being made, or its maker died |
-//!
-//! | `gates/GATE` | its name is one of a gate, and it begins with the magic of gate pages or has their size: its reader may have written anything into it |
+//! | `readers/.PID-RANDOM` | begins with the magic of reader pages, or with a zero, or is empty: its reader is still making it, or died |
+//! | `gates/GATE` | its name is the name of a gate, and it has the magic or the size of gate pages: its reader may have overwritten the magic |
 //! | `gates/.figures` | always: only the owner makes files in `gates` |
 //! | `gates/.new-RANDOM` | always, as for `gates/.figures` |
 //!
@@ -47,8 +46,8 @@ const NO_SEGMENT: &str = "is not a segment that shmcast made";
 const NO_GATES: &str = "is not a directory of gates that shmcast made";
 pub(super) const NO_READERS: &str = "is not a directory that shmcast made";
 
-/// The first words that an unfinished segment can have. The magic is stored last, so before that the file is empty (`None`) or begins with
-/// a zero.
+/// The possible first words of an unfinished segment. The magic is stored last. Before that, the first word is zero, or the file is empty
+/// (`None`).
 const UNFINISHED_MAGICS: &[Option<u64>] = &[None, Some(0), Some(header::MAGIC)];
 
 /// The longest content of a lock file: a process id and a newline.
@@ -262,7 +261,8 @@ pub(super) fn begins_as_page(file: &File, name: &OsStr) -> io::Result<bool> {
     Ok(page_magics(name).contains(&first_word(file)?))
 }
 
-/// The first words that a reader page can have. The magic number is stored last. Before that, the page has a hidden name.
+/// Returns the possible first words of a reader page with this name. The magic is stored last. Before that, the page has a hidden name, and
+/// its first word is zero, or the page is empty (`None`).
 fn page_magics(name: &OsStr) -> &'static [Option<u64>] {
     const HIDDEN: &[Option<u64>] = &[Some(reader_page::MAGIC), Some(0), None];
     if is_hidden(name) { HIDDEN } else { &HIDDEN[..1] }

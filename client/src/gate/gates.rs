@@ -99,8 +99,8 @@ struct One {
     file: File,
     standing: Standing,
     figures: GateFigures,
-    /// Whether this publisher has not found a position in the gate's page yet. In that case, the previous publisher may have waited for the
-    /// gate's reader.
+    /// True until this publisher knows the position of the gate's reader, or knows that no reader has a position. While this is true, the
+    /// previous publisher may have waited for the reader.
     is_unheard: bool,
     /// Whether the present message has waited for this gate.
     has_held: bool,

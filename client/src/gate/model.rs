@@ -35,13 +35,13 @@ enum Mutant {
     NoBound,
     /// A gate may lag by the whole ring.
     LagOfTheRing,
-    /// The publisher does not compare the time that a message has waited with the limit.
+    /// The publisher ignores the limit for the time that a message waits.
     NoLimit,
     /// The publisher does not check the lock.
     LockUnseen,
-    /// A check between two stores of a reader, which finds no position, counts as the publisher's first check.
+    /// A publisher's first check of a page counts, even if the reader was in the middle of a write and the check found no position.
     FirstLookTorn,
-    /// A reader that has no place in the ring is treated as a reader between its two stores.
+    /// If a page says that its reader has no place in the ring, the publisher treats the page as half-written.
     NoPlaceUnseen,
     /// A call that never waits is treated as a call that waits.
     NeverIsWaits,
@@ -52,13 +52,13 @@ enum Mutant {
 struct Reader {
     /// Number of the reader, from 1; 0 if no reader holds the lock.
     who: u8,
-    /// The record that it copies next.
+    /// The record that the reader copies next.
     place: u64,
     /// Whether this reader has invalidated the position of the previous reader.
     has_begun: bool,
     /// Whether this reader has stored a position that is further than its place.
     lies: bool,
-    /// Whether it has stored its position, and not the check yet.
+    /// Whether the reader has stored its position, but not yet the check word.
     is_torn: bool,
     /// Counts how often the reader left the ring for the journal and came back. The count is odd while the reader has no place in the ring.
     moves: u8,
@@ -119,7 +119,7 @@ struct State {
 enum Action {
     /// `Publisher::publish`, `try_publish`, or a control record.
     Publish(Patience),
-    /// One system call of `One::look`. After the last system call come `Gates::decide` and the rest of the publisher's call.
+    /// The publisher's next step: one system call of `One::look`, or, after these calls, `Gates::decide` and all that follows.
     GoOn,
     /// Time passes.
     Tick,

@@ -96,8 +96,9 @@ impl Seen {
     }
 }
 
-/// Returns the largest lag of a reader at which the publisher begins to wait for this reader. If `is_unheard`, there is no limit: this
-/// publisher does not know the reader's position yet, and the previous publisher may have waited for the reader.
+/// Returns a lag in bytes. When the lag of a joining reader falls to this value, the publisher begins to wait for the reader. If
+/// `is_unheard`, any lag is small enough: this publisher does not know the reader's position yet, and the previous publisher may have
+/// waited for the reader.
 pub(super) fn near(lag: u64, is_unheard: bool) -> u64 {
     if is_unheard { u64::MAX } else { lag / 2 }
 }
@@ -111,8 +112,8 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    /// Returns the state of the gate after a check. The publisher begins to wait for a reader when the lag is at most `near`. The claim in
-    /// `seen` may be any value.
+    /// Returns the state of the gate after a check. The publisher begins to wait for a joining or dropped reader when the reader's lag
+    /// falls to `near`. The position in `seen` may be any value, because the reader wrote it.
     pub(super) fn after(self, seen: Seen, ring: Ring, lag: u64, near: u64) -> Self {
         if !seen.is_held {
             return Self::default();
@@ -192,8 +193,9 @@ pub(super) enum Fate {
 }
 
 impl Patience {
-    /// Decides whether a message waits, is published or is refused. `is_over` says whether the gate has held up the message for its longest
-    /// wait. For a call that never waits, `is_over` says whether all such calls have been refused for that time.
+    /// Decides whether a message waits, is published or is refused. `is_over` says whether the gate's longest wait is over. The wait began
+    /// with this call. But for a call that never waits, the wait began with the first such call that was refused since the last published
+    /// message.
     pub(super) fn fate(self, then: Then, is_over: bool) -> Fate {
         match (self, then) {
             (Self::Waits | Self::Insists, _) if !is_over => Fate::Waits,
@@ -293,8 +295,8 @@ mod tests {
     }
 
     proptest! {
-        /// The claim on the page may be any value. But if the gate is in force, the ring still has the place that the reader has passed,
-        /// and the writer overwrites nothing after this place.
+        /// Whatever the page claims: if the gate is in force, the ring still has everything from the reader's position on, and the gate's
+        /// bound keeps the writer from overwriting it.
         #[test]
         fn any_claim(
             state in 0..4u64, known in any::<Option<u64>>(), held: bool, claim in any::<Option<u64>>(),

@@ -20,22 +20,22 @@ const LAST_SEQUENCE: u64 = NO_CUT - 1;
 /// The point at which the previous generation ends for all of its readers (the cut).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// The cut is at the tail of the previous generation. Sequences continue. If the ring is damaged, the tail is unknown, and this has the
-    /// same effect as [`Void`](Self::Void).
+    /// The cut is at the tail of the previous generation. Sequences continue. If the ring is damaged, the tail is unknown, and the effect
+    /// is the same as that of [`Void`](Self::Void).
     Tail,
     /// The cut is at the tail of the previous generation. Sequences begin at 1 again.
     Restart,
-    /// There is no cut: readers receive all messages that the memory still has, and then sequences begin at 1 again. The host uses this
-    /// after it has lost the memory, which readers may still have mapped.
+    /// There is no cut. The host has lost the previous generation's memory, but readers may still have it mapped, and receive all messages
+    /// in it. Then sequences begin at 1 again, or continue after the channel's journal.
     Lost,
-    /// The cut is at the present moment. Readers do not receive any further messages of the previous generation, and sequences begin at 1
-    /// again.
+    /// The cut is at the present moment. Readers do not receive any further messages of the previous generation. Then sequences begin at 1
+    /// again, or continue after the channel's journal.
     Void,
 }
 
 impl Cut {
-    /// Returns the first sequence of the previous generation that readers must not return, and whether the stream ended at that sequence.
-    /// `tail` is the sequence after all committed messages, if it is known. The caller read it from the ring while the charter said
+    /// Returns the first sequence of the previous generation that is not valid, and whether the stream ended at that sequence. `tail` is
+    /// the sequence after all committed messages; `None` if it is unknown. The caller read it from the ring while the charter said
     /// *closing*.
     pub(crate) fn at(self, tail: Option<u64>, has_ended: impl FnOnce() -> bool) -> (u64, bool) {
         match (self, tail) {

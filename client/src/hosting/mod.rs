@@ -39,8 +39,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The least time between the `created_ns` of two streams of one channel whose sequences begin at 1. Bridges name a stream by this time, so
-/// two streams must differ by at least this much.
+/// The least difference between the `created_ns` of two streams of one channel, if both streams begin at sequence 1. Bridges tell streams
+/// apart by `created_ns`, in units of this length.
 pub const STREAM_STEP_NS: u64 = 500_000_000;
 
 /// Highest epoch that the host accepts as a publisher's count.
@@ -252,7 +252,7 @@ impl HostedSegment {
         [&self.file, &self.lock]
     }
 
-    /// Whether a publisher lives, even if it is not attached to this host. The kernel's lock on the lock file shows this.
+    /// Whether a publisher lives. A living publisher holds the kernel's lock on the lock file, even if it is not attached to this host.
     ///
     /// # Errors
     /// The error of `fcntl`.
@@ -392,11 +392,11 @@ impl HostedPage {
         memfd::reopen(&self.file, Reopen::ReadWrite)
     }
 
-    /// Returns the value with which the host wakes a reader that sleeps between messages of `segment`. `bell` is the end of the bell that
-    /// the reader sent.
+    /// Returns the value with which the host wakes a reader that sleeps between messages of `segment`. A bell is a pair of sockets.
+    /// `bell` is the socket that the reader has sent.
     ///
     /// # Errors
-    /// `InvalidInput` if `bell` is not an end of a stream socket pair.
+    /// `InvalidInput` if `bell` is not a socket of a stream socket pair.
     pub fn park(&self, segment: &HostedSegment, bell: File) -> io::Result<ParkedReader> {
         ParkedReader::new(self.page.clone(), segment.locator(), bell)
     }

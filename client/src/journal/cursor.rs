@@ -211,8 +211,8 @@ impl Cursor {
         self.unsure = None;
     }
 
-    /// Whether nothing more has been written at the end of a growing file. But returns false if this has lasted for [`UNSURE`], so that the
-    /// caller searches for frames after a hole. Costs one small read.
+    /// Whether a growing file ends here: no frame begins here yet. After [`UNSURE`] at the same offset, returns false, so that the caller
+    /// searches for frames after a hole. Costs one small read.
     fn is_nothing_yet(&mut self) -> io::Result<bool> {
         if self.trailer.is_some() || !self.is_growing {
             return Ok(false);

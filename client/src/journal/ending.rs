@@ -1,9 +1,9 @@
-//! The end of a journal, and the start of a ring that continues after it. If a channel's memory is gone, for example after a reboot, its
-//! sequences continue after its journal. If the journal ends with a clean record, the next sequence follows the last one. Otherwise the
-//! sequences continue after the reserve, a sequence that no publisher has passed.
+//! The end of a journal, and the start of a ring that continues after it. If a channel's memory is gone, for example after a reboot, the
+//! channel's sequences continue after its journal. If the journal ends with a clean record, the next sequence is the one after the
+//! journal's last. Otherwise it is the one after the reserve, a sequence that no publisher has passed.
 //!
-//! Before any process sees the new ring, a file is added to the journal and synced. The file names the sequences that are left out, the
-//! ring, and the next reserve. So a reader of the journal finds the ring, and no sequence is used twice.
+//! Before any process sees the new ring, a file is added to the journal and synced. The file says which ring comes next, which sequences
+//! are left out, and what the new reserve is. So a reader of the journal finds the ring, and no sequence is used twice.
 
 use super::cursor::{Cursor, Step};
 use super::header::{boot, header_of, salt};
@@ -234,7 +234,7 @@ impl Ending {
         self.is_clean() || next.saturating_add(RESERVE / 2) > self.said.reserve
     }
 
-    /// Writes the journal's next file. A recorder reads the ring from `sequences.start` on; publishing begins at `sequences.end`.
+    /// Writes the journal's next file. A recorder continues at `sequences.start`. The next message gets `sequences.end`.
     fn write(
         self,
         header: FileHeader,
@@ -271,7 +271,7 @@ pub fn create(path: impl AsRef<Path>, ring: &Header) -> Result<(), JournalError>
     create_for(path.as_ref(), ring, 1..1)
 }
 
-/// Does the same as [`create`]. A recorder reads the ring from `sequences.start` on; publishing begins at `sequences.end`.
+/// Does the same as [`create`]. A recorder begins at `sequences.start`. The next message gets `sequences.end`.
 pub(crate) fn create_for(path: &Path, ring: &Header, sequences: Range<u64>) -> Result<(), JournalError> {
     let (folder, file) = make_folder(path, ring.stream)?;
     let os = |what| JournalError::os(what, folder.path());
@@ -284,8 +284,8 @@ pub(crate) fn create_for(path: &Path, ring: &Header, sequences: Range<u64>) -> R
     add_file(&folder, header, sequences, Some(Clock::of_segment(ring).now()))
 }
 
-/// Adds one sealed file, in which the channel continues at `sequences.start`. `sequences.end` is the next sequence to be published. The
-/// caller holds the lock. `ticks` is the time on the ring's clock.
+/// Adds one sealed file. A recorder continues at `sequences.start`, and the sequences from `header.sequence` to there are lost. The next
+/// message gets `sequences.end`. The caller holds the lock. `ticks` is the time on the ring's clock.
 fn add_file(
     folder: &Folder,
     header: FileHeader,

@@ -90,7 +90,7 @@ pub enum JournalError {
         /// The file.
         path: PathBuf,
     },
-    /// The journal belongs to another stream: between the journal and the channel, sequences have begun at 1 again.
+    /// The journal keeps another stream of the channel. Each stream has its own sequences from 1.
     #[error(
         "{}: holds stream {found}, not {wanted}: the channel's sequences began again in between; read it by itself, with `shmcast journal`",
         path.display()
@@ -123,7 +123,8 @@ pub enum JournalError {
         /// The sequence at which the ring continues.
         next: u64,
     },
-    /// A daemon owns the channel. The daemon itself continues the channel after the journal of its configuration.
+    /// A daemon owns the channel, so the publisher cannot name a journal. The daemon itself continues the channel after the journal that
+    /// its configuration names.
     #[error(
         "the channel is a daemon's, which goes on behind the channel's journal by itself: leave the directory out"
     )]

@@ -18,7 +18,8 @@ pub(super) struct Known {
     frames: Vec<IndexEntry>,
     /// Whether `frames` has the entries of the footer.
     is_whole: bool,
-    /// The greatest first sequence of the frames that were read in the file. All earlier sequences are in this file or before it.
+    /// Each data frame that was read begins with a sequence, and this is the highest of them. All sequences below it are in this file or in
+    /// an earlier file.
     pub(super) seen: u64,
 }
 

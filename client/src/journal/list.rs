@@ -69,8 +69,8 @@ pub struct Journal {
     lock: Option<File>,
     files: Vec<Arc<FileInfo>>,
     problems: Vec<Problem>,
-    /// The time of the last change of names in the directory, as the last refresh found it. `None` if a later change could have the same
-    /// time, or if a file was not valid.
+    /// The time of the last change of names in the directory, as the last refresh found it. `None` if the next refresh must list the names
+    /// again. There are two reasons: a later change could have the same time, or a file was not valid.
     listed: Option<(i64, i64)>,
 }
 

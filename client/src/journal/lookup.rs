@@ -11,7 +11,7 @@ use shmcast_layout::journal::{
 use shmcast_layout::layout::geometry::MAX_SEQUENCE;
 use std::io;
 
-/// The number of bytes in which the reader searches for a record that has a time.
+/// The number of bytes of a file in which the reader searches for a clock record, which gives messages their times.
 const CLOCK_WITHIN: u64 = 128 << 10;
 
 impl Journal {

@@ -43,8 +43,8 @@ impl PublisherBuilder {
         find(dir, &self.name).map_err(|e| self.refused_by_journal(e))
     }
 
-    /// Makes a new segment of the journal's stream continue after the journal, and records that in the journal. No other process has seen
-    /// this segment.
+    /// Makes `segment` continue the sequences of the journal, and records this in the journal. `segment` is new: no other process has seen
+    /// it.
     pub(super) fn go_on_behind(
         &self,
         past: PastOf,

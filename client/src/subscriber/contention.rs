@@ -30,8 +30,8 @@ const CLOSE: u32 = 256;
 const MEASURED: u64 = 128;
 /// Number of messages in a measurement with pauses.
 const TRIED: u64 = 512;
-/// The number of messages from a trial of pauses to the next measurement without pauses. If pauses were not faster in the trial, this
-/// number doubles, up to [`AGAIN_AT_MOST`].
+/// After a trial, the reader receives this many messages before it measures again. The number doubles after each trial in which pauses were
+/// not faster, up to [`AGAIN_AT_MOST`].
 const AGAIN: u64 = 1 << 16;
 const AGAIN_AT_MOST: u64 = 1 << 22;
 /// Number of messages that the publisher must be ahead before a pause ends. The publisher writes its count every 64 messages.
@@ -187,8 +187,8 @@ mod tests {
             Self { contention: Contention::none(), sequence: 1, now_ns: 5, paused: 0 }
         }
 
-        /// A simulated reader: it polls without a result, then receives one message, or 64 after a pause. A message takes `alone_ns`, or
-        /// `after_pause_ns` after a pause.
+        /// Simulates a reader that polls `polls` times in vain. If the reader did not pause, it then receives one message, which takes
+        /// `alone_ns`. If it paused, it receives 64 messages, and each takes `after_pause_ns`.
         fn turn(&mut self, polls: u32, alone_ns: u64, after_pause_ns: u64) {
             let now_ns = self.now_ns;
             let mut pauses = false;

@@ -71,8 +71,8 @@ impl Subscriber {
         (self.epoch, self.began_in) = (epoch, epoch);
     }
 
-    /// Whether there is a record to receive. The caller has loaded the segment's state before. So this call finds each record that was
-    /// committed before that state was stored.
+    /// Whether there is a record to receive. The caller must load the segment's state before this call. Then the call finds every record
+    /// that was committed before the publisher stored the loaded state.
     pub(super) fn has_more(&self) -> bool {
         fence(Ordering::Acquire);
         self.reader.locator().is_ready(self.position())

@@ -18,11 +18,11 @@ impl Subscriber {
         self.gate.as_ref().map(|gate| gate.name())
     }
 
-    /// Writes a place to the gate's page. The subscriber no longer needs the records before this place.
+    /// Writes the subscriber's place in the ring to the gate's page. The publisher may then overwrite the records before this place.
     ///
-    /// - While the subscriber returns messages of the board, this is the place from which it will continue in the ring.
-    /// - While the subscriber reads the journal, or before it has reported a loss, the page says that it has no place in the ring.
-    ///   Otherwise the publisher would wait until the whole journal was read.
+    /// - While the subscriber returns messages of the board, the place is the one at which the subscriber will continue in the ring.
+    /// - While the subscriber reads the journal, or has a loss to report, the page says that the subscriber has no place in the ring.
+    ///   Otherwise the publisher would wait until the subscriber has read the whole journal.
     #[inline]
     pub(super) fn note_passed(&self) {
         let Some(gate) = &self.gate else { return };

@@ -23,8 +23,8 @@ struct Row {
     /// The number of the key's messages that this reader got or reported as left out. The count starts at `born`.
     given: u64,
     /// The sequence of the key's first message after the key was last removed. The board may have forgotten the key in between.
-    /// `given_again` counts as `given` does, but starts at this message.
     again: u64,
+    /// The number of messages of `given` from the message `again` on.
     given_again: u64,
     /// The sequence of the key's last message that this reader got, or that it reported as left out.
     last: u64,

@@ -8,8 +8,8 @@ use shmcast_layout::layout::stream::StreamId;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Environment variable that names a directory with journals of channels that are files. The journal of channel `ticks` is its subdirectory
-/// `ticks`.
+/// Environment variable with the path of a directory. The directory has journals of those channels that are files. The journal of channel
+/// `ticks` is the subdirectory `ticks`.
 pub(super) const JOURNALS_VARIABLE: &str = "SHMCAST_JOURNALS";
 
 /// If the recorder makes no progress for this time, the caller gets an error.
@@ -46,13 +46,13 @@ pub(super) struct Past {
     pub(super) waits_since: Option<Instant>,
     /// Whether the reader has reached the end of the journal after the recorder had ended.
     pub(super) is_final: bool,
-    /// The time before which the subscriber does not search for the journal again.
+    /// Until this time, the subscriber does not search for the journal again.
     again_at: Option<Instant>,
-    /// The time before which a journal that cannot be read is not waited for again. It was waited for shortly before.
+    /// Until this time, the subscriber does not wait for a journal that cannot be read, because it has just waited for one.
     hasty_until: Option<Instant>,
     /// The time of the first request that the daemon left unanswered. It has a value as long as the daemon does not answer.
     absent_since: Option<Instant>,
-    /// The sequence for which the subscriber searches for the journal, and the start time of this search.
+    /// During a search for the journal: the sequence that the subscriber needs, and the time at which the search began.
     sought: Option<(u64, Instant)>,
     pub(super) told: Told,
 }
@@ -205,7 +205,8 @@ impl Past {
         (self.again_at, self.hasty_until, self.sought) = (Some(Instant::now() + pause), None, None);
     }
 
-    /// Nobody knows whether there is a journal. So it is looked for at the next loss, without a wait for it.
+    /// Called after a search that could not find out whether there is a journal. The next loss begins another search. For a second,
+    /// searches do not wait.
     fn hasten(&mut self) {
         let now = Instant::now();
         self.again_at = Some(now + LOOK_AGAIN);
@@ -222,8 +223,8 @@ impl Past {
         self.absent_since.is_some_and(|since| since.elapsed() < PATIENCE_FOR_DAEMON)
     }
 
-    /// Opens the journal of this stream, and waits for it. Returns an error if it is still unknown after the wait whether there is a
-    /// journal.
+    /// Opens the journal of this stream, and waits for it. Returns `None` if there is no journal. Returns an error if nobody knows after
+    /// the wait whether there is a journal.
     pub(super) fn open_and_wait(
         &mut self,
         stream: StreamId,
@@ -316,8 +317,8 @@ impl Past {
 mod tests {
     use super::*;
 
-    /// For a second after a reader had given up a journal that it could not read, a message that it missed was lost without a look at the
-    /// journal.
+    /// An earlier mistake: a reader gave up a journal that it could not read, and did not look for it again for a second. Messages that the
+    /// reader missed in that second were lost, although the journal had them.
     #[test]
     fn a_journal_that_could_not_be_read_is_looked_for_at_the_next_loss() {
         let dir = tempfile::tempdir().unwrap();

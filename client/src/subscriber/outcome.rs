@@ -1,4 +1,4 @@
-//! The event that a call returns, before it borrows the buffer.
+//! The event that a call will return, in a form that does not borrow the buffer yet.
 
 use crate::message::{Event, Message};
 use shmcast_layout::ring::reader::Copied;

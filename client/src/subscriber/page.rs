@@ -30,8 +30,8 @@ pub(super) struct Page {
 pub(super) struct Shown {
     pages: Folder,
     name: String,
-    /// The lock that proves that this reader lives. The lock and the map belong to two open files, because a forked child shares the maps
-    /// of its parent.
+    /// The lock that proves that this reader lives. The lock has an open file of its own, which the map does not share. Otherwise a forked
+    /// child would keep the lock after the reader has died, because the child has a copy of the map.
     lock: Held,
 }
 

@@ -184,7 +184,7 @@ impl Subscriber {
         if may_pass && self.may_wait_for_past() { Ok(None) } else { self.give_up_past() }
     }
 
-    /// Whether to wait for a journal that cannot be read now. Descriptors or memory may be short only for a moment.
+    /// Whether to wait for a journal that cannot be read now. The cause may pass soon, such as a lack of descriptors or memory.
     fn may_wait_for_past(&mut self) -> bool {
         let Some(past) = &mut self.past else { return false };
         past.waits_since.get_or_insert_with(Instant::now).elapsed() < STALL

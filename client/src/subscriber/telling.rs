@@ -140,8 +140,8 @@ impl Subscriber {
         }
     }
 
-    /// Accepts the result of a poll, unless the charter says that the record must be withheld. In that case, the reader goes back to the
-    /// place `before` the poll.
+    /// Accepts the result of a poll. But if the charter says that the record must be withheld, the reader goes back to `before`, its place
+    /// before the poll, and tries the next segment.
     #[inline]
     pub(super) fn admit(
         &mut self,

@@ -35,10 +35,11 @@ pub enum JoinError {
 pub(super) struct Failures {
     /// The number of passes in which the board had messages that the ring did not have.
     pub(super) ahead: u32,
-    /// The board's last message in the last pass in which the ring no longer had the next message.
+    /// A pass fails if the ring no longer has the message after the board's newest message. This is the newest message in the latest of
+    /// these failed passes.
     through: Option<u64>,
-    /// The number of passes in which the ring no longer had the message after the board's last one, and the board had received nothing new
-    /// since the last such pass.
+    /// A pass fails if the ring no longer has the message after the board's newest message. This counts the failed passes in which the
+    /// newest message was the same as in the failed pass before.
     still: u32,
 }
 

@@ -391,8 +391,8 @@ impl Snapshot {
         self.order.len()
     }
 
-    /// Lists messages as [`list`](Self::list) does, but with removals. For each listed message, counts the older messages that it replaces.
-    /// `given` returns how many of the key's messages the reader already knows.
+    /// Lists messages as [`list`](Self::list) does, and also lists removals. For each listed message, counts the older messages of the same
+    /// key that the reader does not know. `given` returns the number of messages of this key that the reader knows.
     pub fn list_since(&mut self, from: u64, given: impl Fn(&Listed) -> u64) -> Bridged {
         let (listed, _) = self.list(from, false);
         let mut bridged = Bridged { listed, messages: 0 };

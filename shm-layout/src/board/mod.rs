@@ -11,9 +11,9 @@
 //! | SYNC POINT | writer | reader | gives |
 //! |---|---|---|---|
 //! | store | version odd, `fence(Release)`, the slot's words | the slot's words, `fence(Acquire)`, version | a reader refuses a copy with a word of a later store |
-//! | stored | the slot's words, `version.store(Release)`, also of the odd version | version, `fence(Acquire)`, the slot's words | a reader sees all words of the store that the version names, and the ring has its message, even if the store has only begun |
+//! | stored | the slot's words, `version.store(Release)` (the odd version is also stored with `Release`) | version, `fence(Acquire)`, the slot's words | a reader sees all words of the store that the version names, and the ring has the stored message, even if the store has only begun |
 //! | named | the count of a key's messages, `key.store(Release)` | key, `fence(Acquire)`, the count | in the middle of a store, the count belongs to the key that the slot names |
-//! | through | the slot's version, `THROUGH.store(Release)` | THROUGH, `fence(Acquire)`, the slots | a reader sees every message up to there, or a newer one of its key |
+//! | through | the slot's version, `THROUGH.store(Release)` | THROUGH, `fence(Acquire)`, the slots | a reader sees every message up to the loaded sequence, or a newer message of the same key |
 //! | moved | index version odd, `fence(Release)`, entries | entries, `fence(Acquire)`, index version | a reader repeats a search that may have missed a moving entry |
 //!
 //! # Why nothing is missing and nothing comes twice
@@ -25,19 +25,19 @@
 //! message above `T`, once.
 //!
 //! *Proof.*
-//! 1. Let `m <= t` be the newest message of a key at or below `t`. By *through* the reader sees a store of `m`'s slot, or a later one of
-//!    the same key, or that the key was removed later. By *store* and *stored* the copy is one whole store.
+//! 1. Let `m <= t` be the newest message of a key at or below `t`. By *through* the reader sees the store of `m`, a later store of the same
+//!    key, or a later removal of the key. By *store* and *stored* the copy is one whole store.
 //! 2. The slot may be in the middle of a store when the reader copies it. The message that is being stored was committed to the ring, and
-//!    is not yet counted in THROUGH: its sequence is above `t`. If the publisher was stopped there, the reader gives up on the slot after
-//!    some attempts. It then finds the message in the ring above `t`, because it reads the tail afterwards, and the tail includes the
-//!    message.
+//!    is not yet counted in THROUGH: its sequence is above `t`. If the publisher stopped in the middle of the store, the reader gives up on
+//!    the slot after some attempts. It then finds the message in the ring above `t`, because it reads the tail afterwards, and the tail
+//!    includes the message.
 //! 3. Every copy has a sequence of at most `M <= T`, and the ring's messages above `t` and up to `T` replace older copies of their keys. So
 //!    the reader hands out the newest message at or below `T`.
 //! 4. The ring's messages above `T` are newer than every copy, so none comes twice. The reader reads them in the ring, which reports every
 //!    loss. ∎
 //!
-//! If the ring has overwritten `t + 1` by then, the reader begins again with the slots that changed meanwhile. Each pass takes less time,
-//! because fewer slots changed.
+//! If the publisher overwrites `t + 1` in the ring before the reader reads it, the reader begins again with the slots that changed
+//! meanwhile. Each pass takes less time, because fewer slots changed.
 //!
 //! # After a crash
 //! A publisher may die after it commits a message to the ring and before it stores THROUGH. The next publisher holds the kernel's lock.

@@ -49,7 +49,7 @@ pub(super) mod stored {
         version.store(even, release(mutant!("board_relaxed_stored"))); // SYNC POINT: stored
     }
 
-    /// Loads the version, before all loads of the slot's words.
+    /// Loads the version. An acquire fence orders this load before the caller's later loads of the slot's words.
     #[inline(always)]
     pub(in crate::board) fn see(version: &AtomicU64) -> u64 {
         let seen = version.load(Ordering::Relaxed);
@@ -73,7 +73,7 @@ pub(super) mod named {
         }
     }
 
-    /// Loads the words of the key, before all later loads of the slot's words.
+    /// Loads the words of the key. An acquire fence orders these loads before the caller's later loads of the slot's other words.
     #[inline(always)]
     pub(in crate::board) fn see(head: &[AtomicU64; HEAD_WORDS]) -> [u64; 2] {
         let identity = [HEAD_KEY, HEAD_KEY + 1].map(|word| head[word].load(Ordering::Relaxed));
@@ -94,7 +94,8 @@ pub(super) mod through {
         header[THROUGH].store(sequence, release(mutant!("board_relaxed_through"))); // SYNC POINT: through
     }
 
-    /// Loads the sequence up to which all messages are on the board, before all loads of slots.
+    /// Loads the sequence up to which all messages are on the board. An acquire fence orders this load before the caller's later loads of
+    /// slots.
     #[inline(always)]
     pub(in crate::board) fn see(header: &Cells) -> u64 {
         let sequence = header[THROUGH].load(Ordering::Relaxed);
@@ -122,7 +123,8 @@ pub(super) mod moved {
         header[INDEX_VERSION].store(even, Ordering::Release); // SYNC POINT: moved
     }
 
-    /// Loads the version of the index, before all loads of entries. Returns `None` while entries move.
+    /// Loads the version of the index. An acquire fence orders this load before the caller's later loads of entries. Returns `None` while
+    /// entries move.
     pub(in crate::board) fn see(header: &Cells) -> Option<u64> {
         let version = header[INDEX_VERSION].load(Ordering::Relaxed);
         fence(Ordering::Acquire); // SYNC POINT: moved

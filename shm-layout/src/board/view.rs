@@ -85,7 +85,8 @@ impl View {
         &self.cells.geometry
     }
 
-    /// Loads the sequence up to which every message is on the board, before all later reads of slots.
+    /// Loads the sequence up to which every message is on the board. An acquire fence orders this load before the caller's later loads of
+    /// slots.
     pub fn through(&self) -> u64 {
         through::see(&self.cells.header)
     }

@@ -31,8 +31,9 @@ pub struct BoardWriter {
     copier: Copier,
     /// Number of slots that have been used.
     pub(super) high: u32,
-    /// The slots without a key: their key was removed, or was lost in a takeover. New keys first get slots that were never used, and then
-    /// the slots in this list. But a slot that lost its key in a takeover is used first of all, if it is the first in the list.
+    /// The slots without a key. A slot comes into this list if its key was removed, or was lost in a takeover. A new key gets the head of
+    /// the list if that slot lost its key in a takeover. Otherwise it gets a slot that was never used. If no such slot is left, it gets the
+    /// head of the list.
     pub(super) vacant: Vacant,
 }
 
@@ -42,10 +43,10 @@ impl BoardWriter {
         Self { cells, copier: Copier::of_this_processor(), high, vacant }
     }
 
-    /// Stores a message that was just committed to the ring into its key's slot, and counts it in THROUGH. Wait-free; no allocation, lock
-    /// or system call.
+    /// Stores a message in the slot of its key, and counts the message in THROUGH. The message must be the last one that was committed to
+    /// the ring. Wait-free; no allocation, lock or system call.
     ///
-    /// Cost for a key that is on the board: an entry of the index, the slot's head, the lines of its value, and the line of THROUGH.
+    /// Cost for a key that is on the board: the cache lines of an entry of the index, of the slot's head, of its value, and of THROUGH.
     #[inline(always)]
     pub fn post(&mut self, sequence: u64, payload: &[u8], tag: u16, key: bool, time: u64) {
         if mutant!("board_through_first") {

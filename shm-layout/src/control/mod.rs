@@ -16,10 +16,11 @@
 //! After a program has subscribed, the daemon may send packets without a request:
 //!
 //! - `moved` has the new segment and its lock. It can come at any time.
-//! - `publisher-gone` goes to a reader that set `watch`. It means nothing once the segment's state has changed, because the state decides.
+//! - `publisher-gone` goes to a reader that set `watch`. The reader ignores the packet if the segment's state names another epoch, or says
+//!   that the channel was closed.
 //! - `cut-off` goes to a publisher whose channel was taken from it.
 //!
-//! The daemon changes the charter before it sends `moved` or `cut-off`, and the charter decides
+//! The daemon changes the charter before it sends `moved` or `cut-off`. Programs go by the charter, and not by the packet
 //! ([`layout::charter`](crate::layout::charter)).
 //!
 //! The lock of a segment is a sealed file that holds the segment's uuid. The publisher keeps the file locked. Readers hold a descriptor of
@@ -245,7 +246,7 @@ pub struct Generation {
 pub struct History {
     /// The number of the file.
     pub file: u64,
-    /// The next sequence at the file's first frame. If it is above the requested sequence, the journal has no older message.
+    /// The sequence of the first message that the file can have. If it is above the requested sequence, the journal has no older message.
     pub first: u64,
     /// The offset of the frame at which to start reading. This frame has the requested message, or comes before the frame that has it.
     pub offset: u64,

@@ -48,7 +48,7 @@ impl Trailer {
     /// Decodes the trailer in `bytes`, which are the last bytes of a file with `salt`.
     ///
     /// # Errors
-    /// A [`FormatError`] that names the first fault. In that case the file is not finished (sealed), or it is damaged.
+    /// A [`FormatError`] that names the first fault. The file was never sealed, or it is damaged.
     pub fn decode(bytes: &[u8], salt: u64) -> Result<Self, FormatError> {
         if bytes.len() != TRAILER_BYTES {
             return Err(FormatError::Truncated { part: PART, found: bytes.len(), needed: TRAILER_BYTES });

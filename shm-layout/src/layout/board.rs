@@ -464,7 +464,7 @@ mod tests {
         assert_eq!(Entry::from_word(0), None);
     }
 
-    /// Tests numbers that programs in other languages must compute as well. `SPEC.md` quotes them.
+    /// The words that identify some keys. Programs in other languages must compute the same words. `SPEC.md` quotes these examples.
     #[test]
     fn a_key_is_identified_by_these_words() {
         let geometry = Geometry::new(Spec { keys: 4, key_end: 24, ..SPEC }, 0x0123_4567_89ab_cdef).unwrap();

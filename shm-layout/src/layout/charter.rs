@@ -62,7 +62,8 @@ pub const NO_CUT: u64 = (1 << CUT_BITS) - 1;
 pub enum Verdict {
     /// The generation's publisher is allowed to publish, and its messages are valid.
     Open,
-    /// The daemon is about to decide. Until then, readers return no message of this generation.
+    /// The daemon has not decided yet which messages of this generation are valid. Until it decides, readers return no message of the
+    /// generation.
     Closing,
     /// Messages below the sequence `below` are valid, and all others are not. The channel continues in a later generation.
     Cut {

@@ -60,7 +60,7 @@ pub const FIGURES_MAGIC: u64 = u64::from_le_bytes(*b"SHMGFIG1");
 pub const COUNT: usize = 2;
 /// Word of the publisher's process id.
 pub const PUBLISHER: usize = 3;
-/// First of the two words of the identity of the segment that the publisher writes.
+/// The first of two words with the identity of a segment. It is the segment to which the publisher writes.
 pub const SEGMENT: usize = 4;
 /// First word of the first gate's figures.
 pub const FIRST: usize = 16;
@@ -118,7 +118,8 @@ impl Said {
     }
 }
 
-/// Returns the check word for a reader that has no place. The page then has the position `position`.
+/// Returns the check word which says that the reader has no place in the segment. `position` is the position that the page has beside the
+/// check word.
 #[inline(always)]
 pub(crate) const fn no_check(position: u64, segment: [u64; 2]) -> u64 {
     !check(position, segment)

@@ -51,8 +51,8 @@ pub const LAZY_BYTES: usize = 51;
 /// Word index of the first sequence that this ring can have; 0 means 1. If a segment continues the channel of an earlier segment, it begins
 /// at the sequence where the earlier one ended. The word is written before any other process sees the segment.
 pub const FIRST_SEQUENCE: usize = 56;
-/// Word index of the first eight bytes of the session of another host, if a bridge fills this ring. A bridge reads the session after a
-/// restart. Readers learn of sessions from control records.
+/// Word index of the first eight bytes of a session. If a bridge fills this ring, this is the session of the remote stream. The bridge
+/// reads the session after a restart. Readers learn of sessions from control records.
 pub const SESSION: usize = 58;
 /// Word index of the rest of the session. Bit 63 is set if there is a session, and the low 16 bits are the last two bytes of the session.
 pub const SESSION_REST: usize = 59;
@@ -123,8 +123,8 @@ pub struct Header {
     pub uuid: [u64; 2],
     /// The stream whose messages the segment has.
     pub stream: StreamId,
-    /// The time at which the channel's present sequences began, in nanoseconds since 1970. At this time, this segment was made, or an
-    /// earlier segment whose sequences continue in this one.
+    /// The time at which the channel's present sequences began, in nanoseconds since 1970. If the sequences began in this segment, this is
+    /// the time at which the segment was made. If they continue from an earlier segment, it is the time at which that segment was made.
     pub created_ns: u64,
     /// The clock that stamps messages.
     pub clock: ClockKind,

@@ -108,7 +108,7 @@ impl Commit {
         (self.0 ^ expected.0) & !((Flags::KEY.0 as u64) << LENGTH_BITS) == 0
     }
 
-    /// Returns the commit word that the next message has, if its length and flags are the same.
+    /// Returns the commit word of the next sequence, with the length and flags of this word.
     #[inline]
     pub(crate) const fn next_alike(self) -> Self {
         Self(self.0.wrapping_add(1 << 32))

@@ -12,7 +12,7 @@ pub struct Forked(libc::pid_t);
 /// Forks a child that runs `part` and ends without running any other destructors. After a panic the child ends with an error.
 ///
 /// # Errors
-/// [`io::ErrorKind::Unsupported`] in a process of several threads; the error of `fork`.
+/// [`io::ErrorKind::Unsupported`] if the process has several threads. Otherwise the system's error.
 pub fn fork(part: impl FnOnce()) -> io::Result<Forked> {
     if std::fs::read_dir("/proc/self/task")?.count() != 1 {
         return Err(io::Error::new(

@@ -19,14 +19,14 @@ pub fn create(name: &str) -> io::Result<File> {
     Ok(file.into())
 }
 
-/// The properties of a file that no process can change any more.
+/// The parts of a file that a seal protects. No process can change them any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seal {
     /// The size. No map of the file can fault.
     Size,
-    /// The content and the seals themselves. But maps that exist already can still change the content.
+    /// The content and the set of seals. A writable map that exists already can still change the content.
     FutureWrites,
-    /// The size, the content and the seals themselves. A process that has the file open for writing can still lock it.
+    /// The size, the content and the set of seals. A process that has the file open for writing can still lock the file.
     Content,
 }
 
@@ -43,7 +43,7 @@ pub fn seal(file: &File, seal: Seal) -> io::Result<()> {
     Ok(rustix::fs::fcntl_add_seals(file, flags)?)
 }
 
-/// Whether the file has the seal [`Seal::Content`]. The content of such a file is what its creator wrote.
+/// Whether the file has the seal [`Seal::Content`]. If so, the file's content is what its creator wrote.
 ///
 /// # Errors
 /// The error of `fcntl`.
@@ -51,8 +51,8 @@ pub fn is_content_sealed(file: &File) -> io::Result<bool> {
     Ok(rustix::fs::fcntl_get_seals(file)?.contains(SealFlags::WRITE | SealFlags::SEAL))
 }
 
-/// Whether this process's own user made the file with [`create`], and the file's size is sealed. With this call, a daemon checks a file
-/// that a program passes to it.
+/// Returns true if two conditions hold: this process's own user made the file with [`create`], and the file's size is sealed. A daemon
+/// checks this for a file that a program passes to it.
 ///
 /// # Errors
 /// The error of `fstat`.
@@ -62,8 +62,8 @@ pub fn is_ours(file: &File) -> io::Result<bool> {
     Ok(is_own(file)? && sealed)
 }
 
-/// Whether the file is a regular file of this process's own user, and only that user may open it again. This also works for a descriptor
-/// that [`Reopen::Path`] made. Opening such a file again has no side effect.
+/// Returns true if two conditions hold: the file is a regular file of this process's own user, and only that user may open it again. If
+/// they hold, opening the file again has no side effect. The call also works for a descriptor that [`Reopen::Path`] made.
 ///
 /// # Errors
 /// The error of `fstat`.

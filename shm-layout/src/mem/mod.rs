@@ -27,7 +27,8 @@ pub use reserve::reserve;
 pub struct Map {
     map: Arc<MmapRaw>,
     writable: bool,
-    /// Whether the file has less allocated memory than the map has bytes. In that case, touching the other pages allocates them.
+    /// Whether some pages of the map have no memory yet. Touching these pages allocates memory. Only [`read_only`](Self::read_only) checks
+    /// this: for all other maps, the value is false.
     has_holes: bool,
 }
 

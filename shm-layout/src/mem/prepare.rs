@@ -226,7 +226,7 @@ mod tests {
     use crate::mem::memfd;
     use std::fs;
 
-    /// Returns the steps for a map with the preferred node `node`, and the map's line in `/proc/self/numa_maps`.
+    /// Prepares a map with the preferred node `node`. Returns the steps, and the line about the map in `/proc/self/numa_maps`.
     fn preferring(node: u32) -> (Vec<Step>, String) {
         let name = format!("prefers-{node}-{}", std::process::id());
         let file = memfd::create(&name).unwrap();
@@ -291,8 +291,7 @@ mod tests {
         assert!(steps[0].result.is_ok(), "{steps:?}");
     }
 
-    /// Returns two numbers of kilobytes for the map with this name, according to the kernel: those in memory, and those that are locked
-    /// there.
+    /// Returns how many kilobytes of the map with this name are in memory, and how many are locked in memory, according to the kernel.
     fn resident_and_locked(name: &str) -> [u64; 2] {
         let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
         let own = smaps.split_once(name).expect("the map is there").1;

@@ -36,17 +36,18 @@ impl Locator {
     /// Finds the tail, or an upper bound of it. A daemon uses this when it ends a segment whose publisher may still publish.
     ///
     /// - Every message and gap that had been committed before the call has a sequence below [`TailBound::next_sequence`]. This also holds
-    ///   for every message that a reader returned before the call, if a fence (`SeqCst`) on both sides orders the two.
+    ///   for a message that a reader copied: the reader must execute a `SeqCst` fence after the copy, and the caller must execute a
+    ///   `SeqCst` fence later, but before this call.
     /// - A bound that is not exact lies at most 64 sequences above the tail at the end of the call.
     /// - The work is at most 16 searches of 256 records each, which take a few milliseconds. The call waits for nothing, and no bytes in
     ///   the segment make it panic.
     ///
     /// A commit word has only the low half of a sequence. The high half comes from the lazy line and from gap records. So a malicious
-    /// publisher can claim any sequence there, as it could by publishing a gap.
+    /// publisher can claim any sequence. This is no new danger, because a valid gap can also skip to any sequence.
     ///
     /// # Errors
-    /// [`Corrupt`] when lazy line, index and records contradict each other. A correct publisher never causes this error, however fast it
-    /// publishes.
+    /// [`Corrupt`] when the lazy line, the index and the records contradict each other. A correct publisher never causes this error,
+    /// however fast it publishes.
     pub fn tail_bound(&self) -> Result<TailBound, Corrupt> {
         let before = self.progress();
         for _ in 0..BOUND_ATTEMPTS {
@@ -86,7 +87,7 @@ impl Locator {
         Ok(place)
     }
 
-    /// Accepts an empty place with the next sequence of the lazy line, if another word confirms the place.
+    /// Checks an empty place. The lazy line says which sequence is next there, and another word of the ring must confirm this sequence.
     pub(crate) fn confirm(&self, place: Place) -> Result<(), Miss> {
         if self.is_explained(place)? {
             return Ok(());
@@ -101,8 +102,8 @@ impl Locator {
         }
     }
 
-    /// Whether the ring confirms that an empty place belongs to its sequence. There are three cases: the place is the first of the ring; a
-    /// control record or a small pad ends at the place; or the message or gap before the place leads to it.
+    /// Whether the ring confirms that the next record at an empty place will have the sequence of `place`. There are three cases: the place
+    /// is the first of the ring; a control record or a small pad ends at the place; or the message or gap before the place leads to it.
     fn is_explained(&self, place: Place) -> Result<bool, Miss> {
         if place == self.start() {
             return Ok(true);

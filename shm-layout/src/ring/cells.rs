@@ -12,17 +12,18 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// The least number of words of a [`Page`]. A model has no more words than it needs.
+/// The least number of words of a [`Page`]. In the build for the model checker, a page has no more words than a model needs.
 const PAGE_WORDS: usize = if cfg!(loom) { SESSION_REST + 1 } else { HEADER_WORDS };
 
-/// A slice of at least one shared 8-byte word. It has a reference to the owner, which keeps the words mapped.
+/// A slice of at least one shared 8-byte word. The slice has a reference to the owner of the memory. The owner keeps the words mapped.
 #[derive(Clone)]
 pub struct Cells {
     words: NonNull<AtomicU64>,
     /// The index of the last word. It is also the mask for indexes that wrap.
     last: usize,
-    /// The owner of the memory. When the last holder is dropped, the owner unmaps the memory. This field is rarely used. It is one pointer
-    /// instead of two, because cells lie in the few cache lines that publishers and readers need for each message.
+    /// The owner of the memory. When the last reference to the owner is dropped, the owner unmaps the memory. With the `Box`, this field is
+    /// one pointer long and not two. The field must be short, because it lies in a cache line that publishers and readers need for each
+    /// message.
     _owner: Arc<Box<dyn Any + Send + Sync>>,
 }
 
@@ -169,7 +170,7 @@ impl Deref for Page {
 pub struct RingCells {
     /// The header page.
     pub header: Page,
-    /// The sequence index: word `s` modulo the length has a position for sequence `s`.
+    /// The sequence index. Its word number `s % length` has the position from which to look for sequence `s`.
     pub index: Cells,
     /// The granules.
     pub data: Cells,

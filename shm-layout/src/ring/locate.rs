@@ -146,7 +146,7 @@ impl Locator {
         Ok(place)
     }
 
-    /// A place that the writer has overwritten. Its sequence was the next one a short time ago.
+    /// Returns a place that the writer has overwritten. The place's sequence is the one after the last message that the lazy line counts.
     fn overwritten(&self) -> Result<Place, LocateError> {
         let frontier = window::frontier_before_loads(&self.cells.header);
         let published = lazy::peek(&self.cells.header);
@@ -158,11 +158,12 @@ impl Locator {
         Ok(behind.map_or(self.start(), |position| Place { position, sequence: published + 1 }))
     }
 
-    /// Finds the oldest place that the writer will not overwrite before its next chunk. The index has a limited number of entries. If gaps
+    /// Finds the oldest place that the writer will not overwrite with its next chunk. The index has a limited number of entries. If gaps
     /// use up the entries, the search does not find older messages that are still in the ring.
     ///
-    /// If the publisher overwrites the place before the search has read it, each further attempt leaves twice the room. If every attempt
-    /// fails, the result is the same as that of [`tail`](Self::tail).
+    /// If the publisher overwrites the place before the search has read it, the search tries again with a later place. Each attempt keeps
+    /// twice the distance of the attempt before from the bytes that the publisher overwrites next. If every attempt fails, the result is
+    /// the same as that of [`tail`](Self::tail).
     ///
     /// # Errors
     /// [`LocateError::Corrupt`].

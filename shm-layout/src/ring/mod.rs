@@ -33,8 +33,8 @@
 //!
 //! *Proof.*
 //! 1. By *window*, no load in between saw a store made for `p + capacity` or later.
-//! 2. By clean-ahead and the *commit* of the record before, its loads see nothing older than the zero stored for this lap. For
-//!    a reader that has just joined, *index* takes the place of that *commit*.
+//! 2. By clean-ahead and the *commit* of the record before, the reader's loads see nothing older than the zero stored for this lap. For a
+//!    reader that has just joined, *index* takes the place of that *commit*.
 //! 3. So `w0` is the commit of this lap, and by *commit* the payload is the one published with it.
 //!
 //! An implausible word inside the window is therefore no race. Another program has written to the segment:
@@ -45,8 +45,9 @@
 //!   this position to the present tail.
 //! - The writer reuses an entry only after the lazy line has moved on from it. So a joiner has the right entry if the line is unchanged
 //!   after the joiner has read the entry.
-//! - A gap may span the whole index, so its entries have the position of the gap record itself. A joiner may start at that record both
-//!   before and after the lazy line counts the gap. Only then does the entry of the next sequence move on.
+//! - A gap may span the whole index, and reuse every entry. So the writer stores the position of the gap record in the entries of the gap's
+//!   sequences and of the next sequence. A joiner may start at the gap record, before and after the lazy line counts the gap. After the
+//!   lazy line has counted the gap, the entry of the next sequence moves on to the tail.
 //!
 //! # After a crash
 //! The successor holds the kernel's lock, so it sees every store of the dead writer. It walks from the lazy line to the last commit. Then
@@ -55,9 +56,9 @@
 //!
 //! # A reader that the writer waits for
 //! The caller may give the writer a bound, which the frontier does not pass. The caller knows the position `p` of a reader, which has
-//! copied everything before `p`. It loads `p` with an acquire (`gate.rs`). With a bound of at most `p + capacity`, the writer stores only
-//! over bytes that this reader has copied. So the reader is never lapped while the caller sets no higher bound. The writer checks the bound
-//! only when it is about to announce a frontier.
+//! copied everything before `p`. The caller loads `p` with an acquire (`gate.rs`). With a bound of at most `p + capacity`, the writer
+//! stores only over bytes that this reader has copied. So the reader is never lapped while the caller sets no higher bound. The writer
+//! checks the bound only when it is about to announce a frontier.
 //!
 //! The model shows that the writer keeps the bound, also with pads and with the granules that it cleans ahead. Loom runs loads in program
 //! order. So it cannot show a load that is delayed until after the store of the reader's position. The release and the acquire of SYNC

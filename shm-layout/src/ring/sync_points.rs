@@ -41,7 +41,7 @@ pub(super) mod commit {
         Some(commit)
     }
 
-    /// Does the same as [`see`] for a walk. A walk also needs commit words that are zero.
+    /// Does the same as [`see`], but also returns a commit word that is zero. A walk from record to record ends at such a word.
     #[inline]
     pub(in crate::ring) fn see_on_walk(word: &AtomicU64) -> Commit {
         let commit = peek(word);
@@ -63,7 +63,8 @@ pub(super) mod commit {
 pub(super) mod window {
     use super::*;
 
-    /// Announces that the writer will store to granules below `frontier`. Stores before this call may become visible later.
+    /// Announces that the writer will store to granules below `frontier`. Stores before this call may become visible after the
+    /// announcement.
     #[inline]
     pub(in crate::ring) fn announce(header: &Page, frontier: u64) {
         header.word::<FRONTIER>().store(frontier, Ordering::Relaxed);
@@ -159,7 +160,7 @@ pub(super) mod lazy {
         header.word::<LAZY_PUBLISHED>().store(published, release(mutant!("relaxed_lazy"))); // SYNC POINT: lazy
     }
 
-    /// Loads the count of messages. Later loads then see the index entries.
+    /// Loads the count of messages. Later loads then see the index entries of all counted messages and of the next message.
     #[inline]
     pub(in crate::ring) fn see(header: &Page) -> u64 {
         let published = peek(header);

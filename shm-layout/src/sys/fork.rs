@@ -133,7 +133,7 @@ fn keep(descriptor: RawFd) -> &'static Slot {
     }
 }
 
-/// Runs in a forked child before `fork` returns, where it is the only thread.
+/// `fork` calls this function in the child process, before `fork` returns there. At that time the child has only one thread.
 extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     for slot in slots() {

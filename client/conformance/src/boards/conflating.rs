@@ -131,8 +131,8 @@ impl Reader {
         }
     }
 
-    /// For each key that the reader knows and the board no longer has, returns a message that removes the key. The flag is true if the key
-    /// was removed, and its slot given to another key, after the reader's last message of this key.
+    /// Returns a removal for each key that the reader knows and the board no longer has. The flag is true if two things happened after the
+    /// reader's last message of the key: the key was removed, and another key got its slot.
     fn forgotten(&self, history: &History) -> Vec<(String, bool)> {
         let (spec, shelf) = (&history.parts.spec, &history.shelf);
         let missing =

@@ -19,7 +19,8 @@ pub struct History {
     pub parts: Parts,
     /// The stores that were played, if they are kept.
     pub kept: Option<Vec<Store>>,
-    /// The content of the board before a certain message, and the sequence of that message. All later messages were stored on the board.
+    /// The board's content just before a message, and the sequence of this message. After a takeover, the board has this content, plus the
+    /// message and all later ones.
     base: (Shelf, u64),
     scribe: Scribe,
     clerk: Clerk,

@@ -162,7 +162,7 @@ fn header(testee: &mut Testee, word: usize, value: u64) -> Result<Verdict> {
     Ok(if is_refused { Ok(()) } else { fails("open", "a refusal", format!("{answer:?}")) })
 }
 
-/// A board with a later minor version must be accepted. A reader of the ring alone must open the channel, too.
+/// The board has a later minor version. The testee must accept the board, and must also open the channel without using the board.
 fn ring_alone(testee: &mut Testee) -> Result<Verdict> {
     let spec = Spec { keys: 8, value: 64, key: 0..4, remove_tag: None };
     let mut history = History::new(spec, 77);

@@ -148,7 +148,8 @@ fn deaths(testee: &mut Testee, act: Act) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// Returns the numbers of the stores after which the publisher of an act dies: the stores to the board, and the last store.
+/// Returns the points at which the publisher of an act dies, each as the number of stores that it has done. It dies just before each store
+/// to the board, and after the last store.
 pub(super) fn deaths_of(act: Act) -> Vec<usize> {
     let (_, _, stores) = acted(act, TAG);
     let is_boards = |number: &usize| *number == stores.len() || stores[*number].word >= AT;

@@ -241,7 +241,7 @@ fn nobody(testee: &mut Testee) -> Result<Verdict> {
     Ok(Ok(()))
 }
 
-/// A reader joins far behind. The publisher ignores this reader as long as its lag is more than half of the largest lag.
+/// A reader joins far behind. The publisher ignores this reader until the reader's lag is at most half of the lag that the gate allows.
 fn joining(testee: &mut Testee) -> Result<Verdict> {
     let mut channel = created!(testee, 1);
     while channel.tail < CAPACITY + LAG {

@@ -32,7 +32,7 @@ enum Fault {
     TailBeforeClosing,
     /// The daemon does not store *closing*.
     NoClosing,
-    /// A planted fault: a reader returns the message that it has copied without loading the verdict.
+    /// A planted fault: a reader does not load the verdict before it returns a copied message.
     NoVerdict,
     /// A reader takes *closing* for *open*.
     ClosingIsOpen,

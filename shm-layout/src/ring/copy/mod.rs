@@ -111,13 +111,14 @@ impl Copier {
     }
 
     /// Loads the payload words of a whole record, from after its header to the end of its last cache line. The result can include words
-    /// after the message. For this reason, the copy needs no branch on the length except the loop over lines.
+    /// after the message, so that the copy needs no branch on the length except the loop over lines.
     ///
     /// The copy is fastest if `bytes` begins 16 bytes after the start of a cache line, as the words do. Then no copied piece crosses a line
     /// on either side.
     ///
     /// # Panics
-    /// Unless the words are [`INLINE_WORDS`] and a number of whole lines, and `bytes` has exactly the size of the words.
+    /// Unless the number of words is [`INLINE_WORDS`] plus the words of some whole cache lines, and `bytes` has exactly the size of the
+    /// words.
     #[inline(always)]
     pub(crate) fn load_lines(self, words: &[AtomicU64], bytes: &mut [u8]) {
         #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]

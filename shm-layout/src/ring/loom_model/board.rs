@@ -144,7 +144,7 @@ impl Publisher {
 }
 
 /// The messages that a reader must return if it continues with the sequence `due`. For each key with room on the board, this is the newest
-/// message, with the number of the key's messages.
+/// message below `due`. Each message comes with the count of the key's messages up to it.
 fn truth(all: &[Post], keys: u64, due: u64) -> BTreeMap<u64, (Vec<u8>, u64)> {
     let mut newest: BTreeMap<u64, (u64, Post, u64)> = BTreeMap::new();
     for (sequence, message) in (1..due).zip(all) {

@@ -46,7 +46,7 @@ fn two_readers() {
     });
 }
 
-/// When a reader waits for the next record, the ring still has payload of the previous lap at its position.
+/// A reader waits for the next record. At the reader's position, the ring still has payload of the previous lap.
 #[test]
 fn old_payload_at_the_tail() {
     explore("old_payload_at_the_tail", 2, || {
@@ -81,7 +81,8 @@ fn taken_together() {
     });
 }
 
-/// The writer overwrites the second record last. Only the check of the frontier detects this.
+/// A reader copies two records together while the writer overwrites both. The writer overwrites the second record last. Only the reader's
+/// check of the frontier shows that the copy may be torn.
 #[test]
 fn lapped_while_taking_together() {
     explore("lapped_while_taking_together", 2, || {

@@ -20,7 +20,8 @@ use crate::sync::stopping::kill_after;
 use loom::thread::{self, JoinHandle};
 
 const GRANULES: u64 = 4;
-/// The length of a payload that reaches one word into the second granule. A later record has its commit word there.
+/// The length of a payload that reaches one word into the second granule. In a later lap of the ring, this word can be the commit word of
+/// another record.
 pub(super) const LONG: usize = 56;
 
 /// Explores a model, and prints the number of executions.
@@ -411,8 +412,8 @@ impl Story {
         }
     }
 
-    /// Whether a place is correct for a reader that was lapped. There are two conditions: the writer has overwritten the place, and its
-    /// sequence is one of this ring.
+    /// Whether a search may return this place because the writer was too fast for it. There are two conditions: the writer has overwritten
+    /// the place, and the place's sequence is 1, or was due at the start or at the end of a record of this ring.
     fn is_overwritten(&self, place: Place) -> bool {
         let frontier = self.cells.header[FRONTIER].load(Ordering::Relaxed);
         let is_sequence =

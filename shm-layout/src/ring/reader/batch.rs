@@ -35,16 +35,16 @@ impl Flow for ControlFlow<()> {
 }
 
 impl Reader {
-    /// Copies up to `most` messages to `out`, one after the other, and passes each to `each`. Returns the number of messages that it
-    /// passed, including the message at which `each` stopped. This call stops if `each` says so, if there is no message, or if a record
-    /// does not fit in `out`. Call [`poll`](Self::poll) to find out which.
+    /// Copies up to `most` messages to `out`, one after the other. Calls `each` with each message, and returns the number of these calls.
+    /// Stops early for one of three reasons: `each` ends the loop, there is no message, or a record does not fit in `out`. Call
+    /// [`poll`](Self::poll) afterwards to learn the reason.
     ///
     /// The bytes around a payload in `out` may change. If `out` has room for [`RUN`] bytes, and the reader is far enough behind, a run of
     /// small messages is copied together. If `each` panics on a message of a run and the caller continues, the messages of that run are
     /// passed again.
     ///
-    /// Cost of a message: that of `poll`, without a call and its return. Cost of a message in a run: the lines of its record, and a check
-    /// of its header.
+    /// A message costs as much as with `poll`, less the cost of a function call. A message in a run costs the cache lines of its record,
+    /// and a check of its header.
     #[inline(always)]
     pub fn poll_batch<F: Flow>(
         &mut self,

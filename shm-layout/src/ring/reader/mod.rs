@@ -426,8 +426,9 @@ enum Found {
     Other(Commit),
 }
 
-/// Copies the message at `place` to the start of `out`, if there is one. With `WHOLE`, copies the whole record except its header, to the
-/// same offset in `out`. The function takes the place as an argument, so that a loop over messages keeps the place in registers.
+/// Copies the message at `place` to the start of `out`, if there is one. With `WHOLE`, copies the whole record except its header: each byte
+/// gets the same offset in `out` that it has in the record. The function takes the place as an argument, so that a loop over messages keeps
+/// the place in registers.
 #[inline(always)]
 fn look_at<const WHOLE: bool>(
     data: &Cells,

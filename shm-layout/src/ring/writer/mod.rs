@@ -274,7 +274,8 @@ impl Writer {
         self.next
     }
 
-    /// The position up to which this writer may already be writing. Bytes that are one capacity below this position may be overwritten.
+    /// The position up to which this writer may already be writing. Everything more than one capacity below this position may already be
+    /// overwritten.
     pub fn frontier(&self) -> u64 {
         self.frontier
     }
@@ -355,8 +356,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Returns the frontier that a record of this many bytes needs at the tail. If there must be a pad before the record, the pad is
-    /// included.
+    /// Returns the frontier that must be announced before a record of this many bytes can be stored at the tail. If there must be a pad
+    /// before the record, the pad is included.
     fn frontier_for(&self, bytes: u64) -> u64 {
         let pad = if self.data.run_at(self.tail, bytes).is_some() { 0 } else { self.to_end() };
         self.frontier_above(self.tail + pad + bytes + GRANULE)

@@ -111,9 +111,9 @@ impl Inbox {
         }
     }
 
-    /// Makes an inbox for a socket at which the kernel merges datagrams ([`merge`]) of any length. In two cases the kernel does not report
-    /// the length of the datagrams: a datagram arrived alone, or datagrams still waited when merging was switched off. Then `segment_of`
-    /// computes the length from the bytes. Only the used part of a slot's memory is touched.
+    /// Makes an inbox for a socket at which the kernel merges datagrams ([`merge`]). The datagrams can have any length. The kernel does not
+    /// report the length of a single datagram in two cases: the datagram arrived alone, or it still waited when merging was switched off.
+    /// `segment_of` then computes the length from the bytes. Only the used part of a slot's memory is touched.
     pub fn merging(segment_of: SegmentOf) -> Self {
         Self { segment_of: Some(segment_of), ..Self::new(MERGED_SLOT_BYTES) }
     }
@@ -334,10 +334,11 @@ impl Controls {
 }
 
 /// Switches merging (`UDP_GRO`) on or off. With merging, the kernel merges equally long datagrams of one sender if it finds several at a
-/// time. Only an [`Inbox::merging`] separates merged datagrams again. Use it also for a while after merging is switched off, because merged
-/// datagrams may still wait at the socket.
+/// time. Only an inbox made by [`Inbox::merging`] separates merged datagrams again. Keep that inbox for a while after merging is switched
+/// off, because merged datagrams may still wait at the socket.
 ///
-/// A drop of merged datagrams counts as one drop. While merging is on, a datagram that arrives alone takes 6 % longer.
+/// If the socket drops merged datagrams, [`drops`] counts them as one datagram. A datagram that arrives alone takes 6 % longer while
+/// merging is on.
 ///
 /// # Errors
 /// The error of `setsockopt`: `ENOPROTOOPT` before Linux 5.0.

@@ -158,7 +158,7 @@ fn send_many<'a>(
     total
 }
 
-/// Whether the kernel may have refused to split the packet, and not the datagrams themselves.
+/// Whether the kernel may have refused only to split the packet. It may then accept the same datagrams one by one.
 fn refuses_segments(error: Errno) -> bool {
     matches!(error, Errno::EINVAL | Errno::EIO | Errno::EMSGSIZE | Errno::ENOPROTOOPT | Errno::EOPNOTSUPP)
 }
