@@ -475,3 +475,32 @@ fn repairs_from_the_journal_go_on_under_every_event() {
         }
     }
 }
+
+/// After a crash, a daemon lets its own bridge publish as soon as a reader has brought the mirror's memory back. Other new publishers wait
+/// longer. A busy machine can delay the reader, so one of several crashes decides.
+#[test]
+fn a_mirror_goes_on_before_newcomers_are_let_in() {
+    let Some(hosts) = Hosts::with_daemons("a_mirror_goes_on_before_newcomers_are_let_in", 1) else { return };
+    let form = Form::Native;
+    let receives = form.receives(&hosts) + &channel().replace("\"t\"", "\"other\"");
+    let _a = daemon(&hosts, Host::A, &form.sends(&hosts, &channel(), 60_000));
+    let mut b = Some(daemon(&hosts, Host::B, &receives));
+    let mut source = opened(&hosts, 1);
+    let mut sink = Sink::of_daemon(&hosts);
+    let first = source.publish(10);
+    sink.read_to(1, first, "the beginning");
+    let is_first = (0..10).any(|crash| {
+        b.take().into_iter().for_each(Running::kill);
+        b = Some(daemon(&hosts, Host::B, &receives));
+        let client = client(&hosts, Host::B);
+        let newcomer =
+            std::thread::spawn(move || Publisher::builder("other").client(&client).open().unwrap());
+        let last = source.publish(10);
+        sink.read_to(1, last, &format!("crash {crash}"));
+        let is_first = !newcomer.is_finished();
+        newcomer.join().unwrap();
+        is_first
+    });
+    assert!(is_first, "the mirror stood still until newcomers were let in");
+    assert_eq!(sink.missing, 0);
+}
