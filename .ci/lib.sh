@@ -45,11 +45,11 @@ programs() {
     export SHMCAST_BIN=$bin
 }
 
-# WHAT RESULT: adds the time of this step to the table of hours, which is to be committed. Only `nightly` does so.
+# WHAT SECONDS RESULT: adds the time for which something was played to the table of hours, which is to be committed. Only `nightly` does so.
 add_hours() {
     [ "$nightly" ] || return 0
     printf '| %s | %s | %s, %s CPUs | %s | %s | %s |\n' "$(date -u +%F)" "$(git rev-parse --short HEAD)" "$(uname -m)" "$(nproc)" "$1" \
-        "$(awk "BEGIN { printf \"%.2f\", $SECONDS / 3600 }")" "$2" >>daemon/docs/hours.md
+        "$(awk "BEGIN { printf \"%.2f\", $2 / 3600 }")" "$3" >>daemon/docs/hours.md
     echo "daemon/docs/hours.md has this run: commit it"
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds a release twice, from two clones of HEAD in directories of other names and depths, with other target directories, time zones, locales
-# and masks, and says which files differ:
+# Builds a release twice, from two clones of HEAD in directories of other names and depths, with other target directories, time zones, locales,
+# masks and, where /dev/shm has 1 GB, file systems of temporary files, and says which files differ:
 #
 #   daemon/release/twice.sh OUT [PART...]      the parts of build.sh; the release is left in the new directory OUT
 #
@@ -11,11 +11,14 @@ tree=$(realpath "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/../..")
 out=$(realpath -m "$1")
 shift
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+temporary=$work/temporary
+mkdir "$temporary"
+if [ -w /dev/shm ] && [ "$(df --output=avail -k /dev/shm | tail -n 1)" -ge 1000000 ]; then temporary=$(mktemp -d /dev/shm/shmcast-release.XXXXXX); fi
+trap 'rm -rf "$work" "$temporary"' EXIT
 first=$work/a second=$work/another/place/that/is/deeper
 for clone in "$first" "$second"; do git clone --quiet "$tree" "$clone/tree"; done
 (umask 022 && TZ=UTC "$first/tree/daemon/release/build.sh" "$first/release" "$@")
-(umask 077 && TZ=Asia/Tokyo LC_ALL=C.UTF-8 CARGO_TARGET_DIR=$second/built "$second/tree/daemon/release/build.sh" "$second/release" "$@")
+(umask 077 && TMPDIR=$temporary TZ=Asia/Tokyo LC_ALL=C.UTF-8 CARGO_TARGET_DIR=$second/built "$second/tree/daemon/release/build.sh" "$second/release" "$@")
 differ=0
 for file in "$first"/release/*; do
     name=$(basename "$file")

@@ -29,12 +29,15 @@ begin() {
     gzip -9nc "$here/changelog" >"$root/usr/share/doc/$1/changelog.Debian.gz"
 }
 
+# The KiB of a package's files as Debian counts them: each file rounded up, and 1 for each other entry, whatever the file system.
+installed_size() { find "$1" -mindepth 1 -path "$1/DEBIAN" -prune -o -printf '%y %s\n' | awk '{ sum += $1 == "f" ? int(($2 + 1023) / 1024) : 1 } END { print sum }'; }
+
 # Writes the control file, the sums, and the package. The rest of the control file comes from stdin.
 finish() {
     local root=$made/$1
     {
         printf 'Package: %s\nSource: shmcast\nVersion: %s-1\nArchitecture: %s\nMaintainer: %s\n' "$1" "$version" "$arch" "$maintainer"
-        printf 'Installed-Size: %s\nPriority: optional\n' "$(du -sk --exclude=DEBIAN "$root" | cut -f 1)"
+        printf 'Installed-Size: %s\nPriority: optional\n' "$(installed_size "$root")"
         cat
     } >"$root/DEBIAN/control"
     (cd "$root" && find usr -type f -print0 | sort -z | xargs -0 md5sum >DEBIAN/md5sums)

@@ -41,7 +41,7 @@ const SIGNATURE: &str = "SHA256SUMS.minisig";
 /// The suffix that makes the name of an SBOM from the name of its artifact.
 const SBOM: &str = ".cdx.json";
 /// Suffixes of files that describe artifacts and are not artifacts themselves.
-const ABOUT: [&str; 2] = [SBOM, ".lock"];
+const ABOUT: [&str; 3] = [SBOM, ".lock", ".buildinfo"];
 /// No text of a release is larger.
 const LARGEST_TEXT: u64 = 16 << 20;
 
