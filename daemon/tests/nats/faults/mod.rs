@@ -59,7 +59,7 @@ fn attempt<T>(what: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
 impl Campaign<'_> {
     /// Plays all runs of a cell.
     fn play(&self, cell: Cell, plan: Plan) -> Row {
-        let mut row = Row::new(cell.name(), self.seed);
+        let mut row = Row::new(cell.name(), self.seed, cell.share(self.runs));
         let mut stage: Option<Stage> = None;
         for run in 0..cell.share(self.runs) {
             if self.until.is_some_and(|until| Instant::now() >= until) {

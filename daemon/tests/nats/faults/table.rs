@@ -17,7 +17,7 @@ The longest time counts from the moment from which the servers could serve again
 then. *Stood still*: runs after which the servers had no leader or no majority for 45 s, by their own word, so that the stream was removed
 by `shmcast bridge stream rm` and the sender made it again. Such runs are judged like the others, and their time is not in the longest one.
 *Copies behind*: runs after which the stream went on, and a server had no whole copy 30 s later. A row is red if any of the first four is not
-0, or if the stream did not go on within two minutes.";
+0, if the stream did not go on within two minutes, or if no run was played. It is short if time was over before the last run.";
 
 /// What the runs of one cell came to.
 #[derive(Debug, Clone)]
@@ -25,6 +25,8 @@ pub(super) struct Row {
     name: String,
     seed: u64,
     pub(super) runs: u64,
+    /// Runs that were asked for.
+    wanted: u64,
     pub(super) figures: Figures,
     mended: u64,
     longest: Duration,
@@ -37,11 +39,12 @@ pub(super) struct Row {
 }
 
 impl Row {
-    pub(super) fn new(name: String, seed: u64) -> Row {
+    pub(super) fn new(name: String, seed: u64, wanted: u64) -> Row {
         Row {
             name,
             seed,
             runs: 0,
+            wanted,
             figures: Figures::default(),
             mended: 0,
             longest: Duration::ZERO,
@@ -85,7 +88,15 @@ impl Row {
     }
 
     pub(super) fn is_red(&self) -> bool {
-        !self.figures.are_clean() || !self.failures.is_empty()
+        !self.figures.are_clean() || !self.failures.is_empty() || self.runs == 0
+    }
+
+    fn verdict(&self) -> String {
+        match self {
+            _ if self.is_red() => format!("RED, {}", self.failures.len()),
+            _ if self.runs < self.wanted => format!("short of {}", self.wanted),
+            _ => "green".to_owned(),
+        }
     }
 
     fn seeds(&self) -> String {
@@ -106,7 +117,7 @@ impl fmt::Display for Row {
             self.longest.as_secs_f64(),
             self.stills,
             self.lagging,
-            if self.is_red() { format!("RED, {}", self.failures.len()) } else { "green".to_owned() }
+            self.verdict()
         )
     }
 }
@@ -114,6 +125,7 @@ impl fmt::Display for Row {
 pub(super) struct Table {
     server: String,
     date: String,
+    commit: String,
     names: Vec<String>,
     rows: Vec<Row>,
 }
@@ -121,9 +133,9 @@ pub(super) struct Table {
 impl Table {
     /// Makes a table whose rows will stand in the order of these names.
     pub(super) fn new(server: &Path, names: Vec<String>) -> Table {
-        let date = Command::new("date").arg("+%Y-%m-%d").output().unwrap().stdout;
-        let date = String::from_utf8_lossy(&date).trim().to_owned();
-        Table { server: version(server), date, names, rows: Vec::new() }
+        let date = said_by("date", &["+%Y-%m-%d"]);
+        let commit = said_by("git", &["rev-parse", "--short", "HEAD"]);
+        Table { server: version(server), date, commit, names, rows: Vec::new() }
     }
 
     /// Puts a row in place of the earlier one of its name, and writes the table into the file that a variable names.
@@ -143,12 +155,18 @@ impl Table {
     }
 }
 
+/// The output of a program; nothing if it does not run.
+fn said_by(program: &str, words: &[&str]) -> String {
+    let output = Command::new(program).args(words).output();
+    output.map_or_else(|_| String::new(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (date, server) = (&self.date, &self.server);
+        let Table { date, server, commit, .. } = self;
         writeln!(
             f,
-            "# Engine faults\n\n{date}. nats-server {server}. `.ci/run nightly engine-faults` makes this file.\n"
+            "# Engine faults\n\n{date}. nats-server {server}, commit {commit}. `.ci/run nightly engine-faults` makes this file.\n"
         )?;
         writeln!(f, "{WORDS}\n")?;
         writeln!(
@@ -172,7 +190,7 @@ impl fmt::Display for Table {
 
 #[test]
 fn a_row_is_red_if_anything_is_wrong_and_green_otherwise() {
-    let row = || Row::new("a fault".to_owned(), 4);
+    let row = || Row::new("a fault".to_owned(), 4, 1);
     let took = Ok(Duration::from_secs(3));
     let mut green = row();
     green.add(0, Figures { named: 5, ..Figures::default() }, &took, 0);
@@ -184,6 +202,10 @@ fn a_row_is_red_if_anything_is_wrong_and_green_otherwise() {
     red.add(1, Figures { silent: 1, ..Figures::default() }, &took, 0);
     assert!(red.is_red());
     assert_eq!(red.to_string(), "| a fault | 2 | 4 to 5 | 0 | 0 | 1 | 0 | 0 | 0 | 3.0 s | 0 | 0 | RED, 1 |");
+    let mut short = Row::new("a fault".to_owned(), 4, 2);
+    assert!(short.is_red(), "no run was played");
+    short.add(0, Figures::default(), &took, 0);
+    assert_eq!((short.is_red(), short.verdict().as_str()), (false, "short of 2"));
     let mut late = row();
     late.close(Figures { twice: 1, ..Figures::default() }, 0, "");
     let mut still = row();
