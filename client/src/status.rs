@@ -52,7 +52,7 @@ impl ChannelInfo {
 }
 
 impl ChannelDetail {
-    /// Returns the status of the channel without its publisher and readers. `unheld` says that no process holds the writer lock.
+    /// Returns the channel's status. The caller adds the publisher and the readers. `unheld`: no process holds the writer lock.
     pub(crate) fn status(&self, name: &str, unheld: bool) -> ChannelStatus {
         let (header, geometry) = (&self.header, &self.header.geometry);
         let error = [&self.oldest, &self.tail].into_iter().find_map(|place| place.as_ref().err().cloned());

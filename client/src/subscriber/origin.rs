@@ -243,8 +243,11 @@ impl Past {
         }
     }
 
-    /// Opens the journal of this stream. Returns [`Missing::NotYet`] if a daemon has just died, or if a stream has just begun: its recorder
-    /// begins the journal within some milliseconds. After `NotYet`, the caller calls this function again later.
+    /// Opens the journal of this stream. After [`Missing::NotYet`], the caller calls this function again later. There are two reasons for
+    /// `NotYet`:
+    ///
+    /// - The daemon has just died, and the next daemon is about to start.
+    /// - The stream has just begun. The recorder begins the stream's journal some milliseconds later.
     pub(super) fn open(
         &mut self,
         stream: StreamId,

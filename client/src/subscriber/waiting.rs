@@ -177,7 +177,7 @@ impl Subscriber {
         }
     }
 
-    /// Does the same as [`sleep_for`](Self::sleep_for) without a deadline, while other tasks run.
+    /// The asynchronous form of [`sleep_for`](Self::sleep_for): other tasks run during the wait. It has no deadline.
     #[cfg(feature = "tokio")]
     pub(super) async fn wait_async(&mut self) -> Result<Outcome, RecvError> {
         tokio::task::coop::consume_budget().await;

@@ -27,15 +27,15 @@ counters! {
         messages_missed: counter "engine_missed_messages_total",
         /// Messages that are gaps in the channel itself.
         gap_messages,
-        /// The number of times that the last block was requested again because the servers refused an append.
+        /// The number of times that the sender asked for the log's last block because the servers refused an append.
         resyncs_refused: counter "engine_resyncs_total" { cause = "refused" },
-        /// The number of times that the last block was requested again because an append had no answer in time.
+        /// The number of times that the sender asked for the log's last block because an append had no answer in time.
         resyncs_silent: counter "engine_resyncs_total" { cause = "silent" },
-        /// The number of times that the last block was requested again because the servers were busy, or had no leader.
+        /// The number of times that the sender asked for the log's last block because the servers were busy, or had no leader.
         resyncs_busy: counter "engine_resyncs_total" { cause = "busy" },
-        /// The number of times that the last block was requested again because the connection broke.
+        /// The number of times that the sender asked for the log's last block because the connection broke.
         resyncs_disconnected: counter "engine_resyncs_total" { cause = "disconnected" },
-        /// The number of times that the last block was requested again because another writer announced itself.
+        /// The number of times that the sender asked for the log's last block because another writer announced itself.
         resyncs_rival: counter "engine_resyncs_total" { cause = "rival" },
         /// The number of times that this channel changed to a later session, so that it comes after another stream in the log. This is
         /// necessary if this host's clock was slow.

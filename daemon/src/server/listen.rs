@@ -182,7 +182,8 @@ fn check(path: &Path, found: &Metadata) -> Result<()> {
     }
 }
 
-/// Removes a leftover. If another file has replaced the leftover since `found` was read, the other file gets its name back.
+/// Renames a leftover, and then deletes it. If the renamed file is not the one that `found` describes, somebody has replaced the leftover
+/// meanwhile: this function renames the file back, and fails.
 fn move_aside(path: &Path, found: &Metadata) -> Result<()> {
     let mut aside = path.as_os_str().to_owned();
     aside.push(format!(".leftover-{}", std::process::id()));

@@ -75,9 +75,9 @@ const GOES_ON: Duration = Duration::from_secs(60);
 /// The life of an idle thread in tokio's pool: for ever. If the system refuses a new thread, work waits for an existing thread. If there
 /// were no existing thread, tokio would panic.
 const THREADS_STAY: Duration = Duration::from_secs(u32::MAX as u64);
-/// The longest wait at the daemon's stop for recorders that are still starting.
+/// When the daemon stops, it waits at most this long for recorders that are still starting.
 const STARTING: Duration = Duration::from_secs(1);
-/// The longest wait at the daemon's stop for closed publishers: they have closed their channels, and must still disconnect.
+/// When the daemon stops, it waits at most this long for publishers that have closed their channels to disconnect.
 const LEAVING: Duration = Duration::from_secs(1);
 
 /// The paths of the daemon's configuration and socket.

@@ -184,8 +184,7 @@ impl Gaps {
         }
     }
 
-    /// Whether no server holds the hole's messages. If the policy gives up after some time, only the servers that are up count. Otherwise
-    /// all servers count.
+    /// True if no server holds the hole's messages. A policy that gives up after some time ignores the servers that are down.
     pub(super) fn is_gone(&self, hole: &Hole) -> bool {
         let all = (1u16 << self.config.servers).wrapping_sub(1) as u8;
         let needed = match (self.config.policy, self.up_servers()) {

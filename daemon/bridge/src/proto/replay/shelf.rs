@@ -36,7 +36,7 @@ pub struct Block {
     /// The end of each message in `bytes`, and its marks.
     records: Vec<(usize, Meta)>,
     bytes: Vec<u8>,
-    /// The sequence after the messages that are missing at the end of this block.
+    /// The first sequence after this block. If the block ends with missing messages, this is the first sequence after these.
     behind: u64,
 }
 
