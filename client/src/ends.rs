@@ -30,7 +30,7 @@ use crate::{Event, Start, State, Subscriber};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EndWatch {
-    /// Whether an `End` was received, and no later event announced a next publisher.
+    /// True from the moment when an `End` is received until a later event announces another publisher.
     has_ended: bool,
     /// An earlier `End` that does not count: the epoch of the publisher that closed the channel, and the sequence of the next message.
     old_end: Option<(u64, u64)>,

@@ -29,12 +29,13 @@ pub enum Wait {
     /// Polls without a pause, except for the pauses of a reader that is faster than the publisher. Gives the lowest latency, and keeps one
     /// core at 100 %. Use it for no more readers than there are free cores.
     Spin,
-    /// Polls as `Spin` does, for the highest rate. In two cases a reader lets the publisher get ahead for [`BURST_PAUSE`]: it catches up
-    /// with the publisher in the middle of a burst, or it takes batches and gets within [`BURST_CLOSE`] messages of the publisher.
+    /// Polls as `Spin` does, for the highest rate. In two cases the reader pauses for [`BURST_PAUSE`], so that the publisher gets ahead. In
+    /// the first case, the reader has caught up with the publisher in the middle of a burst. In the second case, the reader takes batches,
+    /// and is within [`BURST_CLOSE`] messages of the publisher.
     ///
     /// If a reader is close to the publisher, cache lines move back and forth between the two. A reader that stays behind gets several
-    /// messages together from lines that are ready. The price is a delay. If a message follows [`BURST`] others within [`BURST_WITHIN`],
-    /// the message can be late by [`BURST_PAUSE`]. At lower rates there is no difference from `Spin`.
+    /// messages together from lines that are ready. The price is a delay. If messages arrive at a rate of at least [`BURST`] in
+    /// [`BURST_WITHIN`], a message can be late by [`BURST_PAUSE`]. At lower rates there is no difference from `Spin`.
     Burst,
     /// Polls this many times without a pause. After that, yields the core after each poll.
     SpinThenYield(u32),

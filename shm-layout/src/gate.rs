@@ -70,8 +70,8 @@ impl GatePage {
         self.segment = segment;
     }
 
-    /// Tells the publisher that the reader has no place in the segment any more. The publisher does not wait for this reader until the
-    /// reader has caught up again.
+    /// Tells the publisher that the reader has no place in the segment any more. The publisher then stops waiting for this reader. It waits
+    /// for this reader again only after the reader has caught up.
     #[inline]
     pub fn leave(&self) {
         let check = no_check(self.words[POSITION].load(Ordering::Relaxed), self.segment);

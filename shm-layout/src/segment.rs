@@ -236,12 +236,12 @@ impl Segment {
         self.locator().start().sequence
     }
 
-    /// Makes a new segment continue a channel. No other process has seen this segment. Its first message will be `next`. If `epoch` is not
-    /// 0, the first writer of the segment will have the epoch after `epoch`. `bytes` counts the payload published in earlier segments.
+    /// Prepares this new segment to continue a channel. Call this before another process sees the segment. The sequence of the segment's
+    /// first message will be `next`. `bytes` is the number of payload bytes that were published in earlier segments. If `epoch` is not 0,
+    /// the first writer of the segment will have the epoch `epoch + 1`.
     ///
     /// # Panics
-    /// When the segment was mapped for reading, has had a writer, or `next` is 0 or beyond
-    /// [`MAX_SEQUENCE`].
+    /// When the segment was mapped for reading, when it has had a writer, or when `next` is 0 or beyond [`MAX_SEQUENCE`].
     pub fn continue_from(&self, next: u64, epoch: u64, bytes: u64) {
         let is_new = self.access == Access::Write && self.header_word(STATE) == 0;
         assert!(is_new, "only a new segment can continue another");

@@ -1,4 +1,5 @@
-//! JOURNAL.md: the requirements for a channel's journal, the results, and the limits of the same laps.
+//! JOURNAL.md: the requirements for a channel's journal, the results, and the limits of the machine. The limits were measured in the same
+//! laps as the results.
 
 use super::provenance::day;
 use super::text::table;

@@ -236,8 +236,8 @@ impl Sink {
         }
     }
 
-    /// Sets the range of messages for which the sink only checks every byte. The range ends before the next message whose time is noted or
-    /// whose arrival is reported to the gate.
+    /// Sets the range of messages for which the sink does nothing but check the bytes. The range ends before the next message whose time is
+    /// noted, or whose arrival is reported to the gate.
     #[inline(never)]
     fn plan_plain(&mut self) {
         if self.is_visitor || self.windows.is_some() || !self.one_way.is_empty() {

@@ -134,7 +134,7 @@ pub struct Scribe {
 }
 
 impl Scribe {
-    /// Continues a segment whose tail and next sequence are known, by the rules of SPEC 2.5.
+    /// Takes over a segment as its next publisher, by the rules of SPEC 2.5. The caller knows the segment's tail and next sequence.
     pub fn take(words: Vec<u64>, (tail, next): (u64, u64), time: u64) -> Self {
         let epoch = words[STATE] >> 8;
         let (key, bytes, frontier) = (words[KEY], words[BYTES], words[FRONTIER]);

@@ -20,16 +20,16 @@ const LAST_SEQUENCE: u64 = NO_CUT - 1;
 /// The point at which the previous generation ends for all of its readers (the cut).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// The cut is at the tail of the previous generation. Sequences continue. If the ring is damaged, the tail is unknown, and the effect
-    /// is the same as that of [`Void`](Self::Void).
+    /// The cut is at the tail of the previous generation. Sequences continue from there. If the ring is damaged, the tail is unknown, and
+    /// the effect is the same as that of [`Void`](Self::Void).
     Tail,
     /// The cut is at the tail of the previous generation. Sequences begin at 1 again.
     Restart,
-    /// There is no cut. The host has lost the previous generation's memory, but readers may still have it mapped, and receive all messages
-    /// in it. Then sequences begin at 1 again, or continue after the channel's journal.
+    /// There is no cut. The host has lost the previous generation's memory. Readers that still have this memory mapped receive all messages
+    /// in it. The next generation's sequences begin at 1. If the channel has a journal, they begin after the journal's sequences.
     Lost,
-    /// The cut is at the present moment. Readers do not receive any further messages of the previous generation. Then sequences begin at 1
-    /// again, or continue after the channel's journal.
+    /// The cut is at the present moment. Readers do not receive any further messages of the previous generation. The next generation's
+    /// sequences begin at 1. If the channel has a journal, they begin after the journal's sequences.
     Void,
 }
 

@@ -369,7 +369,7 @@ impl HostedPage {
         Ok(Self { page: HostPage::open(&file)?, file })
     }
 
-    /// Takes over a page from the reader that has it. This user must have made the page.
+    /// Takes over a page from the reader that has it. The user of this process must have made the page.
     ///
     /// # Errors
     /// `InvalidInput` for any other file.

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 /// The time for which a bad frame in front of whole frames counts as a frame that a recorder is still writing.
 const UNSURE: Duration = Duration::from_millis(100);
-/// The distance over which a growing file is searched for the next frame after a bad one. A recorder leaves holes of at most a few frames,
-/// but the space that it prepares for later frames may be much longer.
+/// After a bad frame, a growing file is searched for the next frame over this distance, in bytes. A recorder leaves holes of at most a few
+/// frames. A longer search would read the empty space that the recorder has prepared for later frames.
 const HOLE: u64 = (2 * AHEAD + MAX_BODY) as u64 / 8;
 
 /// The result of reading the next frame.
@@ -82,7 +82,8 @@ impl Cursor {
         }
     }
 
-    /// Sets whether a recorder may be writing to the file. If so, frames that are missing at its end may still be written.
+    /// Sets whether the file can still grow, because a recorder might be writing to it. In a file that can grow, a missing frame at the end
+    /// is not an error: the frame might still be written.
     pub(super) fn set_growing(&mut self, is_growing: bool) {
         self.is_growing = is_growing;
     }
@@ -211,8 +212,8 @@ impl Cursor {
         self.unsure = None;
     }
 
-    /// Whether a growing file ends here: no frame begins here yet. After [`UNSURE`] at the same offset, returns false, so that the caller
-    /// searches for frames after a hole. Costs one small read.
+    /// Whether a growing file ends here for now: no frame begins at this offset yet. Once the cursor has stood at the same offset for
+    /// [`UNSURE`], returns false, so that the caller searches for frames after a hole. Costs one small read.
     fn is_nothing_yet(&mut self) -> io::Result<bool> {
         if self.trailer.is_some() || !self.is_growing {
             return Ok(false);
@@ -280,8 +281,8 @@ impl Cursor {
         Ok(Found::Frame(header))
     }
 
-    /// Searches for the next whole frame after a bad one, and moves to it. Returns false if there is no such frame, or if a recorder may
-    /// still be writing the bad frame.
+    /// Searches for the next whole frame after a bad one, and moves to it. Returns false if there is no such frame. Also returns false as
+    /// long as it is possible that a recorder is still writing the bad frame.
     fn search(&mut self, due: u64, why: FormatError, behind: Option<u64>) -> io::Result<bool> {
         let bad = self.offset;
         let mut at = behind.unwrap_or(bad + FRAME_ALIGN as u64);
@@ -313,7 +314,7 @@ impl Cursor {
         Ok(false)
     }
 
-    /// Whether this offset has had no frame for longer than [`UNSURE`]. If so, no recorder is writing a frame there any more.
+    /// True if this offset has had no frame for longer than [`UNSURE`]. No recorder is then writing a frame there any more.
     fn has_waited(&mut self, bad: u64) -> bool {
         match self.unsure {
             Some((offset, since)) if offset == bad => since.elapsed() > UNSURE,

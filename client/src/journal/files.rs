@@ -233,7 +233,8 @@ impl Files {
         Ok(Picked { opened, path, hint: Some(offset), limit: None })
     }
 
-    /// Whether the daemon that does not answer may be restarting. After a restart, the next daemon continues the journal.
+    /// Whether to wait for a daemon that does not answer. The daemon might be restarting, and the next daemon continues the journal. The
+    /// result is false if the last answer is older than [`PATIENCE_FOR_DAEMON`].
     fn is_waited_for(&mut self) -> bool {
         let Place::Daemon { recording, answered, .. } = &mut self.place else { return false };
         let is_gone = answered.is_none_or(|answered| answered.elapsed() >= PATIENCE_FOR_DAEMON);

@@ -143,7 +143,7 @@ impl Reader {
         self.go_to_frame(|entry| entry.sequence < sequence)
     }
 
-    /// Moves to the last frame of the file for which `is_before` is true. If there is no such frame, moves to the first frame.
+    /// Moves to the last frame in the file that satisfies `is_before`. If no frame satisfies it, moves to the first frame.
     fn go_to_frame(&mut self, is_before: impl Fn(&IndexEntry) -> bool) -> Result<(), JournalError> {
         let cursor = self.cursor.as_mut().expect("a file was entered");
         let start = self.known.place(cursor, self.hint, is_before);

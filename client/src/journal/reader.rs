@@ -181,7 +181,7 @@ impl Reader {
         self.trimmed == Some(sequence)
     }
 
-    /// Makes the next call check for new data at the end of the journal, even if the last check was recent.
+    /// After this call, the next read checks for new data at the end of the journal, even if the last check was recent.
     pub(crate) fn look_now(&mut self) {
         (self.rest_until, self.looked_for_files) = (None, None);
     }

@@ -28,7 +28,8 @@ use std::ops::Range;
 pub use builder::{DEFAULT_CAPACITY, PublisherBuilder};
 pub use claim::Claim;
 
-/// Number of bytes at the start of a message buffer that are touched before the first message.
+/// When a message buffer is made, this many bytes at its start are touched. So the kernel has provided their memory before the first
+/// message.
 pub(crate) const TOUCHED_BYTES: usize = 64 << 10;
 
 /// Publishes messages into a channel: one publisher a channel, any number of readers.

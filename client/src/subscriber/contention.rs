@@ -34,11 +34,11 @@ const TRIED: u64 = 512;
 /// not faster, up to [`AGAIN_AT_MOST`].
 const AGAIN: u64 = 1 << 16;
 const AGAIN_AT_MOST: u64 = 1 << 22;
-/// Number of messages that the publisher must be ahead before a pause ends. The publisher writes its count every 64 messages.
+/// A pause ends as soon as the publisher is this many messages ahead of the reader. The publisher writes its count every 64 messages.
 const AHEAD: u64 = 64;
 /// Limit for trials: if a message takes longer than this, the reader tries no pauses.
 const FAST_PS: u64 = 500_000;
-/// The longest pause.
+/// The longest pause, in nanoseconds.
 const PAUSE_NS: u64 = 4096;
 
 /// The reader's reaction to a publisher that is close.

@@ -93,8 +93,9 @@ impl Subscriber {
         self.skip()
     }
 
-    /// Continues after a lap, or at a sequence older than everything in the ring. If a journal has the missing messages, continues there.
-    /// In that case there is no event yet, and the caller polls again, because only the caller knows the buffer for the message.
+    /// Continues after a lap, or at a sequence older than everything in the ring. If a journal has the missing messages, continues in the
+    /// journal, and returns no event. The caller then polls again. This function cannot poll, because only the caller has the buffer for
+    /// the message.
     #[cold]
     pub(super) fn skip(&mut self) -> Result<Option<Outcome>, RecvError> {
         if self.is_conflating() {

@@ -41,8 +41,8 @@ pub struct Records {
     messages: usize,
     /// The sequence of the first message.
     first: u64,
-    /// The number of messages of the key that were left out, as in [`Message::conflated`]. A message of the board is the only one in its
-    /// batch.
+    /// The number of messages of the key that were left out, as in [`Message::conflated`]. One number is enough, because a message from the
+    /// board is always alone in its batch.
     conflated: Option<u64>,
     event: Option<Event<'static>>,
 }

@@ -88,9 +88,9 @@ pub enum PromoteError {
     Ended(String),
 }
 
-/// Promotes the channel of `publisher`, which was received under the session `before`. Messages before `horizon` are known to exist on the
-/// other host. The new session has the tag of `before`, or `tag` if `before` is not a session of shmcast. `below` is the reserve of the
-/// channel's journal, if there is a journal.
+/// Makes a received channel a channel of this host, and begins a new session. `publisher` publishes the channel. `before` is the session
+/// under which the channel was received. The other host is known to have had all messages below `horizon`. The new session has the tag of
+/// `before`, or `tag` if `before` is not a session of shmcast. `below` is the reserve of the channel's journal, if there is a journal.
 ///
 /// # Errors
 /// [`PromoteError`]. After an error nothing was published.

@@ -86,8 +86,8 @@ impl Moment {
     }
 }
 
-/// Returns the error of this host's clock in the form that packets to receivers have. The value is [`UNSYNCHRONISED`] if the system does
-/// not report an error.
+/// Returns the error of this host's clock in nanoseconds, in the form that packets to receivers have. The value is [`UNSYNCHRONISED`] if
+/// the system does not know the error.
 pub fn own_error_ns() -> u32 {
     let error_ns = clock::error_ns().ok().flatten();
     error_ns.and_then(|error_ns| u32::try_from(error_ns).ok()).unwrap_or(UNSYNCHRONISED)
@@ -127,8 +127,8 @@ impl OriginTimes {
         OriginTimes { limit_ns, moment: None, own_error_ns: unknown, sender_error_ns: unknown }
     }
 
-    /// Reads the clocks again. Then decides again, by the errors of the clocks at both ends, which times messages get. Call this every few
-    /// milliseconds.
+    /// Reads the present time, and the errors of the clocks at both ends. By these errors, decides again whether messages keep the times of
+    /// their publication. Call this every few milliseconds.
     pub fn refresh(&mut self, clock: Option<Clock>, pulse: Option<&Pulse>) {
         let Some(limit_ns) = self.limit_ns else { return };
         self.own_error_ns = own_error_ns();

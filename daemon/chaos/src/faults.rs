@@ -188,7 +188,7 @@ pub fn to_text(faults: &[Fault]) -> String {
 
 #[cfg(test)]
 mod tests {
-    //! Checks that the list has all faults of the source code, and names a story or a test for each.
+    //! Checks that the list has all faults of the source code, and that each entry names one way to find its fault.
 
     use super::*;
 

@@ -8,8 +8,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Makes a write beyond the limit on file sizes (`ulimit -f`) return an error. Without this call, the kernel would end the process with a
-/// signal. The call has no effect on programs that this process starts.
+/// After this call, a write beyond the limit on file sizes (`ulimit -f`) returns an error. Without this call, the kernel would end the
+/// process with a signal. The call has no effect on programs that this process starts.
 ///
 /// # Errors
 /// The system refuses a handler.

@@ -10,10 +10,10 @@ use std::time::Duration;
 /// An entry of a channel's access list.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Principal {
-    /// `user:NAME`: the user with this name in the user database. The daemon looks up a program's user when the program connects, at most
-    /// once a minute. If the name does not exist, it matches nobody.
+    /// `user:NAME`: the user with this name in the user database. When a program connects, the daemon looks up the names of the program's
+    /// user, and keeps the answer for a minute. A name that does not exist matches nobody.
     User(String),
-    /// `group:NAME`: the members of the group with this name. The daemon looks up the groups together with the user.
+    /// `group:NAME`: the members of the group with this name. The daemon looks up a user's groups together with the user's name.
     Group(String),
     /// `uid:N`: a user by number, whether or not it has a name.
     Uid(u32),

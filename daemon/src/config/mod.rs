@@ -173,7 +173,7 @@ pub struct ChannelConfig {
     /// The journal of the channel. If `None`, the channel is not recorded.
     #[serde(default)]
     pub journal: Option<JournalConfig>,
-    /// The board of the last message of each key. If `None`, the channel has no board.
+    /// The channel's board, which has the last message of each key. If `None`, the channel has no board.
     #[serde(default)]
     pub board: Option<BoardConfig>,
     /// `[[channel.gate]]`: readers that its publisher waits for.

@@ -155,7 +155,7 @@ impl Events {
         }
     }
 
-    /// Reports the numbers of events that were left out since the last call. Call this once a second.
+    /// Reports how many events of each user and kind were left out since the last call. Call this once a second.
     pub fn sum_up(&self) {
         let Some(summary) = self.state().lines.sum_up(Instant::now()) else { return };
         log("left-out", None, None, None, &summary.text());

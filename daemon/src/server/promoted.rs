@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug, Clone)]
 pub struct Promoted {
     socket: PathBuf,
-    /// The channels that this daemon knows to be promoted. For each channel, the value says whether it was reported that the channel's file
-    /// cannot be made again.
+    /// The channels that this daemon knows to be promoted. The value is true once the daemon has reported that it cannot make the channel's
+    /// file again.
     known: Arc<Mutex<BTreeMap<String, bool>>>,
 }
 

@@ -19,7 +19,7 @@ pub(super) enum Newcomers {
     Wait,
     /// New programs are let in.
     LetIn,
-    /// New programs are refused, because this daemon stops before programs of a crashed daemon have had time to attach again.
+    /// New programs are refused: this daemon is stopping, and the programs of a crashed daemon have not yet had time to attach again.
     SentAway,
 }
 

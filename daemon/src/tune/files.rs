@@ -58,7 +58,7 @@ impl TuneError {
     }
 }
 
-/// Whether the path is one of the kernel's settings, without `..` parts.
+/// Whether the path is below `/proc/sys/` or `/sys/`, and has no `..` part.
 pub(super) fn is_setting(path: &str) -> bool {
     ["/proc/sys/", "/sys/"].iter().any(|dir| path.starts_with(dir))
         && !path.split('/').any(|part| part == "..")

@@ -215,8 +215,8 @@ impl Hosts {
         self.dir.path().join(letter(host))
     }
 
-    /// Gives a host a wall clock of its own, which programs that are started later have. Returns `None`, and prints the reason, if that is
-    /// not possible here.
+    /// Gives a host a wall clock of its own. Only programs that are started later use this clock. Returns `None`, and prints the reason, if
+    /// the test's environment does not permit the clock.
     pub fn own_clock(&mut self, test: &str, host: Host) -> Option<()> {
         if self.unit.is_some() {
             skip(test, "the unit has its own environment");
@@ -398,7 +398,7 @@ impl Running {
         count_event(&self.log(), event)
     }
 
-    /// Waits for the end of the process. Returns its exit code, and the last line of its output that is JSON.
+    /// Waits for the end of the process. Returns its exit code, and the last JSON line that it printed.
     pub fn end(mut self) -> (i32, Value) {
         let status = wait_for(&format!("the end of {}", self.what), || self.process.try_wait());
         let out = fs::read_to_string(&self.out).unwrap();

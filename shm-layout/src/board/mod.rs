@@ -41,10 +41,10 @@
 //!
 //! # After a crash
 //! A publisher may die after it commits a message to the ring and before it stores THROUGH. The next publisher holds the kernel's lock.
-//! Before its first message, it stores the ring's messages from THROUGH + 1 to the tail on the board. It skips a message whose slot already
-//! has this sequence or a later one.
+//! Before its first message, it copies the ring's messages above THROUGH to the board. It skips a message whose slot already has this
+//! sequence or a later one.
 //!
-//! A slot whose version is odd belongs to the first of these messages. If the slot already names that message's key, the next publisher
+//! A slot whose version is odd belongs to the first message above THROUGH. If the slot already names that message's key, the next publisher
 //! stores the message once more, which makes the slot whole. If the slot names another key, the dead publisher was about to give the slot
 //! to a new key, and the next publisher clears the slot.
 //!

@@ -49,7 +49,7 @@ pub enum Lookup {
     },
     /// The board does not have this key.
     None,
-    /// The key's slot is in the middle of a store. The newest message of the key is in the ring.
+    /// A publisher has begun to store into the key's slot, and has not finished. The key's newest message is in the ring.
     Busy,
 }
 
@@ -58,7 +58,7 @@ pub enum Lookup {
 pub struct Counters {
     /// The sequence up to which every message is on the board.
     pub through: u64,
-    /// The sequence from which on the board is complete. If the newest message of a key is older, the board may lack that message.
+    /// The board is complete from this sequence on. If the newest message of a key is older, the board may lack that message.
     pub since: u64,
     /// Number of keys.
     pub live: u64,

@@ -38,8 +38,8 @@ pub struct FileHeader {
     pub salt: u64,
     /// The sequence due at the first frame.
     pub sequence: u64,
-    /// The last epoch in the journal when the file was made; 0 if the journal had no epoch. After a loss, the publisher may have a later
-    /// epoch.
+    /// The last epoch in the journal when the file was made; 0 if the journal had no epoch. If records were lost, the publisher's epoch can
+    /// be later.
     pub epoch: u64,
     /// Wall clock when the file was made, in nanoseconds since 1970.
     pub wall_ns: u64,

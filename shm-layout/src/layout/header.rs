@@ -56,8 +56,8 @@ pub const FIRST_SEQUENCE: usize = 56;
 pub const SESSION: usize = 58;
 /// Word index of the rest of the session. Bit 63 is set if there is a session, and the low 16 bits are the last two bytes of the session.
 pub const SESSION_REST: usize = 59;
-/// Word index of the board's offset in bytes: the end of the ring, or 0 for a segment without a board. The word is written before any
-/// other process sees the segment. Before minor version [`MINOR_WITH_BOARD`] the word is reserved.
+/// Word index of the board's offset. The offset is in bytes, and equals the end of the ring. In a segment without a board, the offset is 0.
+/// The word is written before any other process sees the segment. Before minor version [`MINOR_WITH_BOARD`] the word is reserved.
 pub const BOARD: usize = 60;
 /// The bit that is set in the word [`SESSION_REST`] if there is a session.
 pub const HAS_SESSION: u64 = 1 << 63;
@@ -244,7 +244,8 @@ impl Header {
     }
 }
 
-/// The offset of the board in a checked copy of a header page; 0 if there is no board. The offset itself is not checked.
+/// Returns the board's offset from the words of a checked header page; 0 if there is no board. The check of the page does not include the
+/// offset.
 pub(crate) fn board_offset(words: &[u64]) -> u64 {
     let minor = words[1] as u16;
     if minor < MINOR_WITH_BOARD { 0 } else { words[BOARD] }

@@ -10,8 +10,8 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// The longest time for collapsing pages into huge pages. Each 2 MiB takes some 5 ms. At each call, the kernel first waits for work of its
-/// own on every core. This wait is much longer if real-time threads leave the kernel no time, or if memory is fragmented.
+/// After this time, no further huge page is begun. Each huge page (2 MiB) takes some 5 ms. It takes much longer if real-time threads leave
+/// the kernel no time on a core, or if memory is fragmented.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The steps that prepare a map.

@@ -129,7 +129,7 @@ pub(super) mod index {
         index.wrapped(sequence).store(position, release(mutant!("relaxed_index"))); // SYNC POINT: index
     }
 
-    /// Loads the position in entry number `entry`. Later loads need not see yet what is at this position.
+    /// Loads the position from entry number `entry`. Call `follow` before the first load at this position.
     #[inline]
     pub(in crate::ring) fn peek(index: &Cells, entry: usize) -> u64 {
         index[entry].load(Ordering::Relaxed)

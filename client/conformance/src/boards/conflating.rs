@@ -148,7 +148,7 @@ impl Reader {
     }
 }
 
-/// Returns the events of a reader that changes to the board and has received all messages before `due`.
+/// Returns the expected events of a reader that has received all messages before `due`, and then switches from the ring to the board.
 fn from_board(history: &History, due: u64) -> Vec<String> {
     let (spec, next) = (&history.parts.spec, history.next());
     let is_told = |entry: &&Entry| entry.newest.sequence >= due && entry.newest.payload.len() <= spec.value;

@@ -81,9 +81,10 @@ pub struct Shelf {
     pub spec: Spec,
     /// The keys, in no order that counts.
     pub entries: Vec<Entry>,
-    /// The sequence of the last removal among the removed keys whose slots now belong to other keys.
+    /// Some removed keys have lost their slots to other keys. This is the highest sequence of the removals of these keys; 0 if there are
+    /// none.
     pub forgotten: u64,
-    /// The removed keys whose slots now belong to other keys, each with the sequence of its removal.
+    /// The removed keys that have lost their slots to other keys, each with the sequence of its removal.
     pub gone: Vec<(Vec<u8>, u64)>,
     /// Messages that were left out: no room, too large, too short.
     pub left_out: [u64; 3],

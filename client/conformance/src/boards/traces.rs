@@ -99,7 +99,8 @@ pub(super) fn add(all: &mut Vec<Vector>) {
     super::add(all, "joins-while-another-takes-over".into(), joins_in_takeover);
 }
 
-/// Returns the number of the store just before the first commit. A reader sees no change from earlier stores.
+/// Returns the index of the last store before the first commit; 0 if there is no such store. Earlier stores change nothing that a reader
+/// sees.
 pub(super) fn first_of_interest(stores: &[Store]) -> usize {
     stores.iter().position(|store| store.commits.is_some()).map_or(0, |commit| commit.saturating_sub(1))
 }

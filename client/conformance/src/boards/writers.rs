@@ -128,8 +128,8 @@ fn takes_over(testee: &mut Testee, act: super::traces::Act, dies_at: usize) -> R
     }))
 }
 
-/// The testee takes over from a dead publisher, and publishes. `history` has the expected result: in it, the suite's own publisher has
-/// taken over from that dead publisher.
+/// The testee takes over from a dead publisher, and publishes. In `history`, the suite's own publisher has taken over from the same dead
+/// publisher. The testee's result must equal the result in `history`.
 fn goes_on(testee: &mut Testee, mut history: History) -> Result<Verdict> {
     let stage = Stage::of(&history.model.words)?;
     let spec = history.parts.spec.clone();

@@ -1,4 +1,5 @@
-//! Reopens lines whose interface was replaced. Also reopens the socket from which repairs for all receivers are sent.
+//! Opens lines again whose interface was replaced. The socket that sends repairs to all receivers is not opened again: it only gets the new
+//! interface.
 
 use super::failover::EARS;
 use super::line::open_connected;
@@ -12,7 +13,7 @@ use std::net::UdpSocket;
 
 impl Egress {
     /// Starts the thread that watches the interfaces of the lines, if there is a line to watch. `requests` is the socket of the repair
-    /// server. From this socket, repairs for all receivers are sent.
+    /// server. The server also sends the repairs to all receivers from this socket.
     pub(super) fn watch(
         &mut self,
         spec: &BridgeSpec,

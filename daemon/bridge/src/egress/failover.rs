@@ -112,7 +112,7 @@ impl Failover {
         self.start_at = subscriber.next_sequence();
     }
 
-    /// Returns the election's next deadline in nanoseconds, or one millisecond after `now_ns` if that is earlier.
+    /// Returns the election's next deadline in nanoseconds, but at most one millisecond after `now_ns`.
     pub(super) fn next_deadline(&self, now_ns: u64) -> u64 {
         self.election.next_deadline().min(now_ns + MILLISECOND_NS)
     }

@@ -23,7 +23,7 @@ counters! {
         trailing_bytes: counter "malformed_datagrams_total" { reason = "trailing-bytes" },
         /// Requests that are not 20 bytes long.
         request_length: counter "malformed_datagrams_total" { reason = "request-length" },
-        /// Requests for no message, or for more messages than the field for the count allows.
+        /// Requests for 0 messages, or for more than 65,534.
         request_count: counter "malformed_datagrams_total" { reason = "request-count" },
         /// Damaged control datagrams, and requests sent to a receiver.
         control: counter "malformed_datagrams_total" { reason = "control" },

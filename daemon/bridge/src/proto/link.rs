@@ -1,11 +1,11 @@
 //! Divides a link between live packets and repairs.
 //!
-//! If a sender fills its link, its own packets wait in a queue of the network card or of a switch. In such a queue, a newer message cannot
+//! If a sender fills its link, its own packets wait in a queue of the network card or of a switch. In this queue, a newer message cannot
 //! overtake older ones. For this reason live packets take at most 95 % of the link. Messages that are published faster wait in the ring.
 //! There is one exception: after a time in which the sender did not run, it immediately sends all messages that were published meanwhile.
 //!
-//! Live packets and repairs together also take at most 95 %. To stay below this limit, only the repairs wait. Repairs always have at least
-//! 2 % of the link, so that a receiver that lags can catch up.
+//! Repairs use what live packets leave of these 95 %. But repairs always have at least 2 % of the link, even if the sum then exceeds 95 %,
+//! so that a receiver that lags can catch up.
 //!
 //! All sizes are those on the wire: a packet takes [`FRAME_BYTES`] more than its payload.
 

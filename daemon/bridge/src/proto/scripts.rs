@@ -1,5 +1,5 @@
-//! Tests that pass arbitrary bytes to every parser, and arbitrary scripts of packets to a receiver. Nothing must panic or use too much
-//! memory, and deliveries must be in order.
+//! Tests that pass arbitrary bytes to every parser, and arbitrary scripts of packets to a receiver. A test fails if the code panics or uses
+//! too much memory, or if deliveries are out of order.
 
 use proptest::prelude::*;
 use shmcast_testkit::number;

@@ -11,8 +11,8 @@
 
 use super::session::EPOCH_LIMIT;
 
-/// A term that another host named is ignored if it is higher than this host's own terms by more than this number. Otherwise one forged
-/// packet could use up all terms.
+/// A term from another host is ignored if it exceeds this host's own terms by more than this number. Without this limit, one forged packet
+/// could use up all terms.
 pub(crate) const MOST_AHEAD: u64 = 1 << 20;
 
 /// The known terms of one channel.

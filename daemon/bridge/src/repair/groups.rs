@@ -1,5 +1,5 @@
-//! The multicast groups to which a server sends repairs for all receivers. On these groups, the server also receives the repairs of other
-//! servers.
+//! The multicast groups for repairs that a server sends to all receivers. On the group for plain repairs, the server also receives the
+//! plain repairs of other servers.
 
 use shmcast::sys::datagrams::Inbox;
 use std::net::{SocketAddr, UdpSocket};
@@ -26,8 +26,8 @@ fn native_line<'a>(spec: &'a BridgeSpec, repair: &RepairSpec) -> Option<&'a Line
     lines_of(spec, repair).find(|line| spec.profile_of(line) == Profile::Native)
 }
 
-/// The destinations of repairs for all receivers. The socket that receives a server's requests also sends these repairs. So receivers
-/// recognise the server by the source address of a repair.
+/// The destinations of repairs that go to all receivers. The socket that receives a server's requests also sends these repairs. So
+/// receivers recognise the server by the source address of a repair.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     /// The group of plain repairs.
@@ -63,7 +63,7 @@ impl Groups {
         Ok(Groups { plain, native, others })
     }
 
-    /// Returns the line over which repairs for all receivers are sent: the group of plain repairs on the interface of a line, or the native
+    /// Returns the line over which repairs are sent to all receivers: the group of plain repairs on the interface of a line, or the native
     /// line if there is no such group.
     pub(crate) fn line(spec: &BridgeSpec, repair: &RepairSpec) -> Option<LineSpec> {
         let native = native_line(spec, repair);
@@ -84,7 +84,8 @@ impl Groups {
         }
     }
 
-    /// Returns the configurations for repairs for all receivers: one for plain and one for native repairs.
+    /// Returns two configurations, first for plain repairs, then for native repairs. A configuration decides when a repair goes to all
+    /// receivers. It is `None` if there is no multicast group for the repairs.
     pub(super) fn merge(&self, repair: &RepairSpec) -> (Option<MergeConfig>, Option<MergeConfig>) {
         let ns = |us: Option<u64>| us.map(|us| us.saturating_mul(MICROSECOND_NS));
         let config = MergeConfig { merge_ns: ns(repair.merge_us), linger_ns: ns(repair.linger_us) };

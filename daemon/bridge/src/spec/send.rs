@@ -154,13 +154,14 @@ pub struct RepairSpec {
     /// sends both the repairs and the packets of leases. Then the packets of leases have this code point, too.
     #[serde(default)]
     pub dscp: Option<u8>,
-    /// The multicast group of plain repairs for all receivers, on the interface of the first multicast line. If this is `None`, each plain
-    /// repair is sent only to its asker. No line is allowed to have this group, because receivers of other makes do not expect repairs
-    /// there. Native repairs for all receivers are sent to the first native multicast line.
+    /// The multicast group for plain repairs that go to all receivers. If this is `None`, each plain repair is sent only to its asker. The
+    /// repairs leave by the interface of the first native multicast line, or of the first multicast line if no line is native. No line is
+    /// allowed to have this group, because receivers of other makes do not expect repairs on a line. Native repairs that go to all
+    /// receivers are sent to the first native multicast line.
     #[serde(default)]
     pub group: Option<SocketAddr>,
     /// If a second receiver requests the same messages within this time, the repair goes to all receivers. The unit is microseconds. `None`
-    /// means twice the longest round trip of any receiver, within 300 to 5 000.
+    /// means twice the longest round trip of any receiver, but at least 300 and at most 5 000.
     #[serde(default)]
     pub merge_us: Option<u64>,
     /// After a repair was sent to all receivers, further requests for the same messages are ignored for this time. The unit is

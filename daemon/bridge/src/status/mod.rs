@@ -204,7 +204,7 @@ counters! {
         segments_refused: counter "segments_refused_total",
         /// The number of the system's error when the kernel last refused to send several packets in one call; 0 if it never refused.
         segments_error,
-        /// Datagrams that the kernel refused to send. Receivers request their messages.
+        /// Datagrams that the kernel refused to send. Receivers request the messages that were in these datagrams.
         datagrams_refused: counter "refused_datagrams_total",
         /// The number of times that the publisher overwrote messages before the sending bridge had read them.
         lapped: counter "lapped_total",

@@ -61,12 +61,12 @@ impl Recorder {
         }
     }
 
-    /// Returns the last message; `None` if the reader has called `seek` since then.
+    /// Returns the message that the reader received last. Returns `None` if the reader has received no message since the last `seek`.
     pub(super) fn newest(&self) -> Option<Identity> {
         self.newest
     }
 
-    /// Returns the sequence at which the reader continued after a lap; 0 if a message has arrived since then.
+    /// Returns the sequence at which the reader continued after the last lap; 0 if a message has arrived after that lap.
     pub(super) fn resumed_at(&self) -> u64 {
         self.resumed_at
     }

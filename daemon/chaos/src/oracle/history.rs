@@ -102,8 +102,8 @@ pub struct Subscription {
     pub history: bool,
     /// Whether a lap leads it to the latest message.
     pub skip: bool,
-    /// The directory of the journal, if this is a journal and not a subscription. The oracle judges a journal like a reader that
-    /// received the journal's contents.
+    /// The directory of the journal, if this is a journal and not a subscription. The oracle judges a journal as if it were a reader that
+    /// had received the journal's contents.
     pub journal: Option<String>,
     /// The time when subscribing began.
     pub subscribing: Time,

@@ -67,7 +67,8 @@ impl Lives {
     }
 }
 
-/// Whether the runner did something by which the channel's sequences can restart between these two publications.
+/// Whether the runner did something that can make the channel's sequences restart. It must have happened after the opening of the
+/// publication `before`, and at most 20 s after the opening of the publication `after`.
 fn may_restart(history: &History, channel: &str, before: &Publication, after: &Publication) -> bool {
     history.deeds.iter().any(|entry| {
         matches!(&entry.what, Deed::MayRestart { channel: name, .. } if name == channel)

@@ -368,7 +368,8 @@ pub enum Step {
     Race {},
     /// The percentages of datagrams between the hosts that are dropped, duplicated and delayed.
     Wire { loss: u8, copies: u8, late: u8 },
-    /// A stranger sends the far host a heartbeat that announces a sequence this far ahead, in this session or another one.
+    /// A stranger sends the far host a heartbeat whose sequence is this much higher than the feed's. The heartbeat has the feed's session
+    /// or, if `other` is true, another one.
     Forge { ahead: u64, other: bool },
     /// Something happens between hosts that have their own networks.
     Net(NetStep),

@@ -173,8 +173,8 @@ pub(super) fn receive(
     outcome(name, receiver.life(), receiver.counters().messages_missing, interrupted)
 }
 
-/// Starts the receiver. If the stream does not exist yet, waits until the sender creates it. During this wait, it is no error if servers
-/// that have answered before cannot be reached for a time. Returns `None` after a signal.
+/// Starts the receiver. If the stream does not exist yet, waits until the sender creates it. The wait continues even if the servers cannot
+/// be reached for a time. Returns `None` after a signal.
 fn start_receiver(spec: &BridgeSpec, channel: &PublisherBuilder, stop: &Stop) -> Result<Option<Receiver>> {
     let mut said = None;
     while !stop.is_set() {

@@ -11,8 +11,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// The limit for the readers of a channel that have their own series in the metrics. These are the readers that have been attached longest.
-/// All other readers are summed under [`OTHERS`].
+/// In the metrics, at most this many readers of a channel have their own series. They are the readers that have been attached longest. All
+/// other readers are summed under [`OTHERS`].
 pub const MAX_READERS: usize = 128;
 /// The name of the sum of the readers beyond [`MAX_READERS`].
 pub const OTHERS: &str = "other";

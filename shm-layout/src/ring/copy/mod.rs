@@ -67,8 +67,9 @@ impl Copier {
         return Self { has_avx: false };
     }
 
-    /// Stores the bytes of a message that do not share a cache line with its header: all but the first `INLINE` bytes. Returns the first
-    /// `INLINE` bytes; the call may have stored some of them too. The bytes after the payload in the last word are undefined.
+    /// Stores all bytes of a message except the first `INLINE` bytes, and returns these first bytes. They share a cache line with the
+    /// message's header, and the caller must store them. This call can already store some of them. In the last word of the message, the
+    /// bytes after the payload are undefined.
     ///
     /// # Panics
     /// When the words have too little room.

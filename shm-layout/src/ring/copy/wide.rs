@@ -248,8 +248,8 @@ unsafe fn clear_upper_halves() {
     }
 }
 
-/// Copies `length` bytes except the first `skip`, in pieces of 16. `length` is at least 32. The last 32 bytes are always copied together.
-/// So some bytes may be copied twice, and some of the first `skip` bytes may be copied, too.
+/// Copies the bytes from offset `skip` up to offset `length`. `length` is at least 32. The call always copies the last 32 bytes. Some of
+/// these 32 bytes can lie before `skip`, and some are perhaps copied twice.
 ///
 /// # Safety
 /// The same as for [`Copier::copy`].

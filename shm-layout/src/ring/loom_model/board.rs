@@ -172,7 +172,7 @@ fn check(joined: Option<Joined>, keys: u64, all: &[Post]) {
     assert!(messages == expected, "{BROKEN}joined at {due}: {messages:?} instead of {expected:?}");
 }
 
-/// A reader joins after the messages `before` were published, and while the messages `beside` are published.
+/// The messages of the list `before` are published. Then a reader joins while the messages of the list `beside` are published.
 fn joined_beside(
     name: &str,
     preemptions: usize,

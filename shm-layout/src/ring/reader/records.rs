@@ -12,7 +12,7 @@ use crate::ring::sync_points::{commit, lazy};
 pub struct Taken {
     /// The number of records. Each record is a message.
     pub messages: usize,
-    /// The size of all records in bytes, a multiple of 64. One record follows directly after the other.
+    /// The size of all records together in bytes, a multiple of 64. There is no space between the records.
     pub bytes: usize,
 }
 
@@ -29,10 +29,10 @@ pub fn put_header(record: &mut [u8], copied: &Copied) {
 
 impl Reader {
     /// Copies up to `most` messages as whole records to `out`, one after the other. This call stops if there is no message, or if a record
-    /// does not fit in the free part of `out`. Call [`poll`](Self::poll) to find out which.
+    /// does not fit in the free part of `out`. Call [`poll`](Self::poll) to find out why this call stopped.
     ///
-    /// The bytes of `out` after the records may change. `out` should be 64-byte aligned, and have at least [`RUN`] bytes. Then a run of
-    /// small messages is copied together, if the reader is far enough behind.
+    /// This call can overwrite the bytes of `out` after the last record. `out` should be 64-byte aligned, and have at least [`RUN`] bytes.
+    /// With this buffer, a reader that is far enough behind copies a run of small messages together.
     ///
     /// Cost of a message in a run: the lines of its record, and a comparison of its commit word.
     #[inline]

@@ -47,7 +47,7 @@ pub struct Writer {
     tail: u64,
     /// The sequence of the next message.
     next: u64,
-    /// The position up to which the commit words after the tail are zero. This position is never beyond the frontier.
+    /// The commit words from the tail up to this position are zero. This position is never beyond the frontier.
     clean: u64,
     /// The value of FRONTIER.
     frontier: u64,
@@ -280,8 +280,8 @@ impl Writer {
         self.frontier
     }
 
-    /// Sets a bound for the frontier. Until the next call, the frontier does not go beyond this bound. The default, `u64::MAX`, is no
-    /// bound. A bound below the frontier keeps the frontier unchanged.
+    /// Sets a bound for the frontier, the position up to which the writer may write. The default, `u64::MAX`, is no bound. A bound below
+    /// the frontier keeps the frontier unchanged.
     ///
     /// If a message needs a frontier beyond the bound, the writer refuses the message with [`WriteError::BeyondBound`]. It never refuses a
     /// control record. If the bound is too low for a control record, the writer raises the bound.

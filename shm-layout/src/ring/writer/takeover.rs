@@ -47,8 +47,8 @@ pub(super) struct Tail {
     pub(super) bytes: u64,
 }
 
-/// Finds the tail of a ring to which no process writes. The walk begins at the place in the lazy line, which the writer updated rarely. A
-/// record must confirm this place, because a forged lazy line could make the sequences jump.
+/// Finds the tail of a ring to which no process writes. The walk begins at the place in the lazy line, a cache line that the writer updated
+/// rarely. A record must confirm this place, because a forged lazy line could make the sequences jump.
 pub(super) fn walk(cells: &RingCells, geometry: Geometry) -> Result<Tail, TakeOverError> {
     let cold = |word: usize| cells.header[word].load(Ordering::Relaxed);
     let locator = Locator::new(cells.clone(), geometry);

@@ -54,8 +54,8 @@ pub fn send<'a>(
     send_segmented(socket, to, datagrams, &mut Segments::Off)
 }
 
-/// Does the same as [`send`]. With [`Segments::On`], equally long datagrams in a row are sent as one packet, of which the last datagram may
-/// be shorter. A single datagram is sent as usual.
+/// Does the same as [`send`]. With [`Segments::On`], datagrams of the same length that follow one another are sent as one packet. The last
+/// datagram of the packet can be shorter than the others. A single datagram is sent as usual.
 ///
 /// If the kernel refuses segmentation, `segments` becomes [`Segments::Refused`] with the reason, and each datagram is sent by itself. No
 /// datagram is lost. The kernel refuses in three cases: a datagram is longer than the interface's MTU (`EINVAL` or `EMSGSIZE`), the

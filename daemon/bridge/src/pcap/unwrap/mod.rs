@@ -34,11 +34,11 @@ use shmcast::MAX_SEQUENCE;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// The number of packets of the feed after which a missing message is given up. In a feed of 100,000 packets a second, this number of
-/// packets takes ten milliseconds.
+/// A missing message is given up after this many further packets of the feed. In a feed of 100,000 packets a second, this number of packets
+/// takes ten milliseconds.
 pub const HELD_PACKETS: usize = 1_024;
-/// The number of packets of the next session after which the receiver follows the next session. Until then, late packets of the present
-/// session can still arrive.
+/// The receiver changes to the feed's next session when this many packets of the next session have arrived. Until then, late packets of the
+/// present session can still arrive.
 pub const LATE_PACKETS: usize = 64;
 /// A packet that is more than this number of messages ahead is accepted only if two other packets confirm it.
 pub const FAR_MESSAGES: u64 = 1 << 16;

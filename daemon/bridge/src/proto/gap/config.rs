@@ -32,12 +32,12 @@ pub struct GapConfig {
     pub timeout_min_ns: u64,
     /// The wait for an answer before a round trip has been measured, in nanoseconds.
     pub timeout_first_ns: u64,
-    /// The limit, in nanoseconds, up to which failures double the wait for an answer. A wait that follows from a measured round trip may be
-    /// longer.
+    /// Each failure doubles the wait for an answer, but not beyond this limit, in nanoseconds. If the measured round trip is long, the wait
+    /// can be longer than this limit.
     pub timeout_max_ns: u64,
     /// The number of servers to ask, at most [`MAX_SERVERS`](super::super::MAX_SERVERS).
     pub servers: usize,
-    /// The largest number of unanswered requests to a server that answers. A receiver gets at most this many answers in each round trip.
+    /// The largest number of unanswered requests to one server at a time. A receiver gets at most this many answers in each round trip.
     pub max_requests: usize,
     /// The greatest number of holes in the list. If the list is full, packets that would make another hole are refused.
     pub max_holes: usize,

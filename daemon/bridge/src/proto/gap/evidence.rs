@@ -126,8 +126,8 @@ impl Gaps {
         Some(self.holes[at].denied)
     }
 
-    /// Returns how often servers must deny a claim (unconfirmed messages) before it is removed: once for each server that is up, and at
-    /// least twice. One server might lag, and a single answer might be forged.
+    /// Returns the number of denials that remove a claim (an announcement of messages that nothing has confirmed). It is the number of
+    /// servers that are up, but at least 2: one server might lag, and a single answer might be forged.
     pub(crate) fn denials_needed(&self) -> u32 {
         self.up_servers().count_ones().max(2)
     }
@@ -184,7 +184,8 @@ impl Gaps {
         }
     }
 
-    /// True if no server holds the hole's messages. A policy that gives up after some time ignores the servers that are down.
+    /// True if every server has said that it does not hold the hole's messages. If the policy gives up after some time, servers that are
+    /// down do not count, unless all servers are down.
     pub(super) fn is_gone(&self, hole: &Hole) -> bool {
         let all = (1u16 << self.config.servers).wrapping_sub(1) as u8;
         let needed = match (self.config.policy, self.up_servers()) {

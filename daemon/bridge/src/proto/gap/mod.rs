@@ -385,7 +385,7 @@ impl Gaps {
         }
     }
 
-    /// Notes a round trip of a server that was measured with a lease. It is ignored if a round trip was measured with a request.
+    /// Notes the time of a round trip to a server, measured with a lease. It is used only if no round trip to this server is known yet.
     pub(crate) fn note_rtt(&mut self, server: usize, rtt_ns: u64) {
         if let Some(state) = self.servers.get_mut(server).filter(|state| state.rtt_ns == 0) {
             state.sample(rtt_ns.max(1));

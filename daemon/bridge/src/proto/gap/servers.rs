@@ -42,14 +42,14 @@ pub(super) struct Server {
     pub(super) probe_ns: u64,
     /// No request is sent to the server before this time.
     pub(super) paused_ns: u64,
-    /// The time before which the receiver ignores the server's requests for a pause.
+    /// Until this time, the receiver ignores the server's requests for a pause.
     pub(super) deaf_until_ns: u64,
-    /// The position of our lease in the server's order of leases, from 0, if the server reported it.
+    /// The position of our lease in the server's order of leases. The first position is 0. `None` until the server reports the position.
     pub(super) place: Option<u16>,
 }
 
-/// The number of consecutive unanswered requests after which a server is doubted, although it has answered before. If 20 % of the packets
-/// are lost in each direction, this happens by chance once in 3,000 times.
+/// A server that has answered before is doubted after this many unanswered requests in a row. Even if 20 % of the packets are lost in each
+/// direction, a healthy server is doubted by chance only once in 3,000 times.
 const DOUBTED_AFTER: u32 = 8;
 /// The number of consecutive unanswered requests after which a server counts as down. The server must also have been silent for
 /// [`DOWN_AFTER_NS`].
@@ -83,15 +83,15 @@ impl Server {
         falls
     }
 
-    /// Whether the server has not answered lately, or has never answered. If so, requests to this server also go to another server, if
-    /// there is one.
+    /// Whether the server has recently left too many requests unanswered. The limit is [`DOUBTED_AFTER`], or one request while no round
+    /// trip is known. As long as another server can be asked, a doubted server gets only test requests (probes).
     pub(super) fn is_doubted(&self) -> bool {
         let few = if self.rtt_ns == 0 { 1 } else { DOUBTED_AFTER };
         (self.is_down || self.failures >= few) && !fault!("nobody_is_doubted")
     }
 
-    /// If a test request (probe) to a doubted server is due, schedules the next one. Returns `None` if none is due, and otherwise whether
-    /// the server now counts as down.
+    /// If a test request (probe) to this server is due, schedules the next probe. The result then says whether the server counts as down
+    /// from now on. Returns `None` if no probe is due.
     pub(super) fn take_probe(&mut self, now_ns: u64) -> Option<bool> {
         if !self.is_doubted() || now_ns < self.probe_ns {
             return None;

@@ -35,7 +35,7 @@ impl Gaps {
         self.turn.random = seed;
     }
 
-    /// Notes the position of our lease in a server's order of leases, from 0, and the number of its leases.
+    /// Notes the position of our lease in a server's order of leases (`place`, from 0), and how many leases this server has (`group`).
     pub(crate) fn note_place(&mut self, server: usize, place: u16, group: u16) {
         if let Some(server) = self.servers.get_mut(server) {
             server.place = Some(place);

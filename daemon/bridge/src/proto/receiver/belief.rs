@@ -2,10 +2,11 @@
 //!
 //! One packet alone never makes a receiver give up a message, because anybody can send one packet. The rules are:
 //!
-//! - Data shows that the messages before it exist, once a second packet has the same sequence or a higher one.
-//! - A heartbeat is only a claim until such a second packet arrives. A heartbeat is also believed if its line has sent nothing but this
-//!   claim for [`REPEATED_NS`].
-//! - A claim is withdrawn if its line continues with a lower sequence, or if servers say that none of the claimed messages is published.
+//! - A packet with messages announces its own messages and all messages before them. The receiver believes this as soon as another packet
+//!   arrives with the same sequence or a higher one.
+//! - A heartbeat is only a claim. The receiver believes it when packets with messages confirm it, or when its line has sent nothing but
+//!   this claim for [`REPEATED_NS`].
+//! - A claim is withdrawn if its line continues with lower sequences, or if servers say that none of the claimed messages is published.
 //!
 //! These rules do not help against a sender that forges many packets, or that forges the data of messages.
 
@@ -15,19 +16,21 @@ use shmcast::hosting::fault;
 
 /// The number of packets that must agree with each other before a receiver believes a large jump of the sequences.
 const JUMP_WITNESSES: u32 = 3;
-/// The packets that announce a large jump of the sequences must arrive over at least this time, in nanoseconds.
+/// Of the packets that announce a large jump of the sequences, the first and the last must be at least this time apart, in nanoseconds.
 const JUMP_NS: u64 = MILLISECOND_NS;
 /// A line's claim counts as contradicted after this many packets of the line. The sequences of these packets must be in order, and below
 /// the claim.
 const CONTRADICTIONS: u32 = 4;
 /// If a line has repeated a claim for this time and sent nothing else, the claim is believed. The unit is nanoseconds.
 const REPEATED_NS: u64 = SECOND_NS;
-/// An end is believed if it arrives twice: from two lines or servers, or again after this time, in nanoseconds. Copies of one packet arrive
-/// together.
+/// An announced end of the session is believed if it arrives from two lines or servers, or if it arrives again after this time, in
+/// nanoseconds. Before this time, a repeated end may be a copy of the same packet.
 const END_AGAIN_NS: u64 = 100 * MICROSECOND_NS;
-/// The number of equal ends after which an end is believed even if they arrive together. A single packet never arrives in so many copies.
+/// An announced end of the session is also believed after this many packets with the same end, even if these packets arrive together. The
+/// network never makes so many copies of one packet.
 const ENDS: u32 = 3;
-/// A jump of the sequences is plausible if it is at most the number of messages that the feed delivered in this time, in nanoseconds.
+/// A jump of the sequences is plausible if it is at most the number of messages that the feed delivered in the last period of this length.
+/// The length is in nanoseconds.
 const BELIEVED_NS: u64 = SECOND_NS / 4;
 
 /// Packets so far ahead of the others that the receiver believes these packets only if several of them agree with each other.

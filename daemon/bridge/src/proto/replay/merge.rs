@@ -23,8 +23,8 @@ const RANGES: usize = 8_192;
 /// If a second request for the same messages arrives within this time, the server sends the repair to all receivers. The unit is
 /// nanoseconds. This value applies while no round trip is known.
 const MERGE_UNKNOWN_NS: u64 = MILLISECOND_NS;
-/// The lower limit, in nanoseconds, of the time within which a second request causes a repair for all receivers. It applies once a round
-/// trip is known.
+/// If a second request for the same messages follows the first within twice the longest round trip, the server sends the repair to all
+/// receivers. This time is at least `MERGE_MIN_NS`, and at most `MERGE_MAX_NS`. The unit is nanoseconds.
 const MERGE_MIN_NS: u64 = 300 * MICROSECOND_NS;
 const MERGE_MAX_NS: u64 = 5 * MILLISECOND_NS;
 /// The tolerance for late requests, in nanoseconds. A receiver might send a request just before a repair for all receivers reaches it. This
@@ -32,8 +32,8 @@ const MERGE_MAX_NS: u64 = 5 * MILLISECOND_NS;
 const LINGER_MORE_NS: u64 = 100 * MICROSECOND_NS;
 /// After this many first requests, their counts are halved.
 const REMEMBERED: u32 = 16;
-/// If at least one in this many first requests is followed by another receiver's request for the same messages, the server sends even its
-/// first answer to all receivers.
+/// Let N be this number. If another receiver repeats at least one of every N first requests, the server sends even the answer to a first
+/// request to all receivers. A first request is the first one for its messages.
 const SHARED: u32 = 4;
 /// While first answers go to all receivers, one in this many is still sent only to its asker. So the server notices when receivers no
 /// longer lose the same messages.
@@ -50,7 +50,7 @@ const PAUSE_MORE_NS: u64 = 2 * MILLISECOND_NS;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MergeConfig {
     /// If a second request for the same messages arrives within this time, the server sends the repair to all receivers. The unit is
-    /// nanoseconds. `None` means twice the longest round trip, within 0.3 to 5 ms.
+    /// nanoseconds. `None` means twice the longest round trip, but at least 0.3 ms and at most 5 ms.
     pub merge_ns: Option<u64>,
     /// After a repair was sent to all receivers, further requests for the same messages are ignored for this time. The unit is nanoseconds.
     /// `None` means the longest round trip plus 100 us.

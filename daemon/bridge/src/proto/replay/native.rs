@@ -1,4 +1,5 @@
-//! Answers the requests of native lines with messages and their marks, and with parts of messages larger than a packet.
+//! Answers requests from native lines. An answer has whole messages with their marks (tag, key mark and time). If a message is larger than
+//! a packet, the answer has parts of it.
 
 use super::super::control::{CONTROL_MAX_BYTES, ControlDatagram};
 use super::super::counters::Refusal;

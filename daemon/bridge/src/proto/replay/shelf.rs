@@ -158,14 +158,15 @@ impl Shelf {
         self.blocks.iter().find_map(|block| block.get(sequence))
     }
 
-    /// Begins to fetch the block that begins with `sequence`, and returns `sequence`. Returns `None` if another block is being fetched.
+    /// Notes that the block that begins with `sequence` is being fetched, and returns `sequence`. The caller must fetch the block. Returns
+    /// `None` if another block is being fetched.
     pub(super) fn fetch(&mut self, sequence: u64) -> Option<u64> {
         (!std::mem::replace(&mut self.is_fetching, true)).then_some(sequence)
     }
 
-    /// If `sequence` is in the second half of its block, begins to fetch the next block, because a receiver that reads in order will soon
-    /// need it. The ring has the messages from `most` on, so a block that begins there is not fetched. Returns the first sequence of the
-    /// block to fetch.
+    /// If `sequence` is in the second half of its block, returns the first sequence of the next block. The caller must fetch the next
+    /// block, because a receiver that reads in order will soon need it. Returns `None` if the next block begins at `most` or later: the
+    /// ring has the messages from `most` on.
     pub(super) fn fetch_ahead(&mut self, sequence: u64, most: u64) -> Option<u64> {
         let block = self.blocks.iter().find(|block| block.has(sequence))?;
         let end = block.end();

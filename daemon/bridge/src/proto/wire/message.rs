@@ -28,7 +28,7 @@ pub enum Malformed {
     /// A request is not exactly 20 bytes long.
     #[error("a request is exactly 20 bytes")]
     RequestLength,
-    /// A request for no message, or for more messages than the field for the count allows.
+    /// A request for 0 messages, or for more than 65,534.
     #[error("a request asks for 1 to 65534 messages")]
     RequestCount,
     /// The datagram is not a shmcast control datagram, or is damaged.

@@ -152,7 +152,7 @@ impl PacketWriter {
         Some(&mut room[..most])
     }
 
-    /// Adds the `size` bytes that were written into [`PacketWriter::room`] as the next message. Returns false if they do not fit.
+    /// Makes the first `size` bytes of [`PacketWriter::room`] the packet's next message. Returns false if they do not fit.
     pub(crate) fn commit(&mut self, buffer: &mut [u8], size: usize) -> bool {
         let Ok(length) = u16::try_from(size) else {
             return false;

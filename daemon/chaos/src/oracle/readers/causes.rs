@@ -80,7 +80,8 @@ impl Cursor<'_> {
         !self.is_of_files() || self.expected == 0 || self.history.on(&self.reader.channel).any(is_here)
     }
 
-    /// Whether a publisher before `next` was attached to the channel when this reader attached.
+    /// Whether a publisher of the same life as `next` was attached to the channel when this reader attached. A life is a run of
+    /// publications whose sequences continue.
     pub(super) fn was_held(&self, next: &Publication) -> bool {
         let (since, life) = (self.reader.subscribing, self.lives.life(next.number));
         let held = |p: &Publication| p.opening < since && p.closing.is_none_or(|at| at > since);

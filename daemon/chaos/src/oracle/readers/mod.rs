@@ -413,8 +413,9 @@ impl Cursor<'_> {
         }
     }
 
-    /// Returns the published messages that could have this sequence and this content, which is too short to identify one message. Messages
-    /// of the reader's life come first, void messages last.
+    /// Returns the published messages that have this sequence and this content. The content is too short to identify one message. The
+    /// messages of the reader's *life* come first: a life is a run of publications whose sequences continue. Among the messages of the same
+    /// life, void messages (those that were cut off) come last.
     fn identify(&self, sequence: u64, length: usize, marks: Marks, head: &str) -> Vec<Identity> {
         let candidates = self.history.on(&self.reader.channel).filter_map(|publication| {
             let (message, sizes) = publication.message_at(sequence)?;
