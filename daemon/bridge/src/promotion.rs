@@ -88,9 +88,10 @@ pub enum PromoteError {
     Ended(String),
 }
 
-/// Makes a received channel a channel of this host, and begins a new session. `publisher` publishes the channel. `before` is the session
-/// under which the channel was received. The other host is known to have had all messages below `horizon`. The new session has the tag of
-/// `before`, or `tag` if `before` is not a session of shmcast. `below` is the reserve of the channel's journal, if there is a journal.
+/// Turns a received channel into a channel of this host, and begins a new session. `publisher` publishes the channel. `before` is the
+/// session under which the channel was received. The other host is known to have had all messages below `horizon`. The new session has the
+/// tag of `before`, or `tag` if `before` is not a session of shmcast. `below` is the reserve of the channel's journal, if there is a
+/// journal.
 ///
 /// # Errors
 /// [`PromoteError`]. After an error nothing was published.

@@ -1,4 +1,4 @@
-//! `shmcast record`: records a channel by itself, without the daemon's recorder. The recorded files survive a power cut.
+//! `shmcast record`: this program itself records a channel, without the daemon's recorder. The recorded files survive a power cut.
 
 use super::figures::grouped;
 use super::say::{note, print_json};

@@ -1,5 +1,4 @@
-//! Opens lines again whose interface was replaced. The socket that sends repairs to all receivers is not opened again: it only gets the new
-//! interface.
+//! Reopens lines whose interface was replaced. The socket that sends repairs to all receivers stays open, and only gets the new interface.
 
 use super::failover::EARS;
 use super::line::open_connected;

@@ -85,7 +85,7 @@ impl Groups {
     }
 
     /// Returns two configurations, first for plain repairs, then for native repairs. A configuration decides when a repair goes to all
-    /// receivers. It is `None` if there is no multicast group for the repairs.
+    /// receivers. The configuration is `None` if there is no multicast group for the repairs.
     pub(super) fn merge(&self, repair: &RepairSpec) -> (Option<MergeConfig>, Option<MergeConfig>) {
         let ns = |us: Option<u64>| us.map(|us| us.saturating_mul(MICROSECOND_NS));
         let config = MergeConfig { merge_ns: ns(repair.merge_us), linger_ns: ns(repair.linger_us) };

@@ -79,7 +79,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const TERM_ZERO_NS: u64 = 1_577_836_800_000_000_000;
 const TERM_STEP_NS: u64 = shmcast::hosting::STREAM_STEP_NS;
 
-/// Converts a time to a term. The time is given in nanoseconds since 1970.
+/// Converts a time to a term, the number in a session's name. The time is given in nanoseconds since 1970.
 pub fn term_at(unix_ns: u64) -> u64 {
     unix_ns.saturating_sub(TERM_ZERO_NS) / TERM_STEP_NS
 }

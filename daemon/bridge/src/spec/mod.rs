@@ -94,8 +94,8 @@ pub struct BridgeSpec {
     /// means 0.
     #[serde(default)]
     pub dscp: Option<u8>,
-    /// All packets that the bridge sends have this priority, 0 to 6. It counts only within this host: the host's queueing discipline
-    /// chooses a band by this number. If this is `None`, the kernel derives it from `dscp`.
+    /// All packets that the bridge sends have this priority, 0 to 6. The priority counts only within this host: the host's queueing
+    /// discipline chooses a band by this number. If this is `None`, the kernel derives the priority from `dscp`.
     #[serde(default)]
     pub priority: Option<u8>,
     /// The speed of the outgoing link. Live packets use at most 95 % of it, and repairs use the rest. The default `auto` takes the speed

@@ -46,8 +46,8 @@ impl Connection<'_> {
         Ok(())
     }
 
-    /// Promotes a received channel: it becomes a channel of this host. The wait for the bridge does not block the daemon, because it
-    /// happens on another thread.
+    /// Promotes a received channel, so that it becomes a channel of this host. Another thread waits for the bridge, so the wait does not
+    /// block the daemon.
     pub(super) async fn promote(&mut self, channel: &str, force: bool) -> Result<Promotion, Refused> {
         self.shared.registry().check_publisher(&self.who, channel)?;
         let (bridges, name) = (self.shared.bridges.clone(), channel.to_owned());

@@ -385,7 +385,8 @@ impl Gaps {
         }
     }
 
-    /// Notes the time of a round trip to a server, measured with a lease. It is used only if no round trip to this server is known yet.
+    /// Notes a server's round-trip time that a lease has measured. The time is ignored if a round-trip time of this server is known
+    /// already.
     pub(crate) fn note_rtt(&mut self, server: usize, rtt_ns: u64) {
         if let Some(state) = self.servers.get_mut(server).filter(|state| state.rtt_ns == 0) {
             state.sample(rtt_ns.max(1));

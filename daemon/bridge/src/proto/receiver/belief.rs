@@ -2,11 +2,12 @@
 //!
 //! One packet alone never makes a receiver give up a message, because anybody can send one packet. The rules are:
 //!
-//! - A packet with messages announces its own messages and all messages before them. The receiver believes this as soon as another packet
-//!   arrives with the same sequence or a higher one.
-//! - A heartbeat is only a claim. The receiver believes it when packets with messages confirm it, or when its line has sent nothing but
-//!   this claim for [`REPEATED_NS`].
-//! - A claim is withdrawn if its line continues with lower sequences, or if servers say that none of the claimed messages is published.
+//! - A packet with messages announces its own messages and all messages before them. The receiver believes this announcement as soon as
+//!   another packet arrives with the same sequence or a higher one.
+//! - A heartbeat is only a claim. The receiver believes the claim when packets with messages confirm it, or when the heartbeat's line has
+//!   sent nothing but this claim for [`REPEATED_NS`].
+//! - A claim is withdrawn if the claim's line continues with lower sequences, or if servers say that none of the claimed messages is
+//!   published.
 //!
 //! These rules do not help against a sender that forges many packets, or that forges the data of messages.
 

@@ -3,13 +3,13 @@
 //! | the followed session | another session | when the receiver follows the other session |
 //! |---|---|---|
 //! | there is none yet | any that fits | at its first packet |
-//! | alive | a higher epoch of the same channel | after three packets, of which the first and the last are at least 10 ms and at most a second apart |
+//! | alive | a higher epoch of the same channel | after three packets, the last at least 10 ms and at most a second after the first |
 //! | alive | any other | never: its packets are dropped and counted |
 //! | silent, or ended | any that fits (on native lines, only of the same channel) | after three packets |
 //!
 //! On native lines every session belongs to a channel of shmcast, except for a mirror of a feed of another make. So a session with another
-//! tag belongs to another channel. The receiver must not mix the messages of two channels. For this reason it never follows a session with
-//! another tag, even if the followed session is silent.
+//! tag belongs to another channel. The receiver must not mix the messages of two channels. For this reason the receiver never follows a
+//! session with another tag, even if the followed session is silent.
 //!
 //! On plain lines, a session with another tag may be the same feed: senders of other makes may choose a new name for each day's session.
 //!

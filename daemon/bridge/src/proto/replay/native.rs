@@ -1,5 +1,5 @@
 //! Answers requests from native lines. An answer has whole messages with their marks (tag, key mark and time). If a message is larger than
-//! a packet, the answer has parts of it.
+//! a packet, the answer has parts of the message.
 
 use super::super::control::{CONTROL_MAX_BYTES, ControlDatagram};
 use super::super::counters::Refusal;
