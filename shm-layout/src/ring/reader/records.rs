@@ -31,8 +31,8 @@ impl Reader {
     /// Copies up to `most` messages as whole records to `out`, one after the other. This call stops if there is no message, or if a record
     /// does not fit in the free part of `out`. Call [`poll`](Self::poll) to find out why this call stopped.
     ///
-    /// This call can overwrite the bytes of `out` after the last record. A run of small messages is copied together if the reader is far
-    /// enough behind, and if `out` is 64-byte aligned and has at least [`RUN`] bytes.
+    /// This call can overwrite the bytes of `out` after the last record. `out` should be 64-byte aligned. A run of small messages is copied
+    /// together if the reader is far enough behind, and if `out` still has room for about [`RUN`] bytes.
     ///
     /// Cost of a message in a run: the lines of its record, and a comparison of its commit word.
     #[inline]
