@@ -35,11 +35,11 @@ pub enum JoinError {
 pub(super) struct Failures {
     /// The number of passes in which the board had messages that the ring did not have.
     pub(super) ahead: u32,
-    /// A pass fails if the ring no longer has the message after the board's newest message. This is the newest message in the latest of
-    /// these failed passes.
+    /// The board's newest message in the last failed pass. Counted here are passes that fail because the ring no longer has the message
+    /// after the board's newest message.
     through: Option<u64>,
-    /// A pass fails if the ring no longer has the message after the board's newest message. This counts the failed passes in which the
-    /// newest message was the same as in the failed pass before.
+    /// The number of failed passes in which the board's newest message was the same as in the previous failed pass. Counted here are passes
+    /// that fail because the ring no longer has the message after the board's newest message.
     still: u32,
 }
 
