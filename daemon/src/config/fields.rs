@@ -13,7 +13,7 @@ pub enum Principal {
     /// `user:NAME`: the user with this name in the user database. The daemon looks up a program's user when the program connects, at most
     /// once a minute. If the name does not exist, it matches nobody.
     User(String),
-    /// `group:NAME`: the members of the group with this name. The daemon looks up the groups of a program's user when it looks up the user.
+    /// `group:NAME`: the members of the group with this name. The daemon looks up a user's groups when it looks up the user.
     Group(String),
     /// `uid:N`: a user by number, whether or not it has a name.
     Uid(u32),

@@ -35,11 +35,10 @@ pub enum JoinError {
 pub(super) struct Failures {
     /// The number of passes in which the board had messages that the ring did not have.
     pub(super) ahead: u32,
-    /// The board's newest message in the last failed pass. Counted here are passes that fail because the ring no longer has the message
-    /// after the board's newest message.
+    /// The newest message on the board in the last pass that failed because the ring no longer had the next message.
     through: Option<u64>,
-    /// The number of failed passes in which the board's newest message was the same as in the previous failed pass. Counted here are passes
-    /// that fail because the ring no longer has the message after the board's newest message.
+    /// Counts passes that failed because the ring no longer had the message after the board's newest message. A pass counts only if the
+    /// board's newest message was the same in the previous one of these passes.
     still: u32,
 }
 

@@ -341,7 +341,7 @@ pub struct ChannelStatus {
     pub schema: String,
     /// The operator's `key=value` lines.
     pub labels: String,
-    /// Number of published payload bytes. The bytes of up to 64 of the latest messages may not be counted yet.
+    /// Number of published payload bytes. The bytes of up to 64 of the latest messages can be missing.
     pub published_bytes: u64,
     /// The oldest message that a reader can start from.
     pub oldest_sequence: Option<u64>,

@@ -86,9 +86,9 @@ mod tests {
         assert_eq!(receiver.awake.left_out_ns(), 50 * (SECOND_NS - COUNTED_NS));
     }
 
-    /// A line accepts another host only after a silence of the source. A receiver stands still, which is no silence of the source. When the
-    /// receiver runs again, the first packet in its socket is of another host, and the next one is of the source. The line must refuse the
-    /// first packet.
+    /// A line accepts another host only after a silence of its source. Here the receiver stands still, and the source is not silent. When
+    /// the receiver runs again, the first packet in its socket is of another host, and the next one is of the source. The line must refuse
+    /// the first packet.
     #[test]
     fn a_line_stays_its_sources_while_the_receiver_stands_still() {
         let (source, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));

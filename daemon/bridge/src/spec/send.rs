@@ -43,8 +43,8 @@ pub struct SendSpec {
     /// The time for which the bridge serves repairs after the channel is closed, or after the bridge was told to leave, in milliseconds; 10
     /// 000 by default. After the channel is closed, the bridge also repeats the end of the session.
     pub linger_ms: u64,
-    /// The part of this egress (sending end). With `only`, the default, it sends as long as it runs. With `auto`, it shares its stream with
-    /// other egresses, and one takes over if the sending one falls silent.
+    /// The role of this egress (sending end). With `only`, the default, the egress sends as long as it runs. With `auto`, it shares its
+    /// stream with other egresses: if the egress that sends falls silent, another one takes over.
     pub role: SendRole,
     /// With `role = "auto"`: the place in the order in which the egresses take over, 0 to 15; 0 by default. Rank 0 takes over first. Each
     /// rank waits 4 ms longer than the previous one.

@@ -4,8 +4,8 @@ use super::super::counters::ReceiverCounters;
 use super::{GapPolicy, Gaps, Hole, State};
 use shmcast::hosting::fault;
 
-/// A claim is a hole whose messages only one packet has announced. Failed requests double the wait for an answer. If the wait was doubled
-/// more often than this when another packet confirms the messages, the wait becomes short again. So the next request is sent soon.
+/// A claim is a hole whose messages only one packet has announced. Failed requests for a claim double the wait for the next request. If
+/// another packet confirms the messages after the wait was doubled more often than this, the next request is sent soon.
 const STALE_DOUBLINGS: u32 = 2;
 
 impl Gaps {
