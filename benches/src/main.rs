@@ -79,7 +79,7 @@ enum Question {
     Throughput,
     /// Many receivers, none bound to a CPU, one message each ms
     Fanout,
-    /// Ways to wait, with a CPU for the receiver and with more receivers than CPUs
+    /// Ways to wait: one receiver with a CPU of its own, and then more receivers than CPUs
     Oversubscribed,
     /// Receivers that come, leave and die while others stay
     Churn,

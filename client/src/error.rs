@@ -212,8 +212,8 @@ pub enum ChannelError {
         /// The directory in which it lies.
         dir: PathBuf,
     },
-    /// A journal cannot be used. For a publisher, this means that the channel cannot continue after the journal until the journal is
-    /// repaired. For a reader, this means that the given journal, or the journal in which it begins, cannot be read.
+    /// A journal cannot be used. For a publisher: the channel must continue where its journal ends, and cannot do so until the journal is
+    /// repaired. For a reader: the given journal, or the journal in which the reader begins, cannot be read.
     #[error("channel {name:?}: {source}")]
     Journal {
         /// The channel.
@@ -384,7 +384,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Whether the file, or a directory on the path to it, does not exist.
+/// Whether the error says that the file, or a directory on its path, is missing.
 pub(crate) fn is_absent(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }

@@ -55,9 +55,10 @@ pub enum Wait {
 
 /// Number of messages that [`Wait::Burst`] treats as a burst, if they arrive within [`BURST_WITHIN`].
 pub const BURST: u64 = 32;
-/// The time in which the messages of a burst arrive. A burst therefore has a rate of at least 4 million messages a second.
+/// The time in which the [`BURST`] messages of a burst arrive. Their rate is at least 4 million messages a second.
 pub const BURST_WITHIN: Duration = Duration::from_micros(8);
-/// A reader with [`Wait::Burst`] that takes batches counts as close to the publisher while its lag is less than this number of messages.
+/// A reader is close to the publisher while its lag is less than this number of messages. Applies to readers with [`Wait::Burst`] that take
+/// messages in batches.
 pub const BURST_CLOSE: u64 = 512;
 /// The time for which [`Wait::Burst`] pauses so that the publisher gets ahead. The publisher never gets ahead by more than half of the
 /// ring.

@@ -113,8 +113,9 @@ pub struct GateClaim {
 
 #[cfg(not(loom))]
 impl GateClaim {
-    /// Reads the page in `file`, for the segment with the identity `segment`. The file is not mapped, because a reader may shorten it. If
-    /// the file is too short, the claim has no position. Costs one system call.
+    /// Reads the page in `file` as a claim: what a reader says about its place in the segment with the identity `segment`. The file is not
+    /// mapped, because the reader can shorten it. If the file is too short to hold a position, the claim has no position. Costs one system
+    /// call.
     ///
     /// # Errors
     /// The system's error.

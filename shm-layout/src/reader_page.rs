@@ -139,8 +139,8 @@ impl HostPage {
         Ok(Self { cells: Map::read_write(file, BYTES)?.cells(0, WORDS as u64) })
     }
 
-    /// The word in which the subscriber says whether it sleeps. The subscriber can write anything there. While it is awake, the word is 0.
-    /// Otherwise all bits but the low six are the position that it waits for.
+    /// The word in which the subscriber says whether it sleeps. The word is 0 while the subscriber is awake. While the subscriber sleeps,
+    /// all bits but the low six are the position that it waits for. A faulty subscriber can write anything there.
     pub fn asleep(&self) -> u64 {
         self.cells[ASLEEP].load(Ordering::Relaxed)
     }

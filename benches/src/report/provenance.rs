@@ -39,8 +39,8 @@ pub(super) fn provenance(answer: &Answer) -> String {
     text
 }
 
-/// Returns the rows of the machine's sheet. If machines differ in a row, the row has every value, each with the questions that it belongs
-/// to.
+/// Returns the rows of the machine's sheet. If a row differs between the answers, it lists each value, followed by the names of the
+/// questions whose answers have this value.
 pub(super) fn machine(answers: &[(String, Answer)]) -> Vec<(&'static str, String)> {
     let sheets: Vec<_> = answers.iter().map(|(name, answer)| (name, answer.machine.rows())).collect();
     let Some((_, first)) = sheets.first() else { return Vec::new() };

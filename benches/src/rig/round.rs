@@ -64,7 +64,7 @@ pub struct Outcome {
 pub struct Moment {
     /// The window's end, in ns since the round began to count.
     pub at_ns: u64,
-    /// The latency from the intended send at all receivers. Its count is the number of received messages.
+    /// The latencies of all received messages, at all receivers. A latency is measured from the intended send.
     pub response: Distribution,
     /// The publisher's time inside a send.
     pub cost: Distribution,

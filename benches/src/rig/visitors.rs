@@ -26,7 +26,7 @@ pub struct Visits {
 }
 
 impl Visits {
-    /// Whether no visitor received a wrong message, and every loss was reported exactly.
+    /// Whether all visitors received correct messages only, each once and in order, and reported every loss exactly.
     pub fn is_exact(&self) -> bool {
         let r = &self.received;
         r.duplicated + r.out_of_order + r.corrupt == 0 && r.lost == r.reported_lost

@@ -147,14 +147,16 @@ impl<T> Shared<T> {
     }
 
     /// # Safety
-    /// A call has begun and has not ended, and nobody changes the value for as long as the result lives.
+    /// The caller has called [`begin`](Self::begin), and calls [`end`](Self::end) only after the last use of the result. Until then, nobody
+    /// changes the value.
     pub(crate) unsafe fn inner(&self) -> &T {
         // SAFETY: by this function's contract.
         unsafe { &*self.0.inner.get() }
     }
 
     /// # Safety
-    /// A call has begun and has not ended, and nobody else uses the value for as long as the result lives.
+    /// The caller has called [`begin`](Self::begin), and calls [`end`](Self::end) only after the last use of the result. Until then, nobody
+    /// else uses the value.
     #[allow(clippy::mut_from_ref, reason = "the caller has the only way to the value")]
     pub(crate) unsafe fn inner_mut(&self) -> &mut T {
         // SAFETY: by this function's contract.

@@ -256,7 +256,7 @@ impl Keeper {
         }
     }
 
-    /// Whether the keeper has no users. If so, removes the keeper from the list, so that no caller can get it any more.
+    /// Removes the keeper from the list if it has no users, so that no caller can get it any more. Returns whether the keeper was removed.
     fn is_over(self: &Arc<Self>) -> bool {
         let mut known = lock(&KEEPERS);
         let is_over = Arc::strong_count(self) == 1 && lock(&self.attachments).is_empty();

@@ -75,8 +75,8 @@ impl Parking {
         self.id
     }
 
-    /// Writes to the reader's page that the reader sleeps until there is a record at `position`. After this call, the caller must poll the
-    /// ring once more.
+    /// Announces on the reader's page that the reader will sleep until there is a record at `position`. After this call, the caller must
+    /// poll the ring once more.
     pub(crate) fn lie_down(&mut self, position: u64) {
         self.nap = self.nap.wrapping_add(1);
         self.page.sleeps(position, self.nap);

@@ -127,7 +127,7 @@ impl ChannelFiles {
     /// Refuses to publish into a directory that is not a channel's. Changes nothing.
     ///
     /// A directory with a segment is a channel, even if there are foreign files among the reader pages. Every user who can read the channel
-    /// can make foreign files there, and must not be able to keep the publisher out.
+    /// can put files there, and a foreign file must not keep the publisher out.
     pub(crate) fn check_usable(&self) -> Result<(), ChannelError> {
         if ours::is_segment(&self.folder).map_err(ChannelError::os("open", self.segment_path()))? {
             return match self.readers() {

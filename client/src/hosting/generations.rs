@@ -34,8 +34,8 @@ pub enum Cut {
 }
 
 impl Cut {
-    /// Returns the first sequence of the previous generation that is not valid, and whether the stream ended at that sequence. `tail` is
-    /// the sequence after all committed messages; `None` if it is unknown. The caller read it from the ring while the charter said
+    /// Returns the sequence from which on the previous generation is not valid, and whether the stream ended at that sequence. `tail` is
+    /// the sequence after all committed messages; `None` if it is unknown. The caller read `tail` from the ring while the charter said
     /// *closing*.
     pub(crate) fn at(self, tail: Option<u64>, has_ended: impl FnOnce() -> bool) -> (u64, bool) {
         match (self, tail) {

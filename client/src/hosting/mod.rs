@@ -190,7 +190,7 @@ impl HostedSegment {
         }
     }
 
-    /// Whether the file is anonymous memory that this user made, for any channel.
+    /// Whether the file is anonymous memory that this user made. It can be the memory of any channel.
     pub fn is_of_our_making(file: &File) -> bool {
         memfd::is_ours(file).unwrap_or(false)
     }

@@ -18,8 +18,7 @@ pub(super) struct Known {
     frames: Vec<IndexEntry>,
     /// Whether `frames` has the entries of the footer.
     is_whole: bool,
-    /// Each data frame that was read begins with a sequence, and this is the highest of them. All sequences below it are in this file or in
-    /// an earlier file.
+    /// The highest first sequence of the data frames that were read. All lower sequences are in this file or in an earlier file.
     pub(super) seen: u64,
 }
 

@@ -116,8 +116,8 @@ impl Contention {
         matches!(self.state, State::Trying { .. } | State::Pausing)
     }
 
-    /// Whether the state has lasted long enough. Also true if the sequences began at 1 again, because `until` is then far above the
-    /// sequence.
+    /// Whether the present state ends, because the sequence has reached `until`. Also true if the sequences began at 1 again: the sequence
+    /// would then not reach `until` for a long time.
     fn is_over(&self, next: u64) -> bool {
         self.until.wrapping_sub(next).wrapping_sub(1) >= AGAIN_AT_MOST
     }

@@ -10,7 +10,8 @@ use std::time::Duration;
 /// Pause between two checks. A check costs three system calls.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The name of a segment's file. The file itself is not kept open: through its descriptor, the owner could map it for writing.
+/// The name of a segment's file. The file itself is not kept open, so that the file's owner cannot map it for writing through our
+/// descriptor.
 #[derive(Debug)]
 pub(super) struct Named {
     files: ChannelFiles,

@@ -57,8 +57,8 @@ pub(super) struct Past {
     pub(super) told: Told,
 }
 
-/// The control records that were reported at the next sequence. Ring and journal may have the same records, so each one is reported only
-/// once. The memory is allocated once, because readers of the ring use it as well.
+/// The control records that were reported since the last message. The ring and the journal can have the same record, which must be reported
+/// only once. The memory is allocated in advance, because a subscriber that reads the ring must not allocate.
 #[derive(Debug)]
 pub(super) struct Told {
     due: u64,
@@ -107,7 +107,8 @@ impl Told {
 
 #[derive(Debug, Clone)]
 pub(super) enum Origin {
-    /// A directory, and the users that are allowed to own it. If this user gave the directory, there is no list of users (`None`).
+    /// A directory, and the users that are allowed to own it. If the program itself named the directory, anybody is allowed to own it
+    /// (`None`).
     Directory(PathBuf, Option<Vec<u32>>),
     Daemon(Client, String),
 }
@@ -185,7 +186,7 @@ impl Past {
         self.origin
     }
 
-    /// Called when the channel restarts, because the journal that was read belongs to another stream.
+    /// Called when the channel restarts. Forgets the journal of the stream before the restart.
     pub(super) fn forget(&mut self) {
         (self.reader, self.again_at, self.hasty_until, self.sought) = (None, None, None, None);
         self.told.clear();
@@ -205,15 +206,16 @@ impl Past {
         (self.again_at, self.hasty_until, self.sought) = (Some(Instant::now() + pause), None, None);
     }
 
-    /// Called after a search that could not find out whether there is a journal. The next loss begins another search. For a second,
-    /// searches do not wait.
+    /// Called after a search that could not find out whether there is a journal. The next loss begins another search. If that search fails
+    /// in the same way within a second, it returns its error without a wait.
     fn hasten(&mut self) {
         let now = Instant::now();
         self.again_at = Some(now + LOOK_AGAIN);
         self.hasty_until = self.hasty_until.filter(|_| self.is_hasty(now)).or(Some(now + AGAIN));
     }
 
-    /// Whether an error of a search for the journal is not waited out now, because such an error was waited out shortly before.
+    /// Whether a search that cannot find out if there is a journal returns its error without a wait. This is so for a second after such an
+    /// error was waited out.
     fn is_hasty(&self, now: Instant) -> bool {
         self.hasty_until.is_some_and(|until| now < until)
     }

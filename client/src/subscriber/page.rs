@@ -30,8 +30,8 @@ pub(super) struct Page {
 pub(super) struct Shown {
     pages: Folder,
     name: String,
-    /// The lock that proves that this reader lives. The lock has an open file of its own, which the map does not share. Otherwise a forked
-    /// child would keep the lock after the reader has died, because the child has a copy of the map.
+    /// The lock that proves that this reader lives. The page is mapped through another open file than the lock's. If the map shared the
+    /// lock's open file, a forked child's copy of the map would keep the lock after the reader has died.
     lock: Held,
 }
 

@@ -41,12 +41,12 @@ pub enum Start {
     /// Cost: if the ring has had no key message yet, the reader searches the journal backwards, with one read for each finished file.
     Key,
     /// Start with the channel's board: the newest message of each key, in the order of their sequences, then
-    /// [`Event::Live`](crate::Event::Live), then every later message. No message is missing and none comes twice, however fast the
-    /// publisher is. `open` allocates the reader's memory for this.
+    /// [`Event::Live`](crate::Event::Live), then every later message. However fast the publisher is, no later message is missing, and no
+    /// message comes twice. `open` allocates the reader's memory for this.
     ///
-    /// Keys that were removed are left out. If the newest message of a key is too large for the board, an
-    /// [`Event::Lapped`](crate::Event::Lapped) before `Live` counts the message as missed. A channel without a board is an error. Cost:
-    /// about a millisecond for 10,000 keys of 256 bytes.
+    /// Keys that were removed are left out. If the newest message of a key is too large for the board, the reader does not get it: an
+    /// [`Event::Lapped`](crate::Event::Lapped), which comes before `Live`, counts it as missed. A channel without a board is an error.
+    /// Cost: about a millisecond for 10,000 keys of 256 bytes.
     Board,
 }
 

@@ -401,7 +401,7 @@ fn look<S: Lent + ?Sized>(subscribers: &mut S) -> Result<Option<Found>, SelectEr
     Ok(None)
 }
 
-/// A nap of all subscribers. The nap ends when this value is dropped, even if the wait was cancelled.
+/// A nap of all subscribers. The nap ends when this value is dropped, also when the future that waits is dropped.
 struct Nap<'a, S: Lent + ?Sized>(&'a Turns, &'a S);
 
 impl<S: Lent + ?Sized> Drop for Nap<'_, S> {

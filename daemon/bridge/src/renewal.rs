@@ -64,8 +64,8 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Looks up the interfaces of the lines. Call this before the lines are opened. `repairs` is the line of repairs for all receivers, if
-    /// there is one.
+    /// Looks up the interfaces of the lines. Call this before the lines are opened. `repairs` is the line on which all receivers hear
+    /// repairs, if there is one.
     pub(super) fn of(spec: &BridgeSpec, repairs: Option<LineSpec>) -> Watch {
         let lines = spec.lines.iter().cloned().enumerate().chain(repairs.map(|line| (REPAIRS, line)));
         let lines = lines.filter(|(_, line)| line.group.ip().is_multicast());

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::proto::MILLISECOND_NS;
 use super::spec::WaitMode;
 
-/// The number of CPUs for each thread that polls with `wait = "auto"`.
+/// The number of CPUs that the process must have for each thread that polls with `wait = "auto"`.
 const CPUS_PER_SEAT: usize = 4;
 /// A thread that is allowed to poll sleeps after a silence of this length. The unit is nanoseconds.
 const POLLS_FOR_NS: u64 = 10 * MILLISECOND_NS;
@@ -53,7 +53,7 @@ impl Choice {
         Choice::among(wait, cpus)
     }
 
-    /// Makes the choice as `of` does, but with [`WaitMode::Auto`] the thread always blocks, for the given reason.
+    /// Makes the choice on this host. With [`WaitMode::Auto`], the thread always blocks, and `why` is the reason that tools show.
     pub fn or_block(wait: WaitMode, why: &str) -> Choice {
         match wait {
             WaitMode::Auto => {

@@ -1,5 +1,5 @@
-//! Detects stalls of the whole machine. If the machine is virtual, its host may stop it. The clock continues during the stop, so deadlines
-//! of a story may pass without a fault of the product.
+//! Detects stalls of the whole machine. A virtual machine can be stopped by its host, and its clock continues during the stop. So a story
+//! can miss a deadline without a fault of the product.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};

@@ -30,8 +30,8 @@ pub(super) struct Args {
     /// Begin with the events of this long ago
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     since: Option<Duration>,
-    /// Continue until interrupted, also through restarts of the daemon. Without this option, end after the past events that --last or
-    /// --since asks for, or after the next event
+    /// Continue until interrupted, also through restarts of the daemon. Without this option, print the past events that --last or --since
+    /// asks for and end; without --last and --since, wait for one event, print it and end
     #[arg(long, short)]
     follow: bool,
     /// Print as JSON, one line an event

@@ -102,7 +102,8 @@ struct CpuOutcome {
     max_ns: u64,
     stalled_ns: u64,
     stalled_percent: f64,
-    /// The time that the hypervisor took, with a resolution of one tick, usually 10 ms. It is null if the kernel does not report it.
+    /// The time for which the hypervisor kept the CPU from this machine, with a resolution of one tick, usually 10 ms. It is null if the
+    /// kernel does not report it.
     steal_ns: Option<u64>,
     /// The number of times that the kernel ran another task on the CPU. It is null if the kernel does not report it.
     preemptions: Option<u64>,

@@ -17,7 +17,8 @@ pub struct BoardConfig {
     /// Most keys on the board. The default is 1024.
     #[serde(default = "keys_default")]
     pub keys: u64,
-    /// The size of the largest message on the board in bytes, with its key. The default is 256, or the end of the key if that is higher.
+    /// The largest size of a message on the board in bytes, with the key included. The default is 256, or the offset of the key's end if
+    /// that offset is higher.
     #[serde(default, deserialize_with = "fields::optional_size")]
     pub value: Option<u64>,
     /// Messages with this tag remove their key.

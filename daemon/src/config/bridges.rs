@@ -9,7 +9,7 @@ use super::{ChannelConfig, Config, fields};
 use shmcast_bridge::spec::{BridgeSpec, Direction, Engine, HistoryFrom, ReceiveSpec, SendSpec, WaitMode};
 use std::net::SocketAddr;
 
-/// The shortest prefix of an allowed network that causes no warning, in bits. Nobody knows all hosts of a larger network.
+/// An allowed network with fewer prefix bits than this causes a warning. Nobody knows all hosts of so large a network.
 const WIDE_PREFIX_BITS: u8 = 8;
 
 /// Returns the problems of a single bridge, each with the path of its field.

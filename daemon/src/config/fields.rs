@@ -13,7 +13,7 @@ pub enum Principal {
     /// `user:NAME`: the user with this name in the user database. When a program connects, the daemon looks up the names of the program's
     /// user, and keeps the answer for a minute. A name that does not exist matches nobody.
     User(String),
-    /// `group:NAME`: the members of the group with this name. The daemon looks up a user's groups together with the user's name.
+    /// `group:NAME`: the members of the group with this name. The daemon looks up a user's groups when it looks up the user.
     Group(String),
     /// `uid:N`: a user by number, whether or not it has a name.
     Uid(u32),

@@ -45,8 +45,8 @@ pub struct JournalConfig {
     /// space. Even files that `hold` keeps are removed.
     #[serde(default, deserialize_with = "fields::optional_size")]
     pub keep_free: Option<u64>,
-    /// The gate of the channel that the recorder takes, so that the publisher waits for the recorder. If this is `None`, the publisher can
-    /// overtake the recorder.
+    /// The name of the gate that the recorder takes. With the gate, the publisher waits for the recorder. If this is `None`, the publisher
+    /// can overtake the recorder.
     #[serde(default)]
     pub gate: Option<String>,
 }

@@ -38,7 +38,7 @@ pub(super) fn read(text: &str) -> (Config, Vec<Problem>) {
 struct Kind {
     /// The required fields. Each has a substitute value that causes no problem with another field.
     required: &'static [(&'static str, &'static str)],
-    /// Fields whose rules depend on other fields. If a field was left out, these rules are not applied.
+    /// Fields whose rules depend on other fields of the table. These rules are not applied if any field of the table could not be read.
     depend_on_others: &'static [&'static str],
 }
 

@@ -88,7 +88,7 @@ fn thp_shmem(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     }
 }
 
-/// Memory of a channel with the default capacity. A container's /dev/shm has 64 MiB unless configured otherwise.
+/// The memory that a channel with the default capacity needs. A container's /dev/shm has less, 64 MiB, unless it is configured otherwise.
 const ONE_RING_KIB: u64 = 74 << 10;
 /// Memory of a handful of channels.
 const ROOMY_KIB: u64 = 512 << 10;

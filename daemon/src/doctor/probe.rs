@@ -260,7 +260,7 @@ impl<'a> Probe<'a> {
         Ok(value)
     }
 
-    /// Returns a field of /proc/meminfo in KiB. A field without a unit is a count.
+    /// Returns the number in a field of /proc/meminfo. The number is in KiB if the field has a unit, and is a count if it has none.
     pub(super) fn meminfo(&mut self, name: &'static str) -> Result<u64, Unread> {
         const PATH: &str = "/proc/meminfo";
         let value = self.field(PATH, name)?;

@@ -82,8 +82,8 @@ impl Charters {
         }
     }
 
-    /// If the charter's file still has its name in the directory `before`, gives the file the same name in this directory. Returns whether
-    /// this name now leads to the file.
+    /// Gives the charter's file in the directory of `self` the same name that it has in the old directory, `before`. Returns whether the
+    /// new name leads to the file. Returns false if the name in `before` is missing or leads to another file.
     fn link(&self, before: &OwnedFd, name: &str, charter: &HostedCharter) -> bool {
         let _ = unlinkat(&self.dir, name, AtFlags::empty());
         let is_linked = linkat(before, name, &self.dir, name, AtFlags::empty()).is_ok();

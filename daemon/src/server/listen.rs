@@ -182,8 +182,8 @@ fn check(path: &Path, found: &Metadata) -> Result<()> {
     }
 }
 
-/// Renames a leftover, and then deletes it. If the renamed file is not the one that `found` describes, somebody has replaced the leftover
-/// meanwhile: this function renames the file back, and fails.
+/// Renames the leftover at `path`, and then deletes it. If the renamed file is not the one that `found` describes, somebody has replaced
+/// the leftover meanwhile. Then this function renames that file back, and fails.
 fn move_aside(path: &Path, found: &Metadata) -> Result<()> {
     let mut aside = path.as_os_str().to_owned();
     aside.push(format!(".leftover-{}", std::process::id()));

@@ -77,7 +77,7 @@ const GOES_ON: Duration = Duration::from_secs(60);
 const THREADS_STAY: Duration = Duration::from_secs(u32::MAX as u64);
 /// When the daemon stops, it waits at most this long for recorders that are still starting.
 const STARTING: Duration = Duration::from_secs(1);
-/// When the daemon stops, it waits at most this long for publishers that have closed their channels to disconnect.
+/// When the daemon stops, publishers that have closed their channels have this time to disconnect.
 const LEAVING: Duration = Duration::from_secs(1);
 
 /// The paths of the daemon's configuration and socket.

@@ -38,7 +38,8 @@ pub fn asked() -> Option<PathBuf> {
     Some(shipped())
 }
 
-/// Returns the shipped unit, for a test that always needs it. Returns `None`, and prints the reason, if the unit cannot be applied here.
+/// Returns the shipped unit, for a test that cannot run without it. If the unit cannot be applied here, prints the reason and returns
+/// `None`. The test must then end.
 pub fn shipped_for(test: &str) -> Option<PathBuf> {
     match missing() {
         None => Some(shipped()),

@@ -35,11 +35,10 @@ pub enum JoinError {
 pub(super) struct Failures {
     /// The number of passes in which the board had messages that the ring did not have.
     pub(super) ahead: u32,
-    /// A pass fails if the ring no longer has the message after the board's newest message. This is the newest message in the latest of
-    /// these failed passes.
+    /// The newest message on the board in the last pass that failed because the ring no longer had the next message.
     through: Option<u64>,
-    /// A pass fails if the ring no longer has the message after the board's newest message. This counts the failed passes in which the
-    /// newest message was the same as in the failed pass before.
+    /// Counts passes that failed because the ring no longer had the message after the board's newest message. A pass counts only if the
+    /// board's newest message was the same in the previous one of these passes.
     still: u32,
 }
 

@@ -87,7 +87,7 @@ pub struct Snapshot {
     high: usize,
     /// Number of rows after those of the slots that are in use.
     more: usize,
-    /// The index from the two words that identify a key to the number of the key's row, plus 1. It uses open addressing.
+    /// A hash index with open addressing. It maps the two words that identify a key to the number of the key's row, plus 1.
     index: Box<[u32]>,
     /// The secret of the index's hash function.
     secret: u64,
@@ -356,9 +356,10 @@ impl Snapshot {
     }
 
     /// Lists the messages from the sequence `from` on, in the order of their sequences. Leaves out messages that are not whole, and with
-    /// `only_live` also messages that removed their key. [`listed`](Self::listed) then returns the messages by number.
+    /// `only_live` also messages that removed their key. [`listed`](Self::listed) then returns each listed message by its place in the
+    /// list, from 0.
     ///
-    /// Returns the number of listed messages, and the number of messages that were left out because they are not whole.
+    /// Returns two counts: the listed messages, and the messages that were left out because they are not whole.
     pub fn list(&mut self, from: u64, only_live: bool) -> (usize, u64) {
         self.order.clear();
         let mut not_whole = 0;
@@ -377,8 +378,8 @@ impl Snapshot {
         (self.order.len(), not_whole)
     }
 
-    /// Lists the newest message of each key that was not removed, even if the message is not whole. [`listed`](Self::listed) then returns
-    /// the messages by number. Returns the number of listed messages.
+    /// Lists the newest message of each key, even if the message is not whole. Leaves out keys that were removed. [`listed`](Self::listed)
+    /// then returns each listed message by its place in the list, from 0. Returns how many messages are listed.
     pub fn list_all_live(&mut self) -> usize {
         self.order.clear();
         for row in (0..self.high).chain(self.slots..self.slots + self.more) {

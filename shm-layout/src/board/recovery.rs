@@ -17,7 +17,8 @@ use crate::sync::Ordering;
 pub struct Replayed {
     /// Number of the ring's messages that were stored on the board.
     pub messages: u64,
-    /// Whether the ring no longer had some of the messages that the board lacked. If so, older values on the board count as unknown.
+    /// Whether messages are lost to the board: the board lacked them, and the ring no longer had them. If so, older values on the board
+    /// count as unknown.
     pub has_hole: bool,
 }
 

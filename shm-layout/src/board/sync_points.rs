@@ -131,7 +131,7 @@ pub(super) mod moved {
         (version & 1 == 0).then_some(version)
     }
 
-    /// Whether no entry has moved since the version `seen` was loaded. Call it after all loads of entries.
+    /// Whether all entries are still where they were when the version `seen` was loaded. Call it after all loads of entries.
     pub(in crate::board) fn is_unchanged(header: &Cells, seen: u64) -> bool {
         fence(Ordering::Acquire); // SYNC POINT: moved
         header[INDEX_VERSION].load(Ordering::Relaxed) == seen

@@ -24,7 +24,7 @@
 //! ([`layout::charter`](crate::layout::charter)).
 //!
 //! The lock of a segment is a sealed file that holds the segment's uuid. The publisher keeps the file locked. Readers hold a descriptor of
-//! the file that cannot lock it.
+//! the file, but cannot lock the file through it.
 //!
 //! After a daemon has died, a program attaches to the next daemon and sends its descriptor of the lock. From this descriptor the next
 //! daemon learns whether the publisher lives, even if the publisher is stopped and cannot answer itself.
@@ -341,7 +341,7 @@ pub struct ChannelStatus {
     pub schema: String,
     /// The operator's `key=value` lines.
     pub labels: String,
-    /// Number of published payload bytes. This number may lack the last 64 messages.
+    /// Number of published payload bytes. The bytes of up to 64 of the latest messages can be missing.
     pub published_bytes: u64,
     /// The oldest message that a reader can start from.
     pub oldest_sequence: Option<u64>,

@@ -3,7 +3,7 @@
 use super::Process;
 use serde::{Deserialize, Serialize};
 
-/// The board of a channel, in the form that tools show. The publishers wrote all counts, so the counts may be wrong.
+/// The board of a channel, in the form that tools show. All counts come from publishers, so a faulty publisher can make them wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BoardStatus {
     /// Number of keys on the board.
@@ -26,7 +26,8 @@ pub struct BoardStatus {
     pub no_key: u64,
 }
 
-/// A reader, in the form that tools show. All fields except the process come from the reader itself, so they may be wrong.
+/// A reader, in the form that tools show. All fields except the process come from the reader itself, so a faulty reader can make them
+/// wrong.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReaderStatus {
     /// The process.

@@ -86,8 +86,8 @@ pub struct Footer {
     pub keys_left_out: bool,
     /// Whether some control records are missing in `controls`. The missing ones are the earliest.
     pub controls_left_out: bool,
-    /// Whether recovery wrote this footer, because the recorder's own footer is lost or was never written. If so, the next file may have
-    /// the checksum of the lost footer, and not that of this one.
+    /// Whether recovery wrote this footer, because the recorder's own footer is lost or was never written. If so, the next file can name
+    /// the checksum of the lost footer in place of this footer's checksum.
     pub is_mended: bool,
     /// Data frames of the whole file. If there are more than [`MAX_ENTRIES`], only some of them are listed, at even distances.
     pub entries: Vec<IndexEntry>,

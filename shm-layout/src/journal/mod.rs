@@ -68,7 +68,7 @@ pub const RESERVE: u64 = 1 << 32;
 /// The largest size of a file that a recorder makes: 64 GiB. The field for the footer's offset would allow up to 256 GiB.
 pub const MAX_FILE: u64 = 64 << 30;
 
-/// Rounds `length` up to the offset where the next frame may start.
+/// Returns the first offset, from `length` on, at which a frame can start.
 pub const fn aligned(length: usize) -> usize {
     length.next_multiple_of(FRAME_ALIGN)
 }

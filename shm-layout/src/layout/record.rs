@@ -114,8 +114,8 @@ impl Commit {
         Self(self.0.wrapping_add(1 << 32))
     }
 
-    /// Whether this can be the commit word of the next record, which begins `to_end` bytes before the end of the ring. If this word cannot
-    /// be that commit word, the reader was lapped, or the ring is corrupt.
+    /// Whether this word can be the commit word of the next record, which begins `to_end` bytes before the end of the ring. If it cannot,
+    /// the reader was lapped, or the ring is corrupt.
     #[inline]
     pub(crate) const fn is_plausible(self, next_sequence: u64, to_end: u64, max_message: u64) -> bool {
         let is_pad = self.flags().has(Flags::PAD);
@@ -229,7 +229,7 @@ impl ControlRecord {
         }
     }
 
-    /// Returns the next sequence after this record. `sequence` is the next sequence before it.
+    /// Returns the sequence of the next message after this record. Without this record, that message would have the sequence `sequence`.
     pub const fn next_sequence(self, sequence: u64) -> u64 {
         if let Self::Gap { to, .. } = self { to + 1 } else { sequence }
     }

@@ -9,7 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 #[must_use = "a child that is not waited for stays a zombie"]
 pub struct Forked(libc::pid_t);
 
-/// Forks a child that runs `part` and ends without running any other destructors. After a panic the child ends with an error.
+/// Forks a child that runs `part` and then ends at once. The child runs no destructors of the parent's values. After a panic the child ends
+/// with an error.
 ///
 /// # Errors
 /// [`io::ErrorKind::Unsupported`] if the process has several threads. Otherwise the system's error.

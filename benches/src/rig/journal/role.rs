@@ -82,7 +82,7 @@ pub struct Record {
     pub file_bytes: u64,
     /// The limit of the total size of all files, in bytes. Above it, the oldest files are deleted. With 0 there is no limit.
     pub keep_bytes: u64,
-    /// If not 0, the recorder reports to the round's gate, for a ring of this many messages.
+    /// The number of messages in the ring, if the recorder reports to the round's gate. 0 if it does not report.
     pub gate_messages: u64,
     /// Whether the recorder notes each change of the durable sequence. This uses a whole CPU.
     pub keeps_moves: bool,

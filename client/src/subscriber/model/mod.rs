@@ -48,7 +48,8 @@ enum Fault {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Daemon {
     Idle,
-    /// The daemon is letting a publisher in. It has done one of two things: recorded that in the charter, or granted the channel.
+    /// The daemon is letting a publisher in. This takes two steps: a record in the charter, and the grant of the channel. The daemon has
+    /// done one of them.
     Lets,
     Closed,
     /// The daemon is about to cut off the publisher. The value is the first sequence that is not valid.

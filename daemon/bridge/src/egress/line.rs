@@ -8,7 +8,8 @@ use crate::socket::{self, Marks, RefusedSettings, SocketError};
 use crate::spec::{BridgeSpec, LineSpec, LinkSpeed, SendSpec};
 use crate::status::SendCounters;
 
-/// Opens the socket of a line, and connects it if there is a route. Otherwise the kernel looks up the route of each datagram.
+/// Opens the socket of a line, and connects it if there is a route. The kernel looks up the route of each datagram of an unconnected
+/// socket.
 pub(super) fn open_connected(
     line: &LineSpec,
     marks: Marks,

@@ -225,8 +225,8 @@ impl Egress {
         self.shared.leave.store(true, Ordering::Relaxed);
     }
 
-    /// Tells a standby to take over from the active peer. No message is lost, and the stream has no pause. An egress that is active already
-    /// continues.
+    /// Tells a standby to take over from the active peer. No message is lost, and the stream has no pause. If this egress is already
+    /// active, nothing changes.
     ///
     /// # Errors
     /// [`BridgeError::NoPeers`] if the spec's role is `only`.

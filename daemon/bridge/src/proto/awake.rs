@@ -4,7 +4,7 @@
 use super::MILLISECOND_NS;
 use shmcast::hosting::fault;
 
-/// The longest time that counts between two readings of the clock, in nanoseconds. A sleeping receiver wakes after 20 ms, so a longer time
+/// The most nanoseconds by which this clock advances from one reading to the next. A sleeping receiver wakes after 20 ms, so a longer time
 /// means that the receiver did not run. In a program that calls the receiver less often, this clock runs slow but does not stop.
 pub(crate) const COUNTED_NS: u64 = 40 * MILLISECOND_NS;
 
@@ -86,8 +86,9 @@ mod tests {
         assert_eq!(receiver.awake.left_out_ns(), 50 * (SECOND_NS - COUNTED_NS));
     }
 
-    /// A receiver stands still. When it runs again, the first packet in its socket is of another host, and the next one is of the source.
-    /// The line must refuse the first packet: the source was not silent, but the receiver did not run.
+    /// A line accepts another host only after a silence of its source. Here the receiver stands still, and the source is not silent. When
+    /// the receiver runs again, the first packet in its socket is of another host, and the next one is of the source. The line must refuse
+    /// the first packet.
     #[test]
     fn a_line_stays_its_sources_while_the_receiver_stands_still() {
         let (source, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));

@@ -208,8 +208,8 @@ impl Remainder {
         self.whole.charge(now_ns, self.link.whole_rate(), bytes);
     }
 
-    /// Returns the rate for repairs in bytes per second. It is 95 % of the link minus the live packets of the last 10 ms, but at least 2 %
-    /// of the link.
+    /// Returns the rate for repairs in bytes per second: 95 % of the link's rate, less the rate of the live packets in the last 10 ms. The
+    /// rate for repairs is at least 2 % of the link's rate.
     pub(crate) fn per_second(&self) -> u64 {
         let ((since_ns, before), (now_ns, live_bytes)) = (self.steps[self.oldest], self.seen);
         let took_ns = u128::from(now_ns.saturating_sub(since_ns).max(MILLISECOND_NS));
@@ -284,8 +284,8 @@ mod tests {
         false
     }
 
-    /// A test for an earlier mistake: at 1 Gbit/s, more than a burst was published while the sender did not run for 1 ms. These packets
-    /// then waited although the link was free, and this wait delayed the next packets in the same way.
+    /// A test for an earlier mistake: at 1 Gbit/s, the sender did not run for 1 ms, and meanwhile more packets were published than one
+    /// burst allows. The packets above the burst waited although the link was free, and so did all later packets.
     #[test]
     fn a_feed_below_its_share_never_waits_though_its_thread_stands_still() {
         for link in ["100Mbit", "1Gbit", "10Gbit"].map(|text| text.parse::<Link>().unwrap()) {

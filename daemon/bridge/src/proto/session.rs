@@ -1,8 +1,8 @@
 //! The name of a session: ten bytes at the beginning of every packet. A session is one run of sequences.
 //!
 //! A session that shmcast makes has two parts. The first four characters stand for the channel, and the other six are the channel's epoch
-//! in base 36. If only the epoch of a new session is different, a receiver knows that it is the same channel with a restarted publisher.
-//! The sessions of other makes are ten opaque bytes.
+//! in base 36. If a new session differs only in the epoch, a receiver knows that the channel is the same and that its publisher was
+//! restarted. A session that another product makes is ten opaque bytes.
 //!
 //! The first four characters are the tag. If no tag is configured, the tag is a hash of the channel's whole name. The hash is SipHash-2-4
 //! of the name's bytes with the key 0, modulo 62^4. It is written as four digits of `0-9A-Za-z` with the highest first.

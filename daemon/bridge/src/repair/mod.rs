@@ -51,8 +51,8 @@ use store::{Request, Store};
 const LOOK_UP: Duration = Duration::from_millis(20);
 /// Pause between two attempts to open a ring, in nanoseconds.
 const RETRY_NS: u64 = 20 * MILLISECOND_NS;
-/// Each change of the sending thread to another ring has an even number. This odd number stands for a ring that the sending thread does not
-/// send.
+/// A ring is known by the number of the change with which the sending thread took it. The number of a change is even. This odd number is
+/// for a ring that the sending thread does not send.
 const NO_CHANGE: u64 = u64::MAX;
 /// The number of bytes in a receive slot. Requests and control datagrams fit. A longer datagram is neither a request nor a control
 /// datagram, so it need not fit.

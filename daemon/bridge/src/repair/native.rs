@@ -124,7 +124,7 @@ pub(super) struct Source {
     pub(super) is_proved: bool,
     pub(super) session: Session,
     pub(super) bytes: usize,
-    /// Whether the request has already waited for the disk. It does not wait again.
+    /// Whether the request has already waited for the disk. A request waits only once.
     pub(super) has_waited: bool,
 }
 

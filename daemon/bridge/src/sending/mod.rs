@@ -145,8 +145,9 @@ impl Sending {
         Some(self.changes.load(Ordering::Acquire)).filter(|number| number.is_multiple_of(2))
     }
 
-    /// Returns the session that is sent, and the sequence after the last sent message. `change` is the number of the change to the ring
-    /// that the caller reads. Returns `None` if the sending thread has changed to another ring since, or is changing now.
+    /// Returns the session that is sent, and the sequence after the last sent message. The sending thread numbers its changes from one ring
+    /// to another, and `change` is the number of the change to the caller's ring. Returns `None` if the sending thread has changed to
+    /// another ring since, or is changing now.
     pub(super) fn feed(&self, change: u64) -> Option<(Session, u64)> {
         let feed = (self.session(), self.next.load(Ordering::Acquire));
         // SYNC POINT: feed-change.

@@ -278,7 +278,8 @@ pub(super) fn set_patience(socket: &impl AsFd) -> io::Result<()> {
 }
 
 /// Opens a second socket at the address of a server's socket, only for sending. With two sockets, the datagrams of one socket never wait
-/// for room in the buffer of the other socket. If the server is bound to any address of the host, there is only one socket.
+/// for room in the buffer of the other socket. If the server is bound to the wildcard address (`0.0.0.0` or `::`), there is only one
+/// socket.
 ///
 /// # Errors
 /// [`SocketError`]

@@ -219,11 +219,11 @@ pub struct ReceiveSpec {
     /// The sources from which packets are accepted on the lines, such as `10.0.0.1` or `10.1.0.0/16`. If the list is empty, a line accepts
     /// only the packets of the first source that sends on it. If that source falls silent, the line accepts another one.
     pub sources: Vec<Network>,
-    /// The time that a message of a native line gets: with `origin`, the default, the time of its publication, and with `arrival` the time
-    /// of its arrival.
+    /// The time that a message of a native line gets. With `origin`, this is the time of its publication. With `arrival`, this is the time
+    /// of its arrival. The default is `origin`.
     pub time: TimeMode,
     /// With `origin`: the limit for the errors of both hosts' clocks, in microseconds; 1000 by default. If an error reaches the limit or is
-    /// unknown, messages get the times of their arrival. With 0, any clock is accepted.
+    /// unknown, messages get the times of their arrival. 0 means that there is no limit: any clock is accepted.
     pub clock_limit_us: u32,
     /// The limit for the bytes of messages that are larger than a packet and cannot be delivered yet; 32 MiB by default.
     pub reassembly_bytes: usize,

@@ -33,8 +33,8 @@ pub struct SendSpec {
     /// The first message that the bridge sends; `resume` by default.
     pub from: StartAt,
     /// The file to which the bridge writes its session and the last sent sequence; no file if this is `None`. If the ring is still the same
-    /// after a restart of the bridge, the bridge continues the session in the file. If the channel was created again, the session gets an
-    /// epoch above all earlier ones, even if the clock was set back.
+    /// after a restart of the bridge, the bridge continues the session that the file names. If the channel was created again, the session
+    /// gets an epoch above all earlier ones, even if the clock was set back.
     pub state: Option<PathBuf>,
     /// The time for which a bridge listens on its multicast lines before it begins a new session, in milliseconds; 300 by default, at most
     /// 10 000. A session is new if the state file does not have it. The new session is later than every session of this channel that the
@@ -43,7 +43,8 @@ pub struct SendSpec {
     /// The time for which the bridge serves repairs after the channel is closed, or after the bridge was told to leave, in milliseconds; 10
     /// 000 by default. After the channel is closed, the bridge also repeats the end of the session.
     pub linger_ms: u64,
-    /// Whether this egress shares its stream with other egresses (sending ends) that can take over; `only` by default.
+    /// The role of this egress (sending end). With `only`, the default, the egress sends as long as it runs. With `auto`, it shares its
+    /// stream with other egresses: if the egress that sends falls silent, another one takes over.
     pub role: SendRole,
     /// With `role = "auto"`: the place in the order in which the egresses take over, 0 to 15; 0 by default. Rank 0 takes over first. Each
     /// rank waits 4 ms longer than the previous one.
@@ -150,8 +151,8 @@ pub struct RepairSpec {
     /// A lease expires if it is not renewed for this time, in seconds; 60 by default.
     #[serde(default = "default_lease_s")]
     pub lease_s: u64,
-    /// The code point (DSCP) of repairs, 0 to 63. `None` means the code point of the feed. If `bind` is any address of the host, one socket
-    /// sends both the repairs and the packets of leases. Then the packets of leases have this code point, too.
+    /// The code point (DSCP) of repairs, 0 to 63. `None` means the code point of the feed. If `bind` is the wildcard address (`0.0.0.0` or
+    /// `::`), one socket sends the repairs and also the packets of leases. Then the packets of leases have this code point, too.
     #[serde(default)]
     pub dscp: Option<u8>,
     /// The multicast group for plain repairs that go to all receivers. If this is `None`, each plain repair is sent only to its asker. The

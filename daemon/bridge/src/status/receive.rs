@@ -9,7 +9,8 @@ use crate::proto::counters::{LineCounters, MalformedCounters, ReceiverTotals, Se
 use crate::proto::receiver::Receiver;
 
 counters! {
-    /// Counters of the receiving thread, in addition to those of its state machine: for sockets, leases, clocks and the local channel.
+    /// The counters of the receiving thread itself: for sockets, leases, clocks and the local channel. The thread's state machine has
+    /// further counters.
     pub struct HostCounters {
         /// The sequence of the next message in the local channel.
         next_sequence,

@@ -206,7 +206,8 @@ impl History {
         self.subscriptions.retain(|subscription| subscription.at > 0);
     }
 
-    /// Returns a channel's publications in order of time. Leaves out publications whose opening might have failed.
+    /// Returns a channel's publications in order of time. A publication is one opening of a channel for publishing, and its messages.
+    /// Leaves out openings that might have failed.
     pub fn on<'a>(&'a self, channel: &'a str) -> impl Iterator<Item = &'a Publication> {
         self.publications
             .iter()
@@ -312,7 +313,7 @@ impl Publication {
         done.map(|send| send.next + send.least).max().unwrap_or(self.next).max(self.next)
     }
 
-    /// Returns the sequence after the last sequence that could have been used.
+    /// Returns the lowest sequence that is certainly unused, as are all later ones.
     pub fn perhaps(&self) -> u64 {
         self.sends
             .iter()

@@ -44,7 +44,7 @@ pub(super) struct Daemon {
     port: u16,
     /// Further tables of its configuration.
     tables: String,
-    /// The number of requests that a user is allowed to send per second, and in one burst.
+    /// Two limits for the requests of a user: the number per second, and the number in one burst.
     pub(super) limits: [u32; 2],
     /// The command and arguments through which the daemon's program is started; empty for a direct start.
     pub(super) through: Vec<String>,

@@ -44,7 +44,7 @@ impl Manager {
         self.heard.recv().context("the manager's thread has ended")
     }
 
-    /// Adds the arguments that pass all stored descriptors to the started daemon.
+    /// Lets the daemon that `command` starts inherit all stored descriptors.
     pub(super) fn pass_to(&self, command: &mut Command) -> Result<()> {
         command.env("NOTIFY_SOCKET", &self.path);
         self.hear_out()?;

@@ -164,7 +164,8 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Tests a user database that does not answer. Only users whose names the daemon must look up are allowed to be delayed.
+    /// Tests a user database that does not answer. While the daemon waits for the names of one user, it must promptly answer a user whose
+    /// names it need not look up.
     pub(super) fn let_names_hang(&mut self) -> Result<bool> {
         let Some(mut stranger) = as_stranger(&self.programs.shmcast).filter(|_| can_mount()) else {
             return Ok(false);

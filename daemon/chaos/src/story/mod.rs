@@ -316,8 +316,8 @@ pub enum Step {
     Plant { plant: Plant, channel: u8 },
     /// Tools get a path instead of a channel's name. The path leads to a channel in another directory.
     Stray {},
-    /// A publisher fails to make a channel, because its description is too long. A stranger's empty folder already has
-    /// the channel's name.
+    /// A stranger's empty folder has the name of a channel. A publisher fails to make the channel, because the channel's description is too
+    /// long. The folder must stay empty.
     Misopen {},
     /// A publisher opens a channel with a false count of published messages. The false count is the right count plus `laps` times the
     /// number of entries in the index.

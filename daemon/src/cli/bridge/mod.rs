@@ -53,7 +53,7 @@ enum Verb {
     Status(status::Args),
     /// Let a standby bridge of the daemon take over the sending from its peer
     Takeover(takeover::Args),
-    /// Make a received channel a channel of this host, after its publisher's host was lost
+    /// Turn a received channel into a channel of this host, after the host of its publisher was lost
     Promote(promote::Args),
     /// Make and show the keys of native lines and of blocks
     Key(key::Args),

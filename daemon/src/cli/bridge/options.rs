@@ -108,7 +108,7 @@ impl Options {
         Ok(())
     }
 
-    /// Returns the table of the bridge in `file` that sends or receives `channel`, according to `side`.
+    /// Returns the table of the bridge of `channel` in `file`. `side` says whether the bridge must send or receive.
     fn table_of(&self, file: &Path, channel: &str, side: Side) -> Result<Table> {
         let text = fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
         // The daemon's own parser reports mistakes with their positions.

@@ -73,7 +73,7 @@ fn sources(args: &Args) -> Result<Vec<Source<'_>>> {
 enum Found {
     /// This part has the next message, or records that the channel itself had a gap at the next sequence.
     Part(usize),
-    /// All parts that reach this sequence record it as lost. The value is the shortest of their losses.
+    /// All parts that reach this sequence have a loss there. The value is the shortest of these losses.
     Lost(Loss),
     /// None reaches it.
     Nothing,

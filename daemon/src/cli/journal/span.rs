@@ -147,8 +147,8 @@ impl Part {
         self.reader.due().min(self.end)
     }
 
-    /// Finds the end of a part that ends at a time. `sequence` is the first message after this time, and the reader has just returned it.
-    /// If the clock was set back, messages of an earlier time can follow. So this function reads the rest of the journal.
+    /// Finds the end of a part whose end was given as a time. `sequence` is the first message after this time, and the reader has just
+    /// returned it. If the clock was set back, messages of an earlier time can follow. So this function reads the rest of the journal.
     fn find_end(&mut self, sequence: u64, until_ns: u64) -> Result<()> {
         let (mut end, mut is_within) = (sequence, false);
         while let Some(entry) = self.reader.next()? {

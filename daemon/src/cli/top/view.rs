@@ -39,7 +39,8 @@ Any key closes this.";
 /// The narrowest and the widest that a column of names can be.
 const NAMES: RangeInclusive<u16> = 8..=40;
 
-/// One column: its heading, its width, and the content of its cells. A width of 0 means all remaining columns of the terminal.
+/// One column of a table: its heading, its width in characters, and the content of its cells. With width 0, the column takes the rest of
+/// the line.
 struct Column<T> {
     heading: &'static str,
     width: u16,

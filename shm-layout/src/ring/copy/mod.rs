@@ -51,7 +51,7 @@ fn load_piece(piece: &[u8]) -> u64 {
 }
 
 /// Copies longer byte ranges, in registers as wide as the processor has. Each writer and each reader keeps a copier of its own, which
-/// remembers that width. A global variable with the width is often not in the cache if many processes share a CPU.
+/// remembers that width. A global variable is not used, because it would often not be in the cache if many processes share a CPU.
 #[derive(Debug, Clone, Copy)]
 pub struct Copier {
     #[cfg_attr(not(all(target_arch = "x86_64", not(loom), not(miri))), expect(dead_code))]

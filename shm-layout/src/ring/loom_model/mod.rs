@@ -130,7 +130,8 @@ fn joined_at_the_tail() {
     });
 }
 
-/// A control record or a pad takes the place of the next message. The index entry of that message then moves on.
+/// A control record or a pad begins where the next message would have begun. The index entry of that message then gets the position after
+/// the record or the pad.
 #[test]
 fn joined_behind_a_control_record() {
     explore("joined_behind_a_control_record", 2, || {

@@ -313,7 +313,8 @@ impl Story {
         thread::spawn(self.reading(place, polls, resume))
     }
 
-    /// Starts a reader at `place`. After each record, the reader stores its position in its gate page. The reader must never be lapped.
+    /// Starts a reader at `place`. After each record, the reader stores its position in its gate page. The story fails if the reader is
+    /// lapped.
     pub(super) fn read_gated(&self, place: Place, polls: usize, page: GatePage) -> JoinHandle<Vec<Seen>> {
         let (cells, geometry) = (self.cells.clone(), self.geometry);
         thread::spawn(move || {

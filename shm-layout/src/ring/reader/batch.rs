@@ -14,7 +14,8 @@ pub(super) const RUN_RECORD: u64 = if cfg!(loom) { 1 } else { 8 } * GRANULE;
 /// If the reader knows of fewer published messages than this, it loads `LAZY_PUBLISHED` again.
 pub(super) const KNOWN: i64 = if cfg!(loom) { 1 } else { 192 };
 
-/// The result of a closure that receives messages. `()` continues always. A [`ControlFlow`] may stop.
+/// The result of a closure that receives messages. With `()`, the closure always gets the next message. With a [`ControlFlow`], the closure
+/// can ask for no more messages.
 pub trait Flow {
     /// Whether the closure wants no more messages.
     fn stops(self) -> bool;
@@ -39,9 +40,9 @@ impl Reader {
     /// Stops early for one of three reasons: `each` ends the loop, there is no message, or a record does not fit in `out`. Call
     /// [`poll`](Self::poll) afterwards to learn the reason.
     ///
-    /// The bytes around a payload in `out` may change. If `out` has room for [`RUN`] bytes, and the reader is far enough behind, a run of
-    /// small messages is copied together. If `each` panics on a message of a run and the caller continues, the messages of that run are
-    /// passed again.
+    /// The call can also overwrite bytes of `out` that belong to no payload. If `out` has room for [`RUN`] bytes, and the reader is far
+    /// enough behind, a run of small messages is copied together. If `each` panics on a message of a run and the caller continues, the
+    /// messages of that run are passed again.
     ///
     /// A message costs as much as with `poll`, less the cost of a function call. A message in a run costs the cache lines of its record,
     /// and a check of its header.

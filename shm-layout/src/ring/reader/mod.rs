@@ -114,8 +114,8 @@ pub struct Reader {
     empties: u8,
     /// Whether the reader has already returned the end of the stream of the current epoch.
     ended: bool,
-    /// The count of messages in the lazy line, which the writer updates rarely, when this reader last loaded the line. This number only
-    /// grows.
+    /// The number of published messages that this reader last loaded from the lazy line. The writer updates that line rarely. The number
+    /// only grows.
     published: u64,
 }
 
@@ -251,7 +251,7 @@ impl Reader {
     }
 
     /// Checks whether the writer has overtaken this reader, or has closed or replaced the segment. An empty poll does not detect this.
-    /// Returns `None` if a record has been committed at this reader's place, which [`poll`](Self::poll) then returns.
+    /// Returns `None` if this reader's next record has been committed. The next [`poll`](Self::poll) then returns the record.
     ///
     /// Each 64th empty poll calls this function. Call it also before a long sleep.
     #[cold]

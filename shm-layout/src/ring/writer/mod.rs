@@ -485,8 +485,8 @@ impl Writer {
         lazy::publish(header, self.next - 1);
     }
 
-    /// Stores the position of the gap record in the index entries of the sequences `gap.sequence + 1..=next`. If the gap is longer than the
-    /// index, each entry is stored once.
+    /// Stores the position of the gap record in the index entries of the sequences `gap.sequence + 1..=next`. If several of these sequences
+    /// share an index entry, the entry is stored once.
     fn index_gap(&self, gap: Place, next: u64) {
         let reachable = next.saturating_sub(self.geometry.index_entries - 1);
         for sequence in reachable.max(gap.sequence + 1)..=next {

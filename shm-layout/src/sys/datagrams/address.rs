@@ -49,8 +49,8 @@ impl Name {
         (name, bytes as libc::socklen_t)
     }
 
-    /// Converts the address that the kernel wrote over [`none`](Self::none). Returns `0.0.0.0:0` if the kernel wrote no address, or an
-    /// address of another family.
+    /// Converts the address that the kernel wrote here. The caller gave the kernel the value of [`none`](Self::none). Returns `0.0.0.0:0`
+    /// if the kernel wrote no address, or an address of another family.
     pub(super) fn address(&self) -> SocketAddr {
         // SAFETY: all bytes are initialised, and any bytes are a valid sockaddr_in.
         let v4 = unsafe { self.v4 };

@@ -26,7 +26,7 @@ struct Testee {
     /// Where the subscriber is, and the board of that channel.
     place: Option<Place>,
     board: Option<Board>,
-    /// A second reader. One planted fault lets this reader hold the gate instead of `subscriber`.
+    /// With the planted fault `positions-stand-still`, this second reader holds the gate, and `subscriber` holds none.
     idle: Option<Subscriber>,
     publisher: Option<Publisher>,
     records: Records,

@@ -2,7 +2,7 @@
 
 use crate::proto::counters::MalformedCounters;
 
-/// Counts of the datagrams and messages of a capture. Messages of the feed are lost if a counter marked LOST is above 0.
+/// Counts of the datagrams and messages of a capture.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct UnwrapCounters {
     /// Datagrams taken.
@@ -17,19 +17,19 @@ pub struct UnwrapCounters {
     pub controls: u64,
     /// Requests of receivers.
     pub requests: u64,
-    /// Native packets that only keys open. LOST.
+    /// Native packets that only keys open. Their messages are lost.
     pub sealed: u64,
     /// Packets of sessions that were not followed.
     pub other_sessions: u64,
-    /// Packets with new messages of an earlier session, which the receiver no longer follows. LOST.
+    /// Packets with new messages of an earlier session, which the receiver no longer follows. Their messages are lost.
     pub stale: u64,
-    /// Packets that were far ahead of all others, and that no other packet confirmed. LOST.
+    /// Packets that were far ahead of all others, and that no other packet confirmed. Their messages are lost.
     pub implausible: u64,
-    /// Packets whose messages had already been given up. LOST.
+    /// Packets whose messages had already been given up. Their messages are lost.
     pub late: u64,
     /// Datagrams that are no MoldUDP64, by reason.
     pub malformed: MalformedCounters,
-    /// Malformed datagrams that begin like a packet of the feed. LOST.
+    /// Malformed datagrams that begin like a packet of the feed. Their messages are lost.
     pub damaged: u64,
     /// Messages delivered.
     pub messages: u64,

@@ -85,8 +85,8 @@ pub(crate) struct ElectionConfig {
 /// The step that an egress must take next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// The egress must send this session, beginning at this sequence. `None` means that no packet of the session has arrived; the egress
-    /// then begins where it began to read.
+    /// The egress must send this session, beginning at this sequence. `None` means that no packet of the session has arrived. The egress
+    /// then begins at the sequence from which it reads its ring.
     Take(Session, Option<u64>),
     /// The egress must stop when it has sent everything before this sequence of the session. Another egress sends the rest.
     Yield(Session, u64),

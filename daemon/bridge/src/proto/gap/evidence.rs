@@ -4,8 +4,8 @@ use super::super::counters::ReceiverCounters;
 use super::{GapPolicy, Gaps, Hole, State};
 use shmcast::hosting::fault;
 
-/// A claim is a hole whose messages only one packet has announced. If more requests for a claim than this have failed, and another packet
-/// then confirms the messages, the count of failures restarts at 0. So the next request is sent soon.
+/// A claim is a hole whose messages only one packet has announced. Failed requests for a claim double the wait for the next request. If
+/// another packet confirms the messages after the wait was doubled more often than this, the next request is sent soon.
 const STALE_DOUBLINGS: u32 = 2;
 
 impl Gaps {

@@ -65,8 +65,8 @@ struct Hole {
     end: u64,
     state: State,
     found_ns: u64,
-    /// The time at which the hole was shown to exist. For a claim, which is not confirmed, it is the time at which the hole was found. The
-    /// hole is given up when the servers have been silent for long enough since this time.
+    /// The time at which the hole was shown to exist. If the servers have been silent for long enough since then, the hole is given up.
+    /// Before the hole is shown to exist, this is the time at which it was found, and the hole is not given up for silence.
     shown_ns: u64,
     /// The time of the first request for the hole, or of a server's later notice to wait. It has no meaning while `attempts` is 0.
     asked_ns: u64,
@@ -90,7 +90,7 @@ struct Hole {
 }
 
 impl Hole {
-    /// Whether no server was asked for the hole yet. Only a hole of this kind is allowed to grow.
+    /// Whether the hole is still new: no server was asked for it. Only a new hole is allowed to grow.
     fn is_fresh(&self) -> bool {
         matches!(self.state, State::Suspect { .. } | State::Wanted)
             && (self.attempts, self.gone_once, self.denied) == (0, 0, 0)
@@ -183,8 +183,8 @@ impl Gaps {
         (self.due_ns != u64::MAX).then_some(self.due_ns)
     }
 
-    /// Notes the sizes of messages, so that a request asks only for what fits in one answer. `sizes` has the size of each message. `sizes`
-    /// is read only while a server might be of another make.
+    /// Notes the sizes of messages, so that a request asks only for what fits in one answer. `sizes` has the size of each message. When all
+    /// servers are known to run shmcast, `sizes` is not used.
     pub(crate) fn note_sizes(&mut self, messages: u64, bytes: usize, sizes: impl Iterator<Item = usize>) {
         if self.config.may_be_plain && self.servers.iter().any(|server| !server.is_ours) {
             self.longest_bytes = sizes.max().map_or(0, |size| size as u64).max(self.longest_bytes);
@@ -196,8 +196,8 @@ impl Gaps {
         fade(&mut self.recent_bytes, bytes as u64);
     }
 
-    /// Notes that a server has sent a control datagram of shmcast. So the server is of our make, and each packet of its answers has the
-    /// sequence of its own first message.
+    /// Notes that a server has sent a control datagram of shmcast. So the server runs shmcast, and labels each packet of an answer with the
+    /// sequence of that packet's first message.
     pub(crate) fn note_ours(&mut self, server: usize) {
         if let Some(server) = self.servers.get_mut(server) {
             server.is_ours = true;

@@ -286,7 +286,7 @@ impl LeaseServer {
     /// Removes the old lease of a receiver that returns from another port or address. Returns whether a lease was removed.
     ///
     /// If only the port differs, the old lease is removed immediately. If the address differs, the old lease is removed only if it is
-    /// overdue. Otherwise an attacker could take another receiver's lease.
+    /// overdue. Without this condition, an attacker at another address could take a receiver's lease.
     fn replace_own(&mut self, now_ns: u64, from: SocketAddr, lease: &Lease) -> bool {
         let is_own = |(address, other): &(&SocketAddr, &Lease)| {
             let is_same =

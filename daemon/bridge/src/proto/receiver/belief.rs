@@ -17,7 +17,8 @@ use shmcast::hosting::fault;
 
 /// The number of packets that must agree with each other before a receiver believes a large jump of the sequences.
 const JUMP_WITNESSES: u32 = 3;
-/// Of the packets that announce a large jump of the sequences, the first and the last must be at least this time apart, in nanoseconds.
+/// A large jump of the sequences is believed only if the packets that announce it arrive over at least this time, in nanoseconds. The time
+/// is measured from the first to the last of these packets.
 const JUMP_NS: u64 = MILLISECOND_NS;
 /// A line's claim counts as contradicted after this many packets of the line. The sequences of these packets must be in order, and below
 /// the claim.

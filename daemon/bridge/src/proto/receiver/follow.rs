@@ -22,8 +22,8 @@ use super::super::{MAX_LINES, MILLISECOND_NS, SECOND_NS};
 use super::{Delivery, Origin, Receiver};
 use shmcast::hosting::fault;
 
-/// The default silence of a followed feed after which [`Follow::First`] follows another feed. After the same silence, a lower epoch of the
-/// channel is followed. Feeds send a heartbeat each second.
+/// With [`Follow::Channel`], a receiver follows a lower epoch of the channel only after the followed session has ended or was silent for
+/// this time. With [`Follow::First`], this is the usual silence before a receiver follows another feed. Feeds send a heartbeat each second.
 pub const DEFAULT_SILENCE_NS: u64 = 3 * SECOND_NS;
 
 /// The number of packets that another session must send before it is followed.

@@ -59,8 +59,8 @@ pub struct Receiver {
     horizon: u64,
     /// For each line, the highest sequence that it has reached.
     lines: [u64; MAX_LINES],
-    /// The sequence after the last message that a line delivered, or that several packets far ahead announced. Once a second packet has the
-    /// same sequence or a higher one, all messages before this sequence surely exist.
+    /// The sequence after the last message that a line delivered, or that several packets far ahead announced. When another packet reaches
+    /// this sequence too, all messages before this sequence surely exist.
     ahead: u64,
     claim: Option<Claim>,
     end: Option<End>,

@@ -72,7 +72,7 @@ pub(super) enum Wait {
     All(u64),
     /// The datagram that told all receivers to wait did not reach the asker, so only the asker is told again.
     One,
-    /// Nobody is told, because the datagram to all receivers is still on its way.
+    /// No receiver is told to wait again, because the datagram that tells all receivers to wait is still on its way.
     Ignored,
 }
 
@@ -93,8 +93,8 @@ pub(super) struct Merge {
     longest_ns: u64,
     ranges: Box<[Option<Range>]>,
     last_asker: Option<SocketAddr>,
-    /// The number of first requests that were answered to their asker only, and how many of these requests were followed by a request of
-    /// another receiver.
+    /// Two counts. `alone` is the number of ranges whose first request was answered to its asker only. `followed` is the number of ranges
+    /// that another receiver requested soon after such an answer.
     alone: u32,
     followed: u32,
     first_answers: u32,

@@ -2,7 +2,7 @@
 //! ring into the reply.
 //!
 //! **Replies.** A reply starts exactly at the requested sequence, and never reaches past the requested range. It is one datagram of at most
-//! the configured payload. If the feed has an address for repairs to all receivers, `merge` decides which replies are sent there.
+//! the configured payload. If the feed has an address at which all receivers hear repairs, `merge` decides which replies are sent there.
 //!
 //! **Sources.** A source that is not allowed gets no reply. A source with a lease has proved its address (see `lease`). Any other source
 //! gets at most three times as many bytes as it sent, unless the operator trusts the network.
@@ -12,8 +12,8 @@
 //! proved address to wait. Without this answer, the source would think that its request was lost.
 //!
 //! **Journal.** If the channel has a journal, the server also sends messages that the ring no longer has (`past`). It answers a request for
-//! such messages after the disk has been read. A burst of such answers takes at most what the rate allows in two milliseconds. The rest of
-//! the rate is for messages in the ring.
+//! such messages after the disk has been read. The number of bytes that such answers send at once is at most what the rate allows in two
+//! milliseconds. The rest of the rate is for messages in the ring.
 
 mod held;
 mod merge;

@@ -36,7 +36,8 @@ pub struct Block {
     /// The end of each message in `bytes`, and its marks.
     records: Vec<(usize, Meta)>,
     bytes: Vec<u8>,
-    /// The first sequence after this block. If the block ends with missing messages, this is the first sequence after these.
+    /// The sequence with which the next block begins. The journal lacks the messages between the last message of this block and this
+    /// sequence.
     behind: u64,
 }
 

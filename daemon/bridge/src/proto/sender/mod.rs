@@ -112,7 +112,7 @@ pub struct Sender {
     native: Option<Sealer>,
     /// The number of bytes of the next message that were already sent or packed as fragments.
     part: usize,
-    /// The start of the schedule of heartbeats: the time of the last data, of the start, or of the end of the session.
+    /// The time from which heartbeats are scheduled: when the session began, when its last data were sent, or when it ended.
     quiet_since_ns: u64,
     beats: usize,
     beat_at_ns: u64,

@@ -132,8 +132,9 @@ fn silent_losses_are_found() {
 }
 
 /// Two publishers began the channel at sequence 1, so the channel has two lives. There are two cases. In the first case, both lives have an
-/// empty message with the same sequence, and the oracle must take the one of the reader's life. In the second case, only the other life has
-/// such a message, and the oracle must report that the reader changed lives without an event.
+/// empty message with the same sequence, and the oracle must take the message of the life that the reader reads. In the second case, only
+/// the life that the reader does not read has an empty message with this sequence, and the oracle must report that the reader changed lives
+/// without an event.
 #[test]
 fn a_message_that_says_nothing_is_of_the_beginning_that_is_read() {
     const COUNT: u32 = 4000;
