@@ -465,8 +465,8 @@ impl Subscriber {
         }
     }
 
-    /// Whether the next event can only be a record of this ring. This needs two things: no daemon that could move the channel to another
-    /// segment, and no lap that could have hidden a takeover.
+    /// Whether the next event can only be a record of this ring. This is so if there is no daemon that could move the channel to another
+    /// segment, and if no lap has possibly hidden a takeover.
     #[inline(always)]
     fn is_all_in_the_ring(&self) -> bool {
         self.hosted.is_none() && self.doubt == Doubt::None
