@@ -402,8 +402,9 @@ impl Subscriber {
         Ok(handed)
     }
 
-    /// Passes messages to `each` until there is another event. Passes none if each message must be checked first. Returns the number of
-    /// messages, and whether `each` stopped.
+    /// Passes at most `most` messages to the closure `each`. Ends before the first event that is not a message, or when the closure asks to
+    /// stop. Passes nothing if messages must be checked one by one. Returns the number of passed messages, and whether the closure asked to
+    /// stop.
     #[inline(always)]
     fn recv_messages<F: Flow>(&mut self, most: usize, mut each: impl FnMut(Event<'_>) -> F) -> (usize, bool) {
         if self.checks_each() {
