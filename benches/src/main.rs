@@ -93,7 +93,8 @@ enum Question {
     },
     /// Clients in other languages compared with Rust's: reading a ring, publishing, and live messages
     Bindings {
-        /// The commands that start testees of client/conformance. Quote each command as one argument; list testees that cannot publish last
+        /// The commands that start testees of client/conformance. Quote each command as one argument; put the testees that cannot publish
+        /// at the end of the list
         #[arg(value_name = "TESTEE")]
         testees: Vec<String>,
         /// The testee in Rust; without it, the one beside this program
@@ -109,7 +110,7 @@ enum Question {
         /// Numbers of the requirements to measure, as METHOD.md lists them [default: all]
         #[arg(long, value_delimiter = ',', value_name = "ROWS", value_parser = journal_row)]
         rows: Vec<u32>,
-        /// Ways to write bytes to the disk, in the rows in which the way makes a difference
+        /// Ways to write bytes to the disk. Rows whose figures depend on the way are measured once for each way
         #[arg(long, value_delimiter = ',', value_enum, default_values = ["direct", "buffered"])]
         io: Vec<Way>,
         /// Length of each sustained recording

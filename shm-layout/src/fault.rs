@@ -21,8 +21,8 @@ macro_rules! fault {
     };
 }
 
-/// Whether the environment variable [`VARIABLE`] names this memory ordering, which the code then leaves out. In ordinary builds this is the
-/// constant `false`.
+/// Whether the environment variable [`VARIABLE`] names this memory ordering. If so, the code leaves the ordering out. In ordinary builds
+/// this is the constant `false`.
 macro_rules! mutant {
     ($name:literal) => {
         cfg!(loom) && $crate::fault::is_chosen($name)

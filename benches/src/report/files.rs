@@ -33,7 +33,7 @@ pub fn write_answer(answer: &Answer, path: &Path) -> Result<()> {
     logs::write(answer, &stem, &path.with_file_name("histograms")).map(drop)
 }
 
-/// A drawn round keeps this many hiccups of the sender, and this many of the receiver: the longest of each.
+/// A round that is shown as a chart keeps its longest hiccups: this many of the sender, and this many of the receiver.
 const HICCUPS: usize = 100;
 
 /// Returns the part of an answer that tables, page and comparison need:

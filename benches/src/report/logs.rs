@@ -118,7 +118,8 @@ struct Interval {
     histogram: Histogram<u64>,
 }
 
-/// Returns the intervals of an answer's rounds, sorted by start. A start is the time since the question was asked; that was at `asked`.
+/// Returns the intervals of an answer's rounds, sorted by start. `asked` is the time at which the question was asked. The start of an
+/// interval is the time from `asked` to the interval.
 fn intervals(answer: &Answer, asked: Duration, of: fn(&Outcome) -> &Distribution) -> Result<Vec<Interval>> {
     let mut intervals = Vec::new();
     for round in &answer.rounds {

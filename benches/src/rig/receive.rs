@@ -253,7 +253,7 @@ impl Sink {
         self.plain = self.next..noted.min(gate);
     }
 
-    /// Counts the messages that have arrived in order since the last message that needed more than a check.
+    /// Counts the messages whose bytes have been checked, but which have not been counted yet.
     #[inline(always)]
     fn count_plain(&mut self) {
         if self.plain.is_empty() {

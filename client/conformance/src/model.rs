@@ -59,8 +59,9 @@ impl Model {
         self.verified(indexed(&self.words, sequence), sequence)
     }
 
-    /// Returns the place at which to look for `sequence`: a position, and the next sequence there. The place is `position`. But if a gap (a
-    /// record for missing sequences) lies at `position` and ends just before `sequence`, the place is just after the gap.
+    /// Returns the place at which to look for `sequence`: a position, and the next sequence there. `position` is the position in the index
+    /// entry of `sequence`. A gap (a record for missing sequences) can lie there and end just before `sequence`. The returned position is
+    /// then just after the gap. In all other cases it is `position`.
     fn verified(&self, position: u64, sequence: u64) -> (u64, u64) {
         match self.records.iter().find(|record| record.position == position) {
             Some(record) if record.sequence < sequence && record.next == sequence => (record.after, sequence),

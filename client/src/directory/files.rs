@@ -69,9 +69,9 @@ impl ChannelFiles {
         }
     }
 
-    /// Whether the name of the channel leads to the segment with this device and inode. The name does not lead there if the segment, the
-    /// channel's folder or the directory of channels was removed or moved, or if another file system was mounted over it. Returns true if
-    /// that cannot be known. Allocates nothing.
+    /// Whether the name of the channel leads to the segment with this device and inode. The result is false if the segment, the channel's
+    /// folder or the directory of channels was removed or moved, or if another file system was mounted over it. If the name cannot be
+    /// checked, the result is true. Allocates nothing.
     pub(crate) fn names_segment(&self, segment: (u64, u64)) -> bool {
         let is = |found: io::Result<Stat>, wanted: (u64, u64)| match found {
             Ok(stat) => (stat.st_dev, stat.st_ino) == wanted,

@@ -175,8 +175,8 @@ impl Files {
         self.check(picked)
     }
 
-    /// Whether the journal has a file of the stream. If so, opens the file with the sequence `due` for reading, or the oldest file if no
-    /// file has this sequence.
+    /// Whether the journal has a file of the stream. To find out, this function opens the newest file that begins at the sequence `due` or
+    /// before. If no file begins so early, it opens the oldest file.
     pub(crate) fn has_stream(&mut self, due: u64) -> Result<bool, JournalError> {
         match self.pick(Wanted::Sequence(due)) {
             Err(JournalError::OtherStream { .. }) => Ok(false),

@@ -69,8 +69,9 @@ pub struct Journal {
     lock: Option<File>,
     files: Vec<Arc<FileInfo>>,
     problems: Vec<Problem>,
-    /// The time of the last change of names in the directory, as the last refresh found it. `None` if the next refresh must list the names
-    /// again. There are two reasons: a later change could have the same time, or a file was not valid.
+    /// The modification time of the directory at the last refresh. The next refresh lists the names again if this time has changed. `None`
+    /// makes the next refresh list the names in any case. This is `None` if a later change could still get the same time, or if a file was
+    /// not valid.
     listed: Option<(i64, i64)>,
 }
 
@@ -271,7 +272,7 @@ impl Journal {
         Ok(())
     }
 
-    /// The time of the last change of names in the directory; `None` if it was so recent that another change could have the same time.
+    /// The modification time of the directory; `None` if the time is so recent that another change could have the same time.
     fn changed(&self) -> Option<(i64, i64)> {
         let stat = self.folder.own_stat().ok()?;
         let at = (stat.st_mtime, stat.st_mtime_nsec as i64);

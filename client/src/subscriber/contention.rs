@@ -30,8 +30,8 @@ const CLOSE: u32 = 256;
 const MEASURED: u64 = 128;
 /// Number of messages in a measurement with pauses.
 const TRIED: u64 = 512;
-/// After a trial, the reader receives this many messages before it measures again. The number doubles after each trial in which pauses were
-/// not faster, up to [`AGAIN_AT_MOST`].
+/// After a measurement, the reader receives this many messages before it measures again. The number doubles each time that the reader
+/// decides against pauses, up to [`AGAIN_AT_MOST`].
 const AGAIN: u64 = 1 << 16;
 const AGAIN_AT_MOST: u64 = 1 << 22;
 /// A pause ends as soon as the publisher is this many messages ahead of the reader. The publisher writes its count every 64 messages.

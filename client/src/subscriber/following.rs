@@ -21,7 +21,8 @@ use std::time::Duration;
 const WAIT_FOR_FILES: Duration = Duration::from_micros(200);
 
 impl Subscriber {
-    /// Returns the event of a new epoch if the reader has skipped the record that announces it. The segment's state word has the new epoch.
+    /// If the reader has skipped the record that announces a new epoch, returns the event of this epoch. The number of the epoch comes from
+    /// the segment's state word.
     pub(super) fn epoch_in_force(&mut self) -> Option<Outcome> {
         // While a new publisher is recovering, its record is still to come. A publisher that has closed is not reported any more.
         let (epoch, State::Active) = self.reader.state()? else { return None };
@@ -34,8 +35,8 @@ impl Subscriber {
         self.tell_epoch(epoch)
     }
 
-    /// Called when nothing is left to receive after a lap. If the lap overwrote the record of a takeover, returns the event of the takeover
-    /// now.
+    /// Called when nothing is left to receive after a lap. If the lap overwrote the record of a takeover, returns the event of the
+    /// takeover.
     #[cold]
     pub(super) fn hidden_epoch(&mut self) -> Option<Outcome> {
         let state = self.reader.state();
@@ -144,7 +145,7 @@ impl Subscriber {
         Ok(Some(Outcome::Other(Event::Lapped(Lapped { missed, resumed_at: self.next_sequence() }))))
     }
 
-    /// Whether the reader may just have skipped the event of a new epoch.
+    /// Called after a jump. Whether the reader has possibly skipped the event of a new epoch.
     pub(super) fn doubt_after_jump(&self) -> Doubt {
         // The state is read after the jump. The state of any record that the jump skipped was set before that record
         // was committed.

@@ -402,8 +402,9 @@ impl Subscriber {
         Ok(handed)
     }
 
-    /// Passes messages to `each` until there is another event. Passes none if each message must be checked first. Returns the number of
-    /// messages, and whether `each` stopped.
+    /// Passes at most `most` messages to the closure `each`. Ends before the first event that is not a message, or when the closure asks to
+    /// stop. Passes nothing if messages must be checked one by one. Returns the number of passed messages, and whether the closure asked to
+    /// stop.
     #[inline(always)]
     fn recv_messages<F: Flow>(&mut self, most: usize, mut each: impl FnMut(Event<'_>) -> F) -> (usize, bool) {
         if self.checks_each() {
@@ -465,8 +466,8 @@ impl Subscriber {
         }
     }
 
-    /// Whether the next event can only be a record of this ring. This needs two things: no daemon that could move the channel to another
-    /// segment, and no lap that could have hidden a takeover.
+    /// Whether the next event can only be a record of this ring. This is so if there is no daemon that could move the channel to another
+    /// segment, and if no lap has possibly hidden a takeover.
     #[inline(always)]
     fn is_all_in_the_ring(&self) -> bool {
         self.hosted.is_none() && self.doubt == Doubt::None

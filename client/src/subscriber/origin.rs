@@ -81,19 +81,20 @@ impl Told {
         self.from_there.clear();
     }
 
-    /// Called when the reader changes to the other source.
+    /// Called when the reader changes from the ring to the journal, or from the journal to the ring.
     pub(super) fn go_over(&mut self) {
         self.from_there.append(&mut self.from_here);
     }
 
-    /// Whether the control record that was just read has not been reported yet. If so, remembers it as reported.
+    /// Whether to report a control record that was just read. Returns false if the reader has reported the record from its other source
+    /// (the ring or the journal). Otherwise remembers the record as reported. `due` is the sequence of the next message.
     pub(super) fn note(&mut self, due: u64, control: ControlRecord) -> bool {
         if self.due != due {
             self.clear();
             self.due = due;
         }
         if let Some(at) = self.from_there.iter().position(|told| *told == control) {
-            // The record was reported before. It stays remembered, because the reader may change back to the other source.
+            // The record stays remembered, because the reader may change back to the source that it left.
             self.from_there.remove(at);
             self.from_here.push(control);
             return false;

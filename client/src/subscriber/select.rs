@@ -235,14 +235,14 @@ impl Select {
         Ok(found.map(|found| self.source(found)))
     }
 
-    /// Does the same as [`find`](Self::find) without a wait.
+    /// Like [`find`](Self::find), but never waits.
     #[cfg(any(feature = "pod", feature = "serde"))]
     pub(crate) fn find_now(&mut self) -> Result<Option<Source<'_>>, SelectError> {
         let found = self.turns.poll(&mut self.subscribers[..])?;
         Ok(found.map(|found| self.source(found)))
     }
 
-    /// Does the same as [`find`](Self::find) without a deadline, while other tasks run.
+    /// Like [`find`](Self::find), but has no deadline, and lets other tasks run during the wait.
     #[cfg(all(feature = "tokio", any(feature = "pod", feature = "serde")))]
     pub(crate) async fn find_async(&mut self) -> Result<Source<'_>, SelectError> {
         let found = self.turns.find_async(&mut self.subscribers).await?;

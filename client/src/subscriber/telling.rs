@@ -34,8 +34,8 @@ impl Subscriber {
         outcome.into_event(self.buffer.payload())
     }
 
-    /// Does the same as [`receive`](Self::receive) without a wait, for uses where speed does not matter. Skips records that cause no event,
-    /// but does not move to another ring. So this ring's properties, such as its clock, apply to all events that the caller takes in a row.
+    /// Like [`receive`](Self::receive), but never waits, and is not optimized for speed. Skips records that cause no event, but does not
+    /// move to another ring. So this ring's properties, such as its clock, apply to all events that the caller takes in a row.
     #[inline(never)]
     pub(super) fn poll(&mut self) -> Result<Option<Outcome>, RecvError> {
         self.check_process()?;

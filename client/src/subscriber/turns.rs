@@ -280,7 +280,7 @@ impl Turns {
         }
     }
 
-    /// Waits as [`find`](Self::find) does without a deadline, while other tasks run.
+    /// Like [`find`](Self::find), but has no deadline, and lets other tasks run during the wait.
     #[cfg(feature = "tokio")]
     pub(super) async fn find_async(&mut self, subscribers: &mut [Subscriber]) -> Result<Found, SelectError> {
         expect_some(subscribers);

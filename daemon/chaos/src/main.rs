@@ -103,7 +103,7 @@ enum Verb {
     Faults(Faults),
     /// Writes MATRIX.md, and reports what is wrong with the matrix of features and events
     Matrix {
-        /// Only print the profiles whose stories play this event together with this feature, each with its first seed
+        /// Play nothing; print the profiles whose stories play this event together with this feature, each with its first seed
         #[arg(long, num_args = 2, value_names = ["FEATURE", "EVENT"])]
         pair: Option<Vec<String>>,
     },

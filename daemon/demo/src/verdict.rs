@@ -63,9 +63,10 @@ impl Meanwhile {
 /// How much better shared memory does.
 #[derive(Debug, Serialize, PartialEq)]
 pub(crate) struct Ratio {
-    /// The time to publish a message: the median with multicast, divided by the median with shared memory.
+    /// How many times longer it takes to publish a message with multicast than with shared memory. This is the ratio of the medians.
     pub(crate) publish_p50: f64,
-    /// The time until the last reader has a message: the median with multicast, divided by the median with shared memory.
+    /// How many times longer it takes with multicast than with shared memory until the last reader has a message. This is the ratio of the
+    /// medians.
     pub(crate) last_reader_p50: f64,
 }
 

@@ -67,7 +67,8 @@ use store::{Kept, Store};
 use waker::Waker;
 
 /// Pauses after a crash of the earlier daemon. During the pauses, programs that were attached to the earlier daemon attach again, and other
-/// programs wait. The pauses together last two seconds. Each pause is short, so that only time in which this process ran counts.
+/// programs wait. The pauses together last two seconds. If this process is stopped for a time, at most one of the short pauses ends
+/// meanwhile. So the daemon itself runs for nearly two seconds.
 const GRACE: [Duration; 20] = [Duration::from_millis(100); 20];
 /// While memory is made, the daemon repeatedly asks the service manager for more time to start. Each request adds this time.
 const GOES_ON: Duration = Duration::from_secs(60);

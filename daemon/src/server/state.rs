@@ -61,7 +61,8 @@ impl ServerState {
     /// The channels.
     ///
     /// # Panics
-    /// If the memory of all channels has not been made yet. No client is greeted before that.
+    /// If the memory of some channel is not made yet. A client cannot cause this panic, because clients are greeted only after the memory
+    /// of all channels is made.
     pub fn registry(&self) -> MutexGuard<'_, Registry> {
         // A poisoned lock is used: the registry's methods leave it consistent wherever they may panic.
         let registry =

@@ -25,13 +25,13 @@ pub struct GateReport {
     pub terms: GateTerms,
     /// `absent`, `joining`, `in-force` or `dropped`.
     pub state: String,
-    /// The process id that the reader of the gate claims; `None` if there is no reader.
+    /// The process id of the gate's reader, as the reader itself reports it; `None` if there is no reader.
     pub reader: Option<Process>,
-    /// The present lag of the reader, in bytes of the ring. The reader itself claims it.
+    /// The present lag of the reader, in bytes of the ring, as the reader itself reports it.
     pub behind_bytes: Option<u64>,
-    /// The reader's lag now, in messages, as the reader claims.
+    /// The present lag of the reader, in messages, as the reader itself reports it.
     pub behind_messages: Option<u64>,
-    /// Messages that waited for it.
+    /// The number of messages that waited for the gate.
     pub held: u64,
     /// The longest wait of one message, in nanoseconds.
     pub longest_ns: u64,
@@ -39,9 +39,9 @@ pub struct GateReport {
     pub total_ns: u64,
     /// Percentiles of the waits. Each is at most twice the true value; `None` before the first wait.
     pub waits_ns: Option<LatencyStatus>,
-    /// Times that it was dropped.
+    /// The number of times that the gate was dropped.
     pub dropped: u64,
-    /// Messages that it refused after a wait.
+    /// The number of messages that the gate refused after a wait.
     pub refused: u64,
     /// The number of messages that were refused by calls that never wait.
     pub turned_away: u64,

@@ -51,10 +51,10 @@ pub const LAZY_BYTES: usize = 51;
 /// Word index of the first sequence that this ring can have; 0 means 1. If a segment continues the channel of an earlier segment, it begins
 /// at the sequence where the earlier one ended. The word is written before any other process sees the segment.
 pub const FIRST_SEQUENCE: usize = 56;
-/// Word index of the first eight bytes of a session. If a bridge fills this ring, this is the session of the remote stream. The bridge
-/// reads the session after a restart. Readers learn of sessions from control records.
+/// Word index of the first eight bytes of the session, a name of ten bytes. If a bridge fills this ring, this is the session of the remote
+/// stream. The bridge reads the session after a restart. Readers learn of sessions from control records.
 pub const SESSION: usize = 58;
-/// Word index of the rest of the session. Bit 63 is set if there is a session, and the low 16 bits are the last two bytes of the session.
+/// Word index of the last two bytes of the session. These bytes are the low 16 bits of the word. Bit 63 is set if there is a session.
 pub const SESSION_REST: usize = 59;
 /// Word index of the board's offset. The offset is in bytes, and equals the end of the ring. In a segment without a board, the offset is 0.
 /// The word is written before any other process sees the segment. Before minor version [`MINOR_WITH_BOARD`] the word is reserved.

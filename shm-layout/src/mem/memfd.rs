@@ -19,12 +19,12 @@ pub fn create(name: &str) -> io::Result<File> {
     Ok(file.into())
 }
 
-/// The parts of a file that a seal protects. No process can change them any more.
+/// The parts of a file that a seal protects from changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seal {
     /// The size. No map of the file can fault.
     Size,
-    /// The content and the set of seals. A writable map that exists already can still change the content.
+    /// The content and the set of seals. Only a writable map that was made before the seal can still change the content.
     FutureWrites,
     /// The size, the content and the set of seals. A process that has the file open for writing can still lock the file.
     Content,

@@ -1,5 +1,5 @@
-//! Finds the tail of a ring, or an upper bound of the tail. A daemon uses this when it ends a ring whose publisher may still publish, or
-//! may have damaged the ring.
+//! Finds the tail of a ring, or an upper bound of the tail. A daemon needs the tail when it ends a ring. The ring's publisher is possibly
+//! still publishing, and has possibly damaged the ring.
 
 use crate::error::Corrupt;
 use crate::layout::geometry::{GRANULE, MAX_COUNT, MAX_SEQUENCE};
@@ -10,7 +10,7 @@ use crate::ring::sync_points::{lazy, window};
 /// The limit for searches of the exact tail in [`Locator::tail_bound`].
 const BOUND_ATTEMPTS: usize = 16;
 
-/// The tail of a ring, or an upper bound of it while the publisher may still publish.
+/// The tail of a ring. If the publisher is possibly still publishing, this can be an upper bound of the tail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TailBound {
     /// The place of the next message.
@@ -33,12 +33,13 @@ impl TailBound {
 }
 
 impl Locator {
-    /// Finds the tail, or an upper bound of it. A daemon uses this when it ends a segment whose publisher may still publish.
+    /// Finds the tail, or an upper bound of the tail. A daemon uses this when it ends a segment. The segment's publisher is possibly still
+    /// publishing.
     ///
     /// - Every message and gap that had been committed before the call has a sequence below [`TailBound::next_sequence`]. This also holds
     ///   for a message that a reader copied: the reader must execute a `SeqCst` fence after the copy, and the caller must execute a
     ///   `SeqCst` fence later, but before this call.
-    /// - A bound that is not exact lies at most 64 sequences above the tail at the end of the call.
+    /// - A bound that is not exact is at most 64 sequences above the tail that the ring has when the call returns.
     /// - The work is at most 16 searches of 256 records each, which take a few milliseconds. The call waits for nothing, and no bytes in
     ///   the segment make it panic.
     ///
@@ -68,8 +69,8 @@ impl Locator {
         Ok(TailBound::AtMost { next: (published + 1 + lazy::EVERY).min(MAX_SEQUENCE) })
     }
 
-    /// The count in the lazy line (which the writer updates every 64 messages), and the frontier. If a publisher is too fast for a search,
-    /// at least one of these two changes.
+    /// Returns two values: the count in the lazy line (which the writer updates every 64 messages), and the frontier. If a publisher is too
+    /// fast for a search, at least one of the two values is different after the search.
     fn progress(&self) -> (u64, u64) {
         let frontier = window::frontier_before_loads(&self.cells.header);
         (lazy::peek(&self.cells.header), frontier)

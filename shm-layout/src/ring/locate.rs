@@ -161,9 +161,9 @@ impl Locator {
     /// Finds the oldest place that the writer will not overwrite with its next chunk. The index has a limited number of entries. If gaps
     /// use up the entries, the search does not find older messages that are still in the ring.
     ///
-    /// If the publisher overwrites the place before the search has read it, the search tries again with a later place. Each attempt keeps
-    /// twice the distance of the attempt before from the bytes that the publisher overwrites next. If every attempt fails, the result is
-    /// the same as that of [`tail`](Self::tail).
+    /// If the publisher overwrites the place before the search has read it, the search tries again with a later place. Each attempt doubles
+    /// the distance between the place and the bytes that the publisher overwrites next. If every attempt fails, the result is the same as
+    /// that of [`tail`](Self::tail).
     ///
     /// # Errors
     /// [`LocateError::Corrupt`].
@@ -292,9 +292,9 @@ impl Locator {
         }
     }
 
-    /// The position in the index entry of a sequence. It is valid for sequences that the lazy line (the writer's count of messages, which
-    /// it updates rarely) includes, and for the next sequence. The writer may have reused other entries. Reused entries never have a
-    /// position before that of the next sequence.
+    /// The position in the index entry of a sequence. The position is valid for the sequences that are still in the index: those that the
+    /// lazy line (the writer's count of messages, which it updates rarely) includes, and the next one. If the writer has reused the entry
+    /// for a sequence beyond these, the position is at or after the position of the next sequence.
     pub(super) fn indexed(&self, sequence: u64) -> u64 {
         let entry = (sequence & (self.geometry.index_entries - 1)) as usize;
         index::peek(&self.cells.index, entry) & !(GRANULE - 1)

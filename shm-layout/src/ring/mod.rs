@@ -41,13 +41,14 @@
 //! [`Corrupt`](crate::error::Corrupt).
 //!
 //! # Joining
-//! - The lazy line counts messages. When it is stored, the index entry of the next sequence is the tail. A joiner or a successor walks from
-//!   this position to the present tail.
-//! - The writer reuses an entry only after the lazy line has moved on from it. So a joiner has the right entry if the line is unchanged
-//!   after the joiner has read the entry.
-//! - A gap may span the whole index, and reuse every entry. So the writer stores the position of the gap record in the entries of the gap's
-//!   sequences and of the next sequence. A joiner may start at the gap record, before and after the lazy line counts the gap. After the
-//!   lazy line has counted the gap, the entry of the next sequence moves on to the tail.
+//! - The lazy line counts messages. When the writer stores the count, the tail's position is in the index entry of the next sequence. A
+//!   joiner or a successor walks from this position to the present tail.
+//! - The writer reuses an entry only after the lazy line has moved on from the entry. So a joiner has the right entry if the line is
+//!   unchanged after the joiner has read the entry.
+//! - A gap can span the whole index, so that every entry is reused. For this reason, the writer stores the position of the gap record in
+//!   the entries of the gap's sequences and of the next sequence. A joiner is allowed to start at the gap record, whether or not the lazy
+//!   line counts the gap already. After the lazy line has counted the gap, the writer stores the tail's position in the entry of the next
+//!   sequence.
 //!
 //! # After a crash
 //! The successor holds the kernel's lock, so it sees every store of the dead writer. It walks from the lazy line to the last commit. Then

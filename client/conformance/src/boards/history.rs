@@ -79,13 +79,14 @@ impl History {
         stores
     }
 
-    /// Lets another publisher take the channel over, after all stores of the last publisher.
+    /// Finishes all stores of the present publisher. Then lets another publisher take the channel over.
     pub fn take_over(&mut self) {
         self.flush();
         self.succeed(self.model.clone());
     }
 
-    /// Lets another publisher take the channel over, from this memory. The memory can lack the last stores of the dead publisher.
+    /// Lets another publisher take the channel over from a dead publisher. `model` is the memory that the new publisher finds. The memory
+    /// can lack the dead publisher's last stores.
     pub fn succeed(&mut self, model: Model) {
         self.time += 1;
         let (_, next) = model.tail();

@@ -213,7 +213,7 @@ macro_rules! opened {
     };
 }
 
-/// Polls, one event at a time and in batches, until these events have arrived. No other event must arrive.
+/// Polls, one event at a time and in batches, until these events have arrived. Fails if any other event arrives.
 pub(crate) fn expect(testee: &mut Testee, step: &str, expected: Vec<String>) -> Result<Verdict> {
     expect_by(testee, &["poll", "batch"], step, expected)
 }

@@ -101,11 +101,11 @@ pub enum ControlDatagram {
         /// The first sequence asked for.
         first: u64,
     },
-    /// A retransmission server does not have the requested messages yet. It says so only to a source that has proved its address. Servers
-    /// of other makes do not send this datagram.
+    /// The message with which a retransmission server says that it does not have the requested messages yet. Only shmcast's servers send
+    /// this datagram, and only to a source that has proved its address.
     ///
-    /// A receiver of another make must not get this datagram. It might take the session in the datagram for the session of the feed,
-    /// request this session immediately, and then pause for one second.
+    /// A server must not send this datagram to a receiver of another make. The receiver might take the datagram's session for the feed's
+    /// session, request that session immediately, and then pause for one second.
     Held {
         /// The session asked for.
         session: Session,

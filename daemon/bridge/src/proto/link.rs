@@ -22,8 +22,8 @@ pub const FRAME_BYTES: u64 = 86;
 pub const BURST_BYTES: u64 = 64 << 10;
 /// The lowest link speed that is accepted, in bits per second.
 const LEAST_BITS: u64 = 1_000_000;
-/// A burst of repairs has the bytes that the link transfers in half a millisecond. That is the link's bytes per second, divided by this
-/// constant.
+/// The divisor that gives the size of a burst of repairs: the link's bytes per second are divided by this constant. The result is what the
+/// link transfers in half a millisecond.
 const REPAIR_BURST_SHARE: u64 = 2_000;
 /// The least burst of repairs in bytes: two packets of an Ethernet. It applies to slow links.
 const LEAST_REPAIR_BURST: u64 = 3_000;

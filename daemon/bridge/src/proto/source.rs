@@ -211,8 +211,8 @@ mod tests {
         assert!(!lock.admits(PASS_NS, ip(1), (Some(&head(21)), b""), 21), "the lock has passed on");
     }
 
-    /// Another host sends a copy of the feed, which begins with messages that the source has already sent. The source stops, and the copy
-    /// continues. When the line passes to the other host, no message of the copy may be lost.
+    /// Another host sends a copy of the feed. The copy begins with messages that the source has already sent. Then the source stops, and
+    /// the line passes to the other host. The receiver must get every message of the copy that the source has not sent.
     #[test]
     fn nothing_that_a_copy_has_sent_is_lost_when_the_lock_passes_on() {
         let mut lock = locked();

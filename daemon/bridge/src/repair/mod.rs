@@ -290,12 +290,12 @@ impl Repair {
         }
     }
 
-    /// Attaches to the ring to which the sending thread has changed. `change` is the number of that change. Returns false if the ring
-    /// cannot be opened now.
+    /// Attaches to the ring that the sending thread sends now. `change` is the number of the sending thread's change to this ring. Returns
+    /// false if the ring cannot be opened now.
     fn change(&mut self, change: u64) -> bool {
         let (ring, floor) = (self.shared.ring(), self.shared.begin.load(Ordering::Acquire));
         let opened = self.channel.clone().open();
-        // If it is another ring, the sending thread will change to it, too.
+        // The channel might have a newer ring by now. The sending thread will change to the newer ring, too.
         let Some(subscriber) = opened.ok().filter(|opened| run_of(opened.header()) == ring) else {
             return false;
         };

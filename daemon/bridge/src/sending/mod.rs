@@ -36,8 +36,8 @@ pub(super) struct Sending {
     pub(super) groups: Renewal,
     /// The number of bytes that live packets have taken on the wire so far.
     pub(super) live_bytes: AtomicU64,
-    /// The name of the session that is sent, in two words of eight and two bytes. A reader might get the words of two different sessions.
-    /// The resulting name belongs to no session.
+    /// The ten bytes of the name of the session that is sent. The first word has eight of the bytes, and the second word has two. During a
+    /// change of the session, a reader can get one word of each session. These two words are the name of no session.
     pub(super) session: [AtomicU64; 2],
     /// The sequence after the last sent message. Repairs never go beyond this sequence.
     pub(super) next: AtomicU64,
@@ -53,8 +53,8 @@ pub(super) struct Sending {
     pub(super) state_renewed: AtomicU64,
     /// Whether this egress was told to take over.
     pub(super) takes_over: AtomicBool,
-    /// The highest term of the later sessions that receivers have reported; 0 if no receiver reported one. A term is the number in a
-    /// session's name.
+    /// Receivers report sessions that are later than the session that is sent. This is the highest term of the reported sessions; 0 before
+    /// the first report. A term is the number in a session's name.
     pub(super) told: AtomicU64,
     /// The number of receivers that request repairs, and the longest of their round trips in microseconds.
     pub(super) group: AtomicU64,

@@ -182,8 +182,9 @@ pub enum WaitMode {
     /// At 1,000 messages a second, half of the messages arrive 10 to 40 us later than with `Spin`. If messages come irregularly, or after a
     /// silence, they arrive up to some hundred us later.
     Block,
-    /// Chooses at the start, and shows the choice in the status. For every four CPUs that the process is allowed to use, one thread polls
-    /// while messages flow, and sleeps after 10 ms without messages. The process's other threads use `Block`.
+    /// The bridge chooses the way of waiting for each thread when the thread starts, and shows the choice in the status. Let N be a quarter
+    /// of the number of CPUs that the process is allowed to use. At most N threads of the process poll while messages flow, and sleep after
+    /// 10 ms without messages. The process's other threads use `Block`.
     #[default]
     Auto,
 }

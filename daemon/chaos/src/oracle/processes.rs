@@ -9,9 +9,9 @@ use crate::run::{RECORDER, SENDER, TAMPERED};
 const LATE_US: u64 = 700_000;
 /// A lapped reader waits until a daemon passes it the journal's files. If the daemon is slow, one call can wait for this long.
 const FILES_US: u64 = 3_000_000;
-/// The allowed number of lines a second in the daemon's log, whatever users do.
+/// The daemon must not log more than this number of lines per second, no matter what its users do.
 const LINES_PER_SECOND: u64 = 100;
-/// The allowed number of additional lines in the daemon's log, for the daemon's start and end.
+/// The daemon may log this number of lines in addition, when it starts and ends.
 const LINES_AT_LIBERTY: u64 = 500;
 
 pub(super) fn check(history: &History, findings: &mut Findings) {

@@ -152,8 +152,8 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Tests that a receiving call returns in time in this case: it reaches a message whose publisher was cut off, and the reader cannot
-    /// change to the next segment.
+    /// A reader reaches a message whose publisher was cut off, and cannot change to the next segment. Tests that the reader's receiving
+    /// call still returns in time.
     pub(super) fn withhold(&mut self) -> Result<bool> {
         const NAME: &str = "withheld";
         let Some(mut daemon) = self.second_daemon(NAME, false, true)? else { return Ok(false) };

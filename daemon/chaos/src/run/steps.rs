@@ -319,7 +319,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Waits for a short time until the daemon has read its configuration, and has exactly the channels of the configuration.
+    /// Waits until the daemon has read its configuration, and has exactly the channels of the configuration. Gives up after a short time.
     fn wait_for_reload(&mut self, host: usize) {
         let Some(daemon) = self.daemons.get(host).filter(|d| !d.is_stopped && d.pid().is_some()) else {
             return;

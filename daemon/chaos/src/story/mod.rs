@@ -357,8 +357,8 @@ pub enum Step {
     Rush { readers: u16 },
     /// A publisher publishes and is killed while its reader is stopped. The reader watches its publisher.
     Bereave { wait: Waiting },
-    /// A daemon crashes, and only a stopped reader has the memory of a channel. The next daemon waits in vain for this reader. With `brief`
-    /// the daemon ends without this wait.
+    /// A daemon crashes, and only a stopped reader has the memory of a channel. A second daemon waits in vain for this reader, and ends.
+    /// With `brief`, the second daemon ends without waiting. Then a third daemon starts.
     Inherit { brief: bool },
     /// A reader without a free descriptor reaches a message that is not valid, because its publisher was cut off.
     Withhold {},

@@ -2,9 +2,10 @@
 //! writes, and each reader notes every record that it sees. At the end, the story compares these notes. The models decide what happens in a
 //! story.
 //!
-//! The ring has four granules. Payloads contain forged commit words at positions where a later reader looks for a commit word. The writer
-//! reads nothing that a reader wrote. So a reader that starts late, and may see any stale value, covers every interleaving.
-//! `LOOM_MAX_PREEMPTIONS` adds switches between threads.
+//! The ring has four granules. Payloads contain forged commit words at positions where a later reader looks for a commit word. No reader
+//! can influence the writer, because the writer reads nothing that a reader wrote. So the model lets each reader start late and see any
+//! stale value. The reader can then see everything that it could see in any interleaving with the writer. `LOOM_MAX_PREEMPTIONS` adds
+//! switches between threads.
 
 use crate::error::{Corrupt, WriteError};
 use crate::gate::GatePage;
@@ -413,8 +414,9 @@ impl Story {
         }
     }
 
-    /// Whether a search may return this place because the writer was too fast for it. There are two conditions: the writer has overwritten
-    /// the place, and the place's sequence is 1, or was due at the start or at the end of a record of this ring.
+    /// Whether a search is allowed to return this place because the writer was too fast for the search. Two things must be true. The writer
+    /// has overwritten the place. And the place's sequence is 1, or is the next sequence at the start or at the end of a record of this
+    /// ring.
     fn is_overwritten(&self, place: Place) -> bool {
         let frontier = self.cells.header[FRONTIER].load(Ordering::Relaxed);
         let is_sequence =

@@ -386,8 +386,8 @@ impl Reader {
         published.saturating_add(1).saturating_sub(self.place.sequence)
     }
 
-    /// Number of bytes that the writer may still write before it overwrites `place`. The result is 0 if the writer may already have
-    /// overwritten the place.
+    /// Number of bytes that the writer can write from now on without overwriting `place`. The result is 0 if the writer has possibly
+    /// overwritten the place already.
     pub fn spare(&self, place: Place) -> u64 {
         let ahead = window::frontier(&self.header).wrapping_sub(place.position);
         self.geometry.capacity.saturating_sub(ahead)

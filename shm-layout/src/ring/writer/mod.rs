@@ -25,8 +25,8 @@ pub use takeover::TakeOverError;
 const LINE_WORDS: usize = (GRANULE / WORD) as usize;
 /// The largest epoch that fits in the state word.
 const MAX_EPOCH: u64 = u64::MAX >> 8;
-/// The size in bytes of the largest record after which the writer zeroes commit words ahead of the tail. After a larger record, this would
-/// cost more than it saves: the writer would fetch each line of the next record twice, once for the zero and once for the payload.
+/// After a record of at most this many bytes, the writer zeroes commit words ahead of the tail. After a larger record it does not, because
+/// it would then fetch each line of the next record twice: once for the zero and once for the payload.
 const SMALL: u64 = 8 * GRANULE;
 /// The least number of bytes that the writer cleans ahead at a time.
 const AT_ONCE: u64 = AHEAD / 4 / GRANULE * GRANULE;

@@ -345,7 +345,8 @@ impl Gaps {
         }
     }
 
-    /// Measures the round trip of a server from its packet that starts at `first`. Call this before [`Gaps::fill`].
+    /// Handles a server's packet that starts at `first`. If a request started at `first`, measures the round trip to the server. Call this
+    /// before [`Gaps::fill`].
     pub(crate) fn handle_reply(
         &mut self,
         now_ns: u64,

@@ -156,8 +156,8 @@ impl Receiver {
         self.counters.totals.claims_contradicted += 1;
     }
 
-    /// Handles a server's answer that no message from `first` on is published yet. The request started at `first`, and the server's next
-    /// sequence is `next`. The answer is ignored if there is no such request.
+    /// Handles a server's answer to the request that begins at `first`: no message is published yet with the sequence `first` or a higher
+    /// one. `next` is the server's next sequence. The answer is ignored if there is no request that begins at `first`.
     pub(crate) fn handle_held(
         &mut self,
         now_ns: u64,

@@ -26,12 +26,13 @@ use shmcast::hosting::fault;
 /// this time. With [`Follow::First`], this is the usual silence before a receiver follows another feed. Feeds send a heartbeat each second.
 pub const DEFAULT_SILENCE_NS: u64 = 3 * SECOND_NS;
 
-/// The number of packets that another session must send before it is followed.
+/// A receiver follows a new session only after this number of the session's packets.
 const WITNESSES: u32 = 3;
-/// While the followed session is alive, a receiver follows a new session only if the new session's packets have arrived over at least this
-/// time. The unit is nanoseconds.
+/// If the followed session is still alive, a receiver changes to a new session only after the new session's packets have arrived over at
+/// least this time, in nanoseconds.
 const WITNESSED_NS: u64 = 10 * MILLISECOND_NS;
-/// While the followed session is alive, the packets of a new session must arrive within this time. The unit is nanoseconds.
+/// If the followed session is still alive, a receiver changes to a new session only if enough packets of the new session arrive within this
+/// time, in nanoseconds.
 const WITNESSES_WITHIN_NS: u64 = SECOND_NS;
 /// A rival (a session that the receiver might follow later) is removed if it is silent for this time. The unit is nanoseconds. Feeds send a
 /// heartbeat each second, and two heartbeats can be lost.

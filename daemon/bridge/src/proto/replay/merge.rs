@@ -35,8 +35,8 @@ const REMEMBERED: u32 = 16;
 /// Let N be this number. If another receiver repeats at least one of every N first requests, the server sends even the answer to a first
 /// request to all receivers. A first request is the first one for its messages.
 const SHARED: u32 = 4;
-/// While first answers go to all receivers, one in this many is still sent only to its asker. So the server notices when receivers no
-/// longer lose the same messages.
+/// In the state in which the server sends even first answers to all receivers, it still sends one of this many first answers only to the
+/// asker. So the server notices when receivers no longer lose the same messages.
 const PROBE: u32 = 32;
 /// After receivers were told to wait, the rate counts as scarce for this time. The unit is nanoseconds.
 const SCARCE_NS: u64 = 20 * MILLISECOND_NS;

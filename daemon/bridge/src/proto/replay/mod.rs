@@ -109,7 +109,7 @@ impl Default for ReplayConfig {
 /// The reply to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reply {
-    /// A datagram with messages, in the buffer.
+    /// The buffer has a datagram with messages.
     Messages {
         /// The size of the datagram.
         bytes: usize,
@@ -118,22 +118,22 @@ pub enum Reply {
         /// Whether the datagram is sent to all receivers. If not, it is sent to the asker.
         to_all: bool,
     },
-    /// A datagram in the buffer that says that the messages are gone.
+    /// The buffer has a datagram, which says that the messages are gone.
     Gone {
         /// The size of the datagram.
         bytes: usize,
     },
-    /// A datagram in the buffer that says that the server holds the messages, and that the asker should ask again later.
+    /// The buffer has a datagram, which says that the server holds the messages, and that the asker should ask again later.
     Later {
         /// The size of the datagram.
         bytes: usize,
     },
-    /// A datagram in the buffer that tells all receivers to wait.
+    /// The buffer has a datagram, which tells all receivers to wait.
     Pause {
         /// The size of the datagram.
         bytes: usize,
     },
-    /// A datagram in the buffer that says that none of the messages is published yet.
+    /// The buffer has a datagram, which says that none of the messages is published yet.
     Held {
         /// The size of the datagram.
         bytes: usize,

@@ -341,7 +341,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Starts a reader of the receiving channel, from its first message on.
+    /// Starts a reader of the receiving channel. The reader begins with the channel's first message.
     fn read_carried(&mut self, way: &Carriage) -> Result<Actor> {
         let until = Instant::now() + PATIENCE;
         let is_there = || Directory::at(&way.to).channel(CHANNEL).is_ok_and(|found| found.detail.is_ok());

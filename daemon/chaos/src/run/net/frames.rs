@@ -41,12 +41,12 @@ impl Place {
         &frame[self.udp + UDP..self.end]
     }
 
-    /// Whether it is sent to a group.
+    /// Whether the datagram is sent to a group.
     pub(super) fn is_for_a_group(&self, frame: &[u8]) -> bool {
         if self.is_v6 { frame[ETHERNET + 24] == 0xff } else { frame[ETHERNET + 16] >> 4 == 14 }
     }
 
-    /// Computes the checksum. On a virtual wire, the kernel leaves this to the network card.
+    /// Writes a valid checksum into the datagram. The kernel leaves checksums to the network card, and a virtual wire has no card.
     pub(super) fn make_sound(&self, frame: &mut [u8]) {
         let at = self.udp + 6;
         frame[at..at + 2].fill(0);

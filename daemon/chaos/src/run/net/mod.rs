@@ -39,13 +39,14 @@ pub(super) struct Network {
     senders: u32,
     is_sender_stopped: bool,
     keys: u32,
-    /// For each line, two numbers: the count of datagrams when the forger last sent a single packet, and the time of that packet.
+    /// For each line, two numbers about the latest packet that `forge_one` sent: how many datagrams the line had carried before this
+    /// packet, and the packet's time.
     forged_at: [(u64, u64); 2],
     /// Whether the second host's channel was promoted to its own.
     pub(super) is_promoted: bool,
 }
 
-/// Whether this process may make network namespaces.
+/// Whether this process is allowed to make network namespaces.
 pub fn is_possible() -> bool {
     let name = format!("shmcast-chaos-probe-{}", std::process::id());
     let made = ip(&format!("netns add {name}"));
