@@ -36,6 +36,9 @@ const LOOK_UP: Duration = Duration::from_millis(20);
 /// The interval at which the clocks are read.
 const CLOCK_EVERY_NS: u64 = 100 * MILLISECOND_NS;
 
+/// The runtime's timers are not finer than this.
+const TIMER: Duration = Duration::from_millis(1);
+
 /// A running end that receives. Dropping it stops it.
 #[derive(Debug)]
 pub struct Receiver {
@@ -123,7 +126,7 @@ impl Receiver {
 
     /// Returns the error of a broken connection. If there is none, returns the reason why the feed stands still or is at risk.
     pub fn trouble(&self) -> Option<String> {
-        self.shared.link.why()
+        self.shared.link.why().or_else(|| self.shared.life.held_up())
     }
 }
 
@@ -171,6 +174,10 @@ impl Receiving {
                 self.show();
                 self.look_at_keys();
             }
+            if self.inlet.is_waiting() {
+                self.wait_for_gates().await;
+                continue;
+            }
             let Receiving { reader, inlet, .. } = &mut self;
             if let Some((round, ask)) = reader.poll(now_ns, &mut |delivery| inlet.take(delivery)) {
                 self.ask(round, ask);
@@ -187,6 +194,24 @@ impl Receiving {
         match self.inlet.local.error.take() {
             Some(why) => self.shared.life.fail(why),
             None => self.shared.life.enter(Phase::Ended),
+        }
+    }
+
+    /// Publishes messages that a gate of the channel holds up, or waits for a moment. Meanwhile no entry is taken, so further messages stay
+    /// at the servers.
+    #[cold]
+    async fn wait_for_gates(&mut self) {
+        self.inlet.catch_up();
+        if !self.inlet.is_waiting() {
+            return;
+        }
+        let again = self.inlet.local.try_again_after();
+        match again < TIMER {
+            true => {
+                std::thread::sleep(again);
+                tokio::task::yield_now().await;
+            }
+            false => tokio::time::sleep(again).await,
         }
     }
 
@@ -277,6 +302,7 @@ impl Receiving {
 
     fn show(&self) {
         let (reader, inlet, link) = (self.reader.counters(), &self.inlet, &self.shared.link);
+        self.shared.life.note_held(inlet.local.held());
         self.shared.counters.show(&ReceiveCounters {
             next_sequence: inlet.next_sequence(),
             messages_published: inlet.local.counts.published,
