@@ -124,9 +124,15 @@ impl Receiver {
         self.shared.counters.read()
     }
 
-    /// Returns the error of a broken connection. If there is none, returns the reason why the feed stands still or is at risk.
+    /// Returns the reason why the feed stands still or is at risk: that of [`trouble_of_servers`](Self::trouble_of_servers), or a gate of the
+    /// channel that holds the messages up.
     pub fn trouble(&self) -> Option<String> {
-        self.shared.link.why().or_else(|| self.shared.life.held_up())
+        self.trouble_of_servers().or_else(|| self.shared.life.held_up())
+    }
+
+    /// Returns the error of a broken connection. If there is none, returns the reason why the servers put the feed at risk.
+    pub fn trouble_of_servers(&self) -> Option<String> {
+        self.shared.link.why()
     }
 }
 
