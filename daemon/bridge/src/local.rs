@@ -29,8 +29,18 @@ pub struct Local {
     pub error: Option<String>,
     /// Counts of the messages so far.
     pub counts: LocalCounts,
-    /// The gate that holds up the next delivery, and the time since which no delivery has passed; `None` if no gate does.
-    held: Option<(GateName, Instant)>,
+    /// The gate that holds up the next delivery; `None` if no gate does.
+    held: Option<Held>,
+}
+
+/// A gate that holds up a delivery.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    gate: GateName,
+    /// The time since which no delivery has passed.
+    since: Instant,
+    /// The time of the last try.
+    tried: Instant,
 }
 
 /// The messages of a local channel.
@@ -128,7 +138,12 @@ impl Local {
 
     /// Returns the gate that holds up the next delivery, and for how long no delivery has passed; `None` if no gate does.
     pub fn held(&self) -> Option<(GateName, Duration)> {
-        self.held.map(|(gate, since)| (gate, since.elapsed()))
+        self.held.map(|held| (held.gate, held.since.elapsed()))
+    }
+
+    /// Whether [`try_again_after`](Self::try_again_after) has passed since a gate held up a delivery. True if no gate does.
+    pub fn is_try_due(&self) -> bool {
+        self.held.is_none_or(|held| held.tried.elapsed() >= self.try_again_after())
     }
 
     /// Returns the time after which a delivery should be tried again that the channel has not accepted.
@@ -159,7 +174,9 @@ impl Local {
     #[cold]
     fn is_over(&mut self, error: &PublishError) -> bool {
         if let PublishError::Full { gate, .. } = *error {
-            self.held.get_or_insert_with(|| (gate, Instant::now())).0 = gate;
+            let tried = Instant::now();
+            let since = self.held.map_or(tried, |held| held.since);
+            self.held = Some(Held { gate, since, tried });
             return false;
         }
         self.error.get_or_insert_with(|| error.to_string());

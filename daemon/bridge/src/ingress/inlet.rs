@@ -116,15 +116,15 @@ impl Inlet {
                 if self.is_closed() {
                     return false;
                 }
-                return self.local.publish(sequence, data, meta);
+                self.local.publish(sequence, data, meta)
             }
             Delivery::Gap { ref missing } => {
                 if self.is_closed() {
                     return false;
                 }
-                return self.local.skip_to(missing.end);
+                self.local.skip_to(missing.end)
             }
-            Delivery::NewSession { session, next, .. } => return self.begin(session, next),
+            Delivery::NewSession { session, next, .. } => self.begin(session, next),
             Delivery::End { .. } => {
                 let next = self.next_sequence();
                 if !self.local.close() {

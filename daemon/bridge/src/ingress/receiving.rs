@@ -107,7 +107,7 @@ impl Receiving {
         if self.shared.orders.is_given() && self.execute_order() {
             return false;
         }
-        if self.inlet.is_waiting() {
+        if self.inlet.is_waiting() && self.inlet.local.is_try_due() {
             self.inlet.catch_up(false);
         }
         // Due work is done before receiving, so that it does not delay a message to the reader. A polling thread that has found nothing
