@@ -159,6 +159,7 @@ pub(crate) fn gate_report(
         longest_ns: figures.longest_ns,
         total_ns: figures.total_ns,
         waits_ns,
+        waits: figures.histogram.to_vec(),
         dropped: figures.dropped,
         refused: figures.refused,
         turned_away: figures.turned_away,

@@ -12,6 +12,10 @@ use pyo3::types::{PyByteArray, PyBytes, PyMemoryView, PyRange};
 use shmcast::{ClockKind, Mark, PublishError};
 use std::ops::Range;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// While a batch waits for gates, the handlers of signals run about this often.
+const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 
 /// Publishes a channel's messages. If the channel exists already, the publisher takes it over and continues its sequences.
 ///
@@ -111,8 +115,49 @@ impl Publisher {
     }
 
     /// Publishes the messages with one time.
-    fn publish_all<'a>(&self, messages: impl Iterator<Item = &'a [u8]>, mark: Mark) -> PyResult<Range<u64>> {
+    fn publish_all<'a>(
+        &self,
+        py: Python<'_>,
+        messages: impl Iterator<Item = &'a [u8]>,
+        mark: Mark,
+    ) -> PyResult<Range<u64>> {
+        if self.has_gates {
+            return self.publish_all_through_gates(py, messages, mark);
+        }
         let published = self.handle.enter()?.publish_batch_with(messages, mark);
+        published.map_err(|error| self.failure(&error))
+    }
+
+    /// Publishes copies, as [`publish_through_gates`](Self::publish_through_gates) does. Stops between two messages if a handler of signals
+    /// raises an exception, because a batch can wait once for each message.
+    #[cold]
+    fn publish_all_through_gates<'a>(
+        &self,
+        py: Python<'_>,
+        messages: impl Iterator<Item = &'a [u8]>,
+        mark: Mark,
+    ) -> PyResult<Range<u64>> {
+        let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+        for message in messages {
+            bytes.extend_from_slice(message);
+            ends.push(bytes.len());
+        }
+        let mut publisher = self.handle.enter()?;
+        let publisher: &mut shmcast::Publisher = &mut publisher;
+        let (mut checked, mut interrupted) = (Instant::now(), Ok(()));
+        let published = py.detach(|| {
+            let mut start = 0;
+            let copies = ends.iter().map_while(|&end| {
+                if checked.elapsed() >= SIGNALS_EVERY {
+                    interrupted = Python::attach(|py| py.check_signals());
+                    checked = Instant::now();
+                }
+                let copy = &bytes[std::mem::replace(&mut start, end)..end];
+                interrupted.is_ok().then_some(copy)
+            });
+            publisher.publish_batch_with(copies, mark)
+        });
+        interrupted?;
         published.map_err(|error| self.failure(&error))
     }
 
@@ -252,8 +297,11 @@ impl Publisher {
 
     /// Publishes many messages with the same time, tag and key mark, and returns their sequences as a `range`.
     ///
-    /// Each row of an array is a message. The array may have a stride, as the result of `Batch.view` has. Each item of any other iterable
-    /// is a message. If a message is too large, the messages before it are published, and the later ones are not.
+    /// Each row of an array is a message, even if the array has a stride, such as `Batch.view`. Each item of any other iterable is a
+    /// message. If a message is too large, or a gate refuses it, the messages before it are published, and the later ones are not.
+    ///
+    /// Waits only for the readers of gates, and lets other threads run meanwhile. If a handler of signals raises an exception during such a
+    /// wait, the batch stops after the message that waits.
     #[pyo3(signature = (messages, tag = 0, key = false))]
     fn publish_batch<'py>(
         &self,
@@ -270,12 +318,12 @@ impl Publisher {
                     "one bytes object is one message: publish it, or give a list",
                 ));
             }
-            Ok(buffer) => self.publish_all(Lent { buffer, _py: py }.rows()?, mark)?,
+            Ok(buffer) => self.publish_all(py, Lent { buffer, _py: py }.rows()?, mark)?,
             Err(error) => match messages.try_iter() {
                 Ok(all) => {
                     let lent = all.map(|one| Lent::of(&one?)).collect::<PyResult<Vec<_>>>()?;
                     let rows = lent.iter().map(Lent::bytes).collect::<PyResult<Vec<_>>>()?;
-                    self.publish_all(rows.into_iter(), mark)?
+                    self.publish_all(py, rows.into_iter(), mark)?
                 }
                 Err(_) if error.is_instance_of::<PyBufferError>(py) => {
                     return Err(PyValueError::new_err("a single value has no rows: publish it"));
@@ -322,9 +370,11 @@ impl Publisher {
         self.handle.ask(shmcast::Publisher::is_registered)
     }
 
-    /// Ends the stream: readers get an `End`. `with` calls it.
-    fn close(&self) -> PyResult<()> {
-        self.handle.close().map(drop)
+    /// Ends the stream: readers get an `End`. `with` calls it. Waits only for the readers of gates, and lets other threads run meanwhile.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let publisher = self.handle.close()?;
+        py.detach(|| drop(publisher));
+        Ok(())
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -333,10 +383,11 @@ impl Publisher {
 
     fn __exit__(
         &self,
+        py: Python<'_>,
         _kind: &Bound<'_, PyAny>,
         _error: &Bound<'_, PyAny>,
         _trace: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        self.close()
+        self.close(py)
     }
 }

@@ -1,5 +1,6 @@
 """Gates: readers that a publisher waits for, within a limit."""
 
+import _thread
 import os
 import pickle
 import threading
@@ -43,7 +44,8 @@ def test_other_threads_run_while_a_message_waits(room: str) -> None:
         # This thread could not take any message away if the call held the interpreter while it waits.
         def take() -> None:
             time.sleep(0.05)
-            for _ in range(700):
+            # All of these are there: a call that finds nothing yields, and beside other work this takes long.
+            for _ in range(400):
                 slow.recv(0)
 
         reader = threading.Thread(target=take)
@@ -52,6 +54,71 @@ def test_other_threads_run_while_a_message_waits(room: str) -> None:
         assert publisher.publish(b"y") > 0
         assert time.monotonic() - began < 25
         reader.join()
+        slow.close()
+
+
+def test_other_threads_run_while_a_batch_or_the_end_waits(room: str) -> None:
+    """An earlier mistake: these two calls held the interpreter, so a reader in the same process could not make room."""
+    gate = shmcast.Gate("slow", refuse=True, wait=8)
+    with shmcast.Publisher("t", dir=room, capacity=64 << 10, gates=[gate]) as publisher:
+        slow = shmcast.Subscriber("t", dir=room, gate="slow")
+        sequences = []
+        ready, ended = threading.Event(), threading.Event()
+
+        def take() -> None:
+            while not ended.is_set():
+                match slow.recv(0.01):
+                    case shmcast.Message(sequence=sequence, payload=payload) if len(payload) == 100:
+                        sequences.append(sequence)
+                    case shmcast.End():
+                        ended.set()
+                    case None:
+                        ready.set()
+
+        reader = threading.Thread(target=take)
+        reader.start()
+        assert ready.wait(20)
+        rows = bytearray(b"x" * 100 * 2500)
+        assert publisher.publish_batch([b"x" * 100] * 2500) == range(1, 2501)
+        assert publisher.publish_batch(memoryview(rows).cast("B", [2500, 100])) == range(2501, 5001)
+        while publisher.try_publish(b"") is not None:
+            pass
+        began = time.monotonic()
+        publisher.close()
+        assert time.monotonic() - began < 7
+        assert ended.wait(20)
+        reader.join()
+        slow.close()
+        assert sequences == list(range(1, 5001))
+
+
+def test_a_batch_that_waits_can_be_interrupted(room: str) -> None:
+    gate = shmcast.Gate("slow", refuse=True, wait=0.5)
+    with shmcast.Publisher("t", dir=room, capacity=64 << 10, gates=[gate]) as publisher:
+        slow = shmcast.Subscriber("t", dir=room, gate="slow")
+        stop = threading.Event()
+
+        # It reads so slowly that the batch would take minutes, and so fast that no message is refused.
+        def take() -> None:
+            while not stop.wait(0.01):
+                for _ in range(20):
+                    slow.recv(0)
+
+        def interrupt() -> None:
+            stop.wait(0.3)
+            _thread.interrupt_main()
+
+        threads = [threading.Thread(target=work) for work in (take, interrupt)]
+        for thread in threads:
+            thread.start()
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            publisher.publish_batch([b"x" * 100] * 500_000)
+        assert time.monotonic() - began < 30
+        assert 1 < publisher.next_sequence < 500_000
+        stop.set()
+        for thread in threads:
+            thread.join()
         slow.close()
 
 

@@ -397,6 +397,29 @@ impl Publisher {
         self.writer.session(identity, self.clock.now());
         Ok(())
     }
+
+    /// Checks whether a gate holds up the record that [`gap`](Self::gap), [`session`](Self::session) or [`close`](Self::close) writes. Never
+    /// waits. After `Ok`, the next call of one of these does not wait for a gate.
+    ///
+    /// Those calls wait for gates. A program that must not wait calls this function first. After an error it tries again later. A gate with
+    /// [`Then::Drop`](crate::Then::Drop) is dropped as in [`try_publish`](Self::try_publish).
+    ///
+    /// # Errors
+    /// [`PublishError::Full`] when the reader of a gate is too far behind.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// publisher.try_make_way()?;
+    /// publisher.gap(99)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn try_make_way(&mut self) -> Result<(), PublishError> {
+        match (&mut self.gates, self.writer.control_beyond_bound()) {
+            (Some(gates), Some(beyond)) => gates.make_way(&mut self.writer, beyond.frontier, Patience::Never),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl fmt::Debug for Publisher {

@@ -14,6 +14,7 @@
 //! | [`socket`] | opens and tunes the sockets |
 //! | [`status`] | the state and the counters of a bridge |
 //! | [`local`] | the channel into which an ingress publishes |
+//! | [`backlog`] | deliveries that wait for this channel |
 //! | [`origins`] | detects loops between hosts |
 //! | [`promotion`] | makes a mirror the origin of its channel |
 //! | [`pcap`] | reads and writes captures |
@@ -23,6 +24,7 @@
 //! of [`proto`] shows how its state machines are used.
 #![forbid(unsafe_code)]
 
+pub mod backlog;
 pub mod egress;
 mod end;
 pub mod gate;

@@ -1,12 +1,24 @@
 //! A local channel that has the messages of another host, under the same sequences as on that host.
 
 use shmcast::hosting::fault;
-use shmcast::{Mark, PublishError, Publisher};
+use shmcast::{GateName, Mark, PublishError, Publisher};
+use std::time::{Duration, Instant};
 
+use super::proto::session::Session;
 use super::proto::wire::Meta;
 use super::times::OriginTimes;
 
+/// A delivery that a gate has held up for a shorter time than this is tried again after [`SOON`], and later after [`LATER`].
+const IMPATIENT_FOR: Duration = Duration::from_millis(2);
+/// The shorter time between two tries.
+const SOON: Duration = Duration::from_micros(100);
+/// The longer time between two tries.
+const LATER: Duration = Duration::from_millis(1);
+
 /// The local channel of a receiving end.
+///
+/// No call waits for a gate of the channel. If a gate holds up a delivery, the call returns false and changes nothing. The caller keeps the
+/// delivery, and makes the same call again later. A gate that drops its reader does so after its longest wait here, too.
 #[derive(Debug)]
 pub struct Local {
     /// The channel's publisher; `None` between the end of a session and the beginning of the next one.
@@ -17,6 +29,18 @@ pub struct Local {
     pub error: Option<String>,
     /// Counts of the messages so far.
     pub counts: LocalCounts,
+    /// The gate that holds up the next delivery; `None` if no gate does.
+    held: Option<Held>,
+}
+
+/// A gate that holds up a delivery.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    gate: GateName,
+    /// The time since which no delivery has passed.
+    since: Instant,
+    /// The time of the last try.
+    tried: Instant,
 }
 
 /// The messages of a local channel.
@@ -36,64 +60,239 @@ impl Local {
     /// Makes the local channel of a publisher that was just opened.
     pub fn new(publisher: Publisher, mut times: OriginTimes) -> Local {
         times.begin(publisher.clock());
-        Local { publisher: Some(publisher), times, error: None, counts: LocalCounts::default() }
+        Local { publisher: Some(publisher), times, error: None, counts: LocalCounts::default(), held: None }
     }
 
-    /// Publishes one message. If earlier messages have not arrived, first tells readers that these messages are lost. Leaves out a message
-    /// that the channel already has. Does nothing while the channel is closed.
+    /// Publishes one message. If earlier messages have not arrived, first reports them to readers as lost. Leaves out a message that the
+    /// channel already has. Does nothing while the channel is closed. Returns false if a gate holds the message up.
     #[inline]
-    pub fn publish(&mut self, sequence: u64, data: &[u8], meta: Meta) {
-        self.skip_to(sequence);
-        let Some(publisher) = &mut self.publisher else { return };
+    #[must_use]
+    pub fn publish(&mut self, sequence: u64, data: &[u8], meta: Meta) -> bool {
+        if !self.skip_to(sequence) {
+            return false;
+        }
+        let Some(publisher) = &mut self.publisher else { return true };
         if publisher.next_sequence() > sequence {
             self.counts.behind += 1;
-            return;
+            return true;
         }
         let (mark, time_ns) = match fault!("marks_stay_behind") {
             true => (Mark::default(), 0),
             false => (Mark { tag: meta.tag, key: meta.key }, meta.time_ns),
         };
         let published = match self.times.ticks_of(time_ns) {
-            Some(time) => publisher.publish_at(data, mark, time),
-            None => publisher.publish_with(data, mark),
+            Some(time) => publisher.try_publish_at(data, mark, time),
+            None => publisher.try_publish_with(data, mark),
         };
         match published {
-            Ok(_) => self.counts.published += 1,
+            Ok(_) => {
+                self.counts.published += 1;
+                self.held = None;
+                true
+            }
             // The message is larger than the local channel allows. It is reported to readers like any other loss.
             Err(PublishError::TooLarge(_)) => {
-                let told = publisher.gap(sequence);
-                self.counts.too_large += 1;
-                self.counts.missing += 1;
-                self.check(told);
+                let is_told = self.announce(|publisher| publisher.gap(sequence));
+                self.counts.too_large += u64::from(is_told);
+                self.counts.missing += u64::from(is_told);
+                is_told
             }
-            Err(error) => self.fail(&error),
+            Err(error) => self.is_over(&error),
         }
     }
 
-    /// If messages before `next` have not arrived, tells readers that these messages are lost.
+    /// Reports to readers as lost all messages before `next` that have not arrived. Returns false if a gate holds the report up.
     #[inline]
-    pub fn skip_to(&mut self, next: u64) {
-        let Some(publisher) = &mut self.publisher else { return };
-        if publisher.next_sequence() < next {
-            let missing = next - publisher.next_sequence();
-            let told = publisher.gap(next - 1);
-            self.counts.missing += missing;
-            self.check(told);
+    #[must_use]
+    pub fn skip_to(&mut self, next: u64) -> bool {
+        let Some(publisher) = &self.publisher else { return true };
+        let due = publisher.next_sequence();
+        if due >= next {
+            return true;
         }
+        let is_told = self.announce(|publisher| publisher.gap(next - 1));
+        self.counts.missing += if is_told { next - due } else { 0 };
+        is_told
     }
 
-    /// Notes an error that the publisher returned.
-    #[inline]
-    pub fn check(&mut self, told: Result<(), PublishError>) {
-        if let Err(error) = told {
-            self.fail(&error);
-        }
-    }
-
-    /// Notes that the channel accepts no more messages: another publisher took it, or its sequences are used up.
+    /// Reports the session to readers, unless it is the one that the channel has. Returns false if a gate holds the report up.
     #[cold]
-    fn fail(&mut self, error: &PublishError) {
+    #[must_use]
+    pub fn session(&mut self, session: Session) -> bool {
+        self.announce(|publisher| match publisher.remote_session() == Some(*session.as_bytes()) {
+            true => Ok(()),
+            false => publisher.session(*session.as_bytes()),
+        })
+    }
+
+    /// Ends the stream for readers, and closes the channel. Returns false if a gate holds the end up.
+    #[cold]
+    #[must_use]
+    pub fn close(&mut self) -> bool {
+        let is_free = self.announce(|_| Ok(()));
+        if is_free && let Some(publisher) = self.publisher.take() {
+            publisher.close();
+        }
+        is_free
+    }
+
+    /// Returns the gate that holds up the next delivery, and for how long no delivery has passed; `None` if no gate does.
+    pub fn held(&self) -> Option<(GateName, Duration)> {
+        self.held.map(|held| (held.gate, held.since.elapsed()))
+    }
+
+    /// Whether [`try_again_after`](Self::try_again_after) has passed since a gate held up a delivery. True if no gate does.
+    pub fn is_try_due(&self) -> bool {
+        self.held.is_none_or(|held| held.tried.elapsed() >= self.try_again_after())
+    }
+
+    /// Returns the time after which a delivery should be tried again that the channel has not accepted.
+    pub fn try_again_after(&self) -> Duration {
+        match self.held() {
+            Some((_, held_for)) if held_for < IMPATIENT_FOR => SOON,
+            Some(_) | None => LATER,
+        }
+    }
+
+    /// Publishes a control record, unless a gate holds it up.
+    #[cold]
+    fn announce(&mut self, record: impl FnOnce(&mut Publisher) -> Result<(), PublishError>) -> bool {
+        let Some(publisher) = &mut self.publisher else { return true };
+        match publisher.try_make_way().and_then(|()| record(publisher)) {
+            Ok(()) => {
+                self.held = None;
+                true
+            }
+            Err(error) => self.is_over(&error),
+        }
+    }
+
+    /// Notes an error of the publisher. Returns false if a gate holds the delivery up. After any other error the channel accepts no more
+    /// messages: another publisher took it, or its sequences are used up.
+    ///
+    /// An earlier mistake: a gate that refused one message ended the bridge, and with it the stream of each reader.
+    #[cold]
+    fn is_over(&mut self, error: &PublishError) -> bool {
+        if let PublishError::Full { gate, .. } = *error {
+            let tried = Instant::now();
+            let since = self.held.map_or(tried, |held| held.since);
+            self.held = Some(Held { gate, since, tried });
+            return false;
+        }
         self.error.get_or_insert_with(|| error.to_string());
         self.publisher = None;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shmcast::{Event, Gate, GateState, Subscriber};
+    use shmcast_testkit::wait_until;
+
+    const RING: u64 = 64 << 10;
+
+    /// A local channel with this gate, a reader that takes the gate, and a reader that does not.
+    fn local(dir: &tempfile::TempDir, gate: Gate) -> (Local, Subscriber, Subscriber) {
+        let publisher = Publisher::builder("t").dir(dir.path()).capacity(RING).gate(gate).open().unwrap();
+        let reader = || Subscriber::builder("t").dir(dir.path());
+        let (slow, other) = (reader().gate("g").open().unwrap(), reader().open().unwrap());
+        (Local::new(publisher, OriginTimes::new(None)), slow, other)
+    }
+
+    /// Publishes from `next` on, until a gate holds a message up. Returns the sequence of this message.
+    fn fill(local: &mut Local, mut next: u64) -> u64 {
+        while local.publish(next, &[0; 100], Meta::default()) {
+            next += 1;
+            assert!(next < 100_000, "nothing holds it up");
+        }
+        next
+    }
+
+    /// Reads everything that is there. Returns the sequence that is expected next.
+    fn read(reader: &mut Subscriber, mut next: u64) -> u64 {
+        while let Some(event) = reader.try_recv().unwrap() {
+            match event {
+                Event::Message(message) => {
+                    assert_eq!(message.sequence, next);
+                    next += 1;
+                }
+                Event::Gap { from, to } => {
+                    assert_eq!(from, next);
+                    next = to + 1;
+                }
+                Event::NewSession { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        next
+    }
+
+    /// An earlier mistake: the first message that a gate refused ended the stream of each reader.
+    #[test]
+    fn a_gate_that_refuses_holds_every_delivery_up_and_ends_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut local, mut slow, mut other) =
+            local(&dir, Gate::new("g").refuse().wait(Duration::from_secs(10)));
+        let (mut slows, mut others, mut published) = (1, 1, 0);
+        let mut next = 1;
+        let session = |epoch| Session::of_channel("TEST", epoch).unwrap();
+        for round in 1..20 {
+            let first = next;
+            next = fill(&mut local, next);
+            published += next - first;
+            let start = Instant::now();
+            assert!(!local.publish(next, &[0; 100], Meta::default()));
+            assert!(start.elapsed() < Duration::from_secs(5), "a call waits for the gate");
+            assert_eq!(local.held().map(|(gate, _)| gate.to_string()).as_deref(), Some("g"));
+            assert_eq!((local.counts.published, local.counts.missing), (published, (round - 1) * 8));
+            others = read(&mut other, others);
+            slows = read(&mut slow, slows);
+            assert_eq!((others, slows), (next, next), "no reader misses a message, and none is told an end");
+            assert!(local.publish(next, &[0; 20_000], Meta::default()), "told as lost: it is too large");
+            assert!(
+                local.skip_to(next + 8) && local.session(session(round)) && local.session(session(round))
+            );
+            next += 8;
+        }
+        assert_eq!((local.error.as_deref(), local.counts.behind), (None, 0));
+    }
+
+    #[test]
+    fn the_end_waits_for_a_gate_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut local, mut slow, mut other) = local(&dir, Gate::new("g").refuse());
+        let next = fill(&mut local, 1);
+        // The end needs less room than a message.
+        let publisher = local.publisher.as_mut().unwrap();
+        while publisher.try_make_way().is_ok() {
+            publisher.session(*b"another on").unwrap();
+        }
+        assert!(!local.close() && local.publisher.is_some(), "the end is held up");
+        assert_eq!((read(&mut other, 1), read(&mut slow, 1)), (next, next));
+        assert!(local.close() && local.publisher.is_none());
+        assert_eq!(
+            (other.try_recv().unwrap(), slow.try_recv().unwrap()),
+            (Some(Event::End), Some(Event::End))
+        );
+    }
+
+    #[test]
+    fn a_gate_that_drops_its_reader_does_so_after_its_wait() {
+        let dir = tempfile::tempdir().unwrap();
+        let wait = Duration::from_millis(50);
+        let (mut local, _slow, mut other) = local(&dir, Gate::new("g").wait(wait));
+        let next = fill(&mut local, 1);
+        let start = Instant::now();
+        wait_until("the gate to be dropped", || {
+            std::thread::sleep(local.try_again_after());
+            local.publish(next, &[0; 100], Meta::default())
+        });
+        assert!(start.elapsed() + Duration::from_millis(1) >= wait, "{:?}", start.elapsed());
+        let gate = local.publisher.as_ref().unwrap().gates().remove(0);
+        assert_eq!((gate.state, gate.dropped), (GateState::Dropped, 1));
+        (next + 1..next + 200).for_each(|next| assert!(local.publish(next, &[0; 100], Meta::default())));
+        assert_eq!((read(&mut other, 1), local.held()), (next + 200, None));
     }
 }

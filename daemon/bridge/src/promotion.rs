@@ -77,6 +77,14 @@ pub enum PromoteError {
         /// The reserve of the journal.
         below: u64,
     },
+    /// A gate holds up messages that were received.
+    #[error(
+        "gate {gate:?} of the channel holds up messages that were received: let its reader read, or end it, and try again"
+    )]
+    Held {
+        /// The gate.
+        gate: String,
+    },
     /// The sequences are used up, or another publisher has the channel.
     #[error(transparent)]
     Publish(#[from] PublishError),

@@ -1,9 +1,11 @@
 //! Publishes the deliveries of the reader in the local channel. A delivery is a message, a gap, a new session or an end.
 
 use shmcast::{Publisher, PublisherBuilder};
+use shmcast_bridge::backlog::Backlog;
 use shmcast_bridge::local::Local;
 use shmcast_bridge::origins::Origins;
 use shmcast_bridge::proto::native::pulse::Pulse;
+use shmcast_bridge::proto::receiver;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::Meta;
 use shmcast_bridge::status::Phase;
@@ -24,6 +26,8 @@ pub(crate) struct Inlet {
     closed_at: u64,
     /// Whether the log has more entries after the current one.
     has_more: bool,
+    /// Deliveries that a gate of the channel holds up. While there are any, no entry is taken, so these are the rest of one entry.
+    backlog: Backlog,
     shared: Arc<ReceiveState>,
 }
 
@@ -34,7 +38,8 @@ impl Inlet {
         origins: Origins,
         shared: Arc<ReceiveState>,
     ) -> Inlet {
-        Inlet { local, channel, origins, clock_error: UNKNOWN_ERROR, closed_at: 1, has_more: false, shared }
+        let (clock_error, backlog) = (UNKNOWN_ERROR, Backlog::default());
+        Inlet { local, channel, origins, clock_error, closed_at: 1, has_more: false, backlog, shared }
     }
 
     /// Notes whether the log has more entries after the entry that the caller is about to handle. Call this before each entry.
@@ -58,18 +63,57 @@ impl Inlet {
 
     #[inline]
     pub(crate) fn take(&mut self, delivery: Delivery<'_>) {
-        match delivery {
-            Delivery::Message { sequence, data, meta } => self.publish(sequence, data, meta),
-            Delivery::Gap { missing } => self.local.skip_to(missing.end),
-            Delivery::Session { session, next } => self.begin(session, next),
+        let delivery = match delivery {
+            Delivery::Message { sequence, data, meta } => {
+                receiver::Delivery::Message { sequence, data, meta }
+            }
+            Delivery::Gap { missing } => receiver::Delivery::Gap { missing },
+            Delivery::Session { session, next } => {
+                receiver::Delivery::NewSession { session, next, previous: None }
+            }
             // Another publisher followed after this one.
-            Delivery::End if self.has_more => {}
-            Delivery::End => {
-                self.closed_at = self.next_sequence();
-                if let Some(publisher) = self.local.publisher.take() {
-                    publisher.close();
+            Delivery::End if self.has_more => return,
+            // The session and the sequence are not needed.
+            Delivery::End => receiver::Delivery::End { session: Session::from_bytes([b' '; 10]), next: 0 },
+        };
+        if self.is_waiting() || !self.handle(&delivery) {
+            self.backlog.push(&delivery);
+        }
+    }
+
+    /// Whether a gate of the channel holds up deliveries.
+    #[inline]
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
+    /// Publishes the deliveries of the backlog, up to one that a gate still holds up.
+    #[cold]
+    pub(crate) fn catch_up(&mut self) {
+        let mut backlog = std::mem::take(&mut self.backlog);
+        while let Some(delivery) = backlog.front()
+            && self.handle(&delivery)
+        {
+            backlog.pop();
+        }
+        self.backlog = backlog;
+    }
+
+    /// Publishes a delivery. Returns false if a gate holds the delivery up.
+    #[inline]
+    fn handle(&mut self, delivery: &receiver::Delivery<'_>) -> bool {
+        match *delivery {
+            receiver::Delivery::Message { sequence, data, meta } => self.publish(sequence, data, meta),
+            receiver::Delivery::Gap { ref missing } => self.local.skip_to(missing.end),
+            receiver::Delivery::NewSession { session, next, .. } => self.begin(session, next),
+            receiver::Delivery::End { .. } => {
+                let next = self.next_sequence();
+                if !self.local.close() {
+                    return false;
                 }
+                self.closed_at = next;
                 self.shared.life.enter(Phase::Ending);
+                true
             }
         }
     }
@@ -90,21 +134,21 @@ impl Inlet {
     }
 
     #[inline]
-    fn publish(&mut self, sequence: u64, data: &[u8], meta: Meta) {
+    fn publish(&mut self, sequence: u64, data: &[u8], meta: Meta) -> bool {
         if self.local.publisher.is_none() {
             self.open(self.channel.clone());
         }
-        self.local.publish(sequence, data, meta);
+        self.local.publish(sequence, data, meta)
     }
 
     #[cold]
-    fn begin(&mut self, session: Session, next: u64) {
+    fn begin(&mut self, session: Session, next: u64) -> bool {
         if self.origins.contains(session) {
             self.local.error = Some(format!(
                 "session {session} began on this host and has come back: a loop. Receive it on another host"
             ));
             self.local.publisher = None;
-            return;
+            return true;
         }
         // The sequences of a channel only grow. A session whose sequences begin again needs a new segment.
         if self.next_sequence() > next {
@@ -116,12 +160,10 @@ impl Inlet {
         } else {
             self.open(self.channel.clone());
         }
-        if let Some(publisher) = &mut self.local.publisher {
-            let known = publisher.remote_session() == Some(*session.as_bytes());
-            let told = if known { Ok(()) } else { publisher.session(*session.as_bytes()) };
-            self.local.check(told);
+        if !self.local.session(session) {
+            return false;
         }
         self.shared.life.note_session(session);
-        self.local.skip_to(next);
+        self.local.skip_to(next)
     }
 }

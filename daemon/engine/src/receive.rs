@@ -36,6 +36,9 @@ const LOOK_UP: Duration = Duration::from_millis(20);
 /// The interval at which the clocks are read.
 const CLOCK_EVERY_NS: u64 = 100 * MILLISECOND_NS;
 
+/// The runtime's timers are not finer than this.
+const TIMER: Duration = Duration::from_millis(1);
+
 /// A running end that receives. Dropping it stops it.
 #[derive(Debug)]
 pub struct Receiver {
@@ -121,8 +124,14 @@ impl Receiver {
         self.shared.counters.read()
     }
 
-    /// Returns the error of a broken connection. If there is none, returns the reason why the feed stands still or is at risk.
+    /// Returns the reason why the feed stands still or is at risk: that of [`trouble_of_servers`](Self::trouble_of_servers), or a gate of the
+    /// channel that holds the messages up.
     pub fn trouble(&self) -> Option<String> {
+        self.trouble_of_servers().or_else(|| self.shared.life.held_up())
+    }
+
+    /// Returns the error of a broken connection. If there is none, returns the reason why the servers put the feed at risk.
+    pub fn trouble_of_servers(&self) -> Option<String> {
         self.shared.link.why()
     }
 }
@@ -171,6 +180,10 @@ impl Receiving {
                 self.show();
                 self.look_at_keys();
             }
+            if self.inlet.is_waiting() {
+                self.wait_for_gates().await;
+                continue;
+            }
             let Receiving { reader, inlet, .. } = &mut self;
             if let Some((round, ask)) = reader.poll(now_ns, &mut |delivery| inlet.take(delivery)) {
                 self.ask(round, ask);
@@ -190,7 +203,25 @@ impl Receiving {
         }
     }
 
-    /// Uses changed keys from now on. Reports new blocks that could not be opened.
+    /// Publishes messages that a gate of the channel holds up, or waits for a moment. Meanwhile no entry is taken, so further messages stay
+    /// at the servers.
+    #[cold]
+    async fn wait_for_gates(&mut self) {
+        self.inlet.catch_up();
+        if !self.inlet.is_waiting() {
+            return;
+        }
+        let again = self.inlet.local.try_again_after();
+        match again < TIMER {
+            true => {
+                std::thread::sleep(again);
+                tokio::task::yield_now().await;
+            }
+            false => tokio::time::sleep(again).await,
+        }
+    }
+
+    /// Uses changed keys from now on. Reports blocks that cannot be opened with the keys.
     fn look_at_keys(&mut self) {
         if let Some(ring) = self.keys.changed(&self.shared.keys) {
             self.reader.set_keys(ring, self.log.takes_open);
@@ -277,6 +308,7 @@ impl Receiving {
 
     fn show(&self) {
         let (reader, inlet, link) = (self.reader.counters(), &self.inlet, &self.shared.link);
+        self.shared.life.note_held(inlet.local.held());
         self.shared.counters.show(&ReceiveCounters {
             next_sequence: inlet.next_sequence(),
             messages_published: inlet.local.counts.published,

@@ -6,7 +6,7 @@ use super::say::note;
 use super::set::{Draft, Setting};
 use super::stop::Stop;
 use super::units::{parse_cpu, parse_mode, parse_name, parse_size};
-use crate::config::{BoardConfig, optional_size};
+use crate::config::{BoardConfig, GateConfig, optional_size};
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Deserialize;
@@ -16,6 +16,7 @@ use shmcast::{Preparation, Publisher, PublisherBuilder};
 use std::ffi::CString;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use toml::Table;
 
 /// The keys of `--set`, as a help text lists them before its `examples`.
 pub(super) fn keys_and(examples: &str) -> String {
@@ -35,6 +36,13 @@ Keys of --set:
   board.value       Largest message on the board [default: 256, or up to the
                     end of the key]
   board.remove_tag  Messages with this tag remove their key
+  gate.NAME.wait    Give the channel this gate: a message waits for the reader
+                    that takes the gate, at most this long [default: 200us]
+  gate.NAME.lag     The reader may be this far behind before messages wait, as
+                    16MiB or as a part of the ring [default: 50%]
+  gate.NAME.then    What comes after the wait: drop, the message goes out and
+                    the reader can be lapped; refuse, the message is not
+                    published and the verb fails [default: drop]
   schema_id         Schema of the messages, which the channel has or gets;
                     without it, a channel with a schema is refused
   continue_from     Directory of the journal behind which a new channel goes
@@ -84,6 +92,8 @@ pub(super) struct Settings {
     #[serde(deserialize_with = "permissions")]
     permissions: Option<u32>,
     board: Option<BoardConfig>,
+    #[serde(rename = "gate", deserialize_with = "gates")]
+    gates: Vec<GateConfig>,
     schema_id: Option<u64>,
     continue_from: Option<PathBuf>,
     prepare: Option<Prepare>,
@@ -107,6 +117,28 @@ fn permissions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>
         value => value.as_str().unwrap_or_default().to_owned(),
     };
     parse_mode(&digits).map(Some).map_err(D::Error::custom)
+}
+
+/// Reads gates from a table with a table for each gate, whose key is the gate's name.
+fn gates<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<GateConfig>, D::Error> {
+    let gate = |(name, value): (String, toml::Value)| {
+        let toml::Value::Table(mut gate) = value else {
+            return Err(D::Error::custom(format!("{name}: write it like gate.NAME.wait=10ms")));
+        };
+        if gate.contains_key("users") {
+            let why = "every user who may read a channel that is a file may take its gates: leave users out";
+            return Err(D::Error::custom(format!("{name}: {why}")));
+        }
+        // `--set` reads a value without a unit as a number.
+        for value in gate.values_mut() {
+            if let toml::Value::Integer(number) = value {
+                *value = toml::Value::String(number.to_string());
+            }
+        }
+        gate.insert("name".to_owned(), toml::Value::String(name.clone()));
+        Draft(gate).read().map_err(|why| D::Error::custom(format!("{name}: {why}")))
+    };
+    Table::deserialize(deserializer)?.into_iter().map(gate).collect()
 }
 
 fn process<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<CString>, D::Error> {
@@ -138,6 +170,11 @@ impl Settings {
         if let Some(board) = &self.board {
             builder = builder.board(board.spec());
         }
+        if let (Host::Daemon(_), [gate, ..]) = (host, &self.gates[..]) {
+            let name = &gate.name;
+            bail!("{host} gives its channels their gates: leave gate.{name} out, or give --dir to use files");
+        }
+        builder = self.gates.iter().fold(builder, |builder, gate| builder.gate(gate.gate()));
         if let (Host::Daemon(_), Some(_)) = (host, self.permissions) {
             bail!("{host} says who may read its channels: leave permissions out, or give --dir to use files");
         }

@@ -22,8 +22,8 @@ impl FromStr for Setting {
         let Some((key, value)) = text.split_once('=') else {
             return Err("no \"=\": write it like KEY=VALUE".to_owned());
         };
-        let is_name =
-            |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
+        let is_name = |part: &str| !part.is_empty() && part.chars().all(is_allowed);
         if !key.split('.').all(is_name) {
             return Err(format!("{key:?} is no key: write it like KEY=VALUE, or TABLE.KEY=VALUE"));
         }

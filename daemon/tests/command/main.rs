@@ -16,6 +16,7 @@ mod directories;
 mod doctor;
 mod ends;
 mod fuzz;
+mod gates;
 mod guide;
 mod hiccups;
 mod journal;

@@ -2,7 +2,8 @@
 //! behaved clients.
 
 use serde_json::Value;
-use shmcast_testkit::daemon::Daemon;
+use shmcast::{PublishError, Subscriber};
+use shmcast_testkit::daemon::{Daemon, publishing};
 use shmcast_testkit::{skip, wait_until};
 use std::collections::HashMap;
 use std::fs;
@@ -25,9 +26,14 @@ struct Watched {
 
 impl Watched {
     fn start() -> Self {
+        Self::with("")
+    }
+
+    /// A daemon that also has these channels.
+    fn with(channels: &str) -> Self {
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let http = free.expect("a free port");
-        let daemon = Daemon::start(&config(http));
+        let daemon = Daemon::start(&format!("{}{channels}", config(http)));
         wait_until("its port", || TcpStream::connect(http).is_ok());
         Self { daemon, http }
     }
@@ -377,5 +383,26 @@ fn counters_that_go_backwards_with_the_next_publisher() {
         end(publisher);
         // An answer may be as old as the one before.
         wait_until("all of it", || look(&mut last) == [100.0, 1000.0].map(|n| n * f64::from(publishers)));
+    }
+}
+
+#[test]
+fn the_waits_for_a_gate_are_a_histogram() {
+    let gate = "[[channel.gate]]\nname = \"g\"\nwait = \"2ms\"\nthen = \"refuse\"\n";
+    let channel = "[[channel]]\nname = \"gated\"\ncapacity = \"64KiB\"\nmlock = false\nhugepages = false\n";
+    let daemon = Watched::with(&format!("{channel}{gate}"));
+    let client = daemon.daemon.client();
+    let mut publisher = publishing(&client, "gated").open().expect("it is free");
+    let _reader = Subscriber::builder("gated").client(&client).gate("g").open().expect("it is there");
+    let refused = (0..10_000).find_map(|_| publisher.publish(&[1; 100]).err());
+    assert!(matches!(refused, Some(PublishError::Full { .. })), "{refused:?}");
+    let series = |what: &str, more: &str| {
+        format!("shmcast_gate_wait_seconds_{what}{{channel=\"gated\",gate=\"g\"{more}}}")
+    };
+    wait_until("the wait", || daemon.metric(&series("count", "")) == 1.0);
+    let metrics = daemon.metrics();
+    assert!(metrics[&series("sum", "")] >= 0.002, "{metrics:?}");
+    for (end, count) in [("0.000001024", 0.0), ("0.001048576", 0.0), ("+Inf", 1.0)] {
+        assert_eq!(metrics[&series("bucket", &format!(",le=\"{end}\""))], count, "{end}");
     }
 }

@@ -3,10 +3,10 @@
 
 use crate::feed::Bridge;
 use nix::sys::signal::Signal;
-use shmcast::{Gate, GateState, PublishError, Publisher};
+use shmcast::{Event, Gate, GateState, PublishError, Publisher, Subscriber};
 use shmcast_testkit::command::Host;
 use shmcast_testkit::nats::{Server, alone};
-use shmcast_testkit::wait_until;
+use shmcast_testkit::{wait_for, wait_until};
 use std::time::Duration;
 
 /// Opens the channel with a gate that refuses.
@@ -154,4 +154,51 @@ fn a_bridge_that_waits_for_another_writer_lets_its_gate_go() {
     second.resume();
     wait_until("room", || publish(&mut publisher));
     second.end();
+}
+
+/// Reads what is there, in order and without a gap. Returns the message that is expected next.
+fn read(reader: &mut Subscriber, mut next: u64) -> u64 {
+    while let Some(event) = reader.try_recv().unwrap() {
+        match event {
+            Event::Message(message) => {
+                assert_eq!((message.sequence, &message.payload[..8]), (next, &next.to_be_bytes()[..]));
+                next += 1;
+            }
+            Event::NewSession { .. } | Event::NewEpoch { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    next
+}
+
+/// An earlier mistake: the first message that a gate refused ended the receiving bridge, and the stream of every reader.
+#[test]
+fn a_gate_that_refuses_keeps_the_messages_of_a_received_channel_at_the_servers() {
+    let test = "a_gate_that_refuses_keeps_the_messages_of_a_received_channel_at_the_servers";
+    let Some((_turn, _dir, server)) = alone(test) else { return };
+    let (near, far) = (Host::new(), Host::new());
+    let mut publisher = publisher(&near);
+    let mut sends = send(&near, &server, "");
+    sends.wait_for_words("sending session");
+    let channel = "--capacity 64KiB --set max_message=1000 --set gate.g.then=refuse --set gate.g.wait=10s";
+    let mut receives =
+        Bridge::start(far.shmcast(&format!("bridge recv ticks --nats {} {channel}", server.url())));
+    let reader = || Subscriber::builder("ticks").dir(far.dir.path().join("channels"));
+    let mut slow = wait_for("the channel", || reader().gate("g").open().ok());
+    let mut other = reader().open().unwrap();
+    let (mut slows, mut others) = (1, 1);
+    while publisher.next_sequence() <= 5_000 {
+        publish(&mut publisher);
+        others = read(&mut other, others);
+    }
+    receives.wait_for_words("gate g of the channel holds the messages up");
+    others = read(&mut other, others);
+    assert!(others < 1_000, "{others} messages passed a reader that reads nothing");
+    wait_until("all messages at both readers", || {
+        (slows, others) = (read(&mut slow, slows), read(&mut other, others));
+        (slows, others) == (5_001, 5_001)
+    });
+    let report = receives.end().0;
+    assert_eq!(report["receive"]["messages_missing"], 0, "{report}");
+    sends.end();
 }

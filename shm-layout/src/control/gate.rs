@@ -39,7 +39,11 @@ pub struct GateReport {
     pub total_ns: u64,
     /// Percentiles of the waits. Each is at most twice the true value; `None` before the first wait.
     pub waits_ns: Option<LatencyStatus>,
-    /// The number of times that the gate was dropped.
+    /// Numbers of waits by length: element `n` counts the waits of at least 2^n ns and less than 2^(n+1) ns. Element 0 also counts waits of
+    /// 0 ns, and the last element all longer waits. Empty in the report of an older daemon.
+    #[serde(default)]
+    pub waits: Vec<u64>,
+    /// Times that it was dropped.
     pub dropped: u64,
     /// The number of messages that the gate refused after a wait.
     pub refused: u64,

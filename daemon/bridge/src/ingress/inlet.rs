@@ -3,12 +3,14 @@
 use shmcast::hosting::fault;
 use shmcast::{Publisher, PublisherBuilder};
 use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 use zerocopy::FromZeros;
 
 use super::IngressState;
-use super::backlog::Backlog;
 use super::maker::Maker;
 use crate::BridgeError;
+use crate::backlog::Backlog;
 use crate::local::Local;
 use crate::origins::{Origins, run_of};
 use crate::promotion::{self, PromoteError, Promotion};
@@ -24,7 +26,7 @@ pub(super) struct Inlet {
     pub(super) shared: Arc<IngressState>,
     pub(super) origins: Origins,
     pub(super) maker: Maker,
-    /// Deliveries that arrived while the channel was being opened.
+    /// Deliveries that arrived while the channel was being opened, or while a gate of the channel held them up.
     pub(super) backlog: Backlog,
 }
 
@@ -55,14 +57,14 @@ impl Inlet {
         }
     }
 
-    /// Whether the channel is being opened, or deliveries that arrived meanwhile are still in the backlog.
+    /// Whether the channel is being opened, or deliveries are in the backlog.
     #[inline]
     pub(super) fn is_waiting(&self) -> bool {
         self.maker.is_busy() || !self.backlog.is_empty()
     }
 
-    /// Takes the channel from the maker once it is open, and publishes the deliveries of the backlog. With `waits`, blocks until the
-    /// channel is open.
+    /// Takes the channel from the maker once it is open, and publishes the deliveries of the backlog, up to one that a gate holds up. With
+    /// `waits`, blocks until the channel is open.
     #[cold]
     pub(super) fn catch_up(&mut self, waits: bool) {
         loop {
@@ -93,7 +95,20 @@ impl Inlet {
         }
     }
 
-    /// Publishes a delivery. Returns false if the channel must be opened first.
+    /// Does the same as [`catch_up`](Self::catch_up) until the backlog is empty, at most for `limit` beside the time in which the channel is
+    /// opened. Returns false if a gate still holds deliveries up.
+    #[cold]
+    pub(super) fn drain(&mut self, limit: Duration) -> bool {
+        let start = Instant::now();
+        self.catch_up(true);
+        while !self.backlog.is_empty() && start.elapsed() < limit {
+            sleep(self.local.try_again_after());
+            self.catch_up(true);
+        }
+        self.backlog.is_empty()
+    }
+
+    /// Publishes a delivery. Returns false if the channel must be opened first, or if a gate holds the delivery up.
     #[inline]
     fn handle(&mut self, delivery: &Delivery<'_>) -> bool {
         match *delivery {
@@ -101,24 +116,25 @@ impl Inlet {
                 if self.is_closed() {
                     return false;
                 }
-                self.local.publish(sequence, data, meta);
+                self.local.publish(sequence, data, meta)
             }
             Delivery::Gap { ref missing } => {
                 if self.is_closed() {
                     return false;
                 }
-                self.local.skip_to(missing.end);
+                self.local.skip_to(missing.end)
             }
-            Delivery::NewSession { session, next, .. } => return self.begin(session, next),
+            Delivery::NewSession { session, next, .. } => self.begin(session, next),
             Delivery::End { .. } => {
-                if let Some(publisher) = self.local.publisher.take() {
-                    self.counters.host.next_sequence = publisher.next_sequence();
-                    publisher.close();
+                let next = self.next_sequence();
+                if !self.local.close() {
+                    return false;
                 }
+                self.counters.host.next_sequence = next;
                 self.shared.life.enter(Phase::Ending);
+                true
             }
         }
-        true
     }
 
     /// Whether the channel is closed and can be opened. If so, the maker starts to open it.
@@ -200,12 +216,10 @@ impl Inlet {
         if self.local.publisher.is_none() && self.local.error.is_none() {
             return false;
         }
-        if let Some(publisher) = &mut self.local.publisher {
-            let told = publisher.session(*session.as_bytes());
-            self.local.check(told);
+        if !self.local.session(session) {
+            return false;
         }
         self.shared.life.note_session(session);
-        self.local.skip_to(next);
-        true
+        self.local.skip_to(next)
     }
 }

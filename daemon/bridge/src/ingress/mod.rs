@@ -16,7 +16,6 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 mod anew;
-mod backlog;
 mod control;
 mod inlet;
 mod maker;
@@ -206,8 +205,13 @@ impl Ingress {
         Promoter(self.shared.clone())
     }
 
-    /// Returns a problem if another feed arrives on the bridge's lines. The bridge runs nevertheless.
+    /// Returns a problem if a gate of the channel holds the messages up, or another feed arrives on the bridge's lines. The bridge runs
+    /// nevertheless.
     pub fn trouble(&self) -> Option<String> {
+        self.life().held_up().or_else(|| self.stranger())
+    }
+
+    fn stranger(&self) -> Option<String> {
         let stranger = self.life().stranger()?;
         let said = format!("another feed, session {stranger}, comes on the same lines and is not taken");
         Some(match self.life().session() {
@@ -260,8 +264,8 @@ impl IngressInvoker {
     /// Takes at most one batch of datagrams from each socket, publishes their messages, and does what is due. Returns false once the
     /// ingress has ended.
     ///
-    /// The call waits only when the ingress ends: up to half a second until the servers confirm that the leases are returned, and until the
-    /// channel is open if it is just being opened.
+    /// The call waits only when the ingress ends: up to half a second until the servers confirm that the leases are returned, up to half a
+    /// second for messages that a gate of the channel holds up, and until the channel is open if it is just being opened.
     #[inline]
     pub fn invoke(&mut self) -> bool {
         self.is_over = self.is_over || !self.receiving.turn();

@@ -14,6 +14,8 @@ use crate::status::Phase;
 
 /// The longest time for which the caller waits for the receiving thread. The thread returns its leases before it answers.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest time for which a promotion waits for messages that a gate of the channel holds up.
+const HELD: Duration = Duration::from_secs(1);
 
 /// An order to the receiving thread.
 #[derive(Debug, Default)]
@@ -60,9 +62,10 @@ impl Promoter {
     /// Makes the channel a channel of this host. The ingress delivers what it has received, reports everything else as a gap, leaves the
     /// channel open for its next publisher, and ends. Blocks until the receiving thread has answered.
     ///
-    /// The promotion is refused in two cases:
+    /// The promotion is refused in three cases:
     ///
     /// - `force` is not set, and a line has received a packet within the last three seconds.
+    /// - A gate of the channel holds up messages that were received.
     /// - The channel would continue at the sequence `below` or a higher one. `below` is the reserve of the channel's journal, which limits
     ///   the sequences of a publisher.
     ///
@@ -111,9 +114,15 @@ impl Receiving {
         }
         // The promotion makes the same check. It is made here first, because the next steps cannot be undone.
         next_after(self.inlet.next_sequence().max(self.receiver.horizon()), below)?;
+        if !self.inlet.drain(HELD) {
+            let gate = self.inlet.local.held().map(|(gate, _)| gate.to_string());
+            return Err(PromoteError::Held { gate: gate.unwrap_or_default() });
+        }
         self.leave();
         let inlet = &mut self.inlet;
         self.receiver.give_up(&mut |delivery| inlet.take(delivery));
+        // This cannot be undone any more. What a gate still holds up is in the gap of the promotion.
+        inlet.drain(HELD);
         inlet.promote((before, self.receiver.horizon()), &self.tag, below)
     }
 }

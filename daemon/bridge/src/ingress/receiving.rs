@@ -38,7 +38,8 @@ const TURNS_PER_YIELD: u32 = 32;
 const TURNS_PER_LOOK: u32 = 8;
 /// While nothing is missing, the servers' socket is read only once in this many turns of the loop.
 const TURNS_PER_ANSWER: u32 = 16;
-/// The longest time for which a stopping bridge waits until the servers confirm that its leases are returned.
+/// The longest time for which a stopping bridge waits until the servers confirm that its leases are returned. It then waits for at most the
+/// same time for messages that a gate of the channel holds up.
 const LEAVE_NS: u64 = SECOND_NS / 2;
 /// The counters are updated this many times for each update of the histograms, because histograms are long.
 const SHOWS_PER_HISTOGRAM: u64 = 10;
@@ -106,7 +107,7 @@ impl Receiving {
         if self.shared.orders.is_given() && self.execute_order() {
             return false;
         }
-        if self.inlet.is_waiting() {
+        if self.inlet.is_waiting() && self.inlet.local.is_try_due() {
             self.inlet.catch_up(false);
         }
         // Due work is done before receiving, so that it does not delay a message to the reader. A polling thread that has found nothing
@@ -151,7 +152,8 @@ impl Receiving {
     #[cold]
     fn end(&mut self) {
         self.leave();
-        self.inlet.catch_up(true);
+        // Messages that a gate still holds up then are missing here. An ingress that continues this session requests them again.
+        self.inlet.drain(Duration::from_nanos(LEAVE_NS));
         self.show(true);
         match self.inlet.local.error.take() {
             Some(why) => self.shared.life.fail(why),
@@ -333,7 +335,10 @@ impl Receiving {
                     Advice::Later(wait_ns) => due_ns.min(now_ns + wait_ns),
                     Advice::Overdue(_) | Advice::Unknown => due_ns,
                 };
-                let look_up_ns = if self.inlet.is_waiting() { MILLISECOND_NS } else { LOOK_UP_NS };
+                let look_up_ns = match self.inlet.is_waiting() {
+                    true => self.inlet.local.try_again_after().as_nanos() as u64,
+                    false => LOOK_UP_NS,
+                };
                 let limit_ns = due_ns.saturating_sub(now_ns).min(look_up_ns);
                 if limit_ns > 0 {
                     let sockets = self.ports.iter().map(|port| port.socket.as_fd());
@@ -360,6 +365,7 @@ impl Receiving {
     }
 
     pub(super) fn show(&mut self, histograms: bool) {
+        self.shared.life.note_held(self.inlet.local.held());
         let stranger = self.receiver.stranger(self.clock.now_ns());
         if stranger != std::mem::replace(&mut self.stranger, stranger) {
             self.shared.life.note_stranger(stranger);

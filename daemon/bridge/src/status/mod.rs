@@ -5,9 +5,11 @@
 //! milliseconds apart. This module does not format or judge the numbers.
 
 use serde::Serialize;
+use shmcast::GateName;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::proto::counters::{
@@ -21,6 +23,9 @@ use crate::counters;
 mod receive;
 pub use crate::waiting::Waiting;
 pub use receive::{HostCounters, LineStatus, ReceiveCounters, SocketCounters};
+
+/// A gate that holds up the messages of a received channel is reported after this time.
+const HELD_LONG: Duration = Duration::from_secs(1);
 
 /// A set of counters that other threads can read.
 #[derive(Debug)]
@@ -101,6 +106,8 @@ pub struct Life {
     session: Mutex<Option<Session>>,
     /// The session of another feed that arrives on the same lines, and is ignored.
     stranger: Mutex<Option<Session>>,
+    /// The gate of the local channel because of which no message has passed for some time.
+    held_by: Mutex<Option<GateName>>,
     /// Options that the system refused at the start, each with its reason. The bridge runs without them.
     pub refusals: Vec<String>,
     /// How the bridge's thread waits, and the reason for it.
@@ -116,6 +123,7 @@ impl Life {
             phase: AtomicU8::new(Phase::Running as u8),
             session: Mutex::default(),
             stranger: Mutex::default(),
+            held_by: Mutex::default(),
             refusals,
             waiting,
             error: Mutex::default(),
@@ -172,6 +180,20 @@ impl Life {
     /// Returns the session of another feed that arrives on the same lines, and is ignored.
     pub fn stranger(&self) -> Option<Session> {
         *self.stranger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes which gate of the local channel holds up the messages, and for how long none has passed. A short time is not noted.
+    pub fn note_held(&self, held: Option<(GateName, Duration)>) {
+        let gate = held.filter(|(_, held_for)| *held_for >= HELD_LONG).map(|(gate, _)| gate);
+        *self.held_by.lock().unwrap_or_else(PoisonError::into_inner) = gate;
+    }
+
+    /// Returns a sentence if a gate of the local channel has held up the messages for some time.
+    pub fn held_up(&self) -> Option<String> {
+        let gate = (*self.held_by.lock().unwrap_or_else(PoisonError::into_inner))?;
+        Some(format!(
+            "gate {gate} of the channel holds the messages up here: its reader is too far behind. Let it read, or end it"
+        ))
     }
 
     /// Returns the error because of which the bridge failed, if it has failed.

@@ -10,6 +10,7 @@ use shmcast_bridge::spec::BridgeSpec;
 use shmcast_bridge::status::{Latency, Life, Phase};
 use shmcast_engine::status::{ReceiveCounters, SendCounters};
 use shmcast_engine::{EngineError, Receiver, ReceiverOptions, Sender, SenderOptions};
+use std::collections::HashSet;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -138,6 +139,7 @@ pub(super) fn receive(
     let (name, progress) = (&spec.channel, progress());
     let (mut missing, mut holes) = (Alarm { told: 0 }, Alarm { told: 0 });
     let (mut link, mut session, mut interrupted) = (LinkReport::default(), None, None);
+    let mut held_by = HashSet::new();
     while !receiver.is_finished() {
         std::thread::sleep(LOOK);
         if until_end && receiver.life().phase() == Phase::Ending {
@@ -153,7 +155,11 @@ pub(super) fn receive(
             session = Some(now);
             progress.suspend(|| note!("{name}: receiving session {now}"));
         }
-        link.look(&progress, name, counters.is_connected == 1, receiver.trouble());
+        link.look(&progress, name, counters.is_connected == 1, receiver.trouble_of_servers());
+        // Each gate is reported once, even if it holds messages up again.
+        if let Some(held) = receiver.life().held_up().filter(|held| held_by.insert(held.clone())) {
+            progress.suspend(|| note!("{name}: {held}"));
+        }
         progress.set_message(format!(
             "published {} messages, {} for ever missing",
             grouped(counters.messages_published),

@@ -178,7 +178,7 @@ impl Draft {
 
 /// Whether a setting belongs to the channel, and not to the bridge. No setting of a channel has the same name as a setting of a bridge.
 fn is_of_channel(setting: &Setting) -> bool {
-    ["capacity", "max_message", "permissions", "board"].contains(&setting.table())
+    ["capacity", "max_message", "permissions", "board", "gate"].contains(&setting.table())
 }
 
 /// Whether an account stands in one of these addresses.

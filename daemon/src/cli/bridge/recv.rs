@@ -15,6 +15,7 @@ use shmcast_bridge::ingress::{Ingress, IngressOptions};
 use shmcast_bridge::proto::wire::{HEADER_BYTES, LENGTH_BYTES};
 use shmcast_bridge::spec::{BridgeSpec, ETHERNET_PAYLOAD_BYTES, Profile};
 use shmcast_bridge::status::{Latency, Phase, ReceiveCounters};
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 
@@ -33,9 +34,9 @@ Examples:
       --set receive.lease=false
 
 --set receive.from=SEQUENCE names the message to begin with, if there is no session to resume.
---set also takes keys of the channel that is made here: max_message, permissions and board, as
-`shmcast pub --help` lists them. Without max_message, messages on plain lines may be as large as
-fits an Ethernet frame, or payload_bytes if that is more.
+--set also takes keys of the channel that is made here: max_message, permissions, board and gate,
+as `shmcast pub --help` lists them. Without max_message, messages on plain lines may be as large
+as fits an Ethernet frame, or payload_bytes if that is more.
 
 Exit codes: 0 success, 3 messages were missed, 1 error, 2 wrong usage. Ctrl-C and SIGTERM are the
 ordinary end, 0 or 3; with --until-end the code is 130 or 143 if the session has not ended.";
@@ -114,7 +115,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     tell_refusals(channel, ingress.life());
     let progress = progress();
     let (mut missing, mut dropped) = (Alarm { told: 0 }, Alarm { told: 0 });
-    let (mut session, mut stranger) = (None, None);
+    let (mut session, mut troubles) = (None, HashSet::new());
     let mut interrupted = None;
     while !ingress.is_finished() {
         std::thread::sleep(LOOK);
@@ -131,12 +132,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             session = Some(now);
             progress.suspend(|| note!("{channel}: receiving session {now}"));
         }
-        // Each stranger is reported once, even if it comes and goes.
-        if let Some(now) = ingress.life().stranger().filter(|now| stranger != Some(*now)) {
-            stranger = Some(now);
-            if let Some(trouble) = ingress.trouble() {
-                progress.suspend(|| note!("{channel}: {trouble}"));
-            }
+        // Each trouble is reported once, even if it comes and goes.
+        if let Some(trouble) = ingress.trouble().filter(|trouble| troubles.insert(trouble.clone())) {
+            progress.suspend(|| note!("{channel}: {trouble}"));
         }
         progress.set_message(so_far(&counters));
         progress.tick();

@@ -25,7 +25,8 @@ Examples:
 A directory is a journal, and anything else a capture. The channel of a journal must be new,
 or go on where the replay begins: readers get the sequences that were recorded. Messages that
 the journal lacks are a gap to them. Messages are published when they are due, or with
---speed max one behind the other: readers that are slower are lapped, as by pub.
+--speed max one behind the other: readers that are slower are lapped, as by pub, unless they
+have a gate.
 
 Exit codes: 0 all was published, 3 messages are missing in the journal or in the feed of
 --unwrap, or packets of the capture could not be read, 1 error, 2 wrong usage; 130 (Ctrl-C)

@@ -76,8 +76,53 @@ pub(super) fn render(text: &mut Text, channels: &[ChannelFigures]) {
             }
         }
     }
+    waits(text, all());
+}
+
+/// The upper ends of the buckets of waits, as exponents of two in nanoseconds: 1 us to 1 s in factors of four.
+const EXPONENTS: [usize; 11] = [10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30];
+
+/// Writes the histogram of the waits.
+fn waits<'a>(text: &mut Text, channels: impl Iterator<Item = &'a ChannelFigures>) {
+    let name = "shmcast_gate_wait_seconds";
+    text.family(
+        name,
+        "histogram",
+        "How long messages waited for the gate's reader. Each message that waited counts once.",
+    );
+    for channel in channels {
+        for gate in &channel.status.gates {
+            let (count, sum) = (gate.waits.iter().sum(), gate.total_ns as f64 / 1e9);
+            text.histogram(name, &labels(channel, gate), cumulative(&gate.waits), count, sum);
+        }
+    }
+}
+
+/// Returns the upper ends of the buckets in seconds, each with the number of waits below it. `waits[n]` counts the waits from 2^n ns on.
+fn cumulative(waits: &[u64]) -> impl Iterator<Item = (f64, u64)> {
+    EXPONENTS.into_iter().map(|exponent| {
+        let below = waits.iter().take(exponent).sum();
+        ((1u64 << exponent) as f64 / 1e9, below)
+    })
 }
 
 fn labels<'a>(channel: &'a ChannelFigures, gate: &'a GateReport) -> [(&'static str, &'a str); 2] {
     [("channel", &channel.status.channel), ("gate", &gate.terms.gate)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_wait_is_below_the_ends_that_are_longer() {
+        let mut waits = vec![0; 32];
+        // Of 0.5 us, of 1 us, of some milliseconds, and of some seconds.
+        (waits[9], waits[10], waits[22], waits[31]) = (1, 2, 4, 8);
+        let buckets: Vec<(f64, u64)> = cumulative(&waits).collect();
+        assert_eq!(buckets[..2], [(1.024e-6, 1), (4.096e-6, 3)]);
+        assert_eq!(buckets[6..8], [(4.194304e-3, 3), (16.777216e-3, 7)]);
+        assert_eq!(buckets.last(), Some(&(1.073741824, 7)), "longer ones are only in the count");
+        assert!(cumulative(&[]).all(|(_, count)| count == 0));
+    }
 }

@@ -216,6 +216,7 @@ mod tests {
             longest_ns: 3000,
             total_ns: 4000 * held,
             waits_ns: None,
+            waits: Vec::new(),
             dropped,
             refused,
             turned_away: 0,

@@ -1,6 +1,7 @@
-//! Keeps deliveries in order and in bounded memory while the channel is being opened.
+//! Keeps deliveries in order and in bounded memory while the local channel accepts none: it is being opened, or a gate holds it up.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use crate::proto::receiver::Delivery;
 use crate::proto::session::Session;
@@ -8,7 +9,7 @@ use crate::proto::wire::Meta;
 
 /// Bytes of one chunk of the backlog.
 const CHUNK_BYTES: usize = 1 << 20;
-/// The limit for the bytes in the backlog. Further messages are dropped, and readers see them as a gap.
+/// The limit for the bytes in the backlog. Further messages are dropped, and readers get a gap in their place.
 const MAX_BYTES: usize = 64 << 20;
 
 const MESSAGE: u8 = 0;
@@ -18,31 +19,53 @@ const END: u8 = 3;
 
 /// Deliveries that wait for the channel. An empty backlog uses no memory.
 #[derive(Debug, Default)]
-pub(super) struct Backlog {
+pub struct Backlog {
     chunks: VecDeque<Vec<u8>>,
     /// Bytes of the first chunk that have been processed.
     read: usize,
     bytes: usize,
+    /// Messages that found no room after all deliveries in `chunks`. They become a gap.
+    lost: Option<Range<u64>>,
 }
 
 impl Backlog {
-    pub(super) fn is_empty(&self) -> bool {
-        self.chunks.is_empty()
+    /// Whether no delivery waits.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.chunks.is_empty() && self.lost.is_none()
     }
 
-    /// Appends a copy of the delivery. If there is no room for a message, drops it.
-    pub(super) fn push(&mut self, delivery: &Delivery<'_>) {
+    /// Appends a copy of the delivery. If there is no room for a message, drops it, and puts a gap in its place.
+    pub fn push(&mut self, delivery: &Delivery<'_>) {
         match *delivery {
             Delivery::Message { sequence, data, meta } if self.bytes + data.len() < MAX_BYTES => {
                 let marks = u64::from(meta.tag) | u64::from(meta.key) << 16;
-                self.put(MESSAGE, [sequence, marks, meta.time_ns], data);
+                self.put_after_lost(MESSAGE, [sequence, marks, meta.time_ns], data);
             }
-            Delivery::Message { .. } => {}
+            Delivery::Message { sequence, .. } => self.lose(sequence..sequence + 1),
+            // Gaps without a limit would be a backlog without a limit.
+            Delivery::Gap { ref missing } if self.bytes >= MAX_BYTES || self.lost.is_some() => {
+                self.lose(missing.clone());
+            }
             Delivery::Gap { ref missing } => self.put(GAP, [missing.start, missing.end, 0], &[]),
             // The field `previous` is not needed here.
-            Delivery::NewSession { session, next, .. } => self.put(SESSION, [next, 0, 0], session.as_bytes()),
-            Delivery::End { session, next } => self.put(END, [next, 0, 0], session.as_bytes()),
+            Delivery::NewSession { session, next, .. } => {
+                self.put_after_lost(SESSION, [next, 0, 0], session.as_bytes());
+            }
+            Delivery::End { session, next } => self.put_after_lost(END, [next, 0, 0], session.as_bytes()),
         }
+    }
+
+    fn lose(&mut self, missing: Range<u64>) {
+        let start = self.lost.as_ref().map_or(missing.start, |lost| lost.start);
+        self.lost = Some(start..missing.end);
+    }
+
+    fn put_after_lost(&mut self, kind: u8, numbers: [u64; 3], data: &[u8]) {
+        if let Some(lost) = self.lost.take() {
+            self.put(GAP, [lost.start, lost.end, 0], &[]);
+        }
+        self.put(kind, numbers, data);
     }
 
     fn put(&mut self, kind: u8, numbers: [u64; 3], data: &[u8]) {
@@ -59,9 +82,12 @@ impl Backlog {
         self.bytes += size;
     }
 
-    /// Returns the first delivery, as it was pushed.
-    pub(super) fn front(&self) -> Option<Delivery<'_>> {
-        let rest = self.chunks.front()?.get(self.read..)?;
+    /// Returns the first delivery, as it was pushed, or the gap in place of messages that found no room.
+    pub fn front(&self) -> Option<Delivery<'_>> {
+        let Some(chunk) = self.chunks.front() else {
+            return self.lost.clone().map(|missing| Delivery::Gap { missing });
+        };
+        let rest = chunk.get(self.read..)?;
         let (kind, rest) = rest.split_first()?;
         let (a, rest) = rest.split_first_chunk()?;
         let (b, rest) = rest.split_first_chunk()?;
@@ -82,7 +108,11 @@ impl Backlog {
     }
 
     /// Drops the first delivery.
-    pub(super) fn pop(&mut self) {
+    pub fn pop(&mut self) {
+        if self.chunks.is_empty() {
+            self.lost = None;
+            return;
+        }
         let size = match self.front() {
             Some(Delivery::Message { data, .. }) => HEAD_BYTES + data.len(),
             Some(Delivery::Gap { .. }) => HEAD_BYTES,
@@ -132,22 +162,36 @@ mod tests {
         }
     }
 
+    /// An earlier mistake: a session that came after the last message that found no room began without a gap for this message.
     #[test]
-    fn messages_beyond_the_bound_are_dropped_and_all_else_is_kept() {
+    fn messages_beyond_the_bound_become_a_gap_and_all_else_is_kept() {
         let (mut backlog, data) = (Backlog::default(), vec![0; 1 << 16]);
-        for sequence in 1..2_000 {
-            backlog.push(&Delivery::Message { sequence, data: &data, meta: Meta::default() });
-        }
-        backlog.push(&Delivery::Gap { missing: 2_000..2_001 });
+        let message = |sequence| Delivery::Message { sequence, data: &data, meta: Meta::default() };
+        let fit = (MAX_BYTES / (HEAD_BYTES + data.len())) as u64;
+        (1..2_000).for_each(|sequence| backlog.push(&message(sequence)));
+        // Gaps do not make the backlog grow.
+        (2_000..9_000).for_each(|start| backlog.push(&Delivery::Gap { missing: start..start + 1 }));
         assert!(backlog.bytes < MAX_BYTES + 100);
-        let mut last = None;
-        while let Some(delivery) = backlog.front() {
-            last = match delivery {
-                Delivery::Gap { missing } => Some(missing),
-                _ => None,
-            };
+        let session = Session::of_channel("TEST", 3).unwrap();
+        backlog.push(&Delivery::NewSession { session, next: 9_001, previous: None });
+        backlog.push(&Delivery::Gap { missing: 9_001..9_002 });
+        backlog.push(&message(9_002));
+        for sequence in 1..fit + 1 {
+            assert_eq!(backlog.front(), Some(message(sequence)));
             backlog.pop();
         }
-        assert_eq!(last, Some(2_000..2_001));
+        let rest = [
+            Delivery::Gap { missing: fit + 1..9_000 },
+            Delivery::NewSession { session, next: 9_001, previous: None },
+            Delivery::Gap { missing: 9_001..9_002 },
+            Delivery::Gap { missing: 9_002..9_003 },
+        ];
+        for delivery in rest {
+            assert_eq!(backlog.front(), Some(delivery));
+            backlog.pop();
+        }
+        assert!(backlog.is_empty() && backlog.bytes == 0 && backlog.front().is_none());
+        backlog.push(&message(9_003));
+        assert_eq!(backlog.front(), Some(message(9_003)), "there is room again");
     }
 }

@@ -1,0 +1,101 @@
+//! `--set gate.NAME...`: gates of channels that are files, in the verbs that publish.
+
+use shmcast::{Event, Subscriber};
+use shmcast_testkit::command::{Host, end, lines, recorded, text};
+use shmcast_testkit::wait_for;
+
+const LINES: usize = 5_000;
+
+/// A reader that has this gate of channel `name`, once its publisher has begun.
+fn gated(host: &Host, name: &str, gate: &str) -> Subscriber {
+    let dir = host.dir.path().join("channels");
+    wait_for("the gate", || Subscriber::builder(name).dir(&dir).gate(gate).open().ok())
+}
+
+/// Counts the messages that are there or still come, and those that are missed. Reads to the end of the stream.
+fn read(mut reader: Subscriber) -> (u64, u64) {
+    let (mut messages, mut missed) = (0, 0);
+    loop {
+        match reader.recv().unwrap() {
+            Event::Message(_) => messages += 1,
+            Event::Lapped(lapped) => missed += lapped.missed,
+            Event::End => return (messages, missed),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_file_is_published_or_replayed_no_faster_than_the_reader_of_a_gate_reads() {
+    let host = Host::new();
+    let input = host.file("lines", &lines(LINES));
+    let input = input.display();
+    let options =
+        "--capacity 64KiB --wait-readers 1 --set gate.the-slow.wait=60s --set gate.the-slow.lag=30%";
+    let publisher = host.start(&format!("pub fresh --input {input} {options}"));
+    let reader = gated(&host, "fresh", "the-slow");
+    assert_eq!(read(reader), (LINES as u64, 0));
+    assert_eq!(end(publisher).0, 0);
+
+    let journal = recorded(&host, &format!("--input {input}"));
+    let replay = host.start(&format!("replay {journal} --into again --speed max {options}"));
+    let reader = gated(&host, "again", "the-slow");
+    assert_eq!(read(reader), (LINES as u64, 0));
+    assert_eq!(end(replay).0, 0);
+}
+
+#[test]
+fn a_gate_that_refuses_ends_the_verb_and_one_that_drops_does_not() {
+    let host = Host::new();
+    let input = host.file("lines", &lines(LINES));
+    let publish = |then: &str| {
+        let gate = format!("--set gate.g.wait=1ms --set gate.g.then={then}");
+        host.start(&format!(
+            "pub {then} --input {} --capacity 64KiB --wait-readers 1 {gate}",
+            input.display()
+        ))
+    };
+    let publisher = publish("refuse");
+    let reader = gated(&host, "refuse", "g");
+    let (code, said) = end(publisher);
+    assert!(code == 1 && said.contains("gate g holds the message up"), "{code}: {said}");
+    let (messages, missed) = read(reader);
+    assert!((1..LINES as u64).contains(&messages) && missed == 0, "{messages}, {missed}");
+
+    let publisher = publish("drop");
+    let reader = gated(&host, "drop", "g");
+    assert_eq!(end(publisher).0, 0);
+    let (messages, missed) = read(reader);
+    assert!(messages + missed == LINES as u64 && missed > 0, "{messages}, {missed}");
+}
+
+#[test]
+fn a_gate_that_cannot_be_is_refused_with_what_to_write() {
+    let host = Host::new();
+    for (setting, why) in [
+        ("gate=g", "expected a map"),
+        ("gate.g=10ms", "g: write it like gate.NAME.wait=10ms"),
+        ("gate.g.wait=soon", "g: wait: \"soon\""),
+        ("gate.g.wait=10", "g: wait: \"10\""),
+        ("gate.g.lag=half", "g: lag: "),
+        ("gate.g.lag=1", "the lag of a gate"),
+        ("gate.g.then=stop", "g: then: unknown variant `stop`"),
+        ("gate.g.users=risk", "g: every user who may read"),
+        ("gate.g.when=now", "unknown field `when`"),
+        ("gate.-g.wait=0", "must not begin with"),
+    ] {
+        for verb in ["pub t", "replay /nowhere --into t", "bridge recv t --from 127.0.0.1:9"] {
+            let refused = host.run(&format!("{verb} --set {setting}"));
+            let said = text(&refused.stderr);
+            assert_ne!(refused.status.code(), Some(0), "{verb}: {setting}");
+            if verb.starts_with("replay") {
+                continue; // it looks for its recording first
+            }
+            assert!(said.contains(why), "{verb}: {setting}: {said}");
+        }
+    }
+    assert!(
+        host.run("pub t --set gate.g={} --set gate.h.wait=0").status.success(),
+        "all fields have defaults"
+    );
+}
