@@ -43,7 +43,7 @@ pub struct GateReport {
     /// 0 ns, and the last element all longer waits. Empty in the report of an older daemon.
     #[serde(default)]
     pub waits: Vec<u64>,
-    /// Times that it was dropped.
+    /// The number of times that the gate was dropped.
     pub dropped: u64,
     /// The number of messages that the gate refused after a wait.
     pub refused: u64,
