@@ -130,7 +130,7 @@ fn gates<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<GateConfig>, 
             return Err(D::Error::custom(format!("{name}: {why}")));
         }
         // `--set` reads a value without a unit as a number.
-        for value in gate.values_mut() {
+        for (_, value) in gate.iter_mut() {
             if let toml::Value::Integer(number) = value {
                 *value = toml::Value::String(number.to_string());
             }
