@@ -1,5 +1,6 @@
 //! The folder of a stream, within a journal's directory on a real file system.
 
+use crate::complete::Complete;
 use crate::core::{Io, Memory, Pages, Step, Stretch, Volume};
 use crate::error::RecordError;
 use rustix::fs::{Advice, AtFlags, CWD, FallocateFlags, Mode, OFlags, Stat, fstat, stat, statat};
@@ -39,6 +40,7 @@ pub struct Directory {
     /// The number of the stream's first file, if it has none.
     first_number: u64,
     open: Mutex<BTreeMap<u64, (String, Arc<File>)>>,
+    complete: Complete,
     /// Whether files are written by `O_DIRECT`.
     is_direct: AtomicBool,
     pages: Mutex<(Pages, [Memory; DEPTH])>,
@@ -61,6 +63,7 @@ impl Directory {
             _lock: lock,
             first_number: 1,
             open: Mutex::default(),
+            complete: Complete::default(),
             is_direct: AtomicBool::new(is_direct),
             pages: Mutex::new((Pages::default(), [(); DEPTH].map(|()| Memory::new(PAGES)))),
         })
@@ -123,22 +126,55 @@ impl Directory {
     }
 
     /// Checks that the path still leads to this directory, and that each open file still has its name. Otherwise nobody can read the new
-    /// records.
+    /// records. Complete files were compared with the folder when a file was last completed.
     ///
     /// # Errors
     /// [`RecordError::Moved`].
     pub(crate) fn check_names(&self) -> Result<(), RecordError> {
-        let moved = |what: String| RecordError::Moved { path: self.path.clone(), what };
         if !is_named(&self.handle, stat(&self.path)) {
-            return Err(moved("the directory".to_owned()));
+            return Err(self.moved("the directory".to_owned()));
         }
+        // Retention may have removed a file, and not noted this yet.
+        let Some(_turn) = self.complete.try_turn() else { return Ok(()) };
+        let file = self.nameless().or_else(|| self.complete.missing());
+        file.map_or(Ok(()), |name| Err(self.moved(format!("its file {name}"))))
+    }
+
+    /// Does the same, and compares the complete files with the folder now.
+    ///
+    /// # Errors
+    /// [`RecordError::Moved`] and [`RecordError::Os`].
+    pub(crate) fn check_all_names(&self) -> Result<(), RecordError> {
+        self.check_names()?;
+        let looked = self.complete.look(&self.handle);
+        looked.map_err(|source| RecordError::Os { path: self.path.clone(), source })?;
+        self.check_names()
+    }
+
+    /// Runs `trim`, which removes files and returns their names. These files do not count as moved.
+    pub(crate) fn trim<T>(&self, trim: impl FnOnce() -> (T, Vec<String>)) -> T {
+        let _turn = self.complete.turn();
+        let (done, gone) = trim();
+        for name in &gone {
+            // A file is complete a little earlier than it is closed.
+            self.files().values_mut().filter(|(open, _)| open == name).for_each(|(open, _)| open.clear());
+            self.complete.remove(name);
+        }
+        done
+    }
+
+    fn moved(&self, what: String) -> RecordError {
+        RecordError::Moved { path: self.path.clone(), what }
+    }
+
+    /// Returns an open file that has lost its name.
+    fn nameless(&self) -> Option<String> {
+        let is_lost =
+            |name: &str, file: &File| !is_named(file, statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW));
+        let files = self.files();
         // Nothing is recorded in the file that is prepared in advance.
-        for (name, file) in self.files().values().filter(|(name, _)| name != SPARE) {
-            if !is_named(file, statat(&self.handle, name.as_str(), AtFlags::SYMLINK_NOFOLLOW)) {
-                return Err(moved(format!("its file {name}")));
-            }
-        }
-        Ok(())
+        let mut named = files.values().filter(|(name, _)| name != SPARE && !name.is_empty());
+        named.find(|(name, file)| is_lost(name, file)).map(|(name, _)| name.clone())
     }
 
     /// Performs a step. Blocks until the disk has done it.
@@ -171,7 +207,10 @@ impl Directory {
             }
             Step::SyncDirectory => self.handle.sync_all(),
             Step::Close { number } => {
-                self.files().remove(number);
+                let closed = self.files().remove(number).map(|(name, _)| name);
+                if let Some(name) = closed.filter(|name| name != SPARE && !name.is_empty()) {
+                    self.complete.add(name, &self.handle);
+                }
                 Ok(())
             }
         }

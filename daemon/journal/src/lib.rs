@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+mod complete;
 pub mod core;
 mod cutting;
 pub mod directory;

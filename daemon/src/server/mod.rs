@@ -339,14 +339,17 @@ fn share(config: &Config, events: Events, uid: u32, promoted: Promoted) -> Arc<S
         bridges: Bridges::new(promoted, journals.clone()),
         journals,
         instance: since_1970.as_nanos() as u64,
-        started: Instant::now(),
+        started: SystemTime::now(),
     })
 }
 
 /// Makes the memory of all channels on another thread. Meanwhile the event loop answers greetings with `Starting`. On a busy machine, each
 /// GiB takes seconds, so the service manager is asked for more time.
 async fn make(mut registry: Registry, config: Config, segments: Vec<Kept>) -> Result<Registry> {
-    let making = tokio::task::spawn_blocking(move || registry.start(&config, &segments).map(|()| registry));
+    let making = tokio::task::spawn_blocking(move || {
+        journals::note_written(&config.channels);
+        registry.start(&config, &segments).map(|()| registry)
+    });
     tokio::pin!(making);
     loop {
         if let Ok(made) = timeout(GOES_ON / 3, &mut making).await {
@@ -408,7 +411,12 @@ async fn reload(options: &Options, shared: &ServerState, carriers: &mut Carriers
 /// changed.
 async fn apply(shared: &ServerState, wanted: &Config) -> Result<Changes> {
     let missing = shared.registry().missing(wanted)?;
-    let made = tokio::task::spawn_blocking(move || Registry::make_missing(missing)).await??;
+    let channels = wanted.channels.clone();
+    let made = tokio::task::spawn_blocking(move || {
+        journals::note_written(&channels);
+        Registry::make_missing(missing)
+    });
+    let made = made.await??;
     shared.events.admit(wanted);
     shared.registry().apply(wanted, made)
 }

@@ -9,7 +9,7 @@ use super::registry::{MemoryRequest, Refused, Registry};
 use shmcast::control::RefusalCode;
 use std::fmt::Display;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
+use std::time::SystemTime;
 use tokio::sync::watch;
 
 /// The treatment of programs that were not attached before.
@@ -42,8 +42,8 @@ pub struct ServerState {
     pub journals: Journals,
     /// A number that grows with each start of the daemon.
     pub instance: u64,
-    /// The time at which this daemon started.
-    pub started: Instant,
+    /// The wall clock when this daemon started. If the clock is set later, this time stays.
+    pub started: SystemTime,
 }
 
 impl ServerState {

@@ -1,5 +1,6 @@
 //! The daemon `shmcastd` as a child process of a test, with its directory, configuration and log.
 
+use crate::clock::WallClock;
 use crate::place::{program, scratch};
 use crate::process::Process;
 use crate::unit;
@@ -51,7 +52,7 @@ impl Daemon {
     fn spawn_under(unit: Option<PathBuf>, dir: tempfile::TempDir, config: &str) -> Self {
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         fs::write(dir.path().join("shmcast.toml"), config).unwrap();
-        let process = spawn(unit.as_deref(), dir.path());
+        let process = spawn(unit.as_deref(), dir.path(), None);
         Self { dir, unit, process }
     }
 
@@ -138,7 +139,13 @@ impl Daemon {
 
     /// Starts the next daemon after this one has ended.
     pub fn restart(&mut self) {
-        self.process = spawn(self.unit.as_deref(), self.dir.path());
+        self.process = spawn(self.unit.as_deref(), self.dir.path(), None);
+        self.client();
+    }
+
+    /// Does the same, and gives the next daemon this wall clock.
+    pub fn restart_with(&mut self, clock: &WallClock) {
+        self.process = spawn(self.unit.as_deref(), self.dir.path(), Some(clock));
         self.client();
     }
 
@@ -180,7 +187,7 @@ fn runtime(dir: &Path) -> PathBuf {
     dir.join("run")
 }
 
-fn spawn(unit: Option<&Path>, dir: &Path) -> Process {
+fn spawn(unit: Option<&Path>, dir: &Path, clock: Option<&WallClock>) -> Process {
     let log = File::options().create(true).append(true).open(dir.join("log")).unwrap();
     let (program, runtime) = (program("shmcastd"), runtime(dir));
     fs::create_dir_all(&runtime).unwrap();
@@ -190,6 +197,7 @@ fn spawn(unit: Option<&Path>, dir: &Path) -> Process {
     };
     command.arg("--config").arg(dir.join("shmcast.toml")).arg("--socket").arg(socket);
     command.env_remove("NOTIFY_SOCKET").stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    clock.inspect(|clock| clock.give(&mut command));
     Process::start(&mut command)
 }
 

@@ -189,6 +189,86 @@ fn a_full_disk_is_told_and_made_up_for() {
     scene.wait_until_whole(&dir);
 }
 
+/// An operator removes the journal to make room. The recorder's memory is full, and the recorder once looked at no name while it was: it
+/// stayed "refused" for ever.
+#[test]
+fn a_directory_that_is_removed_from_a_full_disk_is_told_and_recorded_again_from_the_ring() {
+    let test = "a_directory_that_is_removed_from_a_full_disk_is_told_and_recorded_again_from_the_ring";
+    let Some(small) = Small::make(test, 16) else { return };
+    let dir = small.path().join("journal");
+    let mut scene = Scene::new(&dir, "");
+    fs::write(small.path().join("rest"), vec![0; small.free() as usize]).unwrap();
+    let is_full =
+        |scene: &Scene| scene.status().is_some_and(|it| it.state == "refused" && it.waiting_bytes >= 1 << 20);
+    while !is_full(&scene) {
+        scene.publish(1_000);
+        assert!(scene.publisher.next_sequence() < 50_000, "the disk takes more than it has room for");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    fs::remove_dir_all(&dir).unwrap();
+    fs::remove_file(small.path().join("rest")).unwrap();
+    scene.is_told(&["journal-failed", "removed or moved"]);
+    scene.wait_until_whole(&dir);
+}
+
+/// A file that retention cannot remove was once told each five seconds, for ever.
+#[test]
+fn a_removal_that_fails_is_told_once() {
+    let room = scratch();
+    let [dir, other] = ["journal", "other"].map(|name| room.path().join(name));
+    let keeping = |dir: &Path| config(dir, "").replace("buffer = \"1MiB\"", "keep_bytes = \"2MiB\"");
+    let both = keeping(&dir) + &keeping(&other).replace("\"ticks\"", "\"other\"");
+    let daemon = Daemon::start(&both);
+    let client = daemon.client();
+    // Holds are read from this file.
+    fs::create_dir_all(&dir).unwrap();
+    fs::create_dir_all(dir.join("holds.lock")).unwrap();
+    daemon.wait_for_log(&["journal-error", "remove old files"]);
+    // Each removal of the other journal's files shows that five seconds have passed.
+    let mut publisher = publishing(&client, "other").open().unwrap();
+    for removals in 1..=3 {
+        for _ in 0..30_000 {
+            publisher.publish(&[7; 128]).unwrap();
+        }
+        wait_until("a removal", || daemon.told("journal-trimmed") >= removals);
+    }
+    assert_eq!(daemon.log().matches("remove old files").count(), 1);
+}
+
+/// A recorder that ends for a reason told only those lost messages that were lost ten seconds before its end.
+#[test]
+fn messages_that_were_lost_are_told_before_a_recorder_ends() {
+    let room = scratch();
+    let dir = room.path().join("journal");
+    let mut scene = Scene::new(&dir, "");
+    let told = |daemon: &Daemon| -> u64 {
+        let log = daemon.log();
+        let lines = log.lines().filter_map(|line| line.split_once(" messages came too fast"));
+        let counts = lines.filter_map(|(before, _)| before.rsplit(|c: char| !c.is_ascii_digit()).next());
+        counts.map(|count| count.parse::<u64>().unwrap()).sum()
+    };
+    let mut lost = 0;
+    // The first loss is told at once. On a slow machine the second one is, too.
+    for turn in 1..10 {
+        scene.daemon.signal(Signal::SIGSTOP);
+        scene.publish(150_000);
+        scene.daemon.signal(Signal::SIGCONT);
+        let last = scene.publisher.next_sequence() - 1;
+        let status = wait_for("a loss", || {
+            scene.status().filter(|journal| journal.overrun > lost && journal.drained == last)
+        });
+        lost = status.overrun;
+        if turn > 1 && told(&scene.daemon) < lost {
+            break;
+        }
+    }
+    let Scene { daemon, client, publisher } = scene;
+    drop(publisher);
+    let _new = publishing(&client, "ticks").anew().open().unwrap();
+    daemon.wait_for_log(&["journal-anew"]);
+    assert_eq!(told(&daemon), lost);
+}
+
 #[test]
 fn a_read_only_disk_is_told_and_made_up_for() {
     let Some(small) = Small::make("a_read_only_disk_is_told_and_made_up_for", 64) else { return };

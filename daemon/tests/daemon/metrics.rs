@@ -1,10 +1,12 @@
 //! The daemon's HTTP server as Prometheus and an administrator use it: a real daemon, real attached programs, and badly
 //! behaved clients.
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use shmcast::{PublishError, Subscriber};
+use shmcast_testkit::clock::WallClock;
 use shmcast_testkit::daemon::{Daemon, publishing};
-use shmcast_testkit::{skip, wait_until};
+use shmcast_testkit::{scratch, skip, wait_until};
 use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Read, Write};
@@ -114,6 +116,25 @@ impl Answer {
 
 const PUBLISHED: &str = "shmcast_published_messages_total{channel=\"ticks\"}";
 const READERS: &str = "shmcast_readers{channel=\"ticks\"}";
+
+/// The start was once computed from the present wall clock: a clock that was set looked like a restart of the daemon.
+#[test]
+fn a_clock_that_is_set_is_no_restart() {
+    let mut watched = Watched::start();
+    let room = scratch();
+    let Some(clock) = WallClock::make("a_clock_that_is_set_is_no_restart", room.path()) else { return };
+    watched.daemon.end(Signal::SIGTERM);
+    watched.daemon.restart_with(&clock);
+    wait_until("its port", || TcpStream::connect(watched.http).is_ok());
+    let started = watched.metric("shmcast_daemon_start_time_seconds");
+    clock.set(3_600);
+    // The figures may be a little old. These have been gathered since the clock was set.
+    let mut publisher = watched.publisher();
+    publish(&mut publisher, 7);
+    wait_until("new figures", || watched.metric(PUBLISHED) == 7.0);
+    assert_eq!(watched.metric("shmcast_daemon_start_time_seconds"), started);
+    end(publisher);
+}
 
 #[test]
 fn what_happened_is_what_is_counted() {

@@ -3,9 +3,10 @@
 use nix::sys::signal::Signal;
 use shmcast::control::JournalStatus;
 use shmcast::journal::{Journal, Wanted};
+use shmcast_testkit::clock::WallClock;
 use shmcast_testkit::daemon::{Daemon, FOR_ALL, publishing};
 use shmcast_testkit::disk::Small;
-use shmcast_testkit::wait_for;
+use shmcast_testkit::{scratch, wait_for, wait_until};
 use std::path::Path;
 
 fn config(dir: &Path, keep_free: u64) -> String {
@@ -55,4 +56,36 @@ fn room_that_readers_hold_costs_no_history_and_is_told() {
     drop(readers);
     let left = oldest(&daemon, &|journal| journal.oldest > 1);
     assert!(firsts[1..].contains(&left) && left < 9_000, "{left}");
+}
+
+/// A host starts with a clock that is a year ahead, and the network's time comes later. The daemon once believed the first clock that it
+/// read, and removed all old files at once.
+#[test]
+fn a_daemon_that_starts_with_a_wrong_clock_removes_nothing() {
+    let test = "a_daemon_that_starts_with_a_wrong_clock_removes_nothing";
+    let room = scratch();
+    let Some(clock) = WallClock::make(test, room.path()) else { return };
+    let dir = room.path().join("journal");
+    let config = config(&dir, 1).replace("keep_free = 1 ", "keep_age = \"1d\" ");
+    assert!(config.contains("keep_age"), "{config}");
+    let mut daemon = Daemon::start(&config);
+    let mut publisher = publishing(&daemon.client(), "ticks").open().unwrap();
+    let status = |daemon: &Daemon| daemon.client().channel("ticks").ok().and_then(|channel| channel.journal);
+    let mut publish = |daemon: &Daemon, count: u64| {
+        for _ in 0..count {
+            publisher.publish(&[7; 1_000]).unwrap();
+        }
+        let last = publisher.next_sequence() - 1;
+        wait_for("the messages on disk", || status(daemon).filter(|journal| journal.durable >= last));
+    };
+    publish(&daemon, 5_000);
+    daemon.end(Signal::SIGTERM);
+    clock.set(365 * 86_400);
+    daemon.restart_with(&clock);
+    // The daemon counts the files when it has removed the old ones.
+    wait_until("the first check", || status(&daemon).is_some_and(|journal| journal.size_bytes > 0));
+    publish(&daemon, 3_000);
+    let before = status(&daemon).unwrap().size_bytes;
+    wait_until("another check", || status(&daemon).is_some_and(|journal| journal.size_bytes != before));
+    assert_eq!((status(&daemon).unwrap().oldest, daemon.told("journal-trimmed")), (1, 0));
 }

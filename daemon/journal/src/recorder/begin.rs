@@ -79,7 +79,7 @@ pub(super) fn begin(
     while let Some(frame) = packer.take() {
         writer.push(frame);
     }
-    let missing = loss.map_or(0, |loss| loss.to - loss.from + 1);
+    let missing = loss.map_or(0, |loss| missing(&loss, &recovered, is_same_ring));
     Ok(Begun { directory, subscriber, packer, writer, known, epoch_by, first: due, missing })
 }
 
@@ -120,8 +120,20 @@ fn place(
     Ok(Some(Loss { from: due, to: first - 1, cause }))
 }
 
-/// Moves the subscriber to just after the message `sequence`, so that it next reads the control records there. A seek to the following
-/// message would skip these records. Returns false if the ring no longer has the message.
+/// Returns how many sequences of a loss may have been messages. A new ring begins behind the journal's reserve, and the sequences up to the
+/// reserve were skipped.
+fn missing(loss: &Loss, recovered: &Recovered, is_same_ring: bool) -> u64 {
+    if loss.cause != Cause::Unrecorded {
+        return 0;
+    }
+    let is_behind_reserve = !is_same_ring && loss.to > recovered.reserve;
+    let from = if is_behind_reserve { loss.from.max(recovered.reserve + 1) } else { loss.from };
+    loss.to - from + 1
+}
+
+/// Moves the subscriber to just after the message `sequence`, or just after the gap that ends with it. So the subscriber next reads the
+/// control records there. A seek to the following message would skip these records. Returns false if the ring no longer has the message or
+/// the gap.
 fn go_behind(subscriber: &mut Subscriber, sequence: u64) -> bool {
     if sequence == 0 || subscriber.seek(sequence).is_err() {
         return false;
@@ -129,6 +141,7 @@ fn go_behind(subscriber: &mut Subscriber, sequence: u64) -> bool {
     loop {
         match subscriber.try_recv() {
             Ok(Some(Event::Message(message))) => return message.sequence == sequence,
+            Ok(Some(Event::Gap { to, .. })) if to >= sequence => return to == sequence,
             Ok(Some(Event::Lapped(_)) | None) | Err(_) => return false,
             // This record precedes the message, so the journal already has it.
             Ok(Some(_)) => {}

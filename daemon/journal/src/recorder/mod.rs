@@ -9,8 +9,11 @@ mod drain;
 use crate::core::{Io, Now, Op, Settings, State, SyncPolicy, Writer};
 use crate::directory::Directory;
 use crate::error::RecordError;
+use crate::keeping::{Keep, Trimmed};
 use drain::{Drain, Naps};
-use shmcast::Subscriber;
+use shmcast::journal::Streams;
+use shmcast::{StreamId, Subscriber};
+use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -255,6 +258,26 @@ impl Recorder {
         std::iter::from_fn(|| writer.take_error()).collect()
     }
 
+    /// Does the same as [`Keep::trim`]. While a recorder runs, files of its journal must be removed by this call. If another program removes
+    /// a file that the recorder has written, the recorder ends with [`RecordError::Moved`].
+    ///
+    /// # Errors
+    /// As [`Keep::trim`].
+    pub fn trim(
+        &self,
+        keep: &Keep,
+        streams: &Streams,
+        own: Option<StreamId>,
+        wall_ns: u64,
+        trimmed: &mut Trimmed,
+    ) -> io::Result<()> {
+        let before = trimmed.gone.len();
+        self.shared.directory.trim(|| {
+            let done = keep.trim(streams, own, wall_ns, trimmed);
+            (done, trimmed.gone[before..].to_vec())
+        })
+    }
+
     /// Requests a reserve of at least `sequence`, so that the channel can skip sequences up to `sequence`. The request is done when
     /// [`Progress::reserve`] is at least `sequence`.
     pub fn reserve(&self, sequence: u64) {
@@ -289,6 +312,7 @@ impl Recorder {
         shared.stop.get_or_init(|| Instant::now() + PATIENCE);
         let ended = drain.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         shared.writer().close();
+        let is_gone = matches!(ended, Err(RecordError::Moved { .. }));
         loop {
             let now = shared.now();
             let mut writer = shared.writer();
@@ -296,14 +320,15 @@ impl Recorder {
             if writer.state() == State::Closed {
                 break;
             }
-            if shared.is_given_up(&writer) {
+            // A folder that was removed accepts no file.
+            if shared.is_given_up(&writer) || is_gone && writer.state() == State::Failed {
                 let lost = shared.drained.load(Ordering::Relaxed) - writer.written() + ended?;
                 return Err(RecordError::Unwritten { path: shared.directory.path().to_owned(), lost });
             }
             drop(writer);
             std::thread::sleep(NAP);
         }
-        let named = shared.directory.check_names();
+        let named = shared.directory.check_all_names();
         let _ = shared.directory.remove_spare();
         let progress = shared.progress();
         drop(shared);

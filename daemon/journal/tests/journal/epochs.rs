@@ -145,3 +145,64 @@ fn a_ring_that_begins_where_the_journal_ends_says_where_each_publisher_began() {
         assert_eq!(told, told_of, "the first one published {first}");
     }
 }
+
+/// The controls of a journal from a sequence on, each with its sequence, without those of the recorder itself.
+fn told_from(host: &Host, from: u64) -> Vec<(u64, ControlRecord)> {
+    let mut reader = Journal::open(host.dir()).unwrap().read_from(1).unwrap();
+    let mut told = Vec::new();
+    while let Some(entry) = reader.next().unwrap() {
+        match entry {
+            Entry::Control { sequence, control: JournalControl::Ring(control), .. } if sequence >= from => {
+                told.push((sequence, control));
+            }
+            Entry::Lost(loss) => panic!("{loss:?}"),
+            _ => {}
+        }
+    }
+    told
+}
+
+/// The journal ends with a gap, and the channel is closed while nobody records. The next recorder once took the end for a record that
+/// precedes the gap: `record --until-end` never ended, and the journal lacked the end.
+#[test]
+fn the_end_behind_a_gap_is_recorded_by_the_next_recorder() {
+    let host = Host::new();
+    let mut publisher = host.publisher("t", 1 << 20);
+    for sequence in 1..=10 {
+        publisher.publish(&payload(sequence)).unwrap();
+    }
+    let recorder = host.record("t", SyncPolicy::Each);
+    publisher.gap(20).unwrap();
+    until(&recorder, |progress| progress.durable == 20);
+    recorder.stop().unwrap();
+    publisher.close();
+    for _ in 0..2 {
+        let recorder = host.record("t", SyncPolicy::Each);
+        until(&recorder, |progress| progress.has_ended);
+        recorder.stop().unwrap();
+        assert_eq!(told_from(&host, 21), [(21, ControlRecord::End)], "once, however often it is recorded");
+    }
+}
+
+/// As above, with a session that begins behind the gap, and a publisher that takes over.
+#[test]
+fn a_session_and_a_publisher_behind_a_gap_are_recorded_by_the_next_recorder() {
+    let host = Host::new();
+    let mut publisher = host.publisher("t", 1 << 20);
+    publisher.publish(&payload(1)).unwrap();
+    let recorder = host.record("t", SyncPolicy::Each);
+    publisher.gap(20).unwrap();
+    until(&recorder, |progress| progress.durable == 20);
+    recorder.stop().unwrap();
+    publisher.session(*b"0123456789").unwrap();
+    drop(publisher);
+    let mut publisher = host.publisher("t", 1 << 20);
+    publisher.publish(&payload(21)).unwrap();
+    let recorder = host.record("t", SyncPolicy::Each);
+    until(&recorder, |progress| progress.durable == 21);
+    recorder.stop().unwrap();
+    let told = told_from(&host, 21);
+    let is_session = |told: &&(u64, ControlRecord)| matches!(told, (21, ControlRecord::Session { .. }));
+    assert_eq!(told.iter().filter(is_session).count(), 1, "{told:?}");
+    assert!(told.contains(&(21, ControlRecord::Epoch { epoch: 2 })), "{told:?}");
+}

@@ -231,6 +231,38 @@ fn what_the_ring_has_lost_is_named() {
     assert_eq!(journal.messages().len() as u64 + last.missing, 5_001);
 }
 
+/// The ring begins behind the reserve, and the journal could not be told so, because its disk was read-only. The skipped sequences were
+/// never given to messages. They once counted as missing messages.
+#[test]
+fn skipped_sequences_of_a_reserve_are_not_missing() {
+    let host = Host::new();
+    let mut publisher = host.publisher("t", 1 << 20);
+    publisher.publish(&payload(1)).unwrap();
+    let recorder = host.record("t", SyncPolicy::Each);
+    until(&recorder, |progress| progress.durable == 1);
+    recorder.stop().unwrap();
+    let before = folder(host.dir());
+    let stream = before.file_name().unwrap();
+    drop(publisher);
+    // The ring is told of a copy, so that the journal itself is not told of the ring.
+    let copy = TempDir::new().unwrap();
+    std::fs::create_dir(copy.path().join(stream)).unwrap();
+    for entry in std::fs::read_dir(&before).unwrap().map(|entry| entry.unwrap()) {
+        std::fs::copy(entry.path(), copy.path().join(stream).join(entry.file_name())).unwrap();
+    }
+    std::fs::remove_dir_all(host.channels.path()).unwrap();
+    let builder = Publisher::builder("t").dir(host.channels.path()).capacity(64 << 10);
+    let mut publisher = builder.continue_from(copy.path()).open().unwrap();
+    let first = publisher.next_sequence();
+    publisher.publish(b"behind the reserve").unwrap();
+    let recorder = host.record("t", SyncPolicy::Each);
+    until(&recorder, |progress| progress.durable == first);
+    assert_eq!(recorder.stop().unwrap().missing, 0);
+    let journal = read(host.dir());
+    let [loss] = journal.losses()[..] else { panic!("{:?}", journal.losses()) };
+    assert_eq!((loss.from, loss.to, loss.cause), (2, first - 1, Cause::Reserve));
+}
+
 #[test]
 fn directories_that_do_not_fit_are_refused() {
     let host = Host::new();
@@ -608,6 +640,80 @@ fn what_has_lost_its_name_is_not_durable() {
         until(&recorder, |progress| progress.durable == 1);
         std::fs::rename(host.dir(), host.channels.path().join("elsewhere")).unwrap();
         assert!(matches!(recorder.stop(), Err(RecordError::Moved { .. })));
+        std::fs::create_dir(host.dir()).unwrap();
+    }
+}
+
+/// The same for a recorder whose memory is full, because the disk takes nothing: it once looked at no name until it had room.
+#[test]
+fn a_removed_directory_is_noticed_while_the_memory_is_full() {
+    let host = Host::new();
+    let mut publisher = host.publisher("t", 16 << 20);
+    let settings = Settings { sync: SyncPolicy::Each, file_bytes: 1 << 20, buffer: 1, ..Settings::default() };
+    let recorder = Recorder::start(host.dir(), host.subscriber("t"), settings).unwrap();
+    until(&recorder, |progress| progress.bytes > 0);
+    // No next file can be made.
+    std::fs::create_dir_all(folder(host.dir()).join("spare.tmp/full")).unwrap();
+    for sequence in 1..=30_000 {
+        publisher.publish(&payload(sequence)).unwrap();
+    }
+    until(&recorder, |progress| progress.is_failed);
+    std::fs::remove_dir_all(host.dir()).unwrap();
+    wait_until("the recorder's end", || !recorder.is_running());
+    let refused = recorder.stop().unwrap_err();
+    assert!(matches!(refused, RecordError::Moved { .. }), "{refused}");
+    let recorder = host.record("t", SyncPolicy::Each);
+    until(&recorder, |progress| progress.durable == 30_000);
+    recorder.stop().unwrap();
+    assert_eq!(read(host.dir()).messages().len(), 30_000, "the ring still had all of it");
+}
+
+/// Publishes until a recorder with files of a mebibyte writes to this file. Returns the last sequence.
+fn fill_until_file(recorder: &Recorder, publisher: &mut Publisher, file: u64) -> u64 {
+    loop {
+        let last = publisher.next_sequence() - 1;
+        if until(recorder, |progress| progress.durable == last).file >= file {
+            return last;
+        }
+        for sequence in last + 1..=last + 100 {
+            publisher.publish(&payload(sequence)).unwrap();
+        }
+    }
+}
+
+/// Complete files are closed, so their names were once not looked at: a recorder ended without an error and called messages durable that
+/// nobody could read.
+#[test]
+fn complete_files_that_were_removed_are_not_durable() {
+    let host = Host::new();
+    let mut publisher = host.publisher("t", 8 << 20);
+    let sealed = |host: &Host| {
+        let journal = Journal::open(host.dir()).unwrap();
+        let sealed = journal.files().iter().find(|file| file.trailer.is_some());
+        sealed.map(|file| journal.path().join(&file.name)).unwrap()
+    };
+    for is_stopped in [true, false] {
+        let recorder = host.record("t", SyncPolicy::Each);
+        let file = recorder.progress().file;
+        fill_until_file(&recorder, &mut publisher, file + 2);
+        let gone = folder(host.dir()).join(sealed(&host));
+        std::fs::remove_file(&gone).unwrap();
+        if !is_stopped {
+            let mut last = publisher.next_sequence() - 1;
+            wait_until("the recorder's end", || {
+                // The recorder looks when a file is complete.
+                for sequence in last + 1..=last + 100 {
+                    publisher.publish(&payload(sequence)).unwrap();
+                }
+                last += 100;
+                !recorder.is_running()
+            });
+        }
+        let refused = recorder.stop().unwrap_err();
+        assert!(matches!(&refused, RecordError::Moved { .. }), "{refused}");
+        let name = gone.file_name().unwrap().to_str().unwrap();
+        assert!(refused.to_string().contains(name), "{refused}");
+        std::fs::remove_dir_all(host.dir()).unwrap();
         std::fs::create_dir(host.dir()).unwrap();
     }
 }

@@ -14,6 +14,7 @@ use crate::config::{ChannelConfig, JournalConfig};
 use anyhow::Result;
 pub use lending::{Asked, Loan};
 use retention::Room;
+pub use retention::note_written;
 use shmcast::control::JournalStatus;
 use shmcast::hosting::Hold;
 use shmcast::journal::{JournalError, Streams, folder_of};
@@ -392,19 +393,21 @@ impl Work {
             self.tell("journal-lost", &what);
         }
         let told_overrun = self.watch(&recorder, begun);
+        let before = recorder.progress();
         let ended = match self.recording.over_at.load(Ordering::Relaxed) {
             0 => recorder.stop(),
             next => recorder.close(next),
         };
-        self.recording.state().is_running = false;
+        // If the recorder ended by itself, it has read nothing since.
+        let last = *ended.as_ref().unwrap_or(&before);
+        {
+            let mut state = self.recording.state();
+            (state.is_running, state.progress) = (false, Some(last));
+        }
+        self.tell_overrun(last.overrun - told_overrun);
         match ended {
-            Ok(last) => {
-                self.recording.state().progress = Some(last);
-                self.tell_overrun(last.overrun - told_overrun);
-                Ok(())
-            }
             // The next recorder begins the folder of the new stream.
-            Err(RecordError::Restarted) => Ok(()),
+            Ok(_) | Err(RecordError::Restarted) => Ok(()),
             Err(e) => Err(e.into()),
         }
     }
@@ -421,7 +424,8 @@ impl Work {
         let (mut is_refused, mut told_overrun) = (begun.is_failed, begun.overrun);
         let (mut told_lost, mut trimmed): (Option<Instant>, Option<Instant>) = (None, None);
         let mut io = self.recording.config.io;
-        let (mut troubles, mut room) = (Troubles::default(), Room::default());
+        let (mut troubles, mut trim_troubles) = (Troubles::default(), Troubles::default());
+        let mut room = Room::default();
         while recorder.is_running() && !self.recording.is_to_stop() {
             for (what, error) in recorder.errors() {
                 if let Some(trouble) = troubles.news(format!("{what}: {error}: it goes on in another file")) {
@@ -453,8 +457,10 @@ impl Work {
             }
             if trimmed.is_none_or(|at| at.elapsed() >= TRIM_EVERY) {
                 trimmed = Some(Instant::now());
-                if let Err(e) = self.trim(&mut room) {
-                    self.tell("journal-error", &format!("remove old files: {e:#}"));
+                if let Err(e) = self.trim(recorder, &mut room)
+                    && let Some(trouble) = trim_troubles.news(format!("remove old files: {e:#}"))
+                {
+                    self.tell("journal-error", &trouble);
                 }
             }
             sleep(LOOK);

@@ -1,10 +1,12 @@
 //! Removes old files as configured. If that does not free enough space, reports it.
 
 use super::{Recording, Work};
+use crate::config::ChannelConfig;
 use anyhow::{Context, Result};
 use bytesize::ByteSize;
 use shmcast::journal::Journal;
-use shmcast_journal::Trimmed;
+use shmcast::journal::format::parse_file_name;
+use shmcast_journal::{Recorder, Trimmed};
 use std::fs;
 use std::path::Path;
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -31,14 +33,14 @@ pub(super) enum Room {
 
 impl Work {
     /// Removes the oldest files as configured, and counts the remaining ones.
-    pub(super) fn trim(&self, room: &mut Room) -> Result<()> {
-        let wall_ns = believed_ns();
+    pub(super) fn trim(&self, recorder: &Recorder, room: &mut Room) -> Result<()> {
+        let wall_ns = believed(SettledClock::now).as_nanos() as u64;
         let stream = self.recording.state().stream;
         let counted = self.recording.with_files(|streams| {
             let mut trimmed = Trimmed::default();
             streams.refresh()?;
             let keep = self.recording.config.keep();
-            let result = keep.trim(streams, stream, wall_ns, &mut trimmed);
+            let result = recorder.trim(&keep, streams, stream, wall_ns, &mut trimmed);
             if !trimmed.gone.is_empty() {
                 streams.refresh()?;
             }
@@ -73,41 +75,86 @@ impl Work {
     }
 }
 
-/// The wall clock from which the ages of files are computed, in nanoseconds since 1970.
-fn believed_ns() -> u64 {
+/// Calls a function of the wall clock from which all journals compute the ages of files. The function gets the time since the start, and
+/// the time that the system's wall clock shows.
+fn believed<T>(run: impl FnOnce(&mut SettledClock, Duration, Duration) -> T) -> T {
     static CLOCK: Mutex<Option<SettledClock>> = Mutex::new(None);
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     let mono = START.elapsed();
-    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let wall = since_1970(SystemTime::now());
     let mut clock = CLOCK.lock().unwrap_or_else(PoisonError::into_inner);
-    clock.get_or_insert_default().now(mono, wall).as_nanos() as u64
+    run(clock.get_or_insert_default(), mono, wall)
 }
 
-/// A wall clock that accepts a large step only after an hour. So a clock that is wrong for a short time causes no removal of files.
+fn since_1970(time: SystemTime) -> Duration {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// A wall clock that accepts a large step only when the system's clock has shown it for an hour. So a clock that is wrong for a short time
+/// causes no removal of files.
 #[derive(Debug, Default)]
 struct SettledClock {
     /// The accepted wall clock minus the time since the start. It was computed when a wall clock was last accepted.
     believed: Option<Duration>,
-    /// The time since the start at which the system's wall clock began to differ from the accepted one; `None` while they agree.
-    set_at: Option<Duration>,
+    /// `None` while the system's wall clock agrees with the accepted one.
+    other: Option<Other>,
+}
+
+/// A wall clock that is not accepted yet.
+#[derive(Debug, Clone, Copy)]
+struct Other {
+    /// The clock minus the time since the start.
+    ahead: Duration,
+    /// The time since the start at which the system's clock began to show this.
+    since: Duration,
 }
 
 impl SettledClock {
+    /// Takes note of a journal that was last written at `written`. A daemon may start with a clock that is wrong, and cannot know this. So
+    /// in its first hour it accepts no clock that is later than the last write, except for the time since the start.
+    fn note(&mut self, mono: Duration, wall: Duration, written: Duration) {
+        if mono < BELIEVED_AFTER {
+            let believed = self.believed.unwrap_or_else(|| wall.saturating_sub(mono));
+            self.believed = Some(believed.min(written.saturating_sub(mono)));
+        }
+    }
+
     /// Returns the accepted wall clock. `mono` is the time since the start. `wall` is the time that the system's wall clock shows.
     fn now(&mut self, mono: Duration, wall: Duration) -> Duration {
         let ahead = wall.saturating_sub(mono);
         let believed = *self.believed.get_or_insert(ahead);
         if ahead.abs_diff(believed) <= UNNOTICED {
-            (self.believed, self.set_at) = (Some(ahead), None);
+            (self.believed, self.other) = (Some(ahead), None);
             return wall;
         }
-        let since = *self.set_at.get_or_insert(mono);
+        let same = self.other.filter(|other| ahead.abs_diff(other.ahead) <= UNNOTICED);
+        let since = same.map_or(mono, |other| other.since);
         if mono.saturating_sub(since) < BELIEVED_AFTER {
+            self.other = Some(Other { ahead, since });
             return mono + believed;
         }
-        (self.believed, self.set_at) = (Some(ahead), None);
+        (self.believed, self.other) = (Some(ahead), None);
         wall
     }
+}
+
+/// Takes note of when the journals of these channels were last written. Call this before anything is written to them. In the daemon's
+/// first hour, the ages of files are computed from this time. The call reads from the disk.
+pub fn note_written(channels: &[ChannelConfig]) {
+    let journals = channels.iter().filter_map(|channel| channel.journal.as_ref());
+    let written = journals.filter(|journal| journal.keep_age.is_some()).filter_map(|it| written_at(&it.dir));
+    for written in written {
+        believed(|clock, mono, wall| clock.note(mono, wall, since_1970(written)));
+    }
+}
+
+/// Returns when the newest file of a journal was last written. Files of a later stream have higher numbers.
+fn written_at(dir: &Path) -> Option<SystemTime> {
+    let streams = fs::read_dir(dir).ok()?.flatten();
+    let files = streams.flat_map(|stream| fs::read_dir(stream.path()).into_iter().flatten().flatten());
+    let numbered = files.filter_map(|file| Some((parse_file_name(file.file_name().to_str()?)?, file)));
+    let (_, newest) = numbered.max_by_key(|(number, _)| *number)?;
+    newest.metadata().ok()?.modified().ok()
 }
 
 impl Recording {
@@ -180,5 +227,35 @@ mod tests {
         mono = set + BELIEVED_AFTER;
         assert_eq!(clock.now(mono, set_back + mono), set_back + mono, "it stays so");
         assert_eq!(clock.now(mono, set_back + mono + UNNOTICED), set_back + mono + UNNOTICED, "a small step");
+    }
+
+    /// A host had a clock that was a year ahead when the daemon started, and the network's time came later. The daemon once accepted its
+    /// first clock at once.
+    #[test]
+    fn the_first_clock_counts_after_an_hour() {
+        let (minute, year) = (Duration::from_secs(60), Duration::from_secs(365 * 86_400));
+        let written = 56 * year;
+        let mut clock = SettledClock::default();
+        for of_other in [written + year * 2, written, written + minute] {
+            clock.note(minute, written + year, of_other);
+        }
+        let begun = written - minute;
+        for minutes in 1..=30 {
+            let mono = minutes * minute;
+            assert_eq!(clock.now(mono, written + year + mono), begun + mono, "the oldest journal counts");
+        }
+        // It is set right. The host was off for ten minutes.
+        let right = written + 10 * minute;
+        for minutes in 31..=90 {
+            let mono = minutes * minute;
+            assert_eq!(clock.now(mono, right + mono), begun + mono, "{minutes}");
+        }
+        let mono = 91 * minute;
+        assert_eq!(clock.now(mono, right + mono), right + mono);
+        clock.note(mono, right + mono, written);
+        assert_eq!(clock.now(mono, right + mono), right + mono, "a later journal changes nothing");
+        let mut clock = SettledClock::default();
+        clock.note(minute, written, written + year);
+        assert_eq!(clock.now(minute, written), written, "its last write was with a clock that was ahead");
     }
 }

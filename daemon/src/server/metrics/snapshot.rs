@@ -30,7 +30,7 @@ pub struct Snapshot {
     pub refusals: HashMap<RefusalCode, u64>,
     /// Whether the last reload was refused.
     pub is_reload_refused: bool,
-    /// The time at which the daemon started.
+    /// The wall clock when the daemon started.
     pub started: SystemTime,
     /// Delays of the daemon's event loop.
     pub hiccups: Arc<Hiccups>,
@@ -81,9 +81,7 @@ impl Snapshot {
             journals: shared.journals.statuses(),
             refusals: shared.events.refusals(),
             is_reload_refused: shared.events.is_reload_refused(),
-            started: SystemTime::now()
-                .checked_sub(shared.started.elapsed())
-                .unwrap_or(SystemTime::UNIX_EPOCH),
+            started: shared.started,
             hiccups,
         }
     }
