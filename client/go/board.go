@@ -30,7 +30,7 @@ type BoardEntry struct {
 	Key        []byte
 	Payload    []byte // nil if the board does not have it: it is too large, or was published by a program that keeps no board
 	Sequence   uint64 // of the newest message
-	Count      uint64 // messages of this key since it came to the board
+	Count      uint64 // messages of this key, and its removals, since it came to the board; anew if its slot was another's in between
 	Tag        uint16
 	KeyMessage bool   // a reader may start afresh from it
 	Time       uint64 // when it was published, for [Board.Age]
@@ -87,7 +87,35 @@ func (b *Board) follow() error {
 
 // Get returns the entry of a key; there is none if there is false. A key of another length than the board's is never there. It allocates nothing
 // and makes no system call, unless the channel goes on in other memory.
+//
+// While a channel moves to other memory, its last publisher may still write messages that are void. Get then waits for the new memory.
 func (b *Board) Get(key []byte) (entry BoardEntry, there bool, err error) {
+	var until time.Time
+	for {
+		entry, there, err = b.look(key)
+		if err != nil || !b.s.isWithdrawn() {
+			return entry, there, err
+		}
+		if err = b.waitUntil(&until); err != nil {
+			return BoardEntry{}, false, err
+		}
+	}
+}
+
+// waitUntil waits a moment for the channel's new memory, until a time that the first call sets.
+func (b *Board) waitUntil(until *time.Time) error {
+	switch now := time.Now(); {
+	case until.IsZero():
+		*until = now.Add(joinPatience)
+	case now.After(*until):
+		return errTooFast
+	}
+	time.Sleep(100 * time.Microsecond)
+	return nil
+}
+
+// look returns what the board has of a key, though it may be void.
+func (b *Board) look(key []byte) (entry BoardEntry, there bool, err error) {
 	if err = b.follow(); err != nil {
 		return entry, false, err
 	}
@@ -166,26 +194,41 @@ func (b *Board) findInRing(key []byte, h *head) (length uint64, isFound bool) {
 // Entries returns all keys with their newest messages, as they were at one moment, in the order of their sequences. The first call allocates a copy
 // of the board. Later calls copy what has changed.
 func (b *Board) Entries() ([]BoardEntry, error) {
-	if err := b.follow(); err != nil {
-		return nil, err
+	var until time.Time
+	for {
+		if err := b.follow(); err != nil {
+			return nil, err
+		}
+		s := b.s
+		if b.snapshot == nil {
+			b.snapshot = newSnapshot(s.segment)
+		}
+		before := s.place
+		_, err := b.snapshot.join(&s.reader, s.buffer)
+		s.jump(before)
+		if b.s.isWithdrawn() {
+			if err = b.waitUntil(&until); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		return b.listAll(), nil
 	}
-	s := b.s
-	if b.snapshot == nil {
-		b.snapshot = newSnapshot(s.segment)
-	}
-	n, before := b.snapshot, s.place
-	_, err := n.join(&s.reader, s.buffer)
-	s.jump(before)
-	if err != nil {
-		return nil, err
-	}
+}
+
+// listAll makes the entries of the snapshot.
+func (b *Board) listAll() []BoardEntry {
+	n := b.snapshot
 	n.list(0, func(r *row) bool { return r.meta&metaRemoved == 0 })
 	b.entries = b.entries[:0]
 	for _, l := range n.order {
 		r := n.row(l.number)
 		b.entries = append(b.entries, b.entry(n.value(l.number), n.room(l.number), &r.head, r.count))
 	}
-	return b.entries, nil
+	return b.entries
 }
 
 // Counters returns what the board tells of itself now. It costs a few loads.

@@ -6,6 +6,7 @@ import "unsafe"
 const (
 	mostLooks  = 256
 	mostCopies = 16
+	mostSteps  = 4096 // through an index that is at most half full, for one key
 )
 
 // head is what a slot says of its message. All of it is a claim.
@@ -187,4 +188,24 @@ func (b *board) belongs(slot uint64, identity [2]uint64, out []byte, h *head) (r
 		return soughtFound, true
 	}
 	return soughtNone, true
+}
+
+// bornOf is the sequence of the first message of a key since it got its slot, even if the key was removed since; 0 if no slot has the key. It is
+// not whole if that could not be told, as in the middle of a store. The number of loads is small, whatever the board holds.
+func (b *board) bornOf(identity [2]uint64) (born uint64, isWhole bool) {
+	var h head
+	budget := uint64(mostSteps)
+	for range mostCopies {
+		moves := b.header.load(wordMoves)
+		acquireFence() // SYNC moved
+		result, isOver := b.findByIndex(identity, nil, &h, &budget)
+		if isOver {
+			return h.born, result != soughtBusy // a key that was removed still has its slot
+		}
+		acquireFence() // SYNC moved
+		if moves&1 == 0 && b.header.load(wordMoves) == moves {
+			return 0, budget > 0
+		}
+	}
+	return 0, false
 }

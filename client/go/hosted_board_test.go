@@ -1,13 +1,16 @@
 package shmcast
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -103,6 +106,66 @@ func TestBoardOfADaemonGoesOnInTheNextGeneration(t *testing.T) {
 		}
 	} else {
 		t.Error(err)
+	}
+}
+
+// A reload gives the board other sizes, and the board goes on with its counts. So does a conflating reader.
+func TestConflatingReaderKnowsTheCountsOfABoardWithOtherSizes(t *testing.T) {
+	table := "board = { key = \"0..3\", keys = 4, value = \"64B\" }\n"
+	d := startDaemon(t, table)
+	s := d.subscribe(t, Conflate())
+	publish := func(count int) {
+		cmd, input := d.publisher(t)
+		if _, err := input.WriteString(strings.Repeat("EUR 1\n", count)); err != nil {
+			t.Fatal(err)
+		}
+		input.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next := func() Event {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		for ev := (Event{}); ; {
+			if err := s.Recv(ctx, &ev); err != nil {
+				t.Fatal(err)
+			}
+			if ev.Kind == KindMessage {
+				return ev
+			}
+		}
+	}
+	publish(100)
+	for n := uint64(1); n <= 100; n++ {
+		if ev := next(); ev.Sequence != n || ev.FromBoard {
+			t.Fatalf("%+v in the place of %d", ev, n)
+		}
+	}
+	path := filepath.Join(d.dir, "shmcast.toml")
+	config, err := os.ReadFile(path)
+	if err == nil {
+		err = os.WriteFile(path, bytes.Replace(config, []byte("keys = 4"), []byte("keys = 5"), 1), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	// The first publisher after the reload makes the new board.
+	received := uint64(100)
+	eventually(t, func() bool {
+		publish(1)
+		received++
+		if ev := next(); ev.Sequence != received || ev.FromBoard {
+			t.Fatalf("%+v in the place of %d", ev, received)
+		}
+		return s.board.Keys == 5
+	})
+	publish(5000)
+	if ev := next(); !ev.FromBoard || ev.Sequence != received+5000 || ev.Conflated != 4999 {
+		t.Errorf("%+v", ev)
 	}
 }
 

@@ -54,12 +54,16 @@ func (s *Subscriber) followBoard(isRestarted bool) {
 	if j == nil {
 		return
 	}
-	before := j.snapshot.BoardSpec
-	if s.joining = s.newJoining(); s.joining == nil || j.ledger == nil || before != s.board.BoardSpec || isRestarted {
+	was := j.snapshot.board
+	s.joining = s.newJoining()
+	if s.joining == nil || j.ledger == nil {
 		return
 	}
-	s.joining.ledger = j.ledger
-	j.ledger.rekey(s.board)
+	s.joining.ledger.hasMoved = true
+	// A board whose keys are other bytes begins empty.
+	if !isRestarted && was.KeyStart == s.board.KeyStart && was.KeyEnd == s.board.KeyEnd {
+		s.joining.ledger.takeOver(j.ledger, was, s.board)
+	}
 }
 
 // beginWithBoard begins with the board: with its messages if that is asked for, else only with its counts.

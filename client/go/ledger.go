@@ -5,24 +5,61 @@ import "math/bits"
 // ledger has what a conflating reader was given of each key, so that it can say how many messages were left out. A board counts the messages of
 // each key. The reader knows the count when it joined, and adds the messages that it receives from the ring. The difference at the next join is
 // what was left out.
+//
+// A full board refuses the messages of new keys, and does not count them. So for a key that the ledger has not seen on a board that refused
+// messages, it looks for the key's slot at each message. The slot names the message from which the board counts.
 type ledger struct {
 	rows      []account
 	keys      []byte // of each row
 	index     []uint32
 	most      int
 	forgotten int // the next row to look at for keys that the board has forgotten
+	// The reader has not joined the present segment's board. What an earlier board refused is not known.
+	hasMoved bool
 }
 
 // account is one key of a ledger.
 type account struct {
 	identity [2]uint64
-	born     uint64 // the first message of the key since it got its slot on the board
+	born     uint64 // the first message of the key since it got its slot on the board; 0 if the board does not count the key's messages
 	given    uint64 // its messages from there on that this reader was given, or that were told as left out
 	// The same from the first message after the last removal on. The board may have forgotten the key there.
 	again      uint64
 	givenAgain uint64
 	last       uint64 // the last of its messages that this reader was given, or that was told as left out
 	isRemoved  bool
+	isThere    bool // the board is known to have had the key when the last message came
+}
+
+// beginAtLast has the board count the key's messages from the last one on.
+func (a *account) beginAtLast() {
+	a.born, a.given, a.again, a.givenAgain = a.last, 1, a.last, 1
+}
+
+// locate asks the board from which message on it counts those of the key. The last message is counted here already.
+func (a *account) locate(b *board, hasMoved bool) {
+	through := b.through()
+	if !hasMoved && b.header.load(wordRefused) == 0 {
+		a.isThere = a.again != a.last || through >= a.last // the board had room for each message that it was given
+		return
+	}
+	born, isWhole := b.bornOf(a.identity)
+	switch {
+	case !isWhole:
+		if a.born == 0 {
+			a.beginAtLast()
+		}
+	case born != 0 && (born == a.born || born == a.again):
+		a.isThere = true
+	case born == a.last:
+		a.beginAtLast()
+		a.isThere = true
+	case born == 0 && through < a.last:
+		a.beginAtLast() // unless the board, which does not have the message yet, will refuse it
+	default:
+		// The board refused the message, or has forgotten the key since.
+		a.born, a.given, a.again, a.givenAgain = 0, 0, 0, 0
+	}
 }
 
 func newLedger(n *snapshot) *ledger {
@@ -54,17 +91,28 @@ func (l *ledger) note(b *board, sequence uint64, tag uint16, payload []byte) boo
 	isRemoval := b.isRemoval(uint64(len(payload)), tag)
 	at, a := l.placeOf(b, identity)
 	if a == nil {
-		// The board did not have a key that is removed.
-		return isRemoval || l.add(b, at, account{identity: identity, born: sequence, given: 1, again: sequence, givenAgain: 1, last: sequence}, key)
+		if isRemoval {
+			return true // the board did not have the key
+		}
+		first := account{identity: identity, last: sequence}
+		first.beginAtLast()
+		first.locate(b, l.hasMoved)
+		return l.add(b, at, first, key)
 	}
-	a.given, a.last = a.given+1, sequence
 	if a.isRemoved && !isRemoval {
-		a.again, a.givenAgain = sequence, 0
+		a.again, a.givenAgain, a.isThere = sequence, 0, false
 	}
+	a.last, a.isRemoved = sequence, isRemoval
+	a.given++
 	a.givenAgain++
-	a.isRemoved = isRemoval
+	if !a.isThere {
+		a.locate(b, l.hasMoved)
+	}
 	return true
 }
+
+// mayRefuse says whether a message that this reader received may have found no room on the board.
+func (l *ledger) mayRefuse(b *board) bool { return l.hasMoved || b.header.load(wordRefused) != 0 }
 
 func (l *ledger) add(b *board, at uint64, a account, key []byte) bool {
 	if len(l.rows) == l.most {
@@ -107,8 +155,9 @@ func (l *ledger) nextForgotten(n *snapshot) []byte {
 	removal := n.board.header.load(wordForgotten) & maxSequence
 	for ; l.forgotten < len(l.rows); l.forgotten++ {
 		a := &l.rows[l.forgotten]
-		// A key that never found room on the board is not there either. It was not removed if no removal was forgotten since its last message.
-		if !a.isRemoved && removal > a.last && !n.has(a.identity) {
+		// A key that never found room on the board is not there either, and was not removed.
+		wasThere := a.isThere || !l.mayRefuse(n.board)
+		if wasThere && !a.isRemoved && removal > a.last && !n.has(a.identity) {
 			return l.key(n.board, l.forgotten)
 		}
 	}
@@ -126,17 +175,26 @@ func (l *ledger) forget() {
 	clear(l.index)
 }
 
-// rekey identifies all keys anew: each segment has a seed of its own.
-func (l *ledger) rekey(b *board) {
-	for i := range l.rows {
-		l.rows[i].identity = b.identity(l.key(b, i))
+// takeOver takes over what the reader was given, for the board of the segment in which the channel goes on. The rows of l are made anew, because
+// each segment has a seed of its own, and its board may have another size.
+func (l *ledger) takeOver(old *ledger, was, now *board) {
+	l.most, l.hasMoved = max(l.most, len(old.rows)), true
+	since := now.header.load(wordSince)
+	for i, a := range old.rows {
+		key := old.key(now, i)
+		a.identity = now.identity(key)
+		// A smaller board may have had no room for the key. A board that lacks earlier messages may lack the key.
+		a.isThere = a.isThere && now.Keys >= was.Keys && a.last >= since
+		if at, there := l.placeOf(now, a.identity); there == nil {
+			l.add(now, at, a, key)
+		}
 	}
-	l.reindex(b)
 }
 
 // takeFrom takes the counts over that a reader knows after a join.
 func (l *ledger) takeFrom(n *snapshot) {
 	l.forget()
+	l.hasMoved = false
 	n.all(func(number uint64, r *row) {
 		at, there := l.placeOf(n.board, r.identity)
 		if there != nil {
@@ -145,6 +203,7 @@ func (l *ledger) takeFrom(n *snapshot) {
 		// A key that is removed and comes back begins again, if the board forgets it in between.
 		l.add(n.board, at, account{
 			identity: r.identity, born: r.born, given: r.count, again: r.born, givenAgain: r.count, last: r.sequence, isRemoved: r.meta&metaRemoved != 0,
+			isThere: number < n.firstNew,
 		}, n.room(number)[n.KeyStart:n.KeyEnd])
 	})
 }

@@ -70,7 +70,8 @@ func FromBoard() Option { return func(o *options) { o.start = startBoard } }
 //
 // Messages without a key, and those that the board does not have, cannot be bridged: [KindLapped] before [KindLive] counts them. A removed key
 // comes as the message that removed it. If the board has forgotten that message, one with the key alone comes in its place, with zeros before the
-// key and the sequence of the last removal that was forgotten. A seek backwards makes later counts too low by the messages that come again.
+// key and the sequence of the last removal that was forgotten. Such a message comes only for a key that the reader knows to have been on the board.
+// If the board was full and refused keys, some removals are only among the messages that [KindLapped] counts. A seek backwards makes later counts too low by the messages that come again.
 //
 // The reader begins with the latest message or with the board. Each message costs a look at its key, some 30 ns.
 func Conflate() Option { return ConflateBehind(0) }

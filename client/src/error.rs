@@ -115,6 +115,17 @@ pub enum ChannelError {
         /// The channel.
         name: String,
     },
+    /// The builder of a reader of some tags has the start [`Start::Board`](crate::Start::Board), or conflation. The board has only the
+    /// newest message of each key. If this message has another tag, the reader would miss the older messages of its tags, and nothing
+    /// would count them.
+    #[error(
+        "channel {name:?}: a reader of some tags begins in the ring and does not conflate, because the board has only the newest message \
+         of each key, whatever its tag: leave the tags out, or the board and conflation"
+    )]
+    BoardWithTags {
+        /// The channel.
+        name: String,
+    },
     /// The subscriber could not join the board to the ring.
     #[error("the board of channel {name:?}: {source}")]
     Join {

@@ -292,7 +292,8 @@ typedef struct shmcast_subscribe_options {
     uint64_t schema_id;           /* refuses a channel with another schema; any */
     uint64_t start_time_ns;       /* for SHMCAST_START_TIME: of the wall clock, since 1970 */
     const char *journal;          /* directory of the journal to read on in; "": none; NULL: the usual one */
-    const uint16_t *tags;         /* receives only messages with one of these; losses count those of all tags; NULL: all messages */
+    const uint16_t *tags;         /* receives only messages with one of these; losses count those of all tags; NULL: all messages. Not with
+                                   * SHMCAST_CONFLATE or SHMCAST_START_BOARD */
     size_t tag_count;             /* how many tags */
     uint64_t conflate_behind;     /* with SHMCAST_CONFLATE: bytes of the ring; half of it */
     const char *gate;             /* takes this gate: the publisher waits for this subscriber, within the gate's limit; NULL: none */
@@ -488,7 +489,8 @@ typedef struct shmcast_board_entry {
     const void *key;
     size_t key_length;
     uint64_t sequence;     /* of the key's newest message */
-    uint64_t count;        /* messages of this key since it came to the board */
+    uint64_t count;        /* messages of this key since it came to the board, removals included; it begins again if the board gave the key's
+                              place to another key */
     shmcast_event message; /* the newest; its kind is 0 if the board does not have it, because it is too large */
 } shmcast_board_entry;
 
@@ -499,7 +501,8 @@ typedef struct shmcast_board_counters {
     uint64_t no_room;   /* messages that are not on it because there was no room for their key, */
     uint64_t too_large; /* because they were larger than a value, */
     uint64_t no_key;    /* or because they were too short to have a key */
-    uint64_t reserved[3];
+    uint64_t since;     /* above 1: the board may lack keys whose newest message is below this sequence */
+    uint64_t reserved[2];
 } shmcast_board_counters;
 
 /* Opens the board of a channel. Of the options, dir, socket, wait_for_channel_ns and schema_id have an effect. SHMCAST_ERROR_NO_BOARD if the

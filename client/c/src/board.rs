@@ -40,7 +40,8 @@ pub struct BoardCounters {
     pub no_room: u64,
     pub too_large: u64,
     pub no_key: u64,
-    pub reserved: [u64; 3],
+    pub since: u64,
+    pub reserved: [u64; 2],
 }
 
 impl BoardEntry {
@@ -134,9 +135,9 @@ pub(crate) unsafe extern "C" fn shmcast_board_count(
         if out.is_null() {
             return Err(Failure::argument("there is nowhere to put the counters: pass a pointer to them"));
         }
-        let shmcast::BoardCounters { through, live: keys, refused: no_room, too_large, no_key, .. } =
+        let shmcast::BoardCounters { through, since, live: keys, refused: no_room, too_large, no_key } =
             this.board.counters();
-        let counters = BoardCounters { through, keys, no_room, too_large, no_key, reserved: [0; 3] };
+        let counters = BoardCounters { through, keys, no_room, too_large, no_key, since, reserved: [0; 2] };
         // SAFETY: not null, and the header asks for a place that may be written to.
         unsafe { out.write(counters) };
         Ok(code::OK)

@@ -182,7 +182,7 @@ struct subscribe_options {
     bool hidden = false, record_latency = false;
     bool watch_publisher = false; // events of SHMCAST_PUBLISHER_GONE
     std::optional<std::string> journal; // directory of the journal to read on in; "" for none
-    std::optional<std::vector<std::uint16_t>> tags; // receives only messages with one of these
+    std::optional<std::vector<std::uint16_t>> tags; // receives only messages with one of these; not with conflate, or from the board
     bool conflate = false; // leaves out what is no longer the newest of its key, once it is behind
     std::uint64_t conflate_behind = 0; // by so many bytes of the ring, or half of it
     std::string gate; // takes this gate

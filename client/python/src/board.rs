@@ -87,7 +87,8 @@ impl BoardSpec {
 /// - `key`: the bytes of the key
 /// - `message`: the newest message; `None` if the board does not have it, for example because it is too large
 /// - `sequence`: the sequence of the newest message
-/// - `count`: the number of messages of this key since the key came to the board
+/// - `count`: the number of messages of this key since the key came to the board, removals included. It begins again if the board gave the
+///   place of the removed key to another key
 #[pyclass(frozen, module = "shmcast")]
 pub(crate) struct BoardEntry {
     #[pyo3(get)]
@@ -220,6 +221,7 @@ impl Board {
     /// The board's counters:
     ///
     /// - `through`: the board includes all messages up to this sequence
+    /// - `since`: if it is above 1, the board may lack keys whose newest message has a lower sequence
     /// - `keys`: the present number of keys
     /// - `no_room`, `too_large`, `no_key`: numbers of messages that are not on the board, because there was no room for their key, because
     ///   they were too large, or because they had no key
@@ -228,6 +230,7 @@ impl Board {
         let counters = self.handle.ask(shmcast::Board::counters)?;
         let named = PyDict::new(py);
         named.set_item("through", counters.through)?;
+        named.set_item("since", counters.since)?;
         named.set_item("keys", counters.live)?;
         named.set_item("no_room", counters.refused)?;
         named.set_item("too_large", counters.too_large)?;

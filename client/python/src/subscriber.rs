@@ -29,7 +29,7 @@ use std::time::Instant;
 ///   "sleep" with a `pause` in seconds, or "park". With "park" the daemon wakes the subscriber, and event loops can wait for it. Other
 ///   threads of Python run during a wait.
 /// - `resume`: where the subscriber continues after a lap: "oldest", "latest", or "key" for the last message with a key mark.
-/// - `tags`: receives only messages with one of these tags.
+/// - `tags`: receives only messages with one of these tags. Not with `conflate` or `start="board"`.
 /// - `wait_for_channel`: seconds to wait for a channel that does not exist yet.
 /// - `schema`: the number of the schema that the channel must have.
 /// - `watch_publisher`: whether the subscriber gets the event `PublisherGone` when the publisher dies.

@@ -38,7 +38,7 @@ def test_a_board_is_read_like_a_mapping(room: str) -> None:
             too_large = board[b"JPY"]
             assert too_large.message is None and too_large.sequence == 5
             assert [entry.key for entry in board.entries()] == [b"GBP", b"EUR", b"JPY"]
-            assert board.counters == {"through": 5, "keys": 3, "no_room": 0, "too_large": 1, "no_key": 1}
+            assert board.counters == {"through": 5, "since": 1, "keys": 3, "no_room": 0, "too_large": 1, "no_key": 1}
             publisher.publish(b"EUR")
             assert b"EUR" not in board and len(board) == 2
         with pytest.raises(shmcast.MisuseError):

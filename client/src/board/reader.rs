@@ -5,11 +5,17 @@ use crate::error::ChannelError;
 use crate::message::{Message, RecvError};
 use crate::subscriber::{Subscriber, SubscriberBuilder};
 use shmcast_layout::board::{Counters, JoinError, Listed, Lookup, Snapshot, View};
+use shmcast_layout::layout::charter::Verdict;
 use shmcast_layout::ring::reader::{Copied, Poll};
 use std::fmt;
+use std::ops::Range;
+use std::time::{Duration, Instant};
 
 /// The largest number of searches for a key whose slot changes faster than it can be copied.
 const TRIES: usize = 64;
+/// The time for which a call waits for the segment in which the channel continues, and the pause between two looks.
+const PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_micros(100);
 /// The largest number of ring records that are read in a search for a key whose slot keeps changing.
 const RECORDS: usize = 4096;
 
@@ -52,7 +58,8 @@ pub struct BoardEntry<'a> {
     pub message: Option<Message<'a>>,
     /// The sequence of the newest message.
     pub sequence: u64,
-    /// Number of messages of this key since the board got the key.
+    /// Number of messages of this key since the board got the key, removals included. A key that was removed and comes back goes on with its
+    /// count, unless the board has given its slot to another key in between. Then the count begins again.
     pub count: u64,
 }
 
@@ -72,7 +79,7 @@ impl SubscriberBuilder {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn open_board(self) -> Result<Board, ChannelError> {
-        board_of(self.page(false).open()?)
+        board_of(self.receives_nothing().open()?)
     }
 
     /// Does the same as [`open_board`](Self::open_board), but waits for a channel that does not exist yet as long as `goes_on` returns
@@ -92,7 +99,7 @@ impl SubscriberBuilder {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn open_board_while(self, goes_on: impl FnMut() -> bool) -> Result<Board, ChannelError> {
-        board_of(self.page(false).open_while(goes_on)?)
+        board_of(self.receives_nothing().open_while(goes_on)?)
     }
 }
 
@@ -108,7 +115,8 @@ impl Board {
     /// board's keys, the result is `None`.
     ///
     /// Cost: three or four cache lines for small values. It makes no system call, takes no lock and allocates nothing, except when the
-    /// channel of a daemon has moved to another segment.
+    /// channel of a daemon moves to another segment. While it moves, a publisher that was cut off may write messages that are not valid.
+    /// This call then waits for the next segment, for some milliseconds at most in a daemon that runs.
     ///
     /// # Errors
     /// [`RecvError::Superseded`], [`RecvError::Unmapped`] and [`RecvError::NoBoard`] if the channel has moved; [`RecvError::Forked`];
@@ -125,7 +133,32 @@ impl Board {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn get(&mut self, key: &[u8]) -> Result<Option<BoardEntry<'_>>, RecvError> {
-        self.follow()?;
+        let found = self.valid(|board| board.look(key))?;
+        let Some(Found { copied, is_whole, count, is_in_ring }) = found else { return Ok(None) };
+        let payload = if is_in_ring { self.subscriber.own_payload() } else { &self.value };
+        Ok(entry(payload, self.view.geometry().spec.key(), copied, is_whole, count))
+    }
+
+    /// Reads the board with `read`, again and again until the messages that it read are valid. They are if the daemon has not ended the
+    /// segment before `read` returns.
+    fn valid<T>(&mut self, mut read: impl FnMut(&mut Self) -> Result<T, RecvError>) -> Result<T, RecvError> {
+        let mut until = None;
+        loop {
+            self.follow()?;
+            let found = read(self);
+            if self.subscriber.verdict_now() == Verdict::Open {
+                return found;
+            }
+            let now = Instant::now();
+            if now >= *until.get_or_insert(now + PATIENCE) {
+                return Err(RecvError::Board(JoinError::TooFast));
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Searches for the newest message of a key. The message may be one that is not valid.
+    fn look(&mut self, key: &[u8]) -> Result<Option<Found>, RecvError> {
         let through = self.view.through();
         for _ in 0..TRIES {
             match self.view.get(key, &mut self.value) {
@@ -134,14 +167,12 @@ impl Board {
                     let (time, tag, is_key) = (head.time, head.meta.tag(), head.meta.has(KEY));
                     let copied = Copied { length: bytes, sequence: head.sequence, tag, key: is_key, time };
                     let (is_whole, count) = (head.meta.is_whole(), head.count());
-                    let key = self.view.geometry().spec.key();
-                    return Ok(entry(&self.value, key, copied, is_whole, count));
+                    return Ok(Some(Found { copied, is_whole, count, is_in_ring: false }));
                 }
                 Lookup::Busy => {
                     let Some(newest) = self.find_in_ring(key) else { continue };
-                    let Some((copied, count)) = newest else { return Ok(None) };
-                    let range = self.view.geometry().spec.key();
-                    return Ok(entry(self.subscriber.own_payload(), range, copied, true, count));
+                    let found = |(copied, count)| Found { copied, is_whole: true, count, is_in_ring: true };
+                    return Ok(newest.map(found));
                 }
             }
         }
@@ -194,11 +225,14 @@ impl Board {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn entries(&mut self) -> Result<BoardEntries<'_>, RecvError> {
-        self.follow()?;
+        let listed = self.valid(|board| {
+            let view = &board.view;
+            let snapshot = board.snapshot.get_or_insert_with(|| Snapshot::new(view.clone()));
+            board.subscriber.join_into(snapshot)?;
+            Ok(snapshot.list_all_live())
+        })?;
         let view = &self.view;
         let snapshot = self.snapshot.get_or_insert_with(|| Snapshot::new(view.clone()));
-        self.subscriber.join_into(snapshot)?;
-        let listed = snapshot.list_all_live();
         Ok(BoardEntries { snapshot, next: 0, listed })
     }
 
@@ -309,9 +343,18 @@ impl Board {
 
 const KEY: shmcast_layout::layout::board::Meta = shmcast_layout::layout::board::Meta::KEY;
 
+/// The result of a search for a key. Its bytes are in the subscriber's buffer if they come from the ring, and otherwise in the buffer of
+/// the board's values.
+struct Found {
+    copied: Copied,
+    is_whole: bool,
+    count: u64,
+    is_in_ring: bool,
+}
+
 fn entry(
     value: &[u8],
-    key: std::ops::Range<usize>,
+    key: Range<usize>,
     copied: Copied,
     is_whole: bool,
     count: u64,

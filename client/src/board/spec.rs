@@ -108,6 +108,27 @@ impl BoardSpec {
         self.0.remove_tag
     }
 
+    /// The key of a payload; `None` if the payload is too short to have one.
+    ///
+    /// ```
+    /// let board = shmcast::BoardSpec::new(0..3);
+    /// assert_eq!((board.key_of(b"EUR 1.08"), board.key_of(b"EU")), (Some(&b"EUR"[..]), None));
+    /// ```
+    pub fn key_of<'a>(&self, payload: &'a [u8]) -> Option<&'a [u8]> {
+        payload.get(self.key())
+    }
+
+    /// Whether a message removes its key from the board: its payload ends directly after the key, or it has the tag that removes keys.
+    ///
+    /// ```
+    /// let board = shmcast::BoardSpec::new(0..3).remove_tag(7);
+    /// assert!(board.is_removal(b"EUR", 0) && board.is_removal(b"EUR 1.08", 7));
+    /// assert!(!board.is_removal(b"EUR 1.08", 0));
+    /// ```
+    pub fn is_removal(&self, payload: &[u8], tag: u16) -> bool {
+        self.0.is_removal(payload.len(), tag)
+    }
+
     /// Number of bytes of memory that the board takes: 64 and a value for each key, and 16 to 32 for the index.
     ///
     /// # Errors

@@ -89,19 +89,19 @@ impl Joining {
         }
     }
 
-    /// Makes a copy of the board for the segment in which the channel continues. Takes over the counts of the messages that the reader got.
-    fn followed_to(mut self: Box<Self>, segment: &Segment) -> Option<Box<Self>> {
-        let is_same = segment.board_spec() == Some(self.snapshot.view().geometry().spec);
-        if !is_same || self.conflation.is_none() {
-            let behind = self.conflation.as_ref().map(|conflation| conflation.behind);
-            return Self::new(segment, behind);
+    /// Makes a copy of the board for the segment in which the channel continues. If the keys are the same bytes of the payload, takes over
+    /// the counts of the messages that the reader got, because the new board continues the counts of the old one.
+    fn followed_to(self: Box<Self>, segment: &Segment) -> Option<Box<Self>> {
+        let behind = self.conflation.as_ref().map(|conflation| conflation.behind);
+        let mut now = Self::new(segment, behind)?;
+        if let (Some(conflation), Some(old)) = (&mut now.conflation, &self.conflation) {
+            let was = self.snapshot.view().geometry().spec;
+            conflation.ledger = Ledger::after_move(&now.snapshot);
+            if was.key() == now.snapshot.view().geometry().spec.key() {
+                conflation.ledger.take_over(&old.ledger, was.keys, now.snapshot.view());
+            }
         }
-        self.snapshot = Snapshot::new(segment.board()?);
-        let identities = self.snapshot.view().geometry();
-        if let Some(conflation) = &mut self.conflation {
-            conflation.ledger.rekey(identities);
-        }
-        Some(self)
+        Some(now)
     }
 }
 
@@ -188,8 +188,13 @@ impl Subscriber {
         if is_over && self.hosted.is_none() { Err(RecvError::Superseded) } else { Ok(()) }
     }
 
+    /// What the daemon says about all that the caller read before this call.
+    pub(crate) fn verdict_now(&self) -> Verdict {
+        self.verdict_on_read()
+    }
+
     /// Merges the caller's copy of the board with the ring. While a channel moves to another segment, the copy may contain messages that
-    /// are not valid: those of a publisher that was cut off.
+    /// are not valid: those of a publisher that was cut off. So the caller must look at [`verdict_now`](Self::verdict_now) afterwards.
     pub(crate) fn join_into(&mut self, snapshot: &mut Snapshot) -> Result<(), RecvError> {
         snapshot.join(&mut self.reader, self.buffer.payload_mut())?;
         Ok(())
@@ -253,34 +258,30 @@ impl Subscriber {
     }
 
     fn hand_out(&mut self, out: &mut [u8]) -> Result<Option<Outcome>, RecvError> {
-        loop {
-            let Some(joining) = &mut self.joining else { return Ok(None) };
-            let Joining { snapshot, conflation, step, next, listed, place, .. } = &mut **joining;
-            if let (Step::Forgotten, Some(Conflation { ledger, .. })) = (*step, conflation) {
-                if let Some(copied) = ledger.next_forgotten(snapshot, out)? {
-                    return Ok(Some(Outcome::Board(copied, 0)));
-                }
-                ledger.take_from(snapshot);
-                *step = Step::Messages;
+        let Some(joining) = &mut self.joining else { return Ok(None) };
+        let Joining { snapshot, conflation, step, next, listed, place, .. } = &mut **joining;
+        if let (Step::Forgotten, Some(Conflation { ledger, .. })) = (*step, conflation) {
+            if let Some(copied) = ledger.next_forgotten(snapshot, out)? {
+                return Ok(Some(Outcome::Board(copied, 0)));
             }
-            let Some(message) = snapshot.listed(*next).filter(|_| *next < *listed) else {
-                return Ok(Some(self.leave_for_the_ring()));
-            };
-            let copied = message.message;
-            let (needed, available) = (copied.length, out.len());
-            let Some(to) = out.get_mut(..needed) else {
-                return Err(RecvError::TooSmall { needed, available });
-            };
-            to.copy_from_slice(snapshot.value(&message));
-            let left_out = snapshot.left_out(*next);
-            *next += 1;
-            if let Some(page) = &self.page {
-                page.page.received(1, *place);
-            }
-            if self.tags.as_ref().is_none_or(|tags| tags.contains(copied.tag)) {
-                return Ok(Some(Outcome::Board(copied, left_out)));
-            }
+            ledger.take_from(snapshot);
+            *step = Step::Messages;
         }
+        let Some(message) = snapshot.listed(*next).filter(|_| *next < *listed) else {
+            return Ok(Some(self.leave_for_the_ring()));
+        };
+        let copied = message.message;
+        let (needed, available) = (copied.length, out.len());
+        let Some(to) = out.get_mut(..needed) else {
+            return Err(RecvError::TooSmall { needed, available });
+        };
+        to.copy_from_slice(snapshot.value(&message));
+        let left_out = snapshot.left_out(*next);
+        *next += 1;
+        if let Some(page) = &self.page {
+            page.page.received(1, *place);
+        }
+        return Ok(Some(Outcome::Board(copied, left_out)));
     }
 
     /// Called after all messages of the board were returned. Returns `Lapped` for missed messages that the board did not replace, and
@@ -307,7 +308,7 @@ impl Subscriber {
     pub(super) fn track(&mut self, copied: Copied, payload: &[u8]) {
         let Some(joining) = &mut self.joining else { return };
         let Some(conflation) = &mut joining.conflation else { return };
-        let has_room = conflation.ledger.note(joining.snapshot.view().geometry(), copied, payload);
+        let has_room = conflation.ledger.note(joining.snapshot.view(), copied, payload);
         let is_far = match conflation.behind {
             Behind::Half => self.reader.is_far_behind(),
             Behind::Bytes(bytes) => self.reader.bytes_behind() > bytes,

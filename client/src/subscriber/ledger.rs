@@ -5,11 +5,15 @@
 //! this key that the reader receives from the ring. When the reader next reads the board, the ledger's count is lower than the board's by
 //! the number of messages that were left out.
 //!
+//! A full board refuses the messages of new keys, and does not count them. So if the board has refused a message, the ledger searches the
+//! board for the slot of each key that it has not seen there. The slot names the first message that the board counts. For all other keys,
+//! a message costs no look at the board.
+//!
 //! All memory is allocated when the reader opens.
 
 use crate::message::RecvError;
-use shmcast_layout::board::{Listed, Snapshot};
-use shmcast_layout::layout::board::{Geometry, secret_hash};
+use shmcast_layout::board::{Listed, Snapshot, Tenure, View};
+use shmcast_layout::layout::board::secret_hash;
 use shmcast_layout::layout::record::NO_TIME;
 use shmcast_layout::ring::reader::Copied;
 use std::hash::{BuildHasher as _, RandomState};
@@ -18,7 +22,8 @@ use std::hash::{BuildHasher as _, RandomState};
 #[derive(Debug, Clone, Copy, Default)]
 struct Row {
     identity: [u64; 2],
-    /// The sequence of the key's first message since the key got its slot on the board.
+    /// The sequence of the key's first message since the key got its slot on the board; 0 if the board does not count the messages that
+    /// this reader got.
     born: u64,
     /// The number of the key's messages that this reader got or reported as left out. The count starts at `born`.
     given: u64,
@@ -29,6 +34,43 @@ struct Row {
     /// The sequence of the key's last message that this reader got, or that it reported as left out.
     last: u64,
     is_removed: bool,
+    /// Whether the board is known to have had the key when the message `last` came.
+    is_there: bool,
+}
+
+impl Row {
+    /// The board counts the key's messages from the last one on.
+    fn begin_at_last(&mut self) {
+        (self.born, self.given, self.again, self.given_again) = (self.last, 1, self.last, 1);
+    }
+
+    /// Asks the board from which message on it counts the key's messages. The message `last` is counted here already. `has_moved` as in
+    /// [`Ledger`].
+    #[cold]
+    fn locate(&mut self, view: &View, key: &[u8], has_moved: bool) {
+        let through = view.through();
+        if !has_moved && !view.has_refused() {
+            // The board has had room for each message that it was given.
+            self.is_there = self.again != self.last || through >= self.last;
+            return;
+        }
+        match view.tenure_of(key) {
+            // The store that is under way is that of the last message, or of a later one.
+            Tenure::Unknown if self.born == 0 => self.begin_at_last(),
+            Tenure::Unknown => {}
+            Tenure::Since(born) if born == self.born || born == self.again => self.is_there = true,
+            Tenure::Since(born) if born == self.last => {
+                self.begin_at_last();
+                self.is_there = true;
+            }
+            // The board does not have the last message yet. If the board refuses it, the key's next message finds that out.
+            Tenure::None if through < self.last => self.begin_at_last(),
+            // The board refused the last message, or has forgotten the key since.
+            Tenure::None | Tenure::Since(_) => {
+                (self.born, self.given, self.again, self.given_again) = (0, 0, 0, 0);
+            }
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -44,6 +86,9 @@ pub(super) struct Ledger {
     secret: u64,
     /// The next row in the search for keys that the board has forgotten.
     forgotten: usize,
+    /// Whether the channel has moved to another segment since the last join. Then it is not known whether the earlier board refused
+    /// messages.
+    has_moved: bool,
 }
 
 impl Ledger {
@@ -59,7 +104,18 @@ impl Ledger {
             most,
             secret: RandomState::new().hash_one(0),
             forgotten: 0,
+            has_moved: false,
         }
+    }
+
+    /// Makes a ledger for the board of the segment in which the channel continues.
+    pub(super) fn after_move(snapshot: &Snapshot) -> Self {
+        Self { has_moved: true, ..Self::for_board(snapshot) }
+    }
+
+    /// Whether a message that this reader received may have found no room on the board.
+    fn may_refuse(&self, view: &View) -> bool {
+        self.has_moved || view.has_refused()
     }
 
     fn place_of(&self, identity: [u64; 2]) -> (usize, Option<usize>) {
@@ -77,34 +133,31 @@ impl Ledger {
     }
 
     /// Counts a message that the reader received from the ring. Returns false if there is no room for its key.
-    pub(super) fn note(&mut self, geometry: &Geometry, copied: Copied, payload: &[u8]) -> bool {
+    pub(super) fn note(&mut self, view: &View, copied: Copied, payload: &[u8]) -> bool {
+        let geometry = view.geometry();
         let Some(key) = geometry.key_of(payload) else { return true };
         let identity = geometry.identity(key);
         let is_removal = geometry.spec.is_removal(copied.length, copied.tag);
+        let sequence = copied.sequence;
         let (at, there) = self.place_of(identity);
         let Some(row) = there else {
             if is_removal {
                 return true; // the board did not have it
             }
-            let sequence = copied.sequence;
-            let row = Row {
-                identity,
-                born: sequence,
-                given: 1,
-                again: sequence,
-                given_again: 1,
-                last: sequence,
-                is_removed: false,
-            };
+            let mut row = Row { identity, last: sequence, ..Row::default() };
+            row.begin_at_last();
+            row.locate(view, key, self.has_moved);
             return self.add(at, row, key);
         };
         let row = &mut self.rows[row];
-        (row.given, row.last) = (row.given + 1, copied.sequence);
         if row.is_removed && !is_removal {
-            (row.again, row.given_again) = (copied.sequence, 0);
+            (row.again, row.given_again, row.is_there) = (sequence, 0, false);
         }
-        row.given_again += 1;
-        row.is_removed = is_removal;
+        (row.last, row.is_removed) = (sequence, is_removal);
+        (row.given, row.given_again) = (row.given + 1, row.given_again + 1);
+        if !row.is_there {
+            row.locate(view, key, self.has_moved);
+        }
         true
     }
 
@@ -147,10 +200,12 @@ impl Ledger {
     ) -> Result<Option<Copied>, RecvError> {
         let spec = snapshot.view().geometry().spec;
         let sequence = snapshot.view().forgotten();
+        let has_all = !self.may_refuse(snapshot.view());
         while let Some(row) = self.rows.get(self.forgotten) {
-            // A key that never had room on the board is not there either. If no removal was forgotten since its last message, the key was
-            // not removed.
-            if row.is_removed || sequence <= row.last || snapshot.has(row.identity) {
+            // A key that never had room on the board is not there either, and was not removed. If no removal was forgotten since its last
+            // message, the key was not removed.
+            let was_there = row.is_there || has_all;
+            if !was_there || row.is_removed || sequence <= row.last || snapshot.has(row.identity) {
                 self.forgotten += 1;
                 continue;
             }
@@ -175,27 +230,36 @@ impl Ledger {
         self.index.fill(0);
     }
 
-    /// Computes the hashes of all keys again, because each segment has a seed of its own.
-    pub(super) fn rekey(&mut self, geometry: &Geometry) {
-        self.index.fill(0);
-        for row in 0..self.rows.len() {
-            let identity = geometry.identity(&self.keys[row * self.key_bytes..][..self.key_bytes]);
-            let (at, _) = self.place_of(identity);
-            self.rows[row].identity = identity;
-            self.index[at] = row as u32 + 1;
+    /// Takes over what the reader got before the channel moved to another segment. Computes the hashes of all keys again, because each
+    /// segment has a seed of its own. `slots` is the number of slots of the earlier board, whose keys are the same bytes of the payload.
+    pub(super) fn take_over(&mut self, old: &Self, slots: u64, now: &View) {
+        self.most = self.most.max(old.rows.len());
+        let (geometry, since) = (now.geometry(), now.counters().since);
+        for (number, row) in old.rows.iter().enumerate() {
+            let key = &old.keys[number * old.key_bytes..][..old.key_bytes];
+            let identity = geometry.identity(key);
+            // A smaller board may have had no room for the key. If the board lacks messages before `since`, it may lack the key.
+            let is_there = row.is_there && geometry.spec.keys >= slots && row.last >= since;
+            if let (at, None) = self.place_of(identity) {
+                self.add(at, Row { identity, is_there, ..*row }, key);
+            }
         }
     }
 
     /// Takes the counts from a snapshot after a join.
     pub(super) fn take_from(&mut self, snapshot: &Snapshot) {
         self.forget();
+        self.has_moved = false;
+        let slots = snapshot.view().geometry().spec.keys;
         for listed in snapshot.all() {
             let (at, there) = self.place_of(listed.identity);
             let Some(key) = snapshot.key(&listed).filter(|_| there.is_none()) else { continue };
             let Listed { identity, born, count, is_removed, .. } = listed;
             let last = listed.message.sequence;
             // If a key is removed, forgotten by the board, and comes back, its count begins again.
-            let row = Row { identity, born, given: count, again: born, given_again: count, last, is_removed };
+            let is_there = (listed.row as u64) < slots;
+            let (again, given_again) = (born, count);
+            let row = Row { identity, born, given: count, again, given_again, last, is_removed, is_there };
             self.add(at, row, key);
         }
     }

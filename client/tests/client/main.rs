@@ -10,6 +10,7 @@ mod crash;
 mod deadlines;
 mod files;
 mod foreign;
+mod full_board;
 mod gated_board;
 mod gates;
 mod gone;

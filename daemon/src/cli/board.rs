@@ -6,8 +6,9 @@ use super::figures::{Ns, counted, grouped, table};
 use super::say::{Out, note, print};
 use super::set::{Draft, Setting};
 use super::stop::Stop;
-use crate::config::BoardConfig;
+use crate::config::board_key;
 use anyhow::{Context, Result, bail};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use shmcast::journal::{Entry, Journal};
 use shmcast::{Board, BoardCounters, BoardEntry, BoardSpec, Clock};
@@ -20,6 +21,8 @@ use std::time::{Duration, Instant};
 
 /// The greatest number of characters of a key or value in a row of the table.
 const SHOWN: usize = 48;
+/// What a key begins with whose bytes are given as hexadecimal digits.
+const HEX: &str = "0x";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -30,7 +33,7 @@ Examples:
   shmcast board --journal /var/lib/shmcast/ticks --set key=0..8
 
 A key is text, or bytes as 0x and hexadecimal digits; a shorter text is filled up with zeros. Values are shown as
-text if they are, else as hexadecimal digits.
+text if they are, else as hexadecimal digits. A key that itself begins with 0x is shown and given in hexadecimal digits.
 
 Exit codes: 0 shown, 1 error, or KEY is not on the board, 2 wrong usage. Ctrl-C and SIGTERM end --watch with exit code 0.")]
 pub(super) struct Args {
@@ -63,7 +66,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         if args.one.is_some() {
             bail!("a journal has no channel to name: give KEY alone");
         }
-        return show_journal(args, journal, &Draft::of(&args.set).read()?, &stop);
+        let board: JournalBoard = Draft::of(&args.set).read()?;
+        return show_journal(args, journal, board.spec()?, &stop);
     }
     let channel = args.channel.as_deref().unwrap_or_default();
     let (host, name) = args.host.host_of(channel)?;
@@ -93,9 +97,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 
 /// Returns the bytes of the user's key. They are padded with zeros to the length of the board's keys.
 fn key_bytes(text: &str, length: usize) -> Result<Vec<u8>> {
-    let mut bytes = match text.strip_prefix("0x") {
-        Some(digits) => from_hex(digits)
-            .with_context(|| format!("{text:?}: after 0x come pairs of hexadecimal digits"))?,
+    let mut bytes = match text.strip_prefix(HEX) {
+        Some(digits) => from_hex(digits).with_context(|| {
+            let bytes = hex(text.as_bytes());
+            format!("{text:?}: after 0x come pairs of hexadecimal digits; the key of these characters is {HEX}{bytes}")
+        })?,
         None => text.as_bytes().to_vec(),
     };
     if bytes.len() > length {
@@ -119,7 +125,7 @@ fn show_key(args: &Args, board: &mut Board, key: &str) -> Result<bool> {
     if args.json {
         writeln!(out, "{}", json_of(&entry, &range, Some(&clock)))?;
     } else {
-        let mut facts = table(["KEY", &text_of(entry.key)], 2);
+        let mut facts = table(["KEY", &key_text(entry.key)], 2);
         let row = Row::of(&entry, Some(&clock), usize::MAX);
         for (name, fact) in [
             ("value", row.value),
@@ -196,7 +202,7 @@ impl Row {
             message.map_or_else(|| "(not on the board)".to_owned(), |m| shortened(&text_of(m.payload), most));
         let age = message.and_then(|m| m.latency_ns(clock?));
         Self {
-            key: shortened(&text_of(key), most),
+            key: shortened(&key_text(key), most),
             value,
             bytes: message.map_or_else(|| "-".to_owned(), |m| grouped(m.payload.len() as u64)),
             sequence: grouped(sequence),
@@ -221,8 +227,21 @@ fn text_of(bytes: &[u8]) -> String {
     let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     match std::str::from_utf8(&bytes[..end]) {
         Ok(text) if !text.is_empty() && !text.chars().any(char::is_control) => text.to_owned(),
-        _ => bytes.iter().fold("0x".to_owned(), |text, byte| text + &format!("{byte:02x}")),
+        _ => HEX.to_owned() + &hex(bytes),
     }
+}
+
+/// Returns a key as [`key_bytes`] reads it. If a text begins with `0x`, returns hexadecimal digits, because `key_bytes` would read the text
+/// as such digits.
+fn key_text(key: &[u8]) -> String {
+    match text_of(key) {
+        text if text.starts_with(HEX) => HEX.to_owned() + &hex(key),
+        text => text,
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 fn shortened(text: &str, most: usize) -> String {
@@ -234,9 +253,8 @@ fn shortened(text: &str, most: usize) -> String {
 
 fn json_of(entry: &BoardEntry<'_>, range: &Range<usize>, clock: Option<&Clock>) -> Value {
     let BoardEntry { key, message, sequence, count } = *entry;
-    let hex = |bytes: &[u8]| bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
     let mut line = json!({
-        "key": text_of(key), "key_hex": hex(key), "sequence": sequence, "messages": count,
+        "key": key_text(key), "key_hex": hex(key), "sequence": sequence, "messages": count,
         "is_there": message.is_some(),
     });
     if let Some(m) = message {
@@ -249,33 +267,72 @@ fn json_of(entry: &BoardEntry<'_>, range: &Range<usize>, clock: Option<&Clock>) 
     line
 }
 
-/// The newest message of a key in a journal.
+/// The settings of a board that is computed from a journal. It has room for all keys and for messages of any size.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JournalBoard {
+    #[serde(deserialize_with = "board_key")]
+    key: Range<usize>,
+    #[serde(default)]
+    remove_tag: Option<u16>,
+}
+
+impl JournalBoard {
+    /// # Errors
+    /// If no board can have such keys.
+    fn spec(self) -> Result<BoardSpec> {
+        let board = BoardSpec::new(self.key);
+        let board = self.remove_tag.map_or(board, |tag| board.remove_tag(tag));
+        board.bytes()?;
+        Ok(board)
+    }
+}
+
+/// The newest message of a key in a journal. As on a channel's board, a key that was removed keeps its count.
 struct Kept {
     sequence: u64,
     tag: u16,
     count: u64,
+    is_removed: bool,
     payload: Vec<u8>,
 }
 
-/// Reads a whole journal into a board. The board has room for every key, and for messages of any size.
-fn show_journal(args: &Args, dir: &Path, board: &BoardConfig, stop: &Stop) -> Result<ExitCode> {
-    let range = &board.key;
+/// The last message of each key, as a channel's board with room for all of them would have it.
+struct KeptBoard {
+    spec: BoardSpec,
+    keys: BTreeMap<Vec<u8>, Kept>,
+}
+
+impl KeptBoard {
+    fn post(&mut self, sequence: u64, tag: u16, payload: &[u8]) {
+        let Some(key) = self.spec.key_of(payload) else { return };
+        let is_removed = self.spec.is_removal(payload, tag);
+        let count = match self.keys.get(key) {
+            Some(kept) => kept.count + 1,
+            None if is_removed => return, // there is nothing to remove
+            None => 1,
+        };
+        let payload = payload.to_vec();
+        self.keys.insert(key.to_vec(), Kept { sequence, tag, count, is_removed, payload });
+    }
+
+    /// The keys that were not removed.
+    fn living(&self) -> impl Iterator<Item = (&Vec<u8>, &Kept)> {
+        self.keys.iter().filter(|(_, kept)| !kept.is_removed)
+    }
+}
+
+/// Reads a whole journal into a board. Returns the board, the last sequence, and the number of lost messages.
+fn read_journal(dir: &Path, spec: BoardSpec, stop: &Stop) -> Result<(KeptBoard, u64, u64)> {
     let journal = Journal::open(dir)?;
     let mut reader = journal.read_from(1)?;
-    let mut kept: BTreeMap<Vec<u8>, Kept> = BTreeMap::new();
+    let mut board = KeptBoard { spec, keys: BTreeMap::new() };
     let (mut lost, mut last) = (0, 0);
     while let Some(entry) = reader.next()? {
         match entry {
             Entry::Message(m) => {
                 last = m.sequence;
-                let Some(key) = m.payload.get(range.clone()) else { continue };
-                if m.payload.len() == range.end || board.remove_tag == Some(m.tag) {
-                    kept.remove(key);
-                    continue;
-                }
-                let count = kept.get(key).map_or(0, |kept| kept.count) + 1;
-                let (sequence, tag, payload) = (m.sequence, m.tag, m.payload.to_vec());
-                kept.insert(key.to_vec(), Kept { sequence, tag, count, payload });
+                board.post(m.sequence, m.tag, m.payload);
             }
             Entry::Lost(loss) => lost += loss.to - loss.from + 1,
             _ => {}
@@ -286,16 +343,23 @@ fn show_journal(args: &Args, dir: &Path, board: &BoardConfig, stop: &Stop) -> Re
                 .into());
         }
     }
+    Ok((board, last, lost))
+}
+
+/// Shows the board of a journal.
+fn show_journal(args: &Args, dir: &Path, spec: BoardSpec, stop: &Stop) -> Result<ExitCode> {
+    let range = spec.key();
+    let (board, last, lost) = read_journal(dir, spec, stop)?;
     // Without a channel, the first word is the key.
     let one = args.channel.as_ref().map(|key| key_bytes(key, range.len())).transpose()?;
     let entry_of = |(key, kept): (&Vec<u8>, &Kept)| -> (Vec<u8>, Value, Row) {
-        let Kept { sequence, tag, count, ref payload } = *kept;
+        let Kept { sequence, tag, count, ref payload, .. } = *kept;
         let message = shmcast::Message { payload, sequence, tag, key: false, time: 0, conflated: None };
         let entry = BoardEntry { key, message: Some(message), sequence, count };
-        (key.clone(), json_of(&entry, range, None), Row::of(&entry, None, SHOWN))
+        (key.clone(), json_of(&entry, &range, None), Row::of(&entry, None, SHOWN))
     };
     let shown: Vec<_> =
-        kept.iter().filter(|(key, _)| one.as_ref().is_none_or(|one| one == *key)).map(entry_of).collect();
+        board.living().filter(|(key, _)| one.as_ref().is_none_or(|one| one == *key)).map(entry_of).collect();
     if one.is_some() && shown.is_empty() {
         bail!("{}: the journal does not have this key", dir.display());
     }
@@ -312,7 +376,12 @@ fn show_journal(args: &Args, dir: &Path, board: &BoardConfig, stop: &Stop) -> Re
         } else {
             String::new()
         };
-        note!("{}: {}, up to sequence {}{lost}", dir.display(), counted(kept.len(), "key"), grouped(last));
+        note!(
+            "{}: {}, up to sequence {}{lost}",
+            dir.display(),
+            counted(board.living().count(), "key"),
+            grouped(last)
+        );
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -326,7 +395,12 @@ mod tests {
         for bytes in
             [&b"EURUSD\0\0"[..], b"\0\0\0\0\0\0\0\x07", b"\xff\xfe\0\0\0\0\0\0", b"12345678", &[0; 8]]
         {
-            assert_eq!(key_bytes(&text_of(bytes), 8).unwrap(), bytes, "{}", text_of(bytes));
+            assert_eq!(key_bytes(&key_text(bytes), 8).unwrap(), bytes, "{}", key_text(bytes));
+        }
+        for text in ["0x", "0xab", "0xAB12", "0xzz", "0x1"] {
+            let mut bytes = text.as_bytes().to_vec();
+            bytes.resize(8, 0);
+            assert_eq!(key_bytes(&key_text(&bytes), 8).unwrap(), bytes, "{text}");
         }
         assert_eq!(text_of(b"EURUSD\0\0"), "EURUSD");
         assert_eq!(text_of(b"a\nb"), "0x610a62");

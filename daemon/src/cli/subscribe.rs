@@ -62,7 +62,7 @@ pub(super) struct Args {
     /// If this reader cannot keep up, skip messages that are no longer the newest of their key; needs a channel with a board
     #[arg(long, conflicts_with_all = ["history", "resume"])]
     conflate: bool,
-    /// Receive only messages with these tags, as 7 or 7,9
+    /// Receive only messages with these tags, as 7 or 7,9; not with --conflate or --from board
     #[arg(long, value_name = "TAGS", value_delimiter = ',')]
     tags: Option<Vec<u16>>,
     /// Take this gate of the channel: the publisher then waits for this reader, up to the gate's limit
@@ -81,7 +81,7 @@ pub(super) struct Args {
     #[arg(long, value_enum, default_value = "lines")]
     framing: OutputFraming,
     /// Wait for the channel. With --from latest, also wait for a publisher if the last one has closed the channel. If the channel is new or
-    /// is made again, read it from its first message on
+    /// is made again, read it from its first message on; with --conflate, from the board on
     #[arg(long)]
     wait_channel: bool,
     /// Report counts and latency percentiles on stderr at the end
@@ -159,9 +159,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             event = subscriber.recv_deadline(Instant::now() + IDLE_LOOK);
         }
         if args.wait_channel && is_made_again(&event) {
-            // All messages in the channel's successor are new.
-            let Some(next) = attach(args, builder.clone().start(Start::Oldest), &stop)? else { break };
-            report(args, &Event::Restarted, &mut out)?;
+            let reached = subscriber.next_sequence();
+            let Some(next) = attach_again(args, builder.clone(), subscriber, &stop, &mut out)? else {
+                return tally.end(args, &stop, reached);
+            };
             (clock, end) = (next.clock(), EndWatch::default());
             subscriber = next;
             continue;
@@ -218,6 +219,26 @@ fn builder_of(args: &Args, host: &Host, channel: &str) -> SubscriberBuilder {
         Some(gate) => builder.gate(gate),
         None => builder,
     }
+}
+
+/// Attaches to the successor of the channel of `old`, and reports that. All messages of the successor are new. But a reader that conflates
+/// cannot begin with old messages, and so begins with the newest message of each key. Returns `None` after a signal.
+fn attach_again(
+    args: &Args,
+    builder: SubscriberBuilder,
+    old: Subscriber,
+    stop: &Stop,
+    out: &mut Out,
+) -> Result<Option<Subscriber>> {
+    // The new subscriber needs the lock of its gate, which the old one holds.
+    drop(old);
+    out.flush()?;
+    let start = if args.conflate { Start::Board } else { Start::Oldest };
+    let next = attach(args, builder.start(start), stop)?;
+    if next.is_some() {
+        report(args, &Event::Restarted, out)?;
+    }
+    Ok(next)
 }
 
 /// Whether another channel has taken the place of this one.
@@ -353,6 +374,8 @@ impl Tally {
         self.bytes += message.payload.len() as u64;
         self.conflated += message.conflated.unwrap_or(0);
         self.first.get_or_insert(message.sequence);
+        // The board's messages were published long ago. Their age is no latency of this reader.
+        let latency_ns = latency_ns.filter(|_| message.conflated.is_none());
         latency_ns.into_iter().for_each(|ns| self.latency_ns.saturating_record(ns));
     }
 

@@ -30,7 +30,11 @@ fn keys_default() -> u64 {
     BoardSpec::DEFAULT_KEYS
 }
 
-fn key<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Range<usize>, D::Error> {
+/// Reads the bytes of a payload that are a board's key, such as `0..8`.
+///
+/// # Errors
+/// If the text names no bytes.
+pub fn key<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Range<usize>, D::Error> {
     parse_key(&String::deserialize(deserializer)?).map_err(D::Error::custom)
 }
 

@@ -29,7 +29,7 @@ mod rules;
 mod source;
 mod warnings;
 
-pub use board::BoardConfig;
+pub use board::{BoardConfig, key as board_key};
 pub use fields::Principal;
 pub(crate) use fields::{explain, optional_size, parse_duration, refuse_half_unit, without_string};
 pub use gates::{GateConfig, Lag, Then};

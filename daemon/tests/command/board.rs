@@ -112,3 +112,77 @@ fn what_is_made_of_the_same_messages_is_the_same_board() {
     let one = host.json(&format!("board --journal {} --set key=0..3 --json 0x303031", journal.display()));
     assert_eq!(one["key"], "001");
 }
+
+/// A removed key keeps its count on a board that gives its slot to no other key, and a journal's board has room for every key.
+#[test]
+fn a_journals_board_counts_the_messages_of_a_key_that_was_removed_and_came_back() {
+    let host = Host::new();
+    let input = host.file("messages", b"EUR 1\nUSD 1\nEUR\nUSD\nEUR 2\n-\n");
+    let journal = host.dir.path().join("journal");
+    let output = host.run(&format!("pub ticks --input {} {WITH_BOARD}", input.display()));
+    assert!(output.status.success(), "{output:?}");
+    let recorded = host.run(&format!("record ticks --to {} --set file=16MiB --until-end", journal.display()));
+    assert!(recorded.status.success(), "{recorded:?}");
+    let there = lines(&host, "board ticks --json");
+    assert_eq!((there.len(), there[0]["messages"].as_u64()), (1, Some(3)));
+    let board = format!("board --journal {} --json", journal.display());
+    assert_eq!(lines(&host, &format!("{board} --set key=0..3")), there);
+    for (settings, why) in [
+        ("--set key=0..3 --set keys=7", "unknown field `keys`"),
+        ("--set key=0..3 --set value=7", "unknown field `value`"),
+        ("--set key=0..300", "a key has 1 to 256 bytes"),
+    ] {
+        let refused = host.run(&format!("{board} {settings}"));
+        assert!(!refused.status.success() && text(&refused.stderr).contains(why), "{settings}: {refused:?}");
+    }
+}
+
+/// The ages of values that were published long ago are not the latencies of this reader.
+#[test]
+fn a_summary_has_no_latency_of_a_message_from_the_board() {
+    let output = host().run("sub prices --from board --framing none --summary --json");
+    let stderr = text(&output.stderr);
+    let summary = stderr.lines().find(|line| line.starts_with('{')).expect("a summary");
+    let summary: Value = serde_json::from_str(summary).unwrap();
+    assert_eq!((summary["received"].as_u64(), &summary["latency_ns"]), (Some(2), &Value::Null), "{summary}");
+    let refused = host().run("sub prices --from board --tags 7");
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert!(text(&refused.stderr).contains("reader of some tags"), "{refused:?}");
+}
+
+/// A publisher that begins the channel anew makes another file. A reader that conflates, or that holds a gate, goes on there.
+#[test]
+fn readers_that_conflate_or_hold_a_gate_wait_for_a_channel_that_is_made_anew() {
+    let host = Host::new();
+    let dir = host.dir.path().join("shm");
+    std::fs::create_dir_all(&dir).unwrap();
+    let open = || {
+        let board = shmcast::BoardSpec::new(0..3);
+        let builder = shmcast::Publisher::builder("t").dir(&dir).capacity(64 << 10).board(board);
+        builder.gate(shmcast::Gate::new("risk").wait(std::time::Duration::ZERO)).anew().open().unwrap()
+    };
+    for options in ["--conflate", "--from board --conflate", "--gate risk", "--conflate --gate risk"] {
+        let mut first = open();
+        first.publish(b"EUR 1").unwrap();
+        let output = host.dir.path().join("output");
+        let arguments = format!("t --dir {} {options} --wait-channel --framing lines", dir.display());
+        let reader = host.subscribe_to(&arguments, &output);
+        let is_there = |text: &str| std::fs::read_to_string(&output).unwrap_or_default().contains(text);
+        let mut number = 0;
+        wait_until("the reader", || {
+            number += 1;
+            first.publish(format!("USD {number}").as_bytes()).unwrap();
+            is_there("USD")
+        });
+        // No reader ends here, as at the end of a closed channel.
+        first.leave_open();
+        let mut second = open();
+        second.publish(b"GBP 2").unwrap();
+        wait_until(&format!("{options}: the first message of the new channel"), || is_there("GBP 2"));
+        second.publish(b"GBP 3").unwrap();
+        second.close();
+        let (code, stderr) = end(reader);
+        assert_eq!(code, 0, "{options}: {stderr}");
+        assert!(is_there("GBP 3"), "{options}");
+    }
+}

@@ -244,3 +244,100 @@ fn a_board_that_is_full_is_told_and_shown() {
         assert!(shown.contains(fact), "{fact} is missing:\n{shown}");
     }
 }
+
+/// Each publisher of a strict channel gets a new segment, and a board that goes on with the counts of the last one. So does each publisher
+/// after a reload that gives the board other sizes.
+#[test]
+fn a_conflating_reader_knows_the_counts_of_a_board_with_other_sizes() {
+    for (mode, board) in [
+        ("takeover", BOARD.replace("keys = 8", "keys = 9")),
+        ("takeover", BOARD.replace("value = 64", "value = 80")),
+        ("strict", BOARD.replace("remove_tag = 9", "remove_tag = 8")),
+        ("takeover", BOARD.replace("keys = 8", "keys = 5000")),
+        ("takeover", BOARD.replace("keys = 8", "keys = 1")),
+    ] {
+        let daemon = Daemon::start(&ticks(mode, BOARD));
+        let client = daemon.client();
+        let mut first = publisher(&client);
+        let mut slow = Subscriber::builder("ticks").client(&client).conflate().open().unwrap();
+        for number in 0..100 {
+            first.publish(format!("aa{number}").as_bytes()).unwrap();
+        }
+        let mut next = || loop {
+            match slow.recv_deadline(Instant::now() + PATIENCE).unwrap().expect("more") {
+                Event::Message(m) => break (m.sequence, m.conflated),
+                Event::End | Event::NewEpoch { .. } | Event::Live { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!((1..=100).all(|sequence| next() == (sequence, None)));
+        daemon.reload(&ticks(mode, &board));
+        drop(first);
+        let mut second = publisher(&client);
+        for number in 0..5000 {
+            second.publish(format!("aa{number}").as_bytes()).unwrap();
+        }
+        assert_eq!(next(), (5100, Some(4999)), "{mode}: {board}");
+    }
+}
+
+/// A key that the old board had is on the new board, even if the ring has newer messages of a key that the old board refused.
+#[test]
+fn a_full_board_goes_on_with_the_keys_that_it_had() {
+    let one = BOARD.replace("keys = 8", "keys = 1");
+    let daemon = Daemon::start(&ticks("strict", &one));
+    let client = daemon.client();
+    for turn in 0..20u64 {
+        let mut cut_off = publisher(&client);
+        cut_off.publish(b"aa0").unwrap();
+        let working =
+            std::thread::spawn(
+                move || {
+                    while cut_off.publish(b"bb1").is_ok() && cut_off.publish(b"aa1").is_ok() {}
+                },
+            );
+        std::thread::sleep(std::time::Duration::from_millis(turn % 3));
+        client.take_over("ticks").unwrap();
+        drop(publisher(&client));
+        working.join().unwrap();
+        let mut board = open_board(&client);
+        let keys: Vec<Vec<u8>> = board.entries().unwrap().map(|entry| entry.key.to_vec()).collect();
+        assert_eq!(keys, [b"aa"], "turn {turn}");
+    }
+}
+
+/// No reader gets a message that a publisher wrote after the daemon had given its channel to another, and neither does a program that
+/// reads single keys.
+#[test]
+fn a_board_shows_no_message_of_a_publisher_that_was_cut_off() {
+    let daemon = Daemon::start(&ticks("strict", BOARD));
+    let client = daemon.client();
+    let mut board = open_board(&client);
+    let mut all = open_board(&client);
+    for turn in 0..60u64 {
+        let mut cut_off = publisher(&client);
+        cut_off.publish(b"ww0").unwrap();
+        let (stop, is_over) =
+            (std::sync::atomic::AtomicBool::new(false), std::sync::atomic::Ordering::Relaxed);
+        std::thread::scope(|threads| {
+            threads.spawn(|| while cut_off.publish(b"ww1").is_ok() {});
+            let seen = threads.spawn(|| {
+                let mut last = 0;
+                while !stop.load(is_over) {
+                    for _ in 0..20 {
+                        last = last.max(board.get(b"ww").unwrap().map_or(0, |entry| entry.sequence));
+                    }
+                    let entries = all.entries().map(|all| all.map(|entry| entry.sequence).max());
+                    last = last.max(entries.ok().flatten().unwrap_or_default());
+                }
+                last
+            });
+            std::thread::sleep(std::time::Duration::from_millis(turn % 3));
+            client.take_over("ticks").unwrap();
+            stop.store(true, is_over);
+            let last = seen.join().unwrap();
+            let first = publisher(&client).next_sequence();
+            assert!(last < first, "turn {turn}: message {last} is void, because message {first} is to come");
+        });
+    }
+}

@@ -86,8 +86,12 @@ impl Carry {
         let is_same = spec.key() == self.snapshot.view().geometry().spec.key();
         let mut all: Vec<_> =
             self.snapshot.all().filter(|listed| is_same && listed.message.sequence < below).collect();
-        // Removals come last, because a board with less room may not take all of them. They keep their order.
-        all.sort_unstable_by_key(|listed| (listed.is_removed, listed.message.sequence));
+        // A full board had refused some keys of the ring's messages. Keys that had a slot come before them, and so keep a slot. Removals
+        // come last, because a board with less room may not take all of them. They keep their order.
+        let slots = self.snapshot.view().geometry().spec.keys;
+        all.sort_unstable_by_key(|listed| {
+            (listed.is_removed, listed.row as u64 >= slots, listed.message.sequence)
+        });
         for listed in all {
             let Some(key) = self.snapshot.key(&listed) else { continue };
             let value = self.snapshot.value(&listed);

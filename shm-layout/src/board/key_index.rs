@@ -23,8 +23,14 @@ impl BoardCells {
     /// read every entry once.
     #[inline(always)]
     pub(super) fn candidates(&self, fingerprint: u32) -> impl Iterator<Item = u32> + '_ {
-        let entries =
-            (0..self.geometry.entries).map_while(move |step| self.entry(self.entry_at(fingerprint, step)));
+        self.candidates_within(fingerprint, self.geometry.entries)
+    }
+
+    /// Does the same as [`candidates`](Self::candidates), but reads at most `most` entries.
+    #[inline(always)]
+    pub(super) fn candidates_within(&self, fingerprint: u32, most: u64) -> impl Iterator<Item = u32> + '_ {
+        let steps = 0..most.min(self.geometry.entries);
+        let entries = steps.map_while(move |step| self.entry(self.entry_at(fingerprint, step)));
         entries.filter(move |entry| entry.fingerprint == fingerprint).map(|entry| entry.slot)
     }
 

@@ -71,7 +71,7 @@ pub use carry::Carry;
 pub use failures::JoinError;
 pub use join::{Bridged, Joined, Listed, Snapshot};
 pub use recovery::Replayed;
-pub use view::{Counters, Lookup, View};
+pub use view::{Counters, Lookup, Tenure, View};
 pub use writer::BoardWriter;
 
 /// The parts of a board.

@@ -12,6 +12,12 @@ use crate::sync::Ordering;
 /// The number of attempts to read a slot that is in the middle of a store. A store takes some nanoseconds. If a publisher stopped in a
 /// store, a reader without this limit would try for ever.
 const LOOKS: u32 = if cfg!(loom) { 2 } else { 256 };
+/// The largest number of attempts of [`View::tenure_of`] to find a key's slot. For each attempt, the largest number of entries of the index
+/// and of slots that it reads. The index is at most half full, and has hardly ever more than one slot for a fingerprint. So in a sound
+/// index, no search needs as many.
+const TENURE_LOOKS: u32 = if cfg!(loom) { 2 } else { 16 };
+const TENURE_ENTRIES: u64 = 4096;
+const TENURE_CANDIDATES: usize = 16;
 /// The largest number of slots that one search reads. The index names these slots.
 const CANDIDATES: usize = 4096;
 /// Number of attempts to copy a value that changes during the copy.
@@ -51,6 +57,17 @@ pub enum Lookup {
     None,
     /// A publisher has begun to store into the key's slot, and has not finished. The key's newest message is in the ring.
     Busy,
+}
+
+/// The result of a search for the first message that a slot counts for a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tenure {
+    /// A slot has the key since this sequence. The key may have been removed since.
+    Since(u64),
+    /// No slot has the key.
+    None,
+    /// The key's slot is in the middle of a store, or the search took too long.
+    Unknown,
 }
 
 /// The counts in a board's header. Another process may have written them: check each before use.
@@ -102,6 +119,11 @@ impl View {
             too_large: count(TOO_LARGE),
             no_key: count(NO_KEY),
         }
+    }
+
+    /// Whether the board has refused a message, because it had no room for the message's key.
+    pub fn has_refused(&self) -> bool {
+        self.cells.count(REFUSED) != 0
     }
 
     /// The highest sequence of a removal that the board no longer knows.
@@ -209,6 +231,34 @@ impl View {
         let heads = self.cells.candidates(self.cells.geometry.fingerprint(identity));
         let mut heads = heads.filter_map(|slot| self.cells.head(slot)).map(Head::load);
         heads.find(|head| head.identity == identity).map(|head| head.count())
+    }
+
+    /// Searches for the sequence of a key's first message since the key got its slot. Finds the slot of a removed key, too, until another
+    /// key gets the slot. Copies no value. The number of reads is bounded, whatever the board holds.
+    ///
+    /// If a caller has loaded [`through`](Self::through) before, the answer also counts for all messages up to that sequence.
+    pub fn tenure_of(&self, key: &[u8]) -> Tenure {
+        let identity = self.cells.geometry.identity(key);
+        let fingerprint = self.cells.geometry.fingerprint(identity);
+        for _ in 0..TENURE_LOOKS {
+            let version = moved::see(&self.cells.header);
+            let slots = self.cells.candidates_within(fingerprint, TENURE_ENTRIES);
+            for slot in slots.take(TENURE_CANDIDATES) {
+                match self.look(slot, &mut []) {
+                    Look::Stored(head) | Look::Changing(head)
+                        if head.identity == identity && !head.meta.has(Meta::EMPTY) =>
+                    {
+                        return Tenure::Since(head.born);
+                    }
+                    Look::Busy(head) if head.identity == identity => return Tenure::Unknown,
+                    _ => {}
+                }
+            }
+            if version.is_some_and(|version| moved::is_unchanged(&self.cells.header, version)) {
+                return Tenure::None;
+            }
+        }
+        Tenure::Unknown
     }
 
     /// The slot's message, if the slot belongs to this key.

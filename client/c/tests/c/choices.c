@@ -152,6 +152,7 @@ static void boards(void) {
     CHECK(all[0].sequence == 4000 && all[1].sequence == 4001 && memcmp(all[1].key, "JPY", 3) == 0);
     shmcast_board_counters counters;
     CHECK(shmcast_publish(p, "x", 1, NULL) == SHMCAST_OK && shmcast_board_count(board, &counters) == SHMCAST_OK);
+    CHECK(counters.since == 1);
     CHECK(counters.through == 4003 && counters.keys == 2 && counters.no_key == 1 && counters.no_room == 0);
     FAILS(shmcast_board_get(board, "EUR", 3, NULL), SHMCAST_ERROR_ARGUMENT, "entry");
     FAILS(shmcast_board_get(NULL, "EUR", 3, &entry), SHMCAST_ERROR_ARGUMENT, "handle is NULL");

@@ -149,7 +149,7 @@ fn sizes_offsets_and_numbers_are_the_same() {
         size flags dir socket start wait resume prepare start_sequence spins reserved sleep_ns longest_nap_ns
         wait_for_channel_ns schema_id start_time_ns journal tags tag_count conflate_behind gate);
     layout!(text, BoardEntry, "shmcast_board_entry": key key_length sequence count message);
-    layout!(text, BoardCounters, "shmcast_board_counters": through keys no_room too_large no_key reserved);
+    layout!(text, BoardCounters, "shmcast_board_counters": through keys no_room too_large no_key since reserved);
     let (codes, mut module, mut numbers) = (read("src/codes.rs"), "", 0);
     for line in codes.lines() {
         if let Some(name) = line.strip_prefix("pub mod ") {

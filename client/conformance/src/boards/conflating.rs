@@ -2,14 +2,14 @@
 //! publisher overtakes these readers by a whole ring.
 
 use super::history::{History, pool, publish, spec};
-use super::shelf::{Entry, Message};
+use super::shelf::{Entry, Message, Spec};
 use super::{Vector, open};
 use crate::races::in_dir;
 use crate::stage::{Stage, Verdict, fails, passes, poll, same};
 use crate::testee::{Answer, Testee};
 use anyhow::Result;
 use fastrand::Rng;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Histories of readers that are lapped.
 const SEEDS: u64 = 12;
@@ -21,6 +21,64 @@ pub(super) fn add(all: &mut Vec<Vector>) {
         super::add(all, format!("conflates-{seed}"), move |testee| conflates(testee, seed));
     }
     super::add(all, "conflates-from-no-older-message".into(), from_older);
+    for (name, keys, looks) in SCRIPTS {
+        super::add(all, format!("conflates-{name}"), move |testee| scripted(testee, keys, looks));
+    }
+}
+
+/// Enough messages to overtake a reader.
+const LAP: usize = 3000;
+
+/// A name, the number of slots, and for each look the messages before it, each with a number of times. The first byte is the key. A
+/// message of one byte removes its key.
+type Script = (&'static str, usize, &'static [&'static [(&'static str, usize)]]);
+
+const SCRIPTS: [Script; 6] = [
+    ("from-the-first-message-with-room", 1, &[&[("a1", 1), ("b1", 1), ("a", 1), ("b2", 1)], &[("b3", LAP)]]),
+    (
+        "from-the-first-message-with-room-one-by-one",
+        1,
+        &[&[("a1", 1)], &[("b1", 1)], &[("b2", 1)], &[("a", 1)], &[("b3", 1)], &[("b4", 1)], &[("b5", LAP)]],
+    ),
+    (
+        "a-key-that-came-back-and-was-refused",
+        1,
+        &[
+            &[("a1", 1), ("a", 1), ("b1", 1), ("a2", 1), ("b", 1), ("a3", 1), ("a4", 1)],
+            &[("a5", LAP)],
+            &[("b2", 1), ("a", 1), ("b3", 1), ("a6", 1)],
+            &[("a7", 1), ("b4", LAP)],
+        ],
+    ),
+    ("no-removal-of-a-key-without-room", 1, &[&[("a1", 1), ("b1", 1)], &[("a", 1), ("c1", 1), ("c2", LAP)]]),
+    ("the-removal-of-a-key-that-was-read-once", 2, &[&[("a1", 1)], &[("b1", 1)], &[("a", 1), ("c1", LAP)]]),
+    (
+        "no-removal-of-a-key-that-came-back-without-room",
+        1,
+        &[&[("a1", 1), ("a", 1), ("b1", 1), ("a2", 1)], &[("b", 1), ("c1", 1), ("c2", LAP)]],
+    ),
+];
+
+/// A reader of a board that has room for a few keys, and so refuses others.
+fn scripted(testee: &mut Testee, keys: usize, looks: &[&[(&str, usize)]]) -> Result<Verdict> {
+    let mut history = History::new(Spec { keys, value: 64, key: 0..1, remove_tag: None }, 7);
+    history.flush();
+    let stage = Stage::of(&history.model.words)?;
+    passes!(same("open".into(), &Answer::done(), &open(testee, &stage, "latest", true)?));
+    let mut reader = Reader { due: history.next(), known: known(&history), joined: BTreeSet::new() };
+    for (look, messages) in looks.iter().enumerate() {
+        for (payload, times) in *messages {
+            (0..*times).for_each(|_| history.publish(payload.as_bytes().to_vec(), 0, false));
+        }
+        history.flush();
+        stage.rewrite(&history.model.words)?;
+        let step = format!("look {look}, with {} due", reader.due);
+        match testee.ask(r#"{"do":"poll"}"#)? {
+            Answer::Events { events } => passes!(reader.received(&history, &events, &step)),
+            other => return Ok(fails(step, "events", format!("{other:?}"))),
+        }
+    }
+    Ok(Ok(()))
 }
 
 /// The knowledge of a conflating reader.
@@ -29,6 +87,8 @@ struct Reader {
     due: u64,
     /// For each key that the reader received: the sequence of its last message, and whether that message removed the key.
     known: BTreeMap<Vec<u8>, (u64, bool)>,
+    /// The keys that were on the board when the reader joined it last, without those that this reader knows to be removed since.
+    joined: BTreeSet<Vec<u8>>,
 }
 
 fn conflates(testee: &mut Testee, seed: u64) -> Result<Verdict> {
@@ -43,7 +103,9 @@ fn conflates(testee: &mut Testee, seed: u64) -> Result<Verdict> {
     if start == "board" {
         passes!(poll(testee, "poll", "the board".into(), history.begin_now())?);
     }
-    let mut reader = Reader { due: history.next(), known: known(&history) };
+    let known = known(&history);
+    let joined = living(&known);
+    let mut reader = Reader { due: history.next(), known, joined };
     for look in 0..LOOKS {
         let most = if dice.bool() { 40 } else { 3000 };
         (0..dice.u64(1..most)).for_each(|_| publish(&mut history, &mut dice, pool));
@@ -83,6 +145,10 @@ fn known(history: &History) -> BTreeMap<Vec<u8>, (u64, bool)> {
     history.shelf.entries.iter().map(known).collect()
 }
 
+fn living(known: &BTreeMap<Vec<u8>, (u64, bool)>) -> BTreeSet<Vec<u8>> {
+    known.iter().filter(|(_, (_, is_removed))| !is_removed).map(|(key, _)| key.clone()).collect()
+}
+
 impl Reader {
     /// Checks the events that the reader received since the last check. These must be messages of the stream. If the reader fell too far
     /// behind, messages of the board must follow.
@@ -108,8 +174,9 @@ impl Reader {
         let before = (events.len() - streamed).saturating_sub(told.len());
         let (removed, listed) = events[streamed..].split_at(before);
         (self.due, self.known) = (next, known(history));
-        // The removals that the board has forgotten have one sequence, and no order. A key that it never had may come as removed.
-        let must = forgotten.iter().filter(|(_, is_gone)| *is_gone).map(|(event, _)| event);
+        self.joined = living(&self.known);
+        // The removals that the board has forgotten have one sequence, and no order.
+        let must = forgotten.iter().filter(|(_, is_certain)| *is_certain).map(|(event, _)| event);
         if let Some(event) = must.clone().find(|event| !removed.contains(event)) {
             return fails(step, event, "no word of that removal");
         }
@@ -129,20 +196,26 @@ impl Reader {
         if !is_removal || self.known.contains_key(key) {
             self.known.insert(key.to_vec(), (message.sequence, is_removal));
         }
+        if is_removal {
+            self.joined.remove(key);
+        }
     }
 
-    /// Returns a removal for each key that the reader knows and the board no longer has. The flag is true if two things happened after the
-    /// reader's last message of the key: the key was removed, and another key got its slot.
+    /// For each key that was removed after the reader's last message of this key, and whose slot was given to another key, returns a
+    /// message that removes the key. The flag is true if the reader knows that the key was on the board: it was there when the reader
+    /// joined last, or the board never refused a key.
     fn forgotten(&self, history: &History) -> Vec<(String, bool)> {
         let (spec, shelf) = (&history.parts.spec, &history.shelf);
-        let missing =
-            self.known.iter().filter(|(key, (_, is_removed))| !is_removed && shelf.entry(key).is_none());
-        let told = missing.map(|(key, (last, _))| {
+        let is_gone = |key: &[u8], last| shelf.gone.iter().any(|(gone, at)| gone == key && *at > last);
+        let missing = self.known.iter().filter(|(key, (last, is_removed))| {
+            !is_removed && shelf.entry(key).is_none() && is_gone(key, *last)
+        });
+        let told = missing.map(|(key, _)| {
             let mut payload = vec![0; spec.key.start];
             payload.extend(key);
             let (sequence, tag) = (shelf.forgotten, spec.remove_tag.unwrap_or_default());
             let removal = Message { sequence, payload, tag, is_key: false, time: 0 }.told_by_board(0);
-            (removal, shelf.gone.iter().any(|(gone, removed_at)| gone == key && removed_at > last))
+            (removal, self.joined.contains(key) || shelf.left_out[0] == 0)
         });
         told.collect()
     }

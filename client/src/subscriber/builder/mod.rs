@@ -279,6 +279,10 @@ impl SubscriberBuilder {
     /// tools show. A message that is left out costs about as much as receiving it would, and wakes a parked reader. Batches cost as much as
     /// single messages.
     ///
+    /// A reader of some tags can neither begin with the board ([`Start::Board`]) nor [`conflate`](Self::conflate): the board has only the
+    /// newest message of each key, and it may have another tag than the messages that it replaces. Opening it fails with
+    /// [`ChannelError::BoardWithTags`].
+    ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
     /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
@@ -370,12 +374,16 @@ impl SubscriberBuilder {
     /// [`Event::Lapped`](crate::Event::Lapped) before `Live` counts these messages.
     ///
     /// If a key was removed, the reader gets the message that removed the key. If the board has forgotten that message by then, the reader
-    /// gets a message with only the key. This message has zeros before the key, and the sequence of the last forgotten removal.
+    /// gets a message with only the key. This message has zeros before the key, and the sequence of the last forgotten removal. The reader
+    /// gets such a message only for a key that it knows to have been on the board. A full board refuses some keys. If the board has refused
+    /// a message, the reader knows of a key what the board had when the reader last read it, or when the reader got a message of the key.
+    /// All other removals are counted by [`Event::Lapped`](crate::Event::Lapped).
     ///
     /// After a seek backwards, later counts are too low by the number of messages that come again.
     ///
-    /// The subscriber begins with the next message ([`Start::Latest`]) or with the board ([`Start::Board`]), and reads no journal. Cost:
-    /// reading the key of each message, some 10 ns, and memory for a copy of the board.
+    /// The subscriber begins with the next message ([`Start::Latest`]) or with the board ([`Start::Board`]), reads no journal, and receives
+    /// messages of all [`tags`](Self::tags). Cost: reading the key of each message, some 10 ns, and memory for a copy of the board. If the
+    /// board has refused messages, also a search of its index for each message whose key is not on the board.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -142,11 +142,22 @@ impl SubscriberBuilder {
         Ok(subscriber)
     }
 
+    /// Leaves out all options that concern receiving. It is for a program that only reads the board.
+    pub(crate) fn receives_nothing(mut self) -> Self {
+        (self.start, self.wait, self.history) = (Start::Latest, Wait::Yield, History::Never);
+        (self.tags, self.conflation, self.gate) = (None, None, None);
+        (self.page, self.watch_publisher, self.record_latency) = (false, false, false);
+        self
+    }
+
     /// Allocates the memory for reading the board. Returns `None` if this subscriber never reads a board.
     fn joining(&self, segment: &Segment) -> Result<Option<Box<Joining>>, ChannelError> {
         let is_wanted = self.start == Start::Board || self.conflation.is_some();
         if is_wanted && segment.board_spec().is_none() {
             return Err(ChannelError::NoBoard { name: self.name.clone() });
+        }
+        if is_wanted && self.tags.is_some() {
+            return Err(ChannelError::BoardWithTags { name: self.name.clone() });
         }
         let begins_late = matches!(self.start, Start::Latest | Start::Board) || self.begins_in_ring;
         if self.conflation.is_some() && !begins_late {

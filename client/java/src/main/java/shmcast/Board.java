@@ -50,7 +50,8 @@ public final class Board implements AutoCloseable {
 
     /**
      * Looks for a key: three or four cache lines for small values. It allocates nothing and makes no system call, unless a daemon's channel has
-     * moved to new memory.
+     * moved to new memory. While a channel moves, its last publisher may still write messages that are void. This method then waits for the
+     * new memory.
      *
      * @param key the bytes of the key. One of another length than the board's keys is never there
      * @return its entry, the same object each time and valid until the next call; or null if the board does not have the key
@@ -59,11 +60,34 @@ public final class Board implements AutoCloseable {
      */
     public BoardEntry get(byte[] key) throws ShmcastException {
         try {
-            follow();
-            return key.length == view.layout.keyBytes() ? look(key) : null;
+            long began = 0;
+            while (true) {
+                follow();
+                BoardEntry found = key.length == view.layout.keyBytes() ? look(key) : null;
+                if (!isVoid()) {
+                    return found;
+                }
+                began = pause(began);
+            }
         } catch (InternalError e) {
             throw subscriber.shortened(e);
         }
+    }
+
+    /** Whether what was read before may be void, because the channel is moving to other memory. */
+    private boolean isVoid() {
+        Hosted hosted = subscriber.hosted;
+        return hosted != null && hosted.verdict() != Hosted.Verdict.OPEN;
+    }
+
+    /** Waits a moment for the channel's new memory, but not for ever. {@code began} is what the call before returned, or 0. */
+    private static long pause(long began) throws ShmcastException {
+        long now = System.nanoTime();
+        if (began != 0 && now - began > Boarding.PATIENCE) {
+            throw Joining.failure(Snapshot.Result.TOO_FAST);
+        }
+        Wait.SLEEP.pause();
+        return began == 0 ? now | 1 : began;
     }
 
     private BoardEntry look(byte[] key) throws ShmcastException {
@@ -146,13 +170,20 @@ public final class Board implements AutoCloseable {
      */
     public List<BoardEntry> entries() throws ShmcastException {
         try {
-            follow();
-            if (snapshot == null) {
-                snapshot = new Snapshot(view);
-            }
-            Snapshot.Result result = snapshot.join(subscriber.open(), subscriber.locator);
-            if (result != Snapshot.Result.JOINED) {
-                throw Joining.failure(result);
+            long began = 0;
+            while (true) {
+                follow();
+                if (snapshot == null) {
+                    snapshot = new Snapshot(view);
+                }
+                Snapshot.Result result = snapshot.join(subscriber.open(), subscriber.locator);
+                if (isVoid()) {
+                    began = pause(began);
+                } else if (result == Snapshot.Result.JOINED) {
+                    break;
+                } else {
+                    throw Joining.failure(result);
+                }
             }
         } catch (InternalError e) {
             throw subscriber.shortened(e);

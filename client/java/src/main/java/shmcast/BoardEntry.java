@@ -28,7 +28,10 @@ public final class BoardEntry {
         return sequence;
     }
 
-    /** {@return how many messages the key has had since it came to the board} */
+    /**
+     * {@return how many messages the key has had since it came to the board, removals included. It begins again if the board gave the slot of
+     * the removed key to another key}
+     */
     public long count() {
         return count;
     }

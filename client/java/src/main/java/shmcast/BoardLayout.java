@@ -96,11 +96,6 @@ final class BoardLayout {
         return valuesAt() + (long) stride * keys + 4095 & -4096;
     }
 
-    /** Whether another board has the same keys and values. */
-    boolean isLike(BoardLayout other) {
-        return keys == other.keys && value == other.value && keyStart == other.keyStart && keyEnd == other.keyEnd && removeTag == other.removeTag;
-    }
-
     int keyBytes() {
         return keyEnd - keyStart;
     }

@@ -39,6 +39,8 @@ final class BoardView {
     private static final int COPIES = 16;
     /** Looks that may be in vain in one search or join. A writer is in the middle of one store at a time, so no honest board needs them. */
     private static final int PATIENCE = 1 << 18;
+    /** The same for a search that only looks for a slot's first message. */
+    private static final int BORN_PATIENCE = 1 << 12;
     /** Entries with one fingerprint that are looked at. Two keys of 2^24 have the same one in less than one of 2^8 boards. */
     private static final int CANDIDATES = 64;
 
@@ -121,7 +123,7 @@ final class BoardView {
         second = board.word(at + 56);
     }
 
-    /** Copies a slot's head into the fields, and its value to a place of an array that has room for a stride there. */
+    /** Copies a slot's head into the fields, and its value to a place of an array that has room for a stride there, unless that is null. */
     Look look(int slot, byte[] to, int place) {
         long at = headAt(slot);
         long value = layout.valuesAt() + (long) layout.stride * slot;
@@ -145,7 +147,9 @@ final class BoardView {
                 isFirst = false;
             }
             boolean isWhole = !beganBefore && isUnchanged(at);
-            board.copyTo(value, to, place, layout.stored(meta));
+            if (to != null) {
+                board.copyTo(value, to, place, layout.stored(meta));
+            }
             if (isUnchanged(at)) {
                 return Look.STORED;
             }
@@ -169,6 +173,38 @@ final class BoardView {
     private boolean isUnchanged(long at) {
         VarHandle.acquireFence(); // SYNC store
         return board.word(at) == version;
+    }
+
+    /** Whether the board has refused a message, because there was no room for its key. */
+    boolean hasRefused() {
+        return word(REFUSED) != 0;
+    }
+
+    /** The sequence from which on the board is complete. */
+    long since() {
+        return word(SINCE);
+    }
+
+    /**
+     * The sequence of a key's first message since it got its slot, even if the key was removed since; 0 if no slot has the key, and -1 if that
+     * cannot be told, as in the middle of a store. The number of loads is small, whatever the board holds.
+     */
+    long bornOf(long wanted, long rest) {
+        patience = BORN_PATIENCE;
+        int fingerprint = layout.fingerprint(wanted, rest);
+        for (int looks = 0; looks < COPIES && patience > 0; looks++) {
+            long moves = word(INDEX);
+            VarHandle.acquireFence(); // SYNC moved
+            Found found = search(fingerprint, wanted, rest, null);
+            if (found != null) {
+                return found == Found.BUSY ? -1 : born; // a key that was removed still has its slot
+            }
+            VarHandle.acquireFence(); // SYNC moved
+            if ((moves & 1) == 0 && word(INDEX) == moves) {
+                return patience > 0 ? 0 : -1;
+            }
+        }
+        return -1;
     }
 
     /** Searches for a key, and copies its value to the start of an array that has room for a stride. */
@@ -200,7 +236,7 @@ final class BoardView {
 
     private Found search(int fingerprint, long wanted, long rest, byte[] to) {
         int candidates = 0;
-        for (long step = 0; step < layout.entries && candidates < CANDIDATES; step++) {
+        for (long step = 0; step < layout.entries && candidates < CANDIDATES && patience > 0; step++) {
             long entry = board.word(BoardLayout.HEADER + 8 * ((fingerprint & 0xffff_ffffL) + step & layout.entries - 1));
             if ((int) entry == 0) {
                 return null;

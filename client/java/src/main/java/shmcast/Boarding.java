@@ -7,7 +7,7 @@ package shmcast;
 final class Boarding {
     private static final int ATTEMPTS = 100;
     /** How long a reader that begins waits for the segment in which a channel goes on. */
-    private static final long PATIENCE = 5_000_000_000L;
+    static final long PATIENCE = 5_000_000_000L;
 
     private final Subscriber of;
     /** This is null if the channel went on in a segment without a board. */

@@ -18,7 +18,7 @@ final class Joining {
     final Message message;
     private final Snapshot snapshot;
     /** Of a reader that conflates, else null. */
-    private Ledger ledger;
+    private final Ledger ledger;
 
     private final long behindBytes;
     private Step step = Step.MESSAGES;
@@ -60,9 +60,13 @@ final class Joining {
             return null;
         }
         Joining after = new Joining(segment, behindBytes);
-        if (ledger != null && snapshot.layout.isLike(segment.board.layout)) {
-            after.ledger = ledger;
-            ledger.rekey(segment.board.layout);
+        if (ledger != null) {
+            after.ledger.move();
+            // A board whose keys are other bytes begins empty.
+            BoardLayout was = snapshot.layout;
+            if (was.keyStart == after.snapshot.layout.keyStart && was.keyEnd == after.snapshot.layout.keyEnd) {
+                after.ledger.takeOver(ledger, was, segment.board);
+            }
         }
         return after;
     }
@@ -100,7 +104,7 @@ final class Joining {
 
     /** Notes a message that was received. Returns whether the reader is so far behind that it joins before its next event. */
     boolean note(Ring ring) {
-        boolean hasRoom = ledger.note(snapshot.layout, ring.message);
+        boolean hasRoom = ledger.note(snapshot.view, ring.message);
         boolean isFar = behindBytes == 0 ? ring.isFarBehind() : ring.bytesBehind() > behindBytes;
         if (isFar || !hasRoom) {
             step = Step.DUE;

@@ -4,12 +4,15 @@ import java.util.Arrays;
 
 /**
  * How many messages of each key a conflating reader was given. The board counts the messages of each key. The difference is what was left out.
- * Memory is allocated when the reader opens, and again where the number of keys grows beyond.
+ * A full board refuses the messages of new keys, and does not count them. So for a key that the ledger has not seen on a board that refused
+ * messages, it looks for the key's slot at each message. The slot names the message from which the board counts.
+ *
+ * <p>Memory is allocated when the reader opens, and again where the number of keys grows beyond.
  */
 final class Ledger {
     private static final int FIRST = 0;
     private static final int SECOND = 1;
-    /** The sequence of the key's first message since it got its slot. */
+    /** The sequence of the key's first message since it got its slot; 0 if the board does not count the key's messages. */
     private static final int BORN = 2;
     /** How many of its messages from there on the reader was given, or told to be left out. */
     private static final int GIVEN = 3;
@@ -22,10 +25,13 @@ final class Ledger {
     /** The last of its messages that the reader was given, or that was told as left out. */
     private static final int LAST = 7;
 
-    private static final int WORDS = 8;
+    /** 1 if the board is known to have had the key when its last message came. */
+    private static final int IS_THERE = 8;
+
+    private static final int WORDS = 9;
     private static final int FIRST_ROOM = 1 << 14;
 
-    private final int most;
+    private int most;
     private final int keyBytes;
     private final KeyIndex index;
     private long[] rows;
@@ -33,6 +39,8 @@ final class Ledger {
     private int count;
     /** The next row to look at for keys that the board has forgotten. */
     private int forgotten;
+    /** The reader has not joined the present segment's board. What an earlier board refused is not known. */
+    private boolean hasMoved;
 
     /** A ledger for twice as many keys as a copy of the board can have. */
     Ledger(Snapshot snapshot) {
@@ -57,7 +65,8 @@ final class Ledger {
     }
 
     /** Notes a message that the reader received from the ring. Returns false if there is no room for its key. */
-    boolean note(BoardLayout layout, Message message) {
+    boolean note(BoardView board, Message message) {
+        BoardLayout layout = board.layout;
         if (message.length < layout.keyEnd) {
             return true;
         }
@@ -67,24 +76,69 @@ final class Ledger {
         boolean isRemoval = layout.isRemoval(message.length, message.tag());
         int row = index.find(first, second);
         if (row < 0) {
-            // The board does not have a key whose first message removes it.
-            return isRemoval || add(first, second, message.sequence, 1, message.sequence, false, message.bytes, at);
+            if (isRemoval) {
+                return true; // the board did not have the key
+            }
+            if (!add(first, second, message.sequence, 1, message.sequence, false, false, message.bytes, at)) {
+                return false;
+            }
+            locate(board, count - 1);
+            return true;
         }
-        if (message.sequence < get(row, BORN)) {
-            return true; // the board does not count it
-        }
-        set(row, GIVEN, get(row, GIVEN) + 1);
-        set(row, LAST, message.sequence);
         if (get(row, IS_REMOVED) != 0 && !isRemoval) {
             set(row, AGAIN, message.sequence);
             set(row, GIVEN_AGAIN, 0);
+            set(row, IS_THERE, 0);
         }
-        set(row, GIVEN_AGAIN, get(row, GIVEN_AGAIN) + 1);
+        set(row, LAST, message.sequence);
         set(row, IS_REMOVED, isRemoval ? 1 : 0);
+        set(row, GIVEN, get(row, GIVEN) + 1);
+        set(row, GIVEN_AGAIN, get(row, GIVEN_AGAIN) + 1);
+        if (get(row, IS_THERE) == 0) {
+            locate(board, row);
+        }
         return true;
     }
 
-    private boolean add(long first, long second, long born, long given, long last, boolean isRemoved, byte[] bytes, int at) {
+    /** Whether a message that this reader received may have found no room on the board. */
+    private boolean mayRefuse(BoardView board) {
+        return hasMoved || board.hasRefused();
+    }
+
+    /** Asks the board from which message on it counts those of a key. The last message is counted here already. */
+    private void locate(BoardView board, int row) {
+        long last = get(row, LAST);
+        long through = board.through();
+        if (!mayRefuse(board)) {
+            // The board had room for each message that it was given.
+            set(row, IS_THERE, get(row, AGAIN) != last || through >= last ? 1 : 0);
+            return;
+        }
+        long born = board.bornOf(get(row, FIRST), get(row, SECOND));
+        if (born < 0) {
+            if (get(row, BORN) == 0) {
+                count(row, last, 1);
+            }
+        } else if (born != 0 && (born == get(row, BORN) || born == get(row, AGAIN))) {
+            set(row, IS_THERE, 1);
+        } else if (born == last) {
+            count(row, last, 1);
+            set(row, IS_THERE, 1);
+        } else if (born == 0 && through < last) {
+            count(row, last, 1); // unless the board, which does not have the message yet, will refuse it
+        } else {
+            count(row, 0, 0); // the board refused the message, or has forgotten the key since
+        }
+    }
+
+    private void count(int row, long born, long given) {
+        set(row, BORN, born);
+        set(row, GIVEN, given);
+        set(row, AGAIN, born);
+        set(row, GIVEN_AGAIN, given);
+    }
+
+    private boolean add(long first, long second, long born, long given, long last, boolean isRemoved, boolean isThere, byte[] bytes, int at) {
         if (count == most) {
             return false;
         }
@@ -95,12 +149,10 @@ final class Ledger {
         int row = count++;
         set(row, FIRST, first);
         set(row, SECOND, second);
-        set(row, BORN, born);
-        set(row, GIVEN, given);
-        set(row, AGAIN, born);
-        set(row, GIVEN_AGAIN, given);
+        count(row, born, given);
         set(row, LAST, last);
         set(row, IS_REMOVED, isRemoved ? 1 : 0);
+        set(row, IS_THERE, isThere ? 1 : 0);
         System.arraycopy(bytes, at, keys, row * keyBytes, keyBytes);
         index.put(row);
         return true;
@@ -141,8 +193,9 @@ final class Ledger {
         long removal = snapshot.view.forgotten();
         while (forgotten < count) {
             int row = forgotten++;
-            // A key that never found room on the board is not there either. It was not removed if no removal was forgotten since its last message.
-            if (get(row, IS_REMOVED) != 0 || removal <= get(row, LAST) || snapshot.has(get(row, FIRST), get(row, SECOND))) {
+            // A key that never found room on the board is not there either, and was not removed.
+            boolean wasThere = get(row, IS_THERE) != 0 || !mayRefuse(snapshot.view);
+            if (!wasThere || get(row, IS_REMOVED) != 0 || removal <= get(row, LAST) || snapshot.has(get(row, FIRST), get(row, SECOND))) {
                 continue;
             }
             message.bytes = message.own;
@@ -165,27 +218,46 @@ final class Ledger {
         index.clear(rows.length / WORDS);
     }
 
-    /** Identifies all keys anew: each segment has a seed of its own. */
-    void rekey(BoardLayout layout) {
-        index.clear(rows.length / WORDS);
-        for (int row = 0; row < count; row++) {
-            set(row, FIRST, layout.first(keys, row * keyBytes));
-            set(row, SECOND, layout.second(keys, row * keyBytes));
-            index.find(get(row, FIRST), get(row, SECOND));
-            index.put(row);
+    /**
+     * Takes over what the reader was given, for the board of the segment in which the channel goes on. The rows are made anew, because each
+     * segment has a seed of its own, and its board may have another size.
+     */
+    void takeOver(Ledger old, BoardLayout was, BoardView now) {
+        most = Math.max(most, old.count);
+        hasMoved = true;
+        long since = now.since();
+        for (int row = 0; row < old.count; row++) {
+            int at = row * keyBytes;
+            long first = now.layout.first(old.keys, at);
+            long second = now.layout.second(old.keys, at);
+            if (index.find(first, second) >= 0) {
+                continue;
+            }
+            // A smaller board may have had no room for the key. A board that lacks earlier messages may lack the key.
+            boolean isThere = old.get(row, IS_THERE) != 0 && now.layout.keys >= was.keys && old.get(row, LAST) >= since;
+            boolean isRemoved = old.get(row, IS_REMOVED) != 0;
+            add(first, second, old.get(row, BORN), old.get(row, GIVEN), old.get(row, LAST), isRemoved, isThere, old.keys, at);
+            set(count - 1, AGAIN, old.get(row, AGAIN));
+            set(count - 1, GIVEN_AGAIN, old.get(row, GIVEN_AGAIN));
         }
+    }
+
+    /** Notes that the channel went on in a segment whose board the reader has not joined. */
+    void move() {
+        hasMoved = true;
     }
 
     /** Takes over the counts that a reader knows behind a join. */
     void takeFrom(Snapshot snapshot) {
         forget();
+        hasMoved = false;
         int keyStart = snapshot.layout.keyStart;
         for (int row = snapshot.next(0); row >= 0; row = snapshot.next(row + 1)) {
             long first = snapshot.first(row);
             long second = snapshot.second(row);
             if (index.find(first, second) < 0) {
                 int at = snapshot.placeOf(row) + keyStart;
-                add(first, second, snapshot.born(row), snapshot.count(row), snapshot.sequence(row), snapshot.isRemoved(row), snapshot.page(row), at);
+                add(first, second, snapshot.born(row), snapshot.count(row), snapshot.sequence(row), snapshot.isRemoved(row), snapshot.isSlot(row), snapshot.page(row), at);
             }
         }
     }

@@ -422,6 +422,11 @@ final class Snapshot {
         return (get(row, META) & BoardLayout.REMOVED) != 0;
     }
 
+    /** Whether the row is the copy of a slot, and not a key that only the ring had. */
+    boolean isSlot(int row) {
+        return row < slots;
+    }
+
     boolean isWhole(int row) {
         return BoardLayout.isWhole(get(row, META));
     }

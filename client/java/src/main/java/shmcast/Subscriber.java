@@ -228,8 +228,9 @@ public final class Subscriber implements AutoCloseable {
          * Leaves out what is no longer the newest of its key while the reader cannot keep up. A reader that was lapped, or is more than half
          * of the ring behind, gets the newest message of each key that changed, from the board; then {@link Handler#live}, and every later
          * message. {@link Message#conflated} counts exactly what was left out. What the board cannot bridge, such as messages without a key,
-         * is told by {@link Handler#lapped}. The channel must have a board. It takes a look at the key of each message, and memory for a copy
-         * of the board.
+         * is told by {@link Handler#lapped}. A removed key comes as the message that removed it, or as one with the key alone if the board has
+         * forgotten that message. If the board was full and refused keys, some removals are only counted by {@link Handler#lapped}. The channel
+         * must have a board. It takes a look at the key of each message, and memory for a copy of the board.
          *
          * @return this
          */
