@@ -24,8 +24,8 @@ from typing import NamedTuple
 PHASES = ["start", "attach", "steady", "end"]
 DAEMON_PHASES = ["start", "attach", "steady", "reload", "stop"]
 ENDLESS = 10**9
-# Messages that are not in a ring of 1 MiB at the same time.
-LAPPED = 40000
+# So many messages that a ring of 1 MiB has only the last ones, and that a reader reads their journal in several pieces.
+LAPPED = 120000
 
 
 class Role(NamedTuple):
@@ -70,9 +70,19 @@ class Chance(NamedTuple):
     reason: str
 
 
+THREAD = "clone3 exit gettid prctl rseq rt_sigprocmask sched_getaffinity set_robust_list sigaltstack"
 CHANCES = [
     Chance("brk mmap munmap", ".*", "start attach end any", "when the allocator asks for memory depends on what was allocated before"),
     Chance("clock_nanosleep", "(publisher|reader).*", "attach", "the clock's rate is measured over a fixed time, and what is left of it is slept"),
+    Chance("futex", "(publisher|reader), daemon.*", "attach end any", "the keeper and the program's thread wait for each other only if both need the lock at once"),
+    Chance("close fcntl", "(publisher|reader), daemon.*", "end any", "the last of the two that uses a socket closes it"),
+    Chance("sched_yield", "publisher, files, a gate", "steady", "a publisher whose first look at the gate took 2 ms sleeps at once"),
+    Chance("newfstatat", "reader, files.*", "attach steady", "a reader looks for the channel's name only if a poll finds nothing"),
+    Chance("close fadvise64 fcntl fstat openat pread64 statx", "reader, .*, a journal", "attach steady", "the pace decides what is read at once, and which messages are read from the ring"),
+    Chance("recvmsg sendmsg", "reader, daemon, a journal", "attach steady", "it decides too how often the daemon is asked for files"),
+    Chance("brk madvise mmap mprotect munmap", "daemon.*", " ".join(DAEMON_PHASES), "the allocator, as above, and it returns memory"),
+    Chance("clock_nanosleep futex sched_yield", "daemon.*", " ".join(DAEMON_PHASES), "threads of the daemon wait for each other"),
+    Chance(THREAD, "daemon.*", " ".join(DAEMON_PHASES), "threads of the pool start when there is work, and end when there is none"),
 ]
 # A call that another thread interrupted in the trace has a second line, which does not match.
 LINE = re.compile(r"^(\d+) +(?:(\d+\.\d+) )?(\w+)\((.*)")
@@ -182,7 +192,7 @@ def messages_of(role):
     if "gate=" in role.words:
         # So many that the ring is full of what the gate's reader has not got.
         return 20000 if role.words.startswith("publisher") else 300
-    if role.words.startswith("reader files"):
+    if role.words.startswith("reader") and " daemon " not in role.words:
         # So many that the reader looks for the channel's name once more, which it does each second.
         return 70000
     return 3000
@@ -339,7 +349,8 @@ def differences(known, found):
     for title in known.keys() & found.keys():
         for phase in phases_of(title):
             # What a daemon does late is seen in the next phase.
-            late = DAEMON_PHASES[: DAEMON_PHASES.index(phase)][-1:] if title in DAEMONS else []
+            at = phases_of(title).index(phase)
+            late = DAEMON_PHASES[max(at - 1, 0) : at] if title in DAEMONS else []
             listed, made = known[title][phase], found[title].get(phase, set())
             if lacking := made - listed - set().union(*(known[title][before] for before in late)):
                 less.append((title, f"{phase}: the page lacks {cells(lacking)}"))
