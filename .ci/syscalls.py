@@ -83,6 +83,7 @@ CHANCES = [
     Chance("brk madvise mmap mprotect munmap", "daemon.*", " ".join(DAEMON_PHASES), "the allocator, as above, and it returns memory"),
     Chance("clock_nanosleep futex sched_yield", "daemon.*", " ".join(DAEMON_PHASES), "threads of the daemon wait for each other"),
     Chance(THREAD, "daemon.*", " ".join(DAEMON_PHASES), "threads of the pool start when there is work, and end when there is none"),
+    Chance("restart_syscall", "daemon.*", " ".join(DAEMON_PHASES), "a thread was stopped during a pause, as by strace"),
 ]
 # A call that another thread interrupted in the trace has a second line, which does not match.
 LINE = re.compile(r"^(\d+) +(?:(\d+\.\d+) )?(\w+)\((.*)")
@@ -348,13 +349,12 @@ def differences(known, found):
     more = [(title, "the row has no program") for title in known if title not in found]
     for title in known.keys() & found.keys():
         for phase in phases_of(title):
-            # What a daemon does late is seen in the next phase.
-            at = phases_of(title).index(phase)
-            late = DAEMON_PHASES[max(at - 1, 0) : at] if title in DAEMONS else []
             listed, made = known[title][phase], found[title].get(phase, set())
-            if lacking := made - listed - set().union(*(known[title][before] for before in late)):
+            # Threads of a daemon do one thing in this phase or in the next. Its calls are compared over its whole life.
+            life = title in DAEMONS
+            if lacking := made - (set().union(*known[title].values()) if life else listed):
                 less.append((title, f"{phase}: the page lacks {cells(lacking)}"))
-            if surplus := listed - made:
+            if surplus := listed - (set().union(*found[title].values()) if life else made):
                 more.append((title, f"{phase}: no program makes {cells(surplus)}"))
     return less, more
 

@@ -7,23 +7,28 @@ use crate::common::header;
 use crate::two_processes::payload;
 use nix::sys::signal::Signal;
 use shmcast_layout::layout::record::ControlRecord;
-use shmcast_layout::ring::reader::{Copied, Poll, Reader};
+use shmcast_layout::ring::reader::{Copied, Poll, Reader, Resume};
 use shmcast_layout::segment::{Access, Segment};
-use shmcast_testkit::process::{in_dir, my_dir};
-use shmcast_testkit::{PATIENCE, Process, role, scratch};
+use shmcast_testkit::process::{in_dir, my_dir, my_role};
+use shmcast_testkit::{PATIENCE, Process, role, scratch, skip};
 use std::fs::File;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Instant;
 
-pub(crate) const ROLE: &str = "publish_for_ever";
+const ROLE: &str = "publish_for_ever";
 const FILE: &str = "segment";
 /// Each kill comes after at most so many messages of its writer.
 const MOST_MESSAGES: u64 = 3000;
 const LENGTHS: [usize; 7] = [0, 32, 48, 100, 1000, 3000, 8];
 
 /// The other process's part: it takes over, and publishes until it is killed.
-pub(crate) fn publish_for_ever() {
+#[test]
+#[ignore = "plays a part in other tests"]
+fn play() {
+    if my_role().as_deref() != Some(ROLE) {
+        return skip("play", "started by other tests only");
+    }
     let file = File::options().read(true).write(true).open(my_dir().join(FILE)).unwrap();
     let segment = Segment::open(&file, Access::Write).unwrap();
     let mut writer = segment.writer(std::process::id(), 0).unwrap();
@@ -31,17 +36,13 @@ pub(crate) fn publish_for_ever() {
         let sequence = writer.next_sequence();
         let length = LENGTHS[sequence as usize % LENGTHS.len()];
         writer.publish(&payload(sequence, length), 9, false, sequence).unwrap();
-        // The reader keeps up most of the time, also on one CPU.
-        if sequence.is_multiple_of(16) {
-            std::thread::yield_now();
-        }
     }
 }
 
 /// What a reader received, and where it is.
 struct Follower {
     reader: Reader,
-    /// The next sequence. `None` after a lap.
+    /// The next sequence. `None` before the first message.
     due: Option<u64>,
     messages: u64,
     epoch: u64,
@@ -50,7 +51,7 @@ struct Follower {
 
 impl Follower {
     /// Polls once, and checks what is received. Returns whether there was something.
-    fn poll(&mut self, segment: &Segment) -> bool {
+    fn poll(&mut self) -> bool {
         let mut out = [0; 8192];
         match self.reader.poll(&mut out) {
             Poll::Empty => return false,
@@ -66,8 +67,9 @@ impl Follower {
                 self.epoch = epoch;
             }
             Poll::Lapped => {
-                self.reader.jump(segment.locator().oldest().unwrap());
-                (self.due, self.laps) = (None, self.laps + 1);
+                // A writer at full speed may overwrite the new place during the search. Then the next poll finds a lap again.
+                let missed = self.reader.resume(Resume::Latest).unwrap_or(0);
+                (self.due, self.laps) = (self.due.map(|due| due + missed), self.laps + 1);
             }
             other => panic!("{other:?} at {:?}", self.due),
         }
@@ -75,12 +77,12 @@ impl Follower {
     }
 
     /// Polls until `is_enough`, or until `PATIENCE` is over.
-    fn poll_until(&mut self, segment: &Segment, what: &str, is_enough: impl Fn(&Self) -> bool) {
+    fn poll_until(&mut self, what: &str, is_enough: impl Fn(&Self) -> bool) {
         let until = Instant::now() + PATIENCE;
         while !is_enough(self) {
             assert!(Instant::now() < until, "waited in vain for {what}");
-            if !self.poll(segment) {
-                std::thread::yield_now();
+            if !self.poll() {
+                std::hint::spin_loop();
             }
         }
     }
@@ -93,20 +95,20 @@ fn kill_one(dir: &Path, segment: &Segment, follower: &mut Follower, count: u64) 
     // A reader that is lapped may miss the record of the new epoch.
     let epoch = || segment.state().expect("the segment is sound").0;
     let (before, messages) = (epoch(), follower.messages);
-    follower.poll_until(segment, "the writer to take over", |_| epoch() > before);
-    follower.poll_until(segment, "its messages", |now| now.messages >= messages + count);
+    follower.poll_until("the writer to take over", |_| epoch() > before);
+    follower.poll_until("its messages", |now| now.messages >= messages + count);
     writer.signal(Signal::SIGKILL);
     assert!(!writer.wait().success());
-    while follower.poll(segment) {}
+    while follower.poll() {}
 }
 
 #[test]
 fn killed_at_any_moment() {
-    let kills = if cfg!(target_arch = "x86_64") { 30 } else { 15 };
+    let kills = if cfg!(target_arch = "x86_64") { 20 } else { 8 };
     let dir = scratch();
     let path = dir.path().join(FILE);
     let file = File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
-    let segment = Segment::create(&file, header(64 << 10, None)).unwrap();
+    let segment = Segment::create(&file, header(1 << 20, None)).unwrap();
     drop(segment.writer(1, 0).unwrap());
     let reading = Segment::open(&file, Access::Read).unwrap();
     let reader = reading.reader(reading.locator().tail().unwrap());
@@ -123,7 +125,7 @@ fn killed_at_any_moment() {
         let sequence = writer.next_sequence();
         let length = LENGTHS[sequence as usize % LENGTHS.len()];
         writer.publish(&payload(sequence, length), 9, false, sequence).unwrap();
-        while follower.poll(&reading) {}
+        while follower.poll() {}
         assert_eq!((follower.due, follower.epoch), (Some(sequence + 1), writer.epoch()), "seed {seed}");
     }
     let Follower { messages, laps, .. } = follower;
