@@ -104,7 +104,7 @@ fn kill_one(dir: &Path, segment: &Segment, follower: &mut Follower, count: u64) 
 
 #[test]
 fn killed_at_any_moment() {
-    let kills = if cfg!(target_arch = "x86_64") { 20 } else { 8 };
+    let kills = if cfg!(target_arch = "x86_64") { 10 } else { 5 };
     let dir = scratch();
     let path = dir.path().join(FILE);
     let file = File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
