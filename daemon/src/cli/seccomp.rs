@@ -38,22 +38,48 @@ enum Role {
 
 const PAGE: &str = include_str!("../../docs/syscalls.md");
 
-/// Calls that every program might need at any time: for memory, locks, output, signals, the end of threads, and clocks that need the
-/// kernel.
-const ANY: [&str; 13] = [
+/// Calls that every program might need at any time. `client/examples/phases.rs` makes them under each filter.
+const ANY: [&str; 35] = [
+    // Memory, and locks.
     "brk",
-    "clock_gettime",
-    "exit",
-    "exit_group",
     "futex",
     "madvise",
     "mmap",
     "mprotect",
+    "mremap",
     "munmap",
+    // Threads: their start, their end, their CPU, and a pause.
+    "clock_nanosleep",
+    "exit",
+    "exit_group",
+    "sched_getaffinity",
+    "sched_setaffinity",
+    "sched_yield",
+    // Clocks that need the kernel, random numbers, signals, and output.
+    "clock_gettime",
+    "getrandom",
     "restart_syscall",
     "rt_sigprocmask",
     "rt_sigreturn",
     "write",
+    "writev",
+    // The backtrace of a panic. It reads the program's own file, and those of its libraries.
+    "close",
+    "fstat",
+    "getcwd",
+    "lseek",
+    "newfstatat",
+    "openat",
+    "pread64",
+    "read",
+    "readlink",
+    "statx",
+    // `abort`. Without these calls, a program that fails seems to break its filter.
+    "getpid",
+    "gettid",
+    "rt_sigaction",
+    "tgkill",
+    "tkill",
 ];
 
 /// Returns the calls that `docs/syscalls.md` lists for the role, and the calls that every program might need.

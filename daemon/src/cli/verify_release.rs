@@ -18,10 +18,12 @@ use std::process::ExitCode;
 /// materials (SBOM) of each artifact: it must have the artifact's own checksum, and every crate of the lock file with which the artifact
 /// was built. Needs no network.
 ///
+/// An older release has a valid signature, too. With --version, a release of any other version is refused.
+///
 /// Exit code 0: the holder of the key signed exactly this release. Exit code 1: the release differs, and the error names the difference.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: shmcast verify-release ./shmcast-0.1.0 --key ./shmcast.pub && apt install ./shmcast-0.1.0/*.deb"
+    after_help = "Example: shmcast verify-release ./shmcast-0.1.0 --key ./shmcast.pub --version 0.1.0 && apt install ./shmcast-0.1.0/*.deb"
 )]
 pub(super) struct Args {
     /// The directory of the release
@@ -30,6 +32,10 @@ pub(super) struct Args {
     /// The public key: a file of minisign, or the second line of such a file. Do not take it from the place from which you got the release
     #[arg(long, value_name = "KEY")]
     key: String,
+
+    /// The version that the release must have. Without it, the signature's comment is shown and not compared
+    #[arg(long, value_name = "X.Y.Z")]
+    version: Option<String>,
 
     /// Print as JSON
     #[arg(long)]
@@ -42,6 +48,8 @@ const SIGNATURE: &str = "SHA256SUMS.minisig";
 const SBOM: &str = ".cdx.json";
 /// Suffixes of files that describe artifacts and are not artifacts themselves.
 const ABOUT: [&str; 3] = [SBOM, ".lock", ".buildinfo"];
+/// The suffix of the artifacts that have no crate in them. Those of Java call the C library, which is another artifact or none.
+const WITHOUT_RUST: &str = ".jar";
 /// No text of a release is larger.
 const LARGEST_TEXT: u64 = 16 << 20;
 
@@ -58,6 +66,13 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         )
     })?;
     let sums = sums(&signed_text).with_context(|| format!("{shown}/{SUMS}"))?;
+    if let Some(wanted) = &args.version {
+        let comment = signature.trusted_comment();
+        ensure!(
+            version_in(comment) == Some(wanted.as_str()),
+            "{shown} is not version {wanted}: it is signed with the comment {comment:?}. Fetch the release that you want, or name this version"
+        );
+    }
     nothing_else(&args.dir, &sums)?;
     for (name, sum) in &sums {
         let found = sum_of(&args.dir.join(name))?;
@@ -69,7 +84,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let artifacts: Vec<Artifact> = sums
         .iter()
         .filter(|(name, _)| !ABOUT.iter().any(|end| name.ends_with(end)))
-        .map(|(name, sum)| artifact(&args.dir, name, sum))
+        .map(|(name, sum)| artifact(args, name, sum))
         .collect::<Result<_>>()?;
     ensure!(!artifacts.is_empty(), "{shown} has no artifact");
     tell(args, &artifacts, signature.trusted_comment())
@@ -105,6 +120,11 @@ fn tell(args: &Args, artifacts: &[Artifact], comment: &str) -> Result<ExitCode> 
     print(rows.trim_fmt())?;
     note!("{}: sound, and signed with the comment {comment:?}", args.dir.display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// The version in a signature's comment, which RELEASING.md gives the form `shmcast X.Y.Z, commit C`.
+fn version_in(comment: &str) -> Option<&str> {
+    comment.strip_prefix("shmcast ")?.split(',').next()
 }
 
 /// The key in the file of this name, or in the text itself.
@@ -191,6 +211,7 @@ struct Metadata {
 
 #[derive(Debug, Deserialize)]
 struct Subject {
+    version: String,
     hashes: Vec<Hash>,
 }
 
@@ -233,7 +254,8 @@ fn sha256(hashes: &[Hash]) -> Option<&str> {
 }
 
 /// Checks an artifact's SBOM against the artifact and its lock file.
-fn artifact(dir: &Path, name: &str, sum: &str) -> Result<Artifact> {
+fn artifact(args: &Args, name: &str, sum: &str) -> Result<Artifact> {
+    let dir = args.dir.as_path();
     let file = format!("{name}{SBOM}");
     let bill: Bill = serde_json::from_str(&text(dir, &file)?)
         .with_context(|| format!("{file} is no SBOM that this release can have"))?;
@@ -241,6 +263,12 @@ fn artifact(dir: &Path, name: &str, sum: &str) -> Result<Artifact> {
     ensure!(
         sha256(&bill.metadata.component.hashes) == Some(sum),
         "{file} is about another file: it does not name the sum of {name}"
+    );
+    let version = &bill.metadata.component.version;
+    ensure!(
+        args.version.as_ref().is_none_or(|wanted| wanted == version),
+        "{file} is about version {version:?} of {name}, not {}",
+        args.version.as_deref().unwrap_or_default()
     );
     let lock = bill.metadata.properties.iter().find(|property| property.name == "shmcast:lock");
     let lock = &lock.with_context(|| format!("{file} names no lock file"))?.value;
@@ -252,6 +280,10 @@ fn artifact(dir: &Path, name: &str, sum: &str) -> Result<Artifact> {
         toml::from_str(&text(dir, lock)?).with_context(|| format!("{lock} is no lock file of cargo"))?;
     let wanted: BTreeSet<Crate> = locked.package.into_iter().collect();
     let crates = bill.components.iter().filter(|part| part.scope == "required").count();
+    ensure!(
+        crates > 0 || name.ends_with(WITHOUT_RUST),
+        "{file} says that no crate is built into {name}, which is a program or a library of Rust"
+    );
     let listed: BTreeSet<Crate> = bill.components.into_iter().map(listed).collect();
     if let Some(missing) = wanted.difference(&listed).next() {
         bail!("{file} does not list {} {}, which stands in {lock}", missing.name, missing.version);

@@ -26,8 +26,7 @@ impl Key {
     }
 
     /// The file of a signature, as minisign writes it.
-    fn sign(&self, content: &[u8]) -> String {
-        let comment = "shmcast 0.1.0";
+    fn sign(&self, content: &[u8], comment: &str) -> String {
         let signature = self.1.sign(&Blake2b512::digest(content));
         let whole = self.1.sign(&[signature.as_ref(), comment.as_bytes()].concat());
         let first = BASE64.encode([b"ED", &self.0[..], signature.as_ref()].concat());
@@ -72,7 +71,7 @@ impl Release {
         let mut bill = json!({
             "bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1,
             "metadata": {
-                "component": {"type": "file", "name": "shmcast_0.1.0.deb", "hashes": hashes(&sum(&package))},
+                "component": {"type": "file", "name": "shmcast_0.1.0.deb", "version": "0.1.0", "hashes": hashes(&sum(&package))},
                 "properties": [{"name": "shmcast:lock", "value": "Cargo.lock"}],
             },
             "components": [
@@ -86,11 +85,15 @@ impl Release {
 
     /// Writes sums and signature of what is there.
     fn sign(&self, key: &Key) {
+        self.sign_as(key, "shmcast 0.1.0, commit 0123abc");
+    }
+
+    fn sign_as(&self, key: &Key, comment: &str) {
         let mut sums = String::new();
         for name in ["Cargo.lock", "shmcast_0.1.0.deb", "shmcast_0.1.0.deb.cdx.json"] {
             sums += &format!("{}  {name}\n", sum(&fs::read(self.dir.join(name)).unwrap()));
         }
-        self.put("SHA256SUMS.minisig", &key.sign(sums.as_bytes()));
+        self.put("SHA256SUMS.minisig", &key.sign(sums.as_bytes(), comment));
         self.put("SHA256SUMS", &sums);
     }
 
@@ -99,7 +102,11 @@ impl Release {
     }
 
     fn refused(&self, why: &str) {
-        let output = self.verify(&self.key.public(), "");
+        self.refused_with("", why);
+    }
+
+    fn refused_with(&self, more: &str, why: &str) {
+        let output = self.verify(&self.key.public(), more);
         let said = text(&output.stderr);
         assert!(
             output.status.code() == Some(1) && said.contains(why) && output.stdout.is_empty(),
@@ -116,7 +123,7 @@ fn a_release_is_sound_or_refused_with_what_differs() {
     let said: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(
         (&said["signed"], &said["artifacts"][0]["crates"]),
-        (&json!("shmcast 0.1.0"), &json!(2)),
+        (&json!("shmcast 0.1.0, commit 0123abc"), &json!(2)),
         "{said}"
     );
     let file = release
@@ -146,7 +153,7 @@ fn a_release_is_sound_or_refused_with_what_differs() {
 fn an_sbom_that_says_too_little_is_refused_although_it_is_signed() {
     type Change = fn(&mut Value);
     let release = Release::new();
-    let changes: [(Change, &str); 6] = [
+    let changes: [(Change, &str); 7] = [
         (|bill| drop(bill["components"].as_array_mut().unwrap().remove(0)), "does not list nix 0.31.0"),
         (|bill| bill["components"][0]["version"] = json!("0.30.0"), "does not list nix 0.31.0"),
         (|bill| bill["components"][0]["hashes"][0]["content"] = json!("cd"), "does not list nix 0.31.0"),
@@ -154,6 +161,13 @@ fn an_sbom_that_says_too_little_is_refused_although_it_is_signed() {
         (
             |bill| bill["metadata"]["properties"][0]["value"] = json!("../Cargo.lock"),
             "no lock file of the release",
+        ),
+        (
+            |bill| {
+                let components = bill["components"].as_array_mut().unwrap();
+                components.iter_mut().for_each(|part| part["scope"] = json!("excluded"));
+            },
+            "no crate is built into shmcast_0.1.0.deb",
         ),
         (|bill| *bill = json!({"bomFormat": "CycloneDX"}), "no SBOM that this release can have"),
     ];
@@ -170,4 +184,20 @@ fn an_sbom_that_says_too_little_is_refused_although_it_is_signed() {
     release.refused("lists another 1.0.0, which Cargo.lock does not have so");
     fs::remove_file(release.dir.join("shmcast_0.1.0.deb.cdx.json")).unwrap();
     release.refused("cdx.json");
+}
+
+/// An older release that the same key has signed was accepted in place of the one that somebody wanted.
+#[test]
+fn an_older_release_of_the_same_key_is_refused() {
+    let release = Release::new();
+    let output = release.verify(&release.key.public(), "--version 0.1.0");
+    assert!(output.status.success(), "{output:?}");
+    for wanted in ["0.2.0", "0.1", "0.1.0,", "0.1.00"] {
+        release.refused_with(&format!("--version {wanted}"), &format!("is not version {wanted}"));
+    }
+    // The comment of a new release over the files of an old one.
+    release.sign_as(&release.key, "shmcast 0.2.0, commit 4567def");
+    release.refused_with("--version 0.2.0", "is about version \"0.1.0\"");
+    release.sign_as(&release.key, "0.1.0");
+    release.refused_with("--version 0.1.0", "is not version 0.1.0");
 }

@@ -11,6 +11,7 @@ mod foreign_segment;
 mod forged_count;
 mod golden;
 mod journal;
+mod killed;
 mod model;
 mod tail_bound;
 mod two_processes;

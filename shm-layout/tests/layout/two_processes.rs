@@ -67,7 +67,7 @@ const TASKS: &[Task] = &[
     Task { name: "take_over_the_last_lap", before: 93, act: Act::Take },
 ];
 
-fn payload(sequence: u64, length: usize) -> Vec<u8> {
+pub(crate) fn payload(sequence: u64, length: usize) -> Vec<u8> {
     // Every eighth word is one that could be a commit, where the next records will be looked for.
     let forged = (sequence + 1) << 32 | 1 << 25;
     let word = |i: u64| if i % 8 == 6 { forged } else { sequence << 32 | i };
