@@ -19,6 +19,8 @@ const (
 	gateCheck    = 17
 	gateSequence = 18
 	gatePid      = 19
+
+	noSequence = 1<<64 - 1 // stands in gateSequence while the reader has no place in the ring
 )
 
 // ErrNoGate is the error of a gate that the channel does not have.
@@ -67,6 +69,10 @@ func takeGate(name string, lock, page *os.File, segment [2]uint64) (*heldGate, e
 		_, _ = lock.ReadAt(pid[:], 8*gatePid)
 		err = &GateInUseError{name, binary.LittleEndian.Uint64(pid[:])}
 	}
+	// A publisher without this gate may have removed the page after it was opened here.
+	if stat, failed := lock.Stat(); failed == nil && stat.Sys().(*syscall.Stat_t).Nlink == 0 {
+		err = ErrNoGate
+	}
 	var mapped []byte
 	if err == nil {
 		mapped, err = mapGate(page)
@@ -114,16 +120,23 @@ func (g *heldGate) passed(at place) {
 	g.told, g.isTold = at, true
 }
 
-// leave says that the reader has no place in the segment.
+// leave says that the reader has no place in the ring, whichever ring it reads.
 func (g *heldGate) leave() {
+	g.set(gateSequence, noSequence)
+	g.invalidate()
+}
+
+// invalidate says that the reader has no place in the segment.
+func (g *heldGate) invalidate() {
 	g.set(gateCheck, ^g.check(atomic.LoadUint64(g.word(gatePosition))))
 	g.isTold = false
 }
 
-// goOn has the page speak of another segment from the next place on.
+// goOn has the page speak of another segment from the next place on. If the reader had a place, it needs all of that segment, and the page keeps its
+// sequence.
 func (g *heldGate) goOn(segment [2]uint64) {
 	if g != nil {
-		g.leave()
+		g.invalidate()
 		g.segment = segment
 	}
 }

@@ -15,7 +15,7 @@ use crate::layout::gate::{
     BUCKETS, BYTES, COUNT, FIGURE_WORDS, FIGURES_BYTES, FIGURES_MAGIC, FIGURES_WORDS, FIRST, MAGIC,
     MAX_GATES, NAME, NAME_WORDS, PUBLISHER, SEGMENT, VERSION, WORDS, bucket_limit_ns, name_of, name_words,
 };
-use crate::layout::gate::{CHECK, PID, POSITION, SEQUENCE, Said, check, claim, no_check};
+use crate::layout::gate::{CHECK, NO_SEQUENCE, PID, POSITION, SEQUENCE, Said, check, claim, no_check};
 #[cfg(not(loom))]
 use crate::mem::{Map, reserve};
 use crate::ring::cells::Cells;
@@ -65,15 +65,25 @@ impl GatePage {
     }
 
     /// Continues in another segment. Until the next [`passed`](Self::passed), the page has no valid position.
+    ///
+    /// If the reader had a place in the segment before, the page does not say that it has no place. So the publisher of the new segment
+    /// waits for it from the start.
     pub fn go_on(&mut self, segment: [u64; 2]) {
-        self.leave();
+        self.invalidate();
         self.segment = segment;
     }
 
-    /// Tells the publisher that the reader has no place in the segment any more. The publisher then stops waiting for this reader. It waits
-    /// for this reader again only after the reader has caught up.
+    /// Writes to the page that the reader has no place in the ring from now on. The publisher does not wait for this reader until the
+    /// reader has caught up again.
     #[inline]
     pub fn leave(&self) {
+        self.words[SEQUENCE].store(NO_SEQUENCE, Ordering::Relaxed);
+        self.invalidate();
+    }
+
+    /// Writes to the page that the reader has no place in this segment.
+    #[inline]
+    fn invalidate(&self) {
         let check = no_check(self.words[POSITION].load(Ordering::Relaxed), self.segment);
         self.words[CHECK].store(check, Ordering::Relaxed);
     }
@@ -105,7 +115,8 @@ fn after_look(said: Said) -> Said {
 pub struct GateClaim {
     /// The page's word on the reader's place in this segment.
     pub said: Said,
-    /// The sequence that the reader expects next.
+    /// The sequence that the reader expects next; [`NO_SEQUENCE`](crate::layout::gate::NO_SEQUENCE) while the reader has no place in the
+    /// ring.
     pub sequence: u64,
     /// The reader's process id.
     pub pid: u64,
@@ -121,7 +132,7 @@ impl GateClaim {
     /// The system's error.
     pub fn read(file: &File, segment: [u64; 2]) -> io::Result<Self> {
         let mut bytes = [0; 4 * 8];
-        let nothing = Self { said: Said::Nothing, sequence: 0, pid: 0 };
+        let nothing = Self { said: Said::Nothing, sequence: NO_SEQUENCE, pid: 0 };
         match file.read_exact_at(&mut bytes, POSITION as u64 * 8) {
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(nothing),

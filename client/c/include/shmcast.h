@@ -182,7 +182,7 @@ SHMCAST_API int32_t shmcast_commit(shmcast_publisher *publisher, size_t length, 
 SHMCAST_API int32_t shmcast_abort(shmcast_publisher *publisher);
 
 /* Tells readers that the messages from the next one up to `to` will never come; the next message gets sequence to + 1. Does nothing
- * when `to` lies behind. */
+ * when `to` lies behind. SHMCAST_ERROR_FULL: a gate that refuses has waited, and the ring has no more room before its reader. */
 SHMCAST_API int32_t shmcast_gap(shmcast_publisher *publisher, uint64_t to);
 /* Tells readers that the remote publisher behind this channel began a new session, with an identity of ten bytes. */
 SHMCAST_API int32_t shmcast_session(shmcast_publisher *publisher, const uint8_t *identity);

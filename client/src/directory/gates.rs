@@ -3,7 +3,7 @@
 //! ```text
 //! gates/               as the channel's directory, but only its owner makes files here
 //!   risk               a gate page: whoever may read the channel may lock and write it
-//!   .figures           written by the publisher, read by tools
+//!   .figures           written by the publisher, read by tools; each publisher makes its own
 //!   .new-RANDOM        a page that is being made
 //! ```
 //! A channel of files has the directory `gates` in its own directory. A daemon has such a directory for each of its channels.
@@ -16,8 +16,12 @@ use crate::gate::{GateError, GateName, Settled};
 use rustix::fs::OFlags;
 use shmcast_layout::gate::{self, Figures, GateClaim};
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+/// The bit in the mode of a daemon's page that says that another user has had descriptors of the page.
+const LENT: u32 = 0o040;
 
 /// The open files of a publisher's gates.
 #[derive(Debug, Default)]
@@ -56,22 +60,33 @@ impl GateFolder {
         }
     }
 
-    /// Opens or makes a page for each of `gates`, and the page of figures. Removes the pages of other gates. `mode` is the mode of the
-    /// channel's files.
+    /// Opens or makes a page for each of `gates`, and makes a new page of figures. Removes the free pages of other gates. `mode` is the mode
+    /// of the channel's files.
     ///
     /// An existing page stays unchanged, because a reader may hold it. A file that has the name of a page but is no page is replaced.
     pub(crate) fn open(&self, gates: &[Settled], mode: u32) -> io::Result<OpenGates> {
         self.keep_only(gates);
+        let figures = self.make_figures(mode)?;
         let page = |settled: &Settled| {
             self.make_page(settled.name, mode)?;
             Ok((*settled, self.0.file(settled.name.as_str(), OFlags::RDONLY)?))
         };
         let gates = gates.iter().map(page).collect::<io::Result<_>>()?;
-        let figures = match self.0.file(FIGURES, OFlags::RDWR) {
-            Err(e) if is_absent(&e) => self.0.create(FIGURES, 0o600 | mode & 0o444),
-            opened => opened,
-        }?;
         Ok(OpenGates { gates, figures: Some(figures) })
+    }
+
+    /// Makes the page of figures of a publisher. Earlier publishers may still have theirs open, and each of them could shorten it under
+    /// another publisher's map. So each publisher gets a file of its own, and tools see the figures of the newest publisher only.
+    fn make_figures(&self, mode: u32) -> io::Result<File> {
+        let unfinished = format!("{UNFINISHED_GATE}{}", unique());
+        let file = self.0.create(&unfinished, 0o600 | mode & 0o444)?;
+        self.0.rename(&unfinished, FIGURES).inspect_err(|_| drop(self.0.unlink(&unfinished)))?;
+        Ok(file)
+    }
+
+    /// Removes the page of figures: the next publisher has none yet, or has no gates.
+    pub(crate) fn forget_figures(&self) {
+        let _ = self.0.unlink(FIGURES);
     }
 
     /// Makes the page of a gate, unless there is one.
@@ -89,14 +104,29 @@ impl GateFolder {
         made.inspect_err(|_| drop(self.0.unlink(&unfinished)))
     }
 
-    /// Removes all pages but those of `gates`.
+    /// Removes all pages but those of `gates`, and those that readers hold.
+    ///
+    /// A page that a reader holds must keep its name. If it lost its name, a later publisher with this gate would make another page, would
+    /// not wait for the reader, and the reader would not notice.
     fn keep_only(&self, gates: &[Settled]) {
         for name in self.0.names().unwrap_or_default() {
             let is_wanted = name == FIGURES || gates.iter().any(|gate| *name == *gate.name.as_str());
-            if !is_wanted && is_gate_file(&self.0, &name).unwrap_or(false) {
+            if is_wanted || !is_gate_file(&self.0, &name).unwrap_or(false) {
+                continue;
+            }
+            // While this process has the lock, no reader takes the gate. A reader that has opened the page finds that it lost its name.
+            let lock = self.0.file(&name, OFlags::RDWR);
+            let is_free = lock.as_ref().map_or(Ok(false), crate::lock::try_lock);
+            if is_free.unwrap_or(false) {
                 let _ = self.0.unlink(&name);
             }
         }
+    }
+
+    /// Removes the page of figures, and all pages that no reader holds.
+    pub(crate) fn remove_free(&self) {
+        self.forget_figures();
+        self.keep_only(&[]);
     }
 
     /// Opens the page of a gate for its reader twice: one descriptor is for the lock, the other for the map. A forked child shares the maps
@@ -104,6 +134,23 @@ impl GateFolder {
     pub(crate) fn page(&self, name: GateName) -> io::Result<[File; 2]> {
         let open = || self.0.file(name.as_str(), OFlags::RDWR);
         Ok([open()?, open()?])
+    }
+
+    /// Notes that another user has descriptors of these pages: the group may read the file. Nobody gets access by this bit, because only the
+    /// owner enters the directory.
+    pub(crate) fn note_lent(page: &File) -> io::Result<()> {
+        page.set_permissions(Permissions::from_mode(0o600 | LENT))
+    }
+
+    /// Removes the page of a gate if another user ever had descriptors of it, and no reader holds it.
+    pub(crate) fn remove_lent(&self, name: GateName) {
+        let is_lent = |file: &File| file.metadata().is_ok_and(|known| known.mode() & LENT > 0);
+        if let Ok(file) = self.0.file(name.as_str(), OFlags::RDWR)
+            && is_lent(&file)
+            && crate::lock::try_lock(&file).unwrap_or(false)
+        {
+            let _ = self.0.unlink(name.as_str());
+        }
     }
 
     /// Opens the page of figures for its publisher.
@@ -143,11 +190,15 @@ impl GateFolder {
 }
 
 impl ChannelFiles {
-    /// Opens or makes the files of the publisher's gates, and removes those of other gates. The caller holds the channel's lock.
+    /// Opens or makes the files of the publisher's gates, and removes those of other gates that no reader holds. The caller holds the
+    /// channel's lock.
     pub(crate) fn open_gates(&self, gates: &[Settled]) -> Result<OpenGates, ChannelError> {
         let os = |what| ChannelError::os(what, self.folder().path_of(GATES));
         if gates.is_empty() {
-            self.remove_gates();
+            if let Ok(Some(gates)) = GateFolder::find(self.folder(), GATES) {
+                gates.remove_free();
+                let _ = self.folder().remove_empty(GATES);
+            }
             return Ok(OpenGates::default());
         }
         let own = mode(&self.folder().own_stat().map_err(os("look at"))?);

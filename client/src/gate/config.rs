@@ -46,7 +46,8 @@ pub enum Then {
     /// The gate is restored when the reader's lag is at most half of the largest lag.
     #[default]
     Drop,
-    /// The publisher refuses the message, and its call returns an error.
+    /// The publisher refuses the message, and its call returns an error. It never drops the gate. Gaps and sessions may use the ring beyond
+    /// the largest lag, and are refused when that would overwrite what the gate's reader has not read.
     Refuse,
 }
 

@@ -11,12 +11,12 @@
 
 use super::config::{Settled, Then};
 use super::name::GateName;
-use super::state::{Fate, GateState, Patience, Ring, Seen, Standing, bound_until_next_look, near};
+use super::state::{Fate, GateState, Patience, Ring, Seen, Standing, bound_until_next_look};
 use crate::directory::OpenGates;
 use crate::error::PublishError;
 use crate::lock;
 use shmcast_layout::gate::{FiguresPage, GateClaim, GateFigures};
-use shmcast_layout::layout::gate::{BUCKETS, Said, bucket, bucket_limit_ns};
+use shmcast_layout::layout::gate::{BUCKETS, NO_SEQUENCE, Said, bucket, bucket_limit_ns};
 use shmcast_layout::layout::geometry::Geometry;
 use shmcast_layout::ring::writer::Writer;
 use shmcast_layout::segment::Segment;
@@ -110,7 +110,11 @@ struct One {
 
 impl One {
     fn claim(&self, segment: [u64; 2]) -> GateClaim {
-        GateClaim::read(&self.file, segment).unwrap_or(GateClaim { said: Said::Nothing, sequence: 0, pid: 0 })
+        GateClaim::read(&self.file, segment).unwrap_or(GateClaim {
+            said: Said::Nothing,
+            sequence: NO_SEQUENCE,
+            pid: 0,
+        })
     }
 
     /// Reads the lock and the page.
@@ -118,9 +122,8 @@ impl One {
         // If the lock's state is unknown, no message waits for the gate.
         let is_held = lock::is_locked(&self.file).unwrap_or(false);
         let claim = self.claim(segment);
-        let seen = Seen { is_held, said: claim.said };
-        let Settled { lag, .. } = self.config;
-        self.standing = self.standing.after(seen, ring, lag, near(lag, self.is_unheard));
+        let seen = Seen { is_held, said: claim.said, is_placeless: claim.sequence == NO_SEQUENCE };
+        self.standing = self.standing.after(seen, ring, self.config.lag, self.is_unheard);
         self.is_unheard &= seen.is_unheard();
         let figures = &mut self.figures;
         figures.looks += 1;
@@ -154,12 +157,23 @@ impl One {
     }
 }
 
+/// The decision of all gates about a record.
+enum Verdict {
+    /// The record is published.
+    Open,
+    /// The record waits. The first of the gates that hold it up gives up after `left`.
+    Waits { left: Duration },
+    /// A gate refuses the record.
+    Refused(PublishError),
+}
+
 /// All gates of a channel.
 #[derive(Debug)]
 pub(crate) struct Gates {
     gates: Vec<One>,
     segment: [u64; 2],
     capacity: u64,
+    chunk: u64,
     /// The number of bytes by which the tail moves before the publisher checks again those gates that are not in force.
     step: u64,
     page: Option<FiguresPage>,
@@ -202,7 +216,7 @@ impl Gates {
         };
         let gates: Vec<One> = gates.into_iter().map(one).collect();
         let step = gates.iter().map(|gate| gate.config.lag / 4).min().unwrap_or(u64::MAX);
-        let mut all = Self { gates, segment, capacity: geometry.capacity, step, page };
+        let mut all = Self { gates, segment, capacity: geometry.capacity, chunk: geometry.chunk, step, page };
         all.look(writer);
         writer.set_bound(all.bound(writer, writer.frontier()));
         if let Some(page) = &all.page {
@@ -237,8 +251,10 @@ impl Gates {
     /// Makes room for a record that needs the frontier `frontier`: raises the bound up to which the writer may move its frontier. Waits for
     /// the gates as `patience` says, in total no longer than the longest wait of a gate.
     ///
+    /// After `Ok`, the bound may still be too low for a control record that passes a gate. The writer then raises the bound itself.
+    ///
     /// # Errors
-    /// [`PublishError::Full`] if the bound is still too low for the record.
+    /// [`PublishError::Full`] if a gate refuses the record.
     #[cold]
     #[inline(never)]
     pub(crate) fn make_way(
@@ -251,13 +267,14 @@ impl Gates {
         loop {
             self.look(writer);
             let elapsed = start.elapsed();
-            let refused = self.decide(writer.position(), frontier, patience, elapsed);
-            let is_open = self.holding(frontier).next().is_none();
-            if refused.is_none() && !is_open {
-                let left = self.holding(frontier).map(|gate| gate.config.wait.saturating_sub(elapsed)).min();
-                pause(elapsed, left.unwrap_or_default());
-                continue;
-            }
+            let refused = match self.decide(writer.position(), frontier, patience, elapsed) {
+                Verdict::Waits { left } => {
+                    pause(elapsed, left);
+                    continue;
+                }
+                Verdict::Refused(refused) => Some(refused),
+                Verdict::Open => None,
+            };
             self.gates.iter_mut().for_each(|gate| gate.note_wait(elapsed));
             self.write_figures();
             if let Some(refused) = refused {
@@ -274,39 +291,43 @@ impl Gates {
         self.gates.iter_mut().filter(move |gate| gate.standing.bound(gate.config.lag) < frontier)
     }
 
-    /// Drops the gates that have held up the message for long enough, or returns the reason why the message is refused.
-    fn decide(
-        &mut self,
-        tail: u64,
-        frontier: u64,
-        patience: Patience,
-        elapsed: Duration,
-    ) -> Option<PublishError> {
-        let mut refused = None;
+    /// Decides about a record that needs `frontier`. Drops the gates that have held the record up for long enough.
+    fn decide(&mut self, tail: u64, frontier: u64, patience: Patience, elapsed: Duration) -> Verdict {
+        let (capacity, spare) = (self.capacity, patience.spare(self.chunk));
+        let (mut refused, mut waits) = (None, None);
         for gate in self.holding(frontier) {
             let Settled { name, wait, then, .. } = gate.config;
             let held_for = match patience {
                 // A reader that hangs must not make every message be refused for ever.
                 Patience::Never => gate.refusing_since.get_or_insert_with(Instant::now).elapsed(),
-                Patience::Waits | Patience::Insists => {
+                Patience::Waits | Patience::Insists | Patience::Ends => {
                     gate.has_held = true;
                     elapsed
                 }
             };
-            match patience.fate(then, held_for >= wait) {
-                Fate::Waits => {}
+            let has_room = gate.standing.has_room(frontier, spare, capacity);
+            match patience.fate(then, held_for >= wait, has_room) {
+                Fate::Passes => {}
+                Fate::Waits => {
+                    let left = wait.saturating_sub(elapsed);
+                    waits = Some(waits.map_or(left, |other: Duration| other.min(left)));
+                }
                 Fate::Drops => gate.drop_reader(),
                 Fate::Refuses => {
                     let figures = &mut gate.figures;
                     match patience {
                         Patience::Never => figures.turned_away += 1,
-                        Patience::Waits | Patience::Insists => figures.refused += 1,
+                        Patience::Waits | Patience::Insists | Patience::Ends => figures.refused += 1,
                     }
                     refused = Some(PublishError::Full { gate: name, behind: gate.behind(tail) });
                 }
             }
         }
-        refused
+        match (refused, waits) {
+            (Some(refused), _) => Verdict::Refused(refused),
+            (None, Some(left)) => Verdict::Waits { left },
+            (None, None) => Verdict::Open,
+        }
     }
 
     /// The present state of the gates.

@@ -6,6 +6,7 @@ use shmcast_layout::gate::{GateClaim, GatePage};
 use shmcast_layout::ring::locate::Place;
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 
 /// A gate that this process holds. Dropping this value frees the gate.
 #[derive(Debug)]
@@ -34,7 +35,12 @@ impl HeldGate {
     /// Takes a gate for a reader of the segment with the identity `segment`. `lock` and `page` are the same file, the gate's page, which
     /// was opened twice for the caller alone. The reader locks `lock`, and maps `page`.
     pub(crate) fn take(name: GateName, [lock, page]: [File; 2], segment: [u64; 2]) -> Result<Self, NotHeld> {
-        if !lock::try_lock(&lock)? {
+        let is_taken = !lock::try_lock(&lock)?;
+        // A publisher without this gate may have removed the page after it was opened for this reader.
+        if lock.metadata()?.nlink() == 0 {
+            return Err(NotHeld::Refused(GateError::Unknown { gates: Vec::new() }));
+        }
+        if is_taken {
             let pid = GateClaim::read(&lock, segment).map_or(0, |claim| claim.pid);
             return Err(NotHeld::Refused(GateError::Taken { pid }));
         }
@@ -53,7 +59,7 @@ impl HeldGate {
         self.page.passed(place);
     }
 
-    /// Writes to the gate's page that the reader has no place in the ring. Costs one store.
+    /// Writes to the gate's page that the reader has no place in the ring. Costs two stores.
     #[inline]
     pub(crate) fn leave(&self) {
         self.page.leave();

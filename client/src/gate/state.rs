@@ -18,6 +18,11 @@
 //! A reader has no place in the ring while it reads the journal, or before it has reported a loss. Such a reader needs nothing from the
 //! ring, so no message waits for it. If neither the journal nor the ring has a message, the reader reports the message as lost.
 //!
+//! A reader that holds the gate when a new ring begins may still read the ring before. It has passed nothing of the new ring, and needs all
+//! of it. Such a gate is IN FORCE at position 0 from the publisher's first look on.
+//!
+//! A gate that refuses is never dropped.
+//!
 //! The publisher waits only for a gate that is *in force*. For such a gate, the publisher knows a position that the gate's reader has
 //! passed. The invariant is that the ring's frontier is at most this position plus the capacity. So no record that the reader still has to
 //! copy is overwritten.
@@ -86,6 +91,8 @@ pub(super) struct Seen {
     pub(super) is_held: bool,
     /// The page's word on the reader's place in this segment.
     pub(super) said: Said,
+    /// Whether the page says that the reader has no place in whichever segment it reads.
+    pub(super) is_placeless: bool,
 }
 
 impl Seen {
@@ -94,13 +101,6 @@ impl Seen {
     pub(super) fn is_unheard(self) -> bool {
         self.is_held && self.said == Said::Nothing
     }
-}
-
-/// Returns a lag in bytes. When the lag of a joining reader falls to this value, the publisher begins to wait for the reader. If
-/// `is_unheard`, any lag is small enough: this publisher does not know the reader's position yet, and the previous publisher may have
-/// waited for the reader.
-pub(super) fn near(lag: u64, is_unheard: bool) -> u64 {
-    if is_unheard { u64::MAX } else { lag / 2 }
 }
 
 /// A gate's state, and the last known position of its reader.
@@ -112,9 +112,11 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    /// Returns the state of the gate after a check. The publisher begins to wait for a joining or dropped reader when the reader's lag
-    /// falls to `near`. The position in `seen` may be any value, because the reader wrote it.
-    pub(super) fn after(self, seen: Seen, ring: Ring, lag: u64, near: u64) -> Self {
+    /// Returns the state of the gate after a check. The claim in `seen` may be any value.
+    ///
+    /// The publisher begins to wait for a reader when the reader's lag is at most half of `lag`. If `is_unheard`, there is no limit: this
+    /// publisher does not know the reader's position yet, and the previous publisher may have waited for the reader.
+    pub(super) fn after(self, seen: Seen, ring: Ring, lag: u64, is_unheard: bool) -> Self {
         if !seen.is_held {
             return Self::default();
         }
@@ -125,12 +127,9 @@ impl Standing {
                 let state = if is_dropped { GateState::Dropped } else { GateState::Joining };
                 return Self { state, passed: None };
             }
-            // The reader was writing its page during the look, or reads another segment. The known position stays.
-            Said::Nothing => {
-                let state = if self.state == GateState::Absent { GateState::Joining } else { self.state };
-                return Self { state, ..self };
-            }
+            Said::Nothing => return self.after_silence(seen, ring, is_unheard),
         };
+        let near = if is_unheard { u64::MAX } else { lag / 2 };
         let is_safe = ring.frontier <= position.saturating_add(ring.capacity);
         let is_within = |most: u64| is_safe && ring.tail - position <= most;
         let has_gone_back = self.passed.is_some_and(|before| position < before);
@@ -143,6 +142,23 @@ impl Standing {
             _ => GateState::Joining,
         };
         Self { state, passed: Some(position) }
+    }
+
+    /// Returns the state of a held gate after a check that found no position: the reader was writing its page during the check, or reads
+    /// another segment. The known position stays.
+    fn after_silence(self, seen: Seen, ring: Ring, is_unheard: bool) -> Self {
+        let is_waited_for = matches!(self.state, GateState::InForce | GateState::Dropped);
+        // If the reader reads the segment before this one, it needs this segment from its beginning on.
+        if is_unheard && !is_waited_for && !seen.is_placeless && ring.frontier <= ring.capacity {
+            return Self { state: GateState::InForce, passed: Some(0) };
+        }
+        let state = if self.state == GateState::Absent { GateState::Joining } else { self.state };
+        Self { state, ..self }
+    }
+
+    /// Whether the frontier may move to `frontier`, and `spare` bytes further, without overwriting what the reader has not copied.
+    pub(super) fn has_room(self, frontier: u64, spare: u64, capacity: u64) -> bool {
+        self.passed.is_some_and(|passed| frontier.saturating_add(spare) <= passed.saturating_add(capacity))
     }
 
     /// The position up to which this gate lets the frontier move.
@@ -176,46 +192,58 @@ pub(crate) enum Patience {
     Waits,
     /// The call never waits.
     Never,
-    /// The call waits at most as long as the gate allows, and then publishes in any case. Control records are published like this, because
-    /// a gate never refuses a control record.
+    /// The call waits at most as long as the gate allows, and then publishes a control record. A gate that drops never refuses it. A gate
+    /// that refuses lets it pass beyond the lag, as long as the ring keeps what the reader has not copied, and a chunk more. This chunk is
+    /// for the end of the stream, or for the first record of the next publisher.
     Insists,
+    /// Does the same for the record that ends the stream, and may use the last chunk.
+    Ends,
 }
 
-/// The decision about a message and a gate that holds it up.
+/// The decision about a record and a gate that holds it up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// The message waits until the next look.
+    /// The record waits until the next look.
     Waits,
-    /// The gate is dropped, and does not hold the message up any more.
+    /// The gate is dropped, and does not hold the record up any more.
     Drops,
-    /// The message is refused.
+    /// The record is published although the gate holds it up. The gate stays in force.
+    Passes,
+    /// The record is refused.
     Refuses,
 }
 
 impl Patience {
-    /// Decides whether a message waits, is published or is refused. `is_over` says whether the gate's longest wait is over. The wait began
-    /// with this call. But for a call that never waits, the wait began with the first such call that was refused since the last published
-    /// message.
-    pub(super) fn fate(self, then: Then, is_over: bool) -> Fate {
+    /// Decides whether a record waits, is published or is refused. `is_over` says whether the gate has held up the record for its longest
+    /// wait. For a call that never waits, `is_over` says whether all such calls have been refused for that time. `has_room` says whether
+    /// the ring has room for the control record beyond the lag.
+    pub(super) fn fate(self, then: Then, is_over: bool, has_room: bool) -> Fate {
         match (self, then) {
-            (Self::Waits | Self::Insists, _) if !is_over => Fate::Waits,
-            (Self::Waits | Self::Never, Then::Refuse) => Fate::Refuses,
+            (Self::Waits | Self::Insists | Self::Ends, _) if !is_over => Fate::Waits,
+            (Self::Insists | Self::Ends, Then::Refuse) if has_room => Fate::Passes,
+            (_, Then::Refuse) => Fate::Refuses,
             (Self::Never, Then::Drop) if !is_over => Fate::Refuses,
-            (Self::Waits | Self::Never, Then::Drop) | (Self::Insists, _) => Fate::Drops,
+            (_, Then::Drop) => Fate::Drops,
         }
+    }
+
+    /// The number of bytes that the ring must have left after a control record beyond the lag. `chunk` is the ring's chunk.
+    pub(super) fn spare(self, chunk: u64) -> u64 {
+        if self == Self::Ends { 0 } else { chunk }
     }
 }
 
 #[cfg(test)]
 impl Patience {
     /// All kinds of patience. If a new kind is missing here, this does not compile.
-    pub(super) fn each() -> [Self; 3] {
+    pub(super) fn each() -> [Self; 4] {
         let next = |patience| match patience {
             Self::Waits => Self::Never,
             Self::Never => Self::Insists,
-            Self::Insists => Self::Waits,
+            Self::Insists => Self::Ends,
+            Self::Ends => Self::Waits,
         };
-        [Self::Waits, next(Self::Waits), next(next(Self::Waits))]
+        [Self::Waits, next(Self::Waits), next(next(Self::Waits)), next(next(next(Self::Waits)))]
     }
 }
 
@@ -237,7 +265,7 @@ mod tests {
 
     fn look_at(standing: Standing, is_held: bool, claim: Option<u64>, ring: Ring) -> Standing {
         let said = claim.map_or(Said::Nothing, Said::Place);
-        standing.after(Seen { is_held, said }, ring, LAG, LAG / 2)
+        standing.after(Seen { is_held, said, is_placeless: false }, ring, LAG, false)
     }
 
     #[test]
@@ -267,12 +295,54 @@ mod tests {
         assert_eq!(look(known, true, None, tail), known);
     }
 
+    /// An earlier mistake: the publisher of a new ring overwrote messages before the reader of the old ring had come along.
+    #[test]
+    fn a_reader_of_the_ring_before_is_waited_for_from_the_first_look_on() {
+        let elsewhere = Seen { is_held: true, said: Said::Nothing, is_placeless: false };
+        let fresh = Ring { tail: 64, frontier: 8192, capacity: CAPACITY };
+        let first = Standing::default().after(elsewhere, fresh, LAG, true);
+        assert_eq!((first.state, first.bound(LAG)), (GateState::InForce, LAG));
+        let full = Ring { tail: LAG, frontier: LAG, ..fresh };
+        assert_eq!(first.after(elsewhere, full, LAG, true), first);
+        let come = Seen { said: Said::Place(128), ..elsewhere };
+        assert_eq!(first.after(come, full, LAG, true).bound(LAG), LAG + 128);
+        let dropped = Standing { state: GateState::Dropped, ..first };
+        assert_eq!(dropped.after(elsewhere, full, LAG, true), dropped);
+        let late = Ring { tail: CAPACITY, frontier: CAPACITY + 64, ..fresh };
+        assert_eq!(Standing::default().after(elsewhere, late, LAG, true).state, GateState::Joining);
+        // A reader of a journal needs nothing of the new ring until it comes back to the old one.
+        let past = Seen { is_placeless: true, ..elsewhere };
+        let joining = Standing::default().after(past, fresh, LAG, true);
+        assert_eq!((joining.state, joining.bound(LAG)), (GateState::Joining, u64::MAX));
+        assert!(past.is_unheard());
+        assert_eq!(joining.after(elsewhere, full, LAG, true).state, GateState::InForce);
+    }
+
+    #[test]
+    fn a_control_record_passes_a_gate_that_refuses_only_while_there_is_room() {
+        let known = Standing { state: GateState::InForce, passed: Some(4096) };
+        let chunk = CAPACITY / 8;
+        for (patience, most) in
+            [(Patience::Insists, 4096 + CAPACITY - chunk), (Patience::Ends, 4096 + CAPACITY)]
+        {
+            let fate = |frontier| {
+                patience.fate(Then::Refuse, true, known.has_room(frontier, patience.spare(chunk), CAPACITY))
+            };
+            assert_eq!([fate(most), fate(most + 1)], [Fate::Passes, Fate::Refuses], "{patience:?}");
+        }
+        for patience in Patience::each() {
+            assert_ne!(patience.fate(Then::Refuse, true, false), Fate::Drops, "{patience:?}");
+            assert_eq!(patience.fate(Then::Drop, true, false), Fate::Drops, "{patience:?}");
+        }
+    }
+
     /// An earlier mistake: a publisher refused every message while the reader of a gate in force read the journal.
     #[test]
     fn a_reader_without_a_place_is_not_waited_for_until_it_has_caught_up() {
         let tail = 1 << 20;
         let without = |standing: Standing| {
-            standing.after(Seen { is_held: true, said: Said::NoPlace }, ring(tail), LAG, u64::MAX)
+            let seen = Seen { is_held: true, said: Said::NoPlace, is_placeless: true };
+            standing.after(seen, ring(tail), LAG, true)
         };
         for state in GateState::ALL {
             let left = without(Standing { state, passed: Some(tail) });
@@ -281,7 +351,7 @@ mod tests {
             assert_ne!(far.state, GateState::InForce, "{state}");
             assert_eq!(look(left, true, Some(tail - LAG / 2), tail).state, GateState::InForce, "{state}");
         }
-        let seen = Seen { is_held: true, said: Said::NoPlace };
+        let seen = Seen { is_held: true, said: Said::NoPlace, is_placeless: true };
         assert!(!seen.is_unheard(), "a successor waits for it when it has caught up, and not for any place");
     }
 

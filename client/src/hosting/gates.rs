@@ -36,6 +36,17 @@ impl HostedSpec {
 #[derive(Debug)]
 pub struct HostedGates(GateFolder);
 
+/// The program that gets the page of a gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Borrower {
+    /// The host itself.
+    Host,
+    /// A program that the host trusts as itself: of root, or of the host's own user.
+    Trusted,
+    /// A program of another user.
+    Stranger,
+}
+
 /// The descriptors for gates that a publisher gets.
 #[derive(Debug)]
 pub struct LentGates {
@@ -69,7 +80,8 @@ impl HostedGates {
         }
     }
 
-    /// Opens the pages of all gates for the channel's publisher. Removes the pages of other gates.
+    /// Opens the pages of all gates for the channel's publisher, with a new page of figures. Removes the pages of other gates that no reader
+    /// holds.
     ///
     /// # Errors
     /// [`ChannelError::Gate`] for a gate that does not fit the segment. Otherwise the system's error.
@@ -87,13 +99,23 @@ impl HostedGates {
     /// Opens the page of a gate for its reader twice: once to be locked, and once to be mapped. Makes the page if no publisher has made it
     /// yet.
     ///
+    /// Another user's program could shorten a page long after it had the gate, and a process that maps the page would end by SIGBUS. So the
+    /// host itself gets a new page if such a program has had descriptors of the old one. The next publisher waits for the new page's reader.
+    ///
     /// # Errors
     /// The system's error; `InvalidInput` if the name is not a valid gate name.
-    pub fn for_reader(&self, name: &str) -> io::Result<[File; 2]> {
+    pub fn for_reader(&self, name: &str, borrower: Borrower) -> io::Result<[File; 2]> {
         let invalid = |e: GateError| io::Error::new(io::ErrorKind::InvalidInput, e.to_string());
         let name: GateName = name.parse().map_err(invalid)?;
+        if borrower == Borrower::Host {
+            self.0.remove_lent(name);
+        }
         self.0.make_page(name, MODE)?;
-        self.0.page(name)
+        let page = self.0.page(name)?;
+        if borrower == Borrower::Stranger {
+            GateFolder::note_lent(&page[0])?;
+        }
+        Ok(page)
     }
 
     /// The present state of the gates. `process` finds the process for an id that a reader claims.
@@ -102,8 +124,20 @@ impl HostedGates {
         self.0.sights().iter().map(|sight| gate_report(sight, tail, &process)).collect()
     }
 
-    /// Removes all pages. A reader that holds a gate keeps its page, but no publisher waits for this reader any more.
-    pub fn remove_all(&self) {
-        self.0.empty();
+    /// Forgets the figures of the publisher before. Call this when a new publisher is let in: it makes its own figures, or has no gates.
+    pub fn begin(&self) {
+        self.0.forget_figures();
+    }
+
+    /// Removes the pages of all channels in `dir` for which `is_wanted` returns false. Pages that readers hold stay.
+    pub fn sweep(dir: &Path, is_wanted: impl Fn(&str) -> bool) {
+        let Ok(all) = Folder::unnamed(dir) else { return };
+        let names = all.names().unwrap_or_default().into_iter().filter_map(|name| name.into_string().ok());
+        for name in names.filter(|name| !is_wanted(name)) {
+            if let Ok(Some(gates)) = GateFolder::find(&all, &name) {
+                gates.remove_free();
+                let _ = all.remove_empty(&name);
+            }
+        }
     }
 }

@@ -17,7 +17,7 @@ use crate::directory::{ChannelDetail, check_name};
 use crate::error::ChannelError;
 use crate::lock::{self, Held};
 use crate::status::reader_status;
-pub use gates::{HostedGates, LentGates};
+pub use gates::{Borrower, HostedGates, LentGates};
 pub use generations::{Cut, HostedCharter, boot_id};
 pub use shmcast_layout::charter::Entry;
 use shmcast_layout::control::{ChannelStatus, Process, ReaderStatus};

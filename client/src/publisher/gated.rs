@@ -141,11 +141,15 @@ impl Publisher {
         publish_and_post(writer, gates, board, (payload, mark), time, patience)
     }
 
-    /// Before a control record is published, waits for the gates if this is necessary. The control record is then published in any case.
-    pub(super) fn make_way_for_control(&mut self) {
-        if let (Some(gates), Some(beyond)) = (&mut self.gates, self.writer.control_beyond_bound()) {
-            // Only `Full` is possible. With `Patience::Insists` the gate is dropped instead.
-            let _ = gates.make_way(&mut self.writer, beyond.frontier, Patience::Insists);
+    /// Before a control record is published, waits for the gates if this is necessary.
+    ///
+    /// # Errors
+    /// [`PublishError::Full`] if the record might overwrite what the reader of a gate that refuses has not read. Such a gate is never
+    /// dropped.
+    pub(super) fn make_way_for_control(&mut self, patience: Patience) -> Result<(), PublishError> {
+        match (&mut self.gates, self.writer.control_beyond_bound()) {
+            (Some(gates), Some(beyond)) => gates.make_way(&mut self.writer, beyond.frontier, patience),
+            _ => Ok(()),
         }
     }
 }

@@ -329,6 +329,9 @@ impl Publisher {
 
     /// Closes the channel. Readers get everything published so far, and then the end of the stream. Dropping the publisher does the same.
     ///
+    /// If the reader of a gate with [`Then::Refuse`](crate::Then::Refuse) is so far behind that the ring has no room for the end, this call
+    /// first waits as the gate says. If there is still no room, the channel stays open, as after [`leave_open`](Self::leave_open).
+    ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
     /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
@@ -358,8 +361,12 @@ impl Publisher {
     /// below the next sequence.
     ///
     /// # Errors
-    /// [`PublishError::OutOfSequences`] when `last` is [`MAX_SEQUENCE`](crate::MAX_SEQUENCE) or more, and [`PublishError::CutOff`]. After
-    /// an error nothing was announced.
+    /// - [`PublishError::OutOfSequences`] when `last` is [`MAX_SEQUENCE`](crate::MAX_SEQUENCE) or more.
+    /// - [`PublishError::CutOff`].
+    /// - [`PublishError::Full`] when a gate with [`Then::Refuse`](crate::Then::Refuse) has waited, and the announcement might overwrite
+    ///   what the gate's reader has not read. Beyond the gate's lag, announcements have more room than messages.
+    ///
+    /// After an error nothing was announced.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -371,7 +378,10 @@ impl Publisher {
     /// ```
     pub fn gap(&mut self, last: u64) -> Result<(), PublishError> {
         self.check_usable()?;
-        self.make_way_for_control();
+        // A call that announces nothing needs no room.
+        if last >= self.next_sequence() {
+            self.make_way_for_control(Patience::Insists)?;
+        }
         self.writer.gap(last, self.clock.now())?;
         if let Some(board) = &mut self.board {
             board.skip_to(last);
@@ -382,7 +392,7 @@ impl Publisher {
     /// Announces to readers that the remote publisher behind this channel began a new session.
     ///
     /// # Errors
-    /// [`PublishError::CutOff`]. After an error nothing was announced.
+    /// [`PublishError::CutOff`], and [`PublishError::Full`] as for [`gap`](Self::gap). After an error nothing was announced.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -393,7 +403,7 @@ impl Publisher {
     /// ```
     pub fn session(&mut self, identity: [u8; 10]) -> Result<(), PublishError> {
         self.check_usable()?;
-        self.make_way_for_control();
+        self.make_way_for_control(Patience::Insists)?;
         self.writer.session(identity, self.clock.now());
         Ok(())
     }
@@ -433,8 +443,10 @@ impl fmt::Debug for Publisher {
 impl Drop for Publisher {
     fn drop(&mut self) {
         if !self.stays_open && !self.lock.is_a_childs() && !std::thread::panicking() {
-            self.make_way_for_control();
-            self.writer.close(self.clock.now());
+            // Without room for the end, the stream stays open. Otherwise its last record would overwrite what a gate protects.
+            if self.make_way_for_control(Patience::Ends).is_ok() {
+                self.writer.close(self.clock.now());
+            }
         }
     }
 }

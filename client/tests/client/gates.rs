@@ -225,12 +225,26 @@ fn try_publish_lets_a_reader_go_that_hangs_for_longer_than_the_wait() {
     assert_eq!((only(&publisher).state, only(&publisher).dropped), (GateState::Dropped, 1));
 }
 
-/// Control records carry what cannot be left out. They wait, and then go on.
+/// Receives all that is there. Returns how many messages it was, and how many were announced as missing. Nothing may be lapped.
+fn drain(reader: &mut Subscriber) -> (u64, u64) {
+    let (mut received, mut missing) = (0, 0);
+    while let Some(event) = reader.try_recv().unwrap() {
+        match event {
+            Event::Message(_) => received += 1,
+            Event::Gap { from, to } => missing += to - from + 1,
+            Event::NewEpoch { .. } | Event::NewSession { .. } | Event::End => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    (received, missing)
+}
+
+/// A gate that drops never refuses a control record: the record waits once, and then goes out.
 #[test]
-fn control_records_are_never_refused() {
+fn control_records_drop_a_gate_after_one_wait() {
     let dir = scratch();
     let wait = Duration::from_millis(1);
-    let mut publisher = gated(dir.path(), Gate::new("risk").wait(wait).refuse());
+    let mut publisher = gated(dir.path(), Gate::new("risk").wait(wait));
     let mut reader = risk(dir.path()).open().unwrap();
     fill(&mut publisher, &[]);
     let first = publisher.next_sequence();
@@ -243,6 +257,57 @@ fn control_records_are_never_refused() {
     assert_eq!((status.state, status.dropped, status.held), (GateState::Dropped, 1, 1), "one wait in all");
     publisher.close();
     assert!(matches!(rare(&mut reader), Event::Lapped(_)), "it was let go");
+}
+
+/// Publishes gaps and messages until the gate refuses both. Returns how many messages went out, and how many are announced as missing.
+fn fill_with_gaps(publisher: &mut Publisher) -> (u64, u64) {
+    let (mut published, mut missing) = (0, 0);
+    for _ in 0..10_000 {
+        published += u64::from(publisher.try_publish(&[1; 100]).is_ok());
+        match publisher.gap(publisher.next_sequence()) {
+            Ok(()) => missing += 1,
+            Err(PublishError::Full { .. }) => return (published, missing),
+            Err(other) => panic!("{other}"),
+        }
+    }
+    panic!("nothing holds these gaps up");
+}
+
+/// An earlier mistake: a control record on a full channel dropped a gate that refuses, and the messages after it lapped the reader.
+#[test]
+fn no_control_record_drops_a_gate_that_refuses() {
+    let dir = scratch();
+    for percent in [50, 75] {
+        let dir = dir.path().join(format!("{percent}"));
+        let gate = || Gate::new("risk").lag_percent(percent).wait(Duration::from_millis(1)).refuse();
+        let mut publisher = gated(&dir, gate());
+        let mut reader = risk(&dir).start(Start::Oldest).open().unwrap();
+        let mut published = fill(&mut publisher, &[1; 100]);
+        let (more, missing) = fill_with_gaps(&mut publisher);
+        published += more;
+        assert!(percent == 75 || missing > 0, "control records have more room than messages");
+        let next = publisher.next_sequence();
+        assert!(matches!(publisher.session(*b"SESSION-01"), Err(PublishError::Full { .. })));
+        assert_eq!(
+            (publisher.next_sequence(), publisher.remote_session()),
+            (next, None),
+            "nothing was announced"
+        );
+        for _ in 0..10_000 {
+            assert!(matches!(publisher.try_publish(&[1; 100]), Err(PublishError::Full { .. })));
+        }
+        assert_eq!((only(&publisher).state, only(&publisher).dropped), (GateState::InForce, 0));
+        publisher.close();
+        // A successor begins with a control record. It is not refused, and there is room for it.
+        let mut second = gated(&dir, gate());
+        assert_eq!(only(&second).state, GateState::InForce);
+        published += fill(&mut second, &[1; 100]);
+        assert!(matches!(second.gap(second.next_sequence()), Err(PublishError::Full { .. })));
+        // There is no room for the end of the stream.
+        second.close();
+        assert_eq!(drain(&mut reader), (published, missing), "{percent}");
+        gated(&dir, gate()).gap(next + published).unwrap();
+    }
 }
 
 #[test]
@@ -354,36 +419,69 @@ fn a_gate_stays_in_force_when_several_publishers_die_in_a_row() {
 fn a_successor_without_the_gate_waits_for_nobody() {
     let dir = scratch();
     gated(dir.path(), Gate::new("risk").refuse()).leave_open();
-    let _reader = risk(dir.path()).open().unwrap();
+    let reader = risk(dir.path()).open().unwrap();
     let mut second = publisher(dir.path()).open().unwrap();
-    assert!(second.gates().is_empty() && !dir.path().join("t/gates").exists());
+    assert!(second.gates().is_empty() && !dir.path().join("t/gates/.figures").exists());
     for _ in 0..10_000 {
         second.publish(&[1; 100]).unwrap();
     }
     second.leave_open();
+    drop(reader);
+    publisher(dir.path()).open().unwrap().leave_open();
+    assert!(!dir.path().join("t/gates").exists());
     let third = publisher(dir.path()).gate(Gate::new("ledger")).gate(Gate::new("audit")).open().unwrap();
     let names: Vec<String> = third.gates().iter().map(|gate| gate.name.to_string()).collect();
     assert_eq!(names, ["ledger", "audit"]);
 }
 
-/// A position in the old ring says nothing about the new one.
+/// An earlier mistake: a publisher without the gate removed the page that a reader held. The next publisher made another page, so it did
+/// not wait for this reader, and a second reader could take the gate.
 #[test]
-fn a_channel_that_is_made_anew_has_its_gates_and_no_reader_of_the_old_ring_holds_it_up() {
+fn a_publisher_without_the_gate_leaves_it_to_its_reader() {
     let dir = scratch();
-    let first = gated(dir.path(), Gate::new("risk").wait(LONG));
+    let gate = || Gate::new("risk").wait(Duration::from_millis(1)).refuse();
+    gated(dir.path(), gate()).close();
+    let mut reader = risk(dir.path()).start(Start::Oldest).open().unwrap();
+    for other in [None, Some(Gate::new("ledger"))] {
+        let without = other.into_iter().fold(publisher(dir.path()), |builder, other| builder.gate(other));
+        without.open().unwrap().publish(b"x").unwrap();
+        let mut real = gated(dir.path(), gate());
+        assert_eq!(only(&real).state, GateState::InForce);
+        let taken = risk(dir.path()).open().unwrap_err();
+        assert!(matches!(&taken, ChannelError::Gate { why: GateError::Taken { .. }, .. }), "{taken}");
+        let published = fill(&mut real, &[1; 100]);
+        assert_eq!(drain(&mut reader), (published + 1, 0));
+    }
+}
+
+/// The publisher of a new ring waits for a reader that still reads the old one. A gate that drops costs one wait.
+#[test]
+fn a_channel_that_is_made_anew_waits_for_the_readers_of_the_old_ring() {
+    let dir = scratch();
+    let wait = Duration::from_millis(1);
+    let first = gated(dir.path(), Gate::new("risk").wait(wait));
     let old = risk(dir.path()).open().unwrap();
     first.leave_open();
-    let mut second = publisher(dir.path()).gate(Gate::new("risk").wait(LONG)).anew().open().unwrap();
+    let anew = |gate: Gate| publisher(dir.path()).gate(gate.wait(wait)).anew().open().unwrap();
+    let mut second = anew(Gate::new("risk"));
     for _ in 0..10_000 {
         second.publish(&[1; 100]).unwrap();
     }
-    assert_eq!((only(&second).state, only(&second).held), (GateState::Joining, 0));
+    let status = only(&second);
+    assert_eq!((status.state, status.held, status.dropped), (GateState::Dropped, 1, 1));
+    drop(second);
+    let mut third = anew(Gate::new("risk").refuse());
+    let published = fill(&mut third, &[1; 100]);
+    assert!(published > 0 && published * 128 <= SMALL / 2, "{published}");
+    assert_eq!((only(&third).state, only(&third).behind_bytes), (GateState::InForce, None));
     drop(old);
-    let _new = risk(dir.path()).open().unwrap();
+    let mut new = risk(dir.path()).start(Start::Oldest).open().unwrap();
+    assert_eq!(drain(&mut new), (published, 0));
     for _ in 0..200 {
-        second.publish(&[1; 100]).unwrap();
+        third.publish(&[1; 100]).unwrap();
+        drain(&mut new);
     }
-    assert_eq!(only(&second).state, GateState::InForce);
+    assert_eq!(only(&third).state, GateState::InForce);
 }
 
 #[test]

@@ -111,6 +111,9 @@ fn no_gate(
     if !channel.gates.iter().any(|config| config.name == gate) {
         return refused(format!("channel {:?} has no such gate: add a [[channel.gate]]", channel.name));
     }
+    if let Some(why) = channel.shared_gate(gate) {
+        return Some(("send.gate", format!("gate = {why}")));
+    }
     if channel.journal.as_ref().is_some_and(|journal| journal.gate.as_deref() == Some(gate)) {
         return refused(format!("the journal of {:?} has it: add a [[channel.gate]] for each", channel.name));
     }

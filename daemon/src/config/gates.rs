@@ -138,6 +138,20 @@ impl ChannelConfig {
                 format!("journal.gate = {name:?}: the channel has no such gate: add a [[channel.gate]]");
             broken.push(("journal.gate", what));
         }
+        if let Some(why) = wanted.and_then(|name| self.shared_gate(name)) {
+            broken.push(("journal.gate", format!("journal.gate = {why}")));
+        }
         broken
+    }
+
+    /// Refuses a gate that the daemon takes for itself if other users may have it, too. Such a user could shorten the gate's page, and the
+    /// daemon, which maps the page, would die of SIGBUS.
+    pub(super) fn shared_gate(&self, name: &str) -> Option<String> {
+        let gate = self.gates.iter().find(|gate| gate.name == name)?;
+        let why = format!(
+            "{name:?}: the daemon takes this gate itself, and the gate's `users` could end the daemon: remove `users` from the gate, and \
+             add a [[channel.gate]] for them"
+        );
+        (!gate.users.is_empty()).then_some(why)
     }
 }

@@ -9,6 +9,10 @@ use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
 use shmcast_testkit::{Process, wait_for, wait_until};
 use std::net::{SocketAddr, UdpSocket};
 
+/// Stands for users of the gate `wan`.
+const USERS: &str = "# users";
+const JOURNAL: &str = "journal = { dir = \"/var/tmp/ticks\", gate = \"wan\" }\n";
+
 fn config(bridge: &str) -> String {
     let gates = "[[channel.gate]]\nname = \"wan\"\nwait = \"1ms\"\nthen = \"refuse\"\n\
                  [[channel.gate]]\nname = \"other\"\nwait = \"0\"";
@@ -184,9 +188,19 @@ fn a_gate_that_is_in_use_or_unknown_is_told_and_tried_again() {
         (nobody_has.clone(), "no such gate"),
         (nobody_has.replace("nobody", "no body"), "the name may hold"),
         (sends(to, "gate = \"wan\"").repeat(2).replacen("out", "two", 1), "has it"),
+        // Users of a gate could end the process that maps its page, and here this is the daemon.
+        (sends(to, "gate = \"wan\"") + USERS, "remove `users`"),
+        (JOURNAL.to_owned() + USERS, "remove `users`"),
     ] {
         let file = daemon.dir().join("other.toml");
-        std::fs::write(&file, config(&bridges)).unwrap();
+        let mut text = config(bridges.trim_end_matches(USERS).trim_end_matches(JOURNAL));
+        if bridges.contains(USERS) {
+            text = text.replace("name = \"wan\"", "name = \"wan\"\nusers = [\"*\"]");
+        }
+        if bridges.contains(JOURNAL) {
+            text = text.replace("max_message", &format!("{JOURNAL}max_message"));
+        }
+        std::fs::write(&file, text).unwrap();
         let checked = daemon.shmcast(&format!("check {}", file.display())).output().unwrap();
         let told = text(&checked.stdout) + &text(&checked.stderr);
         assert!(!checked.status.success() && told.contains("gate") && told.contains(said), "{told}");

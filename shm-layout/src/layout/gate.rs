@@ -4,7 +4,7 @@
 //! ```text
 //! word 0  magic (stored last)      word 16  position that the reader has finished with
 //!      1  version                       17  check of the position
-//!      2  length of the name            18  sequence that the reader expects next
+//!      2  length of the name            18  sequence that the reader expects next; 2^64 - 1 if it has no place
 //!      3  name of the gate              19  process id
 //! ```
 //! A position is valid only with the right check. The check is a product of the position and the identity of the segment. So a position in
@@ -42,8 +42,12 @@ pub const NAME: usize = 2;
 pub const POSITION: usize = 16;
 /// Word of the check of the position.
 pub const CHECK: usize = 17;
-/// Word of the sequence that the reader expects next, for tools.
+/// Word of the sequence that the reader expects next, for tools; [`NO_SEQUENCE`] while the reader has no place in the ring.
 pub const SEQUENCE: usize = 18;
+/// Says that the reader has no place in the ring, whichever ring it reads. No message has this sequence.
+///
+/// The publisher of a new ring needs this word: it does not know the identity of the ring before, so the check word tells it nothing.
+pub const NO_SEQUENCE: u64 = u64::MAX;
 /// Word of the reader's process id, for tools and errors.
 pub const PID: usize = 19;
 /// Words of a gate page.

@@ -118,7 +118,7 @@ impl Page {
     /// # Errors
     /// If the system refuses.
     pub fn leave(&self, position: u64, uuid: [u64; 2]) -> Result<()> {
-        self.write([position, !check(position, uuid), 0, u64::from(std::process::id())])
+        self.write([position, !check(position, uuid), u64::MAX, u64::from(std::process::id())])
     }
 
     /// Takes the lock. Returns false if another open file holds it.

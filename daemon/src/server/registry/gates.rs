@@ -5,7 +5,7 @@ use super::{Refused, Registry, failed};
 use crate::server::access::{ConnectionId, Identity};
 use shmcast::Process;
 use shmcast::control::{GateReport, GateTerms, RefusalCode};
-use shmcast::hosting::{HostedGates, LentGates};
+use shmcast::hosting::{Borrower, HostedGates, LentGates};
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -33,9 +33,24 @@ impl Gates {
         Self { dir, told: HashMap::new() }
     }
 
-    /// Returns the present state of a channel's gates. The list is empty if the configuration has no gates.
+    /// Returns the present state of a channel's gates. These are the gates of its living publisher, which may differ from those of the
+    /// configuration. Without a living publisher, the list is empty if the configuration has no gates.
     pub(super) fn of(&self, channel: &Channel) -> Vec<GateReport> {
-        if channel.config.gates.is_empty() { Vec::new() } else { channel.gates(&self.dir) }
+        let is_gated = !channel.config.gates.is_empty() || channel.hosted().has_publisher().unwrap_or(false);
+        if is_gated { channel.gates(&self.dir) } else { Vec::new() }
+    }
+
+    /// Forgets the figures of a channel's publisher. Called when the next publisher is let in.
+    pub(super) fn begin(&self, name: &str) {
+        match HostedGates::find(&self.dir, name) {
+            Ok(gates) => gates.iter().for_each(HostedGates::begin),
+            Err(e) => tracing::error!(channel = name, "look at its gates: {e}"),
+        }
+    }
+
+    /// Removes the pages of channels that do not exist any more.
+    pub(super) fn sweep(&self, is_channel: impl Fn(&str) -> bool) {
+        HostedGates::sweep(&self.dir, is_channel);
     }
 
     /// Whether the living publisher of a channel uses other gates than the configuration has.
@@ -120,15 +135,22 @@ impl Registry {
         let terms = terms.ok().and_then(|terms| terms.into_iter().find(|terms| terms.gate == gate));
         let terms =
             terms.ok_or_else(|| Refused::new(RefusalCode::Failed, "the gate does not fit the channel"))?;
-        let page = HostedGates::make(&self.gates.dir, name).and_then(|gates| gates.for_reader(gate));
+        let borrower = match who.uid {
+            _ if who.pid == std::process::id() => Borrower::Host,
+            uid if uid == 0 || uid == self.uid => Borrower::Trusted,
+            _ => Borrower::Stranger,
+        };
+        let page =
+            HostedGates::make(&self.gates.dir, name).and_then(|gates| gates.for_reader(gate, borrower));
         Ok((terms, page.map_err(failed("open the page of the gate"))?))
     }
 
     /// Reports the gates for which publishers waited, and the gates that were dropped, since the last call. Call this once a second.
     pub fn tell_gates(&mut self, now: Instant) {
         let Self { channels, gates, events, .. } = self;
-        for (name, channel) in channels.iter().filter(|(_, channel)| !channel.config.gates.is_empty()) {
-            for report in channel.gates(&gates.dir) {
+        gates.told.retain(|(name, _), _| channels.contains_key(name));
+        for (name, channel) in channels.iter() {
+            for report in gates.of(channel) {
                 let key = (name.clone(), report.terms.gate.clone());
                 // The first call only reads the counts, because an earlier daemon has reported them.
                 let Some(before) = gates.told.get_mut(&key) else {

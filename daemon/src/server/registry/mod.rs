@@ -147,7 +147,7 @@ impl Registry {
     /// [`Refused`] with the reason.
     pub fn publish(&mut self, guest: &Guest<'_>, anew: bool) -> Result<Grant, Refused> {
         let Guest { id, who, channel: name, shown, notices, .. } = *guest;
-        let Self { channels, store, waker, events, received, promoted, uid, .. } = self;
+        let Self { channels, store, waker, events, received, promoted, uid, gates, .. } = self;
         let channel = channels.get_mut(name).ok_or_else(|| unknown(name))?;
         if !who.is_named_by(&channel.config.publishers, *uid) {
             let why = format!("{who} may not publish on {name:?}: add it to the channel's publishers");
@@ -168,6 +168,8 @@ impl Registry {
             }
         } else if let Some(request) = channel.make_way(anew, &mut told)? {
             return Ok(Grant::NeedsMemory(Box::new(request)));
+        } else {
+            gates.begin(name);
         }
         let [segment, lock] = channel.hosted().for_publisher().map_err(failed("open the segment"))?;
         let charter = channel.charter.for_program().map_err(failed("open the charter"))?;
@@ -368,7 +370,11 @@ impl Registry {
                 self.events.tell("detached", Some(name), Some("reader"), Some(&reader.who), "");
             }
         }
+        let retired = self.retired.len();
         self.retired.retain(|_, channel| channel.is_in_use());
+        if self.retired.len() < retired {
+            self.sweep_gates();
+        }
         is_publisher
     }
 

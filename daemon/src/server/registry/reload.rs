@@ -150,6 +150,13 @@ impl Registry {
         self.waker.reload(config.waker.clone());
         let received = config.bridges.iter().filter(|bridge| bridge.receive.is_some());
         self.received = received.map(|bridge| (bridge.channel.clone(), bridge.title().to_owned())).collect();
+        self.sweep_gates();
+    }
+
+    /// Removes the pages of gates of channels that are neither configured nor in use.
+    pub(super) fn sweep_gates(&self) {
+        let Self { channels, retired, gates, .. } = self;
+        gates.sweep(|name| channels.contains_key(name) || retired.contains_key(name));
     }
 
     /// Makes a channel in new memory. If the channel is new or `forced`, it begins in this memory immediately. If the channel is from an

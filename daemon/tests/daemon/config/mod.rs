@@ -340,6 +340,13 @@ fn default_with_everything() -> String {
 #[test]
 fn optional_fields_of_the_default_file_hold_what_it_says_of_them() {
     let config = parse(&default_with_everything());
+    let risk = GateConfig {
+        name: "risk".into(),
+        users: vec![Principal::User("risk".into())],
+        lag: Lag::Percent(50),
+        wait: Duration::from_micros(200),
+        then: Then::Drop,
+    };
     let channel = ChannelConfig {
         max_message: Some(1 << 10),
         publishers: vec![Principal::User("feed".into())],
@@ -362,13 +369,7 @@ fn optional_fields_of_the_default_file_hold_what_it_says_of_them() {
             gate: None,
         }),
         board: Some(BoardConfig { key: 0..8, keys: 10_000, value: Some(256), remove_tag: Some(9) }),
-        gates: vec![GateConfig {
-            name: "risk".into(),
-            users: vec![Principal::User("risk".into())],
-            lag: Lag::Percent(50),
-            wait: Duration::from_micros(200),
-            then: Then::Drop,
-        }],
+        gates: vec![risk.clone(), GateConfig { name: "wan".into(), users: Vec::new(), ..risk }],
         ..ChannelConfig::new("ticks", 64 << 20)
     };
     assert_eq!(config.channels[0], channel, "mode, mlock and hugepages stand there with their defaults");
@@ -400,7 +401,7 @@ fn optional_fields_of_the_default_file_hold_what_it_says_of_them() {
         role: SendRole::Auto,
         claim_bind: Some("10.0.0.1:30003".parse().unwrap()),
         peers: vec!["10.0.0.2:30003".parse().unwrap()],
-        gate: Some("risk".into()),
+        gate: Some("wan".into()),
         ..SendSpec::default()
     };
     assert_eq!(

@@ -11,6 +11,8 @@ abstract class HeldGate {
     static final int CHECK = 17;
     static final int SEQUENCE = 18;
     static final int PROCESS = 19;
+    /** Stands in {@link #SEQUENCE} while the reader has no place in the ring. */
+    private static final long NO_SEQUENCE = -1;
 
     private static final Pattern NAME = Pattern.compile("[A-Za-z0-9_:@+][A-Za-z0-9._:@+-]{0,30}");
 
@@ -31,9 +33,12 @@ abstract class HeldGate {
     /** Frees the gate. */
     abstract void close();
 
-    /** Goes on in a segment, in which nothing counts before the next {@link #passed}. */
+    /**
+     * Goes on in a segment, in which nothing counts before the next {@link #passed}. If the reader had a place, it needs all of that segment, and the
+     * page keeps its sequence.
+     */
     void goOn(Header header) {
-        leave();
+        invalidate();
         high = header.uuidHigh();
         low = header.uuidLow();
     }
@@ -46,8 +51,13 @@ abstract class HeldGate {
         store(CHECK, checkOf(position));
     }
 
-    /** Says nothing about the reader's place from now on. */
+    /** Says that the reader has no place in the ring, whichever ring it reads. */
     void leave() {
+        store(SEQUENCE, NO_SEQUENCE);
+        invalidate();
+    }
+
+    private void invalidate() {
         store(CHECK, ~checkOf(position));
     }
 

@@ -70,7 +70,12 @@ final class FileGate extends HeldGate {
     static FileGate take(String name, int lock, int map, Header header) throws IOException {
         boolean isTaken = false;
         try {
-            if (!tryLock(lock)) {
+            boolean isHeld = tryLock(lock);
+            if (Libc.stat(lock).links() == 0) {
+                // A publisher without this gate has removed the page after it was opened here.
+                throw new ShmcastException(Code.UNKNOWN_GATE, "channel " + header.channel() + " has no gate '" + name + "' any more");
+            }
+            if (!isHeld) {
                 throw new ShmcastException(
                         Code.IN_USE, "gate '" + name + "' of channel " + header.channel() + " has a reader already, process " + holder(lock));
             }
@@ -83,6 +88,7 @@ final class FileGate extends HeldGate {
             FileGate gate = new FileGate(lock, Memory.map(map, 0, BYTES, true));
             isTaken = true;
             gate.goOn(header);
+            gate.leave();
             gate.store(PROCESS, ProcessHandle.current().pid());
             return gate;
         } finally {

@@ -76,8 +76,8 @@ final class Libc {
 
     private Libc() {}
 
-    /** Identity and size of a file. */
-    record Stat(long device, long inode, long size) {
+    /** Identity and size of a file, and how many names it has. */
+    record Stat(long device, long inode, long size, int links) {
         boolean isSameFile(Stat other) {
             return device == other.device && inode == other.inode;
         }
@@ -292,7 +292,7 @@ final class Libc {
             MemorySegment stat = arena.allocate(256, 8);
             check("statx", (int) STATX.invokeExact(CAPTURED.get(), fd, arena.allocateFrom(""), AT_EMPTY_PATH, 0x7ff, stat));
             long device = stat.get(JAVA_INT, 136) & 0xffff_ffffL | (long) stat.get(JAVA_INT, 140) << 32;
-            return new Stat(device, stat.get(JAVA_LONG, 32), stat.get(JAVA_LONG, 40));
+            return new Stat(device, stat.get(JAVA_LONG, 32), stat.get(JAVA_LONG, 40), stat.get(JAVA_INT, 16));
         } catch (Throwable e) {
             throw failure(e);
         }

@@ -3,8 +3,11 @@
 //! The publisher decides with the functions of `state.rs`. The ring's writer and the readers' pages are a few numbers. The unit of
 //! positions is one record.
 
+mod parts;
+
 use super::config::Then;
-use super::state::{Fate, GateState, Patience, Ring, Seen, Standing, bound_until_next_look, near};
+use super::state::{Fate, GateState, Patience, Ring, Seen, bound_until_next_look};
+use parts::{Action, Doing, Gate, Mutant, Reader, State};
 use shmcast_layout::layout::gate::Said;
 use shmcast_testkit::model::{Model, check};
 use std::hash::{Hash, Hasher};
@@ -25,6 +28,7 @@ const NOT_LONGER: &str = "no message waits longer than the wait of a gate";
 const NOT_FOR_NOBODY: &str = "no message waits for a gate that nobody holds, or for a reader without a place";
 const NOT_AT_ONCE: &str = "a reader in force within its lag is in force behind a takeover";
 const NEVER_WAITS: &str = "a call that never waits does not wait";
+<<<<<<< HEAD:client/src/gate/model.rs
 
 /// A planted fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,11 +150,18 @@ enum Action {
     /// The reader dies, or closes the file.
     Release(usize),
 }
+=======
+const NEVER_LAPPED: &str =
+    "a gate that refuses never lets its reader be lapped, not even by control records or in a new ring";
+>>>>>>> g1:client/src/gate/model/mod.rs
 
 struct Gates {
     mutant: Option<Mutant>,
     /// The action after the longest wait, for each gate. Gate `n` waits for `n + 1` ticks.
     then: Vec<Then>,
+    /// Whether the ring is new, and the only reader of each gate has the gate since the ring before. In this ring, the publisher may also
+    /// end the stream.
+    is_new_ring: bool,
 }
 
 impl Gates {
@@ -181,13 +192,17 @@ impl Gates {
         }
         let before = *gate;
         let is_unseen = gate.page.0 == Said::NoPlace && self.is(Mutant::NoPlaceUnseen);
-        let seen = Seen { is_held: gate.is_held, said: if is_unseen { Said::Nothing } else { gate.page.0 } };
-        gate.standing = gate.standing.after(seen, ring, self.lag(), near(self.lag(), gate.is_unheard));
+        let said = if is_unseen { Said::Nothing } else { gate.page.0 };
+        let is_placeless = gate.page.0 == Said::NoPlace || self.is(Mutant::ElsewhereUnseen);
+        let seen = Seen { is_held: gate.is_held, said, is_placeless };
+        gate.standing = gate.standing.after(seen, ring, self.lag(), gate.is_unheard);
         gate.is_held = false;
         gate.is_unheard &= seen.is_unheard() && !self.is(Mutant::FirstLookTorn);
         let (Said::Place(position), author) = gate.page else {
             if gate.page.0 == Said::NoPlace {
                 (gate.was_free, gate.was_in_force) = (true, 0);
+            } else if gate.standing.passed == Some(0) && before.standing.passed.is_none() {
+                gate.known = gate.reader.who;
             }
             return step + 1 == 2 * count;
         };
@@ -216,13 +231,22 @@ impl Gates {
             let wait = number as u8 + 1;
             let held_for = match patience {
                 Patience::Never => *gate.refusing.get_or_insert(0),
-                Patience::Waits | Patience::Insists => waited,
+                Patience::Waits | Patience::Insists | Patience::Ends => waited,
             };
             let acted = if self.is(Mutant::NeverIsWaits) { Patience::Waits } else { patience };
-            let fate = acted.fate(self.then[number], held_for >= wait && !self.is(Mutant::NoLimit));
+            let is_over = held_for >= wait && !self.is(Mutant::NoLimit);
+            let has_room = gate.standing.has_room(frontier, patience.spare(CHUNK), CAPACITY);
+            let fate = match acted.fate(self.then[number], is_over, has_room) {
+                Fate::Passes if self.is(Mutant::ControlDrops) => Fate::Drops,
+                Fate::Refuses if self.is(Mutant::ControlPasses) && patience == Patience::Insists => {
+                    Fate::Passes
+                }
+                fate => fate,
+            };
             match fate {
                 Fate::Drops => gate.standing.state = GateState::Dropped,
                 Fate::Refuses => {}
+                Fate::Passes => state.reached |= 64,
                 Fate::Waits if patience == Patience::Never => state.broken = Some(NEVER_WAITS),
                 Fate::Waits if gate.was_free => state.broken = Some(NOT_FOR_NOBODY),
                 Fate::Waits if waited > wait => state.broken = Some(NOT_LONGER),
@@ -233,21 +257,48 @@ impl Gates {
         if fates.contains(&Fate::Refuses) {
             state.doing = Doing::Nothing;
             state.reached |= 1;
+            self.end_if(state, patience);
         } else if fates.contains(&Fate::Waits) {
             state.doing = Doing::Publishes { patience, step: 0, waited };
             state.reached |= 2;
         } else {
             state.gates.iter_mut().for_each(|gate| gate.refusing = None);
             state.bound = self.bound(state, frontier);
-            self.publish(state);
+            self.publish(state, patience);
         }
     }
 
-    /// Does what `Writer::publish` does if the frontier may move.
-    fn publish(&self, state: &mut State) {
+    /// Does what `Writer::publish` does if the frontier may move, or what `Writer::control` does.
+    fn publish(&self, state: &mut State, patience: Patience) {
         state.frontier = frontier_for(state);
         state.tail += 1;
         state.doing = Doing::Nothing;
+        self.end_if(state, patience);
+    }
+
+    /// The publisher ends, with or without a record of the end.
+    fn end_if(&self, state: &mut State, patience: Patience) {
+        if patience == Patience::Ends {
+            self.die(state);
+        }
+    }
+
+    fn die(&self, state: &mut State) {
+        state.doing = Doing::Dead;
+        for gate in &mut state.gates {
+            let is_within = gate.standing.bound(self.lag()) >= state.frontier;
+            let is_in_force = gate.standing.state == GateState::InForce && is_within;
+            let was_in_force = if is_in_force { gate.known } else { 0 };
+            *gate = Gate {
+                was_in_force,
+                is_unheard: true,
+                reader: gate.reader,
+                holders: gate.holders,
+                page: gate.page,
+                ..Gate::default()
+            };
+            state.reached |= if was_in_force > 0 { 128 } else { 0 };
+        }
     }
 
     fn go_on(&self, state: &mut State) {
@@ -310,6 +361,16 @@ impl Gates {
                 *page = (Said::Nothing, 0);
             }
             Action::Release(number) => state.gates[number].reader = Reader::default(),
+            Action::Elsewhere(number) => {
+                let gate = &mut state.gates[number];
+                gate.holders = 1;
+                let begun = Reader { who: 1, has_begun: true, ..Reader::default() };
+                gate.reader = Reader { is_old: true, is_elsewhere: true, ..begun };
+            }
+            Action::Arrive(number) => {
+                let Gate { reader, page, .. } = &mut state.gates[number];
+                (reader.is_elsewhere, reader.is_torn, page.0) = (false, true, Said::Nothing);
+            }
             Action::Publish(_) | Action::GoOn | Action::Tick | Action::Kill | Action::TakeOver => {}
         }
     }
@@ -331,7 +392,7 @@ impl Model for Gates {
         "absent",
         "joining",
         "in force",
-        "dropped",
+        "dropped, or passed by a control record",
         "a successor finds a gate in force",
     ];
 
@@ -352,7 +413,11 @@ impl Model for Gates {
 
     fn actions(&self, state: &State) -> Vec<Action> {
         let mut all = match state.doing {
-            Doing::Nothing if state.tail < LAST => Patience::each().map(Action::Publish).to_vec(),
+            Doing::Nothing if state.tail < LAST => {
+                let may_end = self.is_new_ring && state.takeovers == 0;
+                let may = |patience: &Patience| *patience != Patience::Ends || may_end;
+                Patience::each().into_iter().filter(may).map(Action::Publish).collect()
+            }
             Doing::Nothing => Vec::new(),
             Doing::Opens(_) | Doing::Publishes { .. } => vec![Action::GoOn],
             Doing::Dead => vec![Action::TakeOver],
@@ -367,9 +432,13 @@ impl Model for Gates {
             all.push(Action::Tick);
         }
         for (number, gate) in state.gates.iter().enumerate() {
-            let Reader { who, place, has_begun, lies, is_torn, moves } = gate.reader;
+            let Reader { who, place, has_begun, lies, is_torn, moves, is_elsewhere, .. } = gate.reader;
+            if self.is_new_ring && gate.holders == 0 {
+                return vec![Action::Elsewhere(number)];
+            }
             match (who, has_begun) {
-                (0, _) if gate.holders < HOLDERS => {
+                _ if is_elsewhere => all.extend([Action::Arrive(number), Action::Release(number)]),
+                (0, _) if gate.holders < HOLDERS && !self.is_new_ring => {
                     all.extend([Action::Take(number, true), Action::Take(number, false)]);
                 }
                 (0, _) => {}
@@ -400,7 +469,7 @@ impl Model for Gates {
             Action::Publish(patience) if frontier_for(state) > state.frontier.max(state.bound) => {
                 next.doing = Doing::Publishes { patience, step: 0, waited: 0 };
             }
-            Action::Publish(_) => self.publish(&mut next),
+            Action::Publish(patience) => self.publish(&mut next, patience),
             Action::GoOn => self.go_on(&mut next),
             Action::Tick => {
                 if let Doing::Publishes { waited, .. } = &mut next.doing {
@@ -410,23 +479,7 @@ impl Model for Gates {
                     *ticks = 1.min(*ticks + 1);
                 }
             }
-            Action::Kill => {
-                next.doing = Doing::Dead;
-                for gate in &mut next.gates {
-                    let is_within = gate.standing.bound(self.lag()) >= next.frontier;
-                    let is_in_force = gate.standing.state == GateState::InForce && is_within;
-                    let was_in_force = if is_in_force { gate.known } else { 0 };
-                    *gate = Gate {
-                        was_in_force,
-                        is_unheard: true,
-                        reader: gate.reader,
-                        holders: gate.holders,
-                        page: gate.page,
-                        ..Gate::default()
-                    };
-                    next.reached |= if was_in_force > 0 { 128 } else { 0 };
-                }
-            }
+            Action::Kill => self.die(&mut next),
             Action::TakeOver => {
                 next.frontier = next.frontier.max((next.tail + AHEAD).next_multiple_of(CHUNK));
                 (next.doing, next.takeovers, next.bound) = (Doing::Opens(0), next.takeovers + 1, u64::MAX);
@@ -448,8 +501,8 @@ impl Model for Gates {
         }
         for gate in gates {
             let Gate { reader, holders, page: (said, author), standing, known, is_held, was_free, .. } = gate;
-            let Reader { who, place, has_begun, lies, is_torn, moves } = reader;
-            (who, place, has_begun, lies, is_torn, moves).hash(hasher);
+            let Reader { who, place, has_begun, lies, is_torn, moves, is_old, is_elsewhere } = reader;
+            (who, place, has_begun, lies, is_torn, moves, is_old, is_elsewhere).hash(hasher);
             (holders, standing.state as u8, standing.passed, known, is_held, was_free).hash(hasher);
             (said.place(), *said == Said::NoPlace, author).hash(hasher);
             (gate.was_in_force, gate.is_unheard, gate.refusing).hash(hasher);
@@ -464,7 +517,14 @@ impl Model for Gates {
         };
         let is_known = !matches!(state.doing, Doing::Opens(_) | Doing::Dead);
         let lapped = (is_known && state.gates.iter().any(is_lapped)).then_some(NOT_LAPPED);
-        state.broken.or(lapped)
+        // A reader that had the gate from the beginning, and never left the ring, can be lapped by nothing but a takeover.
+        let is_let_down = |(gate, then): (&Gate, &Then)| {
+            let Reader { place, lies, moves, is_old, .. } = gate.reader;
+            *then == Then::Refuse && is_old && !lies && moves == 0 && state.frontier > place + CAPACITY
+        };
+        let is_any = state.gates.iter().zip(&self.then).any(is_let_down);
+        let let_down = (is_any && state.takeovers == 0).then_some(NEVER_LAPPED);
+        state.broken.or(lapped).or(let_down)
     }
 
     fn landmarks(&self, state: &State) -> u64 {
@@ -491,10 +551,17 @@ fn a_publisher_waits_for_its_gates_within_their_limits_whoever_dies() {
         (Mutant::NoPlaceUnseen, NOT_FOR_NOBODY),
         (Mutant::NeverIsWaits, NEVER_WAITS),
     ];
-    check("gates", &invariants, &mutants, |mutant| Gates { mutant, then: vec![Then::Drop] });
+    let is_new_ring = false;
+    check("gates", &invariants, &mutants, |mutant| Gates { mutant, then: vec![Then::Drop], is_new_ring });
     // The message is refused, and the gate stays in force.
-    check("gates that refuse", &[NOT_LONGER], &[(Mutant::NoLimit, NOT_LONGER)], |mutant| Gates {
-        mutant,
-        then: vec![Then::Refuse],
-    });
+    let mutants = [(Mutant::NoLimit, NOT_LONGER)];
+    let refuse = |mutant| Gates { mutant, then: vec![Then::Refuse], is_new_ring };
+    check("gates that refuse", &[NOT_LONGER], &mutants, refuse);
+    let mutants = [
+        (Mutant::ControlDrops, NEVER_LAPPED),
+        (Mutant::ControlPasses, NOT_LAPPED),
+        (Mutant::ElsewhereUnseen, NEVER_LAPPED),
+    ];
+    let anew = |mutant| Gates { mutant, then: vec![Then::Refuse], is_new_ring: true };
+    check("gates that refuse, in a new ring", &[NEVER_LAPPED, NOT_LAPPED], &mutants, anew);
 }
