@@ -281,7 +281,7 @@ impl Subscriber {
         if let Some(page) = &self.page {
             page.page.received(1, *place);
         }
-        return Ok(Some(Outcome::Board(copied, left_out)));
+        Ok(Some(Outcome::Board(copied, left_out)))
     }
 
     /// Called after all messages of the board were returned. Returns `Lapped` for missed messages that the board did not replace, and
