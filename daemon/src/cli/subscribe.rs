@@ -314,7 +314,7 @@ fn report(args: &Args, event: &Event<'_>, out: &mut impl Write) -> Result<()> {
         Event::NewSession { session } => {
             note!("{channel}: new session {:?}", String::from_utf8_lossy(&session));
         }
-        Event::Restarted => note!("{channel}: the channel began again: sequences count from 1"),
+        Event::Restarted => note!("{channel}: the channel began again: its sequences are counted anew"),
         Event::End | Event::Message(_) => {}
         ref other => note!("{channel}: {other:?}"),
     }
