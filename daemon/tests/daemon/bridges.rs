@@ -164,7 +164,7 @@ fn a_bridge_that_is_changed_goes_on_where_it_was() {
 /// metrics had two series with the same labels.
 #[test]
 fn bridges_that_leave_at_one_time_have_names_of_their_own() {
-    let base = channel("t", FOR_ALL);
+    let base = channel("t", &format!("max_message = 1000\n{FOR_ALL}"));
     let with = |group: u32| {
         format!(
             "{base}[[bridge]]\nname = \"out\"\nchannel = \"t\"\nline = [{{ group = \"239.1.1.{group}:4711\", interface = \"127.0.0.1\" }}]\n\
@@ -198,7 +198,13 @@ fn a_bridge_sends_while_its_journal_is_away() {
     let config = format!(
         "{}[[bridge]]\nname = \"out\"\nchannel = \"t\"\n[bridge.send]\n[bridge.send.repair]\nbind = \"{at}\"\n\
          allow = [\"127.0.0.0/8\"]\n",
-        channel("t", &format!("{FOR_ALL}\njournal = {{ dir = \"{}\" }}", mount.join("t").display()))
+        channel(
+            "t",
+            &format!(
+                "max_message = 1000\n{FOR_ALL}\njournal = {{ dir = \"{}\" }}",
+                mount.join("t").display()
+            )
+        )
     );
     let daemon = Daemon::start(&config);
     wait_until("the bridge", || bridges(&daemon).iter().any(|bridge| bridge["state"] == "running"));
