@@ -10,7 +10,7 @@ const (
 	KindGap                // messages From to To never reached this host
 	KindNewEpoch           // another publisher took over, incarnation Epoch; sequences go on
 	KindNewSession         // the publisher behind a bridge began session Session
-	KindRestarted          // the channel began anew: sequences count from 1
+	KindRestarted          // the channel began anew: another stream
 	KindEnd                // a publisher closed the channel: [Subscriber.IsOver] says whether it was the last
 	KindPublisherGone      // the publisher, incarnation Epoch, died; only with [WatchPublisher]
 	KindLive               // all of the board was handed out: message Sequence comes next, in the order of the stream

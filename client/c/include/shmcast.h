@@ -306,7 +306,7 @@ enum shmcast_kind {
     SHMCAST_GAP = 3,         /* messages gap.from to gap.to never reached this host, or the journal says that it does not have them */
     SHMCAST_NEW_EPOCH = 4,   /* another publisher took over, incarnation `epoch`; sequences go on */
     SHMCAST_NEW_SESSION = 5, /* the publisher behind a bridge began session `session` */
-    SHMCAST_RESTARTED = 6,   /* the channel began anew: sequences count from 1 */
+    SHMCAST_RESTARTED = 6,   /* the channel began anew: another stream */
     SHMCAST_END = 7,         /* a publisher closed the channel: shmcast_subscriber_is_over() says whether it was the last */
     SHMCAST_PUBLISHER_GONE = 8, /* the publisher, incarnation `epoch`, died without closing; receiving again waits for the next one */
     SHMCAST_LIVE = 9,        /* this reader of the journal or the board has caught up: message `sequence` comes next, and from the ring again */

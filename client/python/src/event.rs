@@ -123,7 +123,7 @@ events! {
     NewEpoch(epoch: u64) (&'static str,) = ("epoch",);
     /// The publisher of this `epoch` died without closing the channel. Only subscribers with `watch_publisher=True` get this event.
     PublisherGone(epoch: u64) (&'static str,) = ("epoch",);
-    /// The channel restarted, and its sequences count from 1 again. Messages that this reader has not received yet are lost.
+    /// The channel restarted: its sequences count from 1 again, or continue after the journal of another stream. Messages that this reader has not received yet are lost.
     Restarted() () = ();
     /// The publisher closed the channel. Receiving again waits for the next publisher.
     End() () = ();

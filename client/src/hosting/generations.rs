@@ -109,7 +109,7 @@ impl HostedCharter {
     /// current segment; `None` if this segment is lost.
     ///
     /// If `next` [continues](HostedSegment::continue_from) the channel's journal, the sequences continue at the end of the journal,
-    /// whatever the cut is.
+    /// whatever the cut is. If that journal has another stream than the current generation, the channel restarts there.
     ///
     /// The closure `ready` does all other steps that can fail. If `ready` fails, nothing has changed. After `ready`, nothing can fail.
     ///
@@ -155,7 +155,10 @@ impl HostedCharter {
         if cut != Cut::Tail && first > 1 {
             entry.epoch = next.segment.state().map_or(0, |(epoch, _)| epoch);
             entry.first = first;
-            entry.restarted = current.map_or(entry.restarted, |current| current.restarted);
+            // The journal may be that of another stream, such as after a change of the configuration. Readers must not take its messages for
+            // those that follow theirs.
+            let goes_on = current.filter(|current| current.stream.is(entry.stream));
+            entry.restarted = goes_on.map_or(entry.restarted, |current| current.restarted);
         }
         self.charter.go_on(entry, below, ended);
         // This informs tools, and a publisher that was granted the old segment and has not opened it yet. Nothing depends on it.

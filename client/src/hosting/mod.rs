@@ -7,6 +7,7 @@
 //!
 //! Functions of this module have no examples, because they are useful only with a control socket, as in the daemon's `server/registry`.
 
+mod differences;
 mod gates;
 mod generations;
 
@@ -112,6 +113,8 @@ pub struct HostedSegment {
     /// path descriptor of the file, so that no reader can hold the lock.
     lock: File,
     segment: Segment,
+    /// The preparation that was asked for; `None` for a segment of an earlier host.
+    asked: Option<Preparation>,
     steps: Vec<Step>,
 }
 
@@ -140,7 +143,7 @@ impl HostedSegment {
         memfd::seal(&file, Seal::Size).map_err(os("seal"))?;
         let lock = new_lock(segment.header())?;
         let steps = segment.prepare(spec.preparation);
-        Ok(Self { file, lock, segment, steps })
+        Ok(Self { file, lock, segment, asked: Some(spec.preparation), steps })
     }
 
     /// Makes a new segment continue a channel whose memory is lost. No program has seen the new segment yet. Its first message gets the
@@ -184,7 +187,7 @@ impl HostedSegment {
         // If the segment was sealed after its publisher had mapped it, it can only be opened for reading. The host needs no more.
         let opened = Segment::open(&file, Access::Write).or_else(|_| Segment::open(&file, Access::Read));
         match opened {
-            Ok(segment) => Ok(Some(Self { file, lock, segment, steps: Vec::new() })),
+            Ok(segment) => Ok(Some(Self { file, lock, segment, asked: None, steps: Vec::new() })),
             Err(OpenError::Os { what, source }) => Err(os(what)(source)),
             Err(_) => Ok(None),
         }

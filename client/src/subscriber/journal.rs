@@ -1,8 +1,9 @@
 //! Reads the journal of a channel separately from its ring.
 
 use super::origin::Origin;
-use super::{Doubt, Subscriber};
+use super::{Doubt, Outcome, Subscriber};
 use crate::journal::{JournalError, Reader};
+use crate::message::{Event, RecvError};
 use shmcast_layout::layout::stream::StreamId;
 
 /// The journal of a channel. It can be read independently of the ring, on another thread. [`Subscriber::take_journal`] returns it.
@@ -32,6 +33,50 @@ impl Subscriber {
         self.find_journal();
         let past = self.past.take_if(|_| self.doubt == Doubt::None)?;
         Some(ChannelJournal { origin: past.into_origin(), stream })
+    }
+
+    /// Whether the next event comes from the present ring. Otherwise it comes from the journal, from the channel's board, or from the place
+    /// where the subscriber finds its start.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// assert!(subscriber.is_in_ring());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn is_in_ring(&self) -> bool {
+        matches!(self.doubt, Doubt::None | Doubt::Epoch)
+    }
+
+    /// Returns the next event if there is one, as [`try_recv`](Self::try_recv) does. With a message from the journal, also returns the wall
+    /// clock of its time, in nanoseconds since 1970; 0 if it has no time. With any other event, the second value is `None`: the time of a
+    /// message from the ring is one of the [`clock`](Self::clock) now.
+    ///
+    /// The journal has the wall clock of each second of the ring that it recorded. That ring's clock may be one of an earlier boot.
+    ///
+    /// # Errors
+    /// Those of [`try_recv`](Self::try_recv).
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let mut publisher = shmcast::Publisher::builder("t").dir(dir.path()).capacity(64 << 10).open()?;
+    /// # let mut subscriber = shmcast::Subscriber::builder("t").dir(dir.path()).open()?;
+    /// publisher.publish(b"x")?;
+    /// let (event, past_ns) = subscriber.try_recv_dated()?.expect("a message");
+    /// assert!(matches!(event, shmcast::Event::Message(_)) && past_ns.is_none(), "the ring had it");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn try_recv_dated(&mut self) -> Result<Option<(Event<'_>, Option<u64>)>, RecvError> {
+        self.check_process()?;
+        let Some(outcome) = self.poll()? else { return Ok(None) };
+        let past_ns = match &outcome {
+            Outcome::Message(copied) => {
+                self.in_past_reader().map(|past| past.wall_ns(copied.time).unwrap_or(0))
+            }
+            Outcome::Board(..) | Outcome::Other(_) => None,
+        };
+        Ok(Some((self.lend(outcome), past_ns)))
     }
 }
 

@@ -134,7 +134,8 @@ impl Subscriber {
     }
 
     /// The clock of the last message, for the ages of messages. It is the clock of the ring that had the message. While the journal is
-    /// read, this is the ring of the journal's file, whose times have no meaning after a reboot.
+    /// read, this is the ring of the journal's file, whose times have no meaning after a reboot. The wall clock of such a message comes with
+    /// it from [`try_recv_dated`](Self::try_recv_dated).
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

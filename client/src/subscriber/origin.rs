@@ -32,8 +32,11 @@ pub enum History {
     Auto,
     /// No source: overwritten messages are lost.
     Never,
-    /// The journal in this directory.
+    /// The journal in this directory, which must exist.
     Dir(PathBuf),
+    /// The journal in this directory. While the directory does not exist, there is no journal. It is for a reader that needs the ring above
+    /// all, such as a bridge: a mount that is away does not keep it from starting.
+    DirIfThere(PathBuf),
 }
 
 /// The source of the journal, and its reader.
@@ -108,9 +111,14 @@ impl Told {
 
 #[derive(Debug, Clone)]
 pub(super) enum Origin {
-    /// A directory, and the users that are allowed to own it. If the program itself named the directory, anybody is allowed to own it
-    /// (`None`).
-    Directory(PathBuf, Option<Vec<u32>>),
+    /// A directory.
+    Directory {
+        path: PathBuf,
+        /// The users that are allowed to own the directory; `None` if any user is.
+        owners: Option<Vec<u32>>,
+        /// Whether a directory that does not exist is an error.
+        must_exist: bool,
+    },
     Daemon(Client, String),
 }
 
@@ -135,7 +143,7 @@ impl Origin {
     pub(super) fn files(&self, stream: StreamId) -> Result<Option<Files>, JournalError> {
         let files = match self {
             Self::Daemon(client, channel) => Files::of_daemon(client, channel),
-            Self::Directory(path, owners) => {
+            Self::Directory { path, owners, .. } => {
                 let journal = Journal::open_for(path, stream)?;
                 let owner = journal.owner().ok();
                 let is_trusted =
@@ -151,15 +159,15 @@ impl Origin {
 }
 
 impl Origin {
-    /// Whether this user gave the directory.
-    const fn is_named(&self) -> bool {
-        matches!(self, Self::Directory(_, None))
+    /// Makes the origin of a directory that this user gave.
+    pub(super) const fn named(path: PathBuf, must_exist: bool) -> Self {
+        Self::Directory { path, owners: None, must_exist }
     }
 
-    /// Refuses a directory that this user gave and that cannot be read. The directory may still be empty.
+    /// Refuses a directory that must exist and cannot be read. The directory may still be empty.
     pub(super) fn check(&self) -> Result<(), JournalError> {
         match self {
-            Self::Directory(path, None) => {
+            Self::Directory { path, must_exist: true, .. } => {
                 Journal::open(path).map(drop).or_else(|e| if e.is_none() { Ok(()) } else { Err(e) })
             }
             _ => Ok(()),
@@ -306,8 +314,11 @@ impl Past {
         open: impl Fn(Files) -> Result<Reader, JournalError>,
     ) -> Result<Reader, Missing> {
         let files = match self.origin.files(stream) {
-            // The default directory may be missing. A directory that this user gave must exist.
-            Err(e) if e.is_not_found() && !self.origin.is_named() => return Err(Missing::None),
+            Err(e)
+                if e.is_not_found() && !matches!(self.origin, Origin::Directory { must_exist: true, .. }) =>
+            {
+                return Err(Missing::None);
+            }
             files => files?,
         };
         let mut files = files.ok_or(Missing::None)?;
@@ -328,7 +339,7 @@ mod tests {
     #[test]
     fn a_journal_that_could_not_be_read_is_looked_for_at_the_next_loss() {
         let dir = tempfile::tempdir().unwrap();
-        let mut past = Past::new(Origin::Directory(dir.path().join("away"), None));
+        let mut past = Past::new(Origin::named(dir.path().join("away"), true));
         let open = |past: &mut Past| past.open(StreamId::default(), 7, |files| Reader::open(files, 7));
         past.sought = Some((7, Instant::now() - STALL));
         assert!(matches!(open(&mut past), Err(Missing::Unknown(_))));

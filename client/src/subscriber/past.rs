@@ -192,7 +192,12 @@ impl Subscriber {
 
     /// The header of the journal file that contained the last event; `None` if the event came from the ring.
     pub(crate) fn in_past(&self) -> Option<&FileHeader> {
-        if self.doubt == Doubt::Past { self.past_reader()?.header() } else { None }
+        self.in_past_reader()?.header()
+    }
+
+    /// The reader of the journal, if the last event came from it.
+    pub(super) fn in_past_reader(&self) -> Option<&Reader> {
+        if self.doubt == Doubt::Past { self.past_reader() } else { None }
     }
 
     fn past_reader(&self) -> Option<&Reader> {

@@ -52,7 +52,7 @@ impl Moment {
 
     /// Returns this moment if it is a moment of `clock`, and otherwise the present moment of `clock`.
     #[inline]
-    pub(crate) fn on(self, clock: Clock) -> Moment {
+    pub fn on(self, clock: Clock) -> Moment {
         match self.clock == clock || fault!("times_of_the_ring_before") {
             true => self,
             false => Moment::now(clock),

@@ -1,5 +1,6 @@
 //! The state that the threads of a sender or a receiver share with their owner.
 
+use shmcast::StreamId;
 use shmcast_bridge::Keys;
 use shmcast_bridge::status::{Board, Life, SharedHistogram};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -17,7 +18,8 @@ pub(crate) struct SendState {
     pub(crate) is_over: AtomicBool,
     /// Number of requests of readers that arrived.
     pub(crate) wanted: AtomicU64,
-    carried: Mutex<Option<Carried>>,
+    /// The stream and the session that are sent now, and the stream of the ring with their messages.
+    carried: Mutex<Option<(Carried, StreamId)>>,
     /// The reason why the last block does not open.
     shut_out: Mutex<Option<Damaged>>,
     pub(crate) life: Arc<Life>,
@@ -44,8 +46,8 @@ impl SendState {
         }
     }
 
-    /// The stream and the session that are sent now.
-    pub(crate) fn carried(&self) -> Option<Carried> {
+    /// The stream and the session that are sent now, and the stream of the ring with their messages.
+    pub(crate) fn carried(&self) -> Option<(Carried, StreamId)> {
         *self.carried.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -62,8 +64,8 @@ impl SendState {
         *self.shut_out.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
-    pub(crate) fn note_carried(&self, carried: Carried) {
-        *self.carried.lock().unwrap_or_else(PoisonError::into_inner) = Some(carried);
+    pub(crate) fn note_carried(&self, carried: Carried, of_ring: StreamId) {
+        *self.carried.lock().unwrap_or_else(PoisonError::into_inner) = Some((carried, of_ring));
     }
 }
 

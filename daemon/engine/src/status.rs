@@ -139,6 +139,8 @@ pub(crate) struct Link {
     is_connected: AtomicBool,
     disconnects: AtomicU64,
     why: Mutex<Option<String>>,
+    /// The reason why the account or the credentials could not be read for the last connection; `None` if they could.
+    unidentified: Mutex<Option<String>>,
     /// The error of the last attempt to follow the log; `None` if it worked.
     unfollowed: Mutex<Option<String>>,
     /// Number of appends that were refused in a row.
@@ -162,6 +164,12 @@ impl Link {
 
     pub(crate) fn note(&self, why: String) {
         *self.why.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+    }
+
+    /// Notes whether the account and the credentials could be read for a connection.
+    pub(crate) fn identified<T>(&self, result: &Result<T, String>) {
+        let why = result.as_ref().err().cloned();
+        *self.unidentified.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
     /// Notes the result of an attempt to follow the log.
@@ -215,7 +223,8 @@ impl Link {
     /// second. Other errors come last, because a missing leader often causes them.
     pub(crate) fn why(&self) -> Option<String> {
         let of = |text: &Mutex<Option<String>>| text.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let broken = if self.is_connected() { None } else { of(&self.why) };
+        let own = || of(&self.unidentified).or_else(|| of(&self.why));
+        let broken = if self.is_connected() { None } else { own() };
         broken
             .or_else(|| self.stands_still(UNDECIDED_FOR))
             .or_else(|| of(&self.why))

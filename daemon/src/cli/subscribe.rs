@@ -145,10 +145,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     // A user who waits for a publisher does not want the end of the previous one.
     let was_closed =
         args.from == Start::Latest && matches!(subscriber.publisher_state(), Some((_, State::Closed)));
-    let mut end = match args.wait_channel {
-        true => EndWatch::of(&subscriber, args.from),
-        false => EndWatch::default(),
-    };
+    let mut end = end_watch(args, &subscriber);
     let mut clock = subscriber.clock();
     let mut watch = PublisherWatch::new(&host, &channel);
     while args.count.is_none_or(|count| tally.received < count) && !stop.is_set() {
@@ -199,6 +196,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         tell_closed(&host, &channel);
     }
     tally.end(args, &stop, subscriber.next_sequence())
+}
+
+fn end_watch(args: &Args, subscriber: &Subscriber) -> EndWatch {
+    if args.wait_channel { EndWatch::of(subscriber, args.from) } else { EndWatch::default() }
 }
 
 fn builder_of(args: &Args, host: &Host, channel: &str) -> SubscriberBuilder {
@@ -335,7 +336,7 @@ fn report(args: &Args, event: &Event<'_>, out: &mut impl Write) -> Result<()> {
         Event::NewSession { session } => {
             note!("{channel}: new session {:?}", String::from_utf8_lossy(&session));
         }
-        Event::Restarted => note!("{channel}: the channel began again: sequences count from 1"),
+        Event::Restarted => note!("{channel}: the channel began again: its sequences are counted anew"),
         Event::End | Event::Message(_) => {}
         ref other => note!("{channel}: {other:?}"),
     }

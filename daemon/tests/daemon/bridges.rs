@@ -159,3 +159,65 @@ fn a_bridge_that_is_changed_goes_on_where_it_was() {
     assert!(!daemon.log().contains("bridge-failed"), "{}", daemon.log());
     recv.kill();
 }
+
+/// A bridge that is changed while an earlier form of it still leaves. An earlier mistake: both leaving ones then had one name, and the
+/// metrics had two series with the same labels.
+#[test]
+fn bridges_that_leave_at_one_time_have_names_of_their_own() {
+    let base = channel("t", &format!("max_message = 1000\n{FOR_ALL}"));
+    let with = |group: u32| {
+        format!(
+            "{base}[[bridge]]\nname = \"out\"\nchannel = \"t\"\nline = [{{ group = \"239.1.1.{group}:4711\", interface = \"127.0.0.1\" }}]\n\
+             [bridge.send]\nlinger_ms = 10000\n[bridge.send.repair]\nbind = \"{}\"\nallow = [\"127.0.0.0/8\"]\n",
+            own_address()
+        )
+    };
+    let daemon = Daemon::start(&with(1));
+    daemon.wait_for_log(&["bridge-started"]);
+    for group in [2, 3, 4] {
+        let started = daemon.told("bridge-started");
+        daemon.reload(&with(group));
+        wait_until("the next bridge", || daemon.told("bridge-started") > started);
+    }
+    let mut names: Vec<String> =
+        bridges(&daemon).iter().map(|bridge| bridge["bridge"].as_str().unwrap().to_owned()).collect();
+    names.sort();
+    assert_eq!(names, ["out", "out (leaving 2)", "out (leaving 3)", "out (leaving)"]);
+    daemon.reload(&base);
+    wait_until("all to leave", || bridges(&daemon).is_empty());
+    assert_eq!(daemon.told("bridge-left"), 4, "{}", daemon.log());
+}
+
+/// An earlier mistake: a journal that was away kept the bridge from starting, although live messages need no journal.
+#[test]
+fn a_bridge_sends_while_its_journal_is_away() {
+    let (at, disk) = (own_address(), tempfile::tempdir().unwrap());
+    // A mount that is away: its place leads nowhere.
+    let mount = disk.path().join("mount");
+    std::os::unix::fs::symlink("/nonexistent/disk", &mount).unwrap();
+    let config = format!(
+        "{}[[bridge]]\nname = \"out\"\nchannel = \"t\"\n[bridge.send]\n[bridge.send.repair]\nbind = \"{at}\"\n\
+         allow = [\"127.0.0.0/8\"]\n",
+        channel(
+            "t",
+            &format!(
+                "max_message = 1000\n{FOR_ALL}\njournal = {{ dir = \"{}\" }}",
+                mount.join("t").display()
+            )
+        )
+    );
+    let daemon = Daemon::start(&config);
+    wait_until("the bridge", || bridges(&daemon).iter().any(|bridge| bridge["state"] == "running"));
+    let far = Host::new();
+    let recv = far.start(&format!(
+        "bridge recv t --server {at} --set receive.unicast=true --set receive.from=1 --capacity 1MiB"
+    ));
+    let mut publisher = publishing(&daemon.client(), "t").open().unwrap();
+    publisher.publish_batch(["1", "2"]).unwrap();
+    let dir = far.dir.path().join("channels");
+    let mut reader =
+        wait_for("the far channel", || Subscriber::builder("t").dir(&dir).start(Start::Oldest).open().ok());
+    read_to(&mut reader, 2);
+    assert!(!daemon.log().contains("bridge-failed"), "{}", daemon.log());
+    recv.kill();
+}

@@ -1,14 +1,15 @@
 //! SIGHUP: the file is read again, channels are added and removed, and attached programs do not notice.
 
 use nix::sys::signal::Signal;
-use shmcast::{Event, Start, Subscriber, Wait};
+use shmcast::{ClockKind, Event, Start, Subscriber, Wait};
 use shmcast_testkit::bystanders::Bystanders;
 use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
 use shmcast_testkit::place::program;
 use shmcast_testkit::process::as_user;
-use shmcast_testkit::{skip, wait_for};
+use shmcast_testkit::{PATIENCE, skip, wait_for};
 use std::fs;
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 fn names(daemon: &Daemon) -> Vec<String> {
     daemon.client().channels().unwrap().into_iter().map(|channel| channel.channel).collect()
@@ -61,7 +62,7 @@ fn a_reload_keeps_the_memory_of_a_channel_whose_size_changed_and_says_so() {
     let daemon = Daemon::start(&small);
     let bystanders = Bystanders::start(&daemon.client(), "a");
     daemon.reload(&small.replace("16MiB", "32MiB"));
-    daemon.wait_for_log(&["reloaded", "kept as made", "\\\"a\\\""]);
+    daemon.wait_for_log(&["reloaded", "kept as made", "\\\"a (capacity)\\\""]);
     assert_eq!(daemon.client().channel("a").unwrap().capacity_bytes, 16 << 20);
     bystanders.assert_flowing();
     bystanders.end();
@@ -193,4 +194,100 @@ fn changed_limits_hold_for_requests_and_cost_no_message() {
         client.channel("a").unwrap();
     }
     bystanders.assert_flowing();
+}
+
+/// An earlier mistake: a reload accepted these settings and never applied them.
+#[test]
+fn settings_of_the_memory_hold_from_the_next_publisher_on() {
+    let config = |more: &str| channel("a", &format!("{FOR_ALL}\n{more}"));
+    let daemon = Daemon::start(&config(""));
+    let client = daemon.client();
+    let mut publisher = publishing(&client, "a").open().unwrap();
+    publisher.publish(b"1").unwrap();
+    let mut reader = Subscriber::builder("a").client(&client).start(Start::Oldest).open().unwrap();
+    let uuid = || client.channel("a").unwrap().uuid;
+    let before = uuid();
+    // Labels are the daemon's own, and hold at once.
+    daemon.reload(&config("labels = { venue = \"X\" }"));
+    assert_eq!((client.channel("a").unwrap().labels.as_str(), uuid()), ("venue=X\n", before));
+    daemon.wait_for_log(&["reloaded", "kept as made until the next publisher []"]);
+    for (more, setting) in [
+        ("clock = \"monotonic\"", "clock"),
+        ("clock = \"monotonic\"\nnuma_node = 0", "numa_node"),
+        ("clock = \"monotonic\"\nnuma_node = 0\ncapacity = \"32MiB\"", "capacity"),
+    ] {
+        let before = uuid();
+        let config = config(more);
+        let config =
+            if more.contains("32MiB") { config.replacen("capacity = \"16MiB\"\n", "", 1) } else { config };
+        daemon.reload(&config);
+        daemon.wait_for_log(&[
+            "reloaded",
+            &format!("kept as made until the next publisher [\\\"a ({setting})\\\"]"),
+        ]);
+        assert_eq!(uuid(), before, "the publisher goes on");
+        publisher.publish(b"on").unwrap();
+        drop(publisher);
+        publisher = publishing(&client, "a").open().unwrap();
+        let last = publisher.publish(b"on").unwrap();
+        assert_ne!(uuid(), before, "{setting}");
+        wait_for("the message", || {
+            while let Some(event) = reader.try_recv().unwrap() {
+                assert!(
+                    !matches!(event, Event::Restarted | Event::Lapped(_) | Event::Gap { .. }),
+                    "{event:?}"
+                );
+            }
+            (reader.next_sequence() > last).then_some(())
+        });
+        daemon.reload(&config);
+        let last = daemon.log().lines().rfind(|line| line.contains("reloaded")).unwrap().to_owned();
+        assert!(last.contains("kept as made until the next publisher []"), "{last}");
+    }
+    assert_eq!(publisher.header().clock, ClockKind::Monotonic);
+}
+
+/// An earlier mistake: the messages of another stream came as if they continued the reader's stream.
+#[test]
+fn a_channel_that_goes_on_with_the_journal_of_another_stream_restarts_for_its_readers() {
+    let disk = tempfile::tempdir().unwrap();
+    let journal = disk.path().join("journal");
+    let plain = channel("a", FOR_ALL);
+    let recorded = channel("a", &format!("{FOR_ALL}\njournal = {{ dir = \"{}\" }}", journal.display()));
+    {
+        let daemon = Daemon::start(&recorded);
+        let client = daemon.client();
+        let mut publisher = publishing(&client, "a").open().unwrap();
+        publisher.publish_batch(vec![b"of Y"; 1_000]).unwrap();
+        let durable = || client.channel("a").unwrap().journal.map(|journal| journal.durable);
+        wait_for("the journal", || (durable() >= Some(1_000)).then_some(()));
+        publisher.close();
+    }
+    let daemon = Daemon::start(&plain);
+    let client = daemon.client();
+    let mut publisher = publishing(&client, "a").open().unwrap();
+    publisher.publish_batch(vec![b"of X"; 500]).unwrap();
+    let mut reader = Subscriber::builder("a").client(&client).start(Start::Oldest).open().unwrap();
+    while reader.next_sequence() <= 500 {
+        assert!(matches!(reader.recv().unwrap(), Event::Message(message) if message.payload == b"of X"));
+    }
+    daemon.reload(&channel("other", FOR_ALL));
+    daemon.reload(&recorded);
+    drop(publisher);
+    let mut publisher = publishing(&client, "a").open().unwrap();
+    let first = publisher.publish(b"of Y").unwrap();
+    assert!(first > 1_000, "the sequences of the journal's stream go on");
+    let (mut is_restarted, deadline) = (false, Instant::now() + PATIENCE);
+    loop {
+        match reader.recv_deadline(deadline).unwrap().expect("the message") {
+            Event::Restarted => is_restarted = true,
+            Event::Message(message) => {
+                assert!(is_restarted, "{} came as a message of X", message.sequence);
+                if message.sequence == first {
+                    break;
+                }
+            }
+            event => assert!(is_restarted || matches!(event, Event::End), "{event:?} before Restarted"),
+        }
+    }
 }

@@ -29,8 +29,44 @@ fn token(issuer: &KeyPair, subject: &KeyPair, name: &str, claims: &Value) -> Str
     format!("{signed}.{}", URL_SAFE_NO_PAD.encode(seal))
 }
 
+/// The settings of a server whose operator lets one account in. `revoked` are the users that the account does not let in any more.
+pub(crate) fn operated(operator: &KeyPair, account: &KeyPair, revoked: &[String]) -> String {
+    let of_operator = token(operator, operator, "operator", &json!({ "type": "operator", "version": 2 }));
+    let system = KeyPair::new_account();
+    // The account of the server itself may store nothing.
+    let preload = |account: &KeyPair, name: &str, storage: i64| {
+        let limits = json!({
+            "subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": true, "conn": -1, "leaf": -1,
+            "mem_storage": storage, "disk_storage": storage, "streams": storage, "consumer": storage,
+        });
+        let mut claims = json!({ "type": "account", "version": 2, "limits": limits });
+        for user in revoked {
+            claims["revocations"][user] = json!(1_800_000_000);
+        }
+        format!("{}: \"{}\"", account.public_key(), token(operator, account, name, &claims))
+    };
+    format!(
+        "operator: \"{of_operator}\"\nsystem_account: {}\nresolver: MEMORY\nresolver_preload: {{ {}, {} }}",
+        system.public_key(),
+        preload(account, "account", -1),
+        preload(&system, "system", 0),
+    )
+}
+
+/// The public key of the user whose credentials are in this file.
+pub(crate) fn public_key(file: &str) -> String {
+    let text = fs::read_to_string(file).unwrap();
+    let seed = text.lines().find(|line| line.starts_with("SU")).unwrap();
+    KeyPair::from_seed(seed).unwrap().public_key()
+}
+
 /// Writes the credentials of a user of an account, who may do all if there are no permissions.
-fn credentials(dir: &Path, account: &KeyPair, name: &str, may: Option<[Vec<String>; 2]>) -> String {
+pub(crate) fn credentials(
+    dir: &Path,
+    account: &KeyPair,
+    name: &str,
+    may: Option<[Vec<String>; 2]>,
+) -> String {
     let user = KeyPair::new_user();
     let mut claims = json!({ "type": "user", "version": 2, "subs": -1, "data": -1, "payload": -1 });
     if let Some([publish, subscribe]) = may {
@@ -52,24 +88,9 @@ fn a_file_of_credentials_lets_each_end_do_its_part() {
     let test = "a_file_of_credentials_lets_each_end_do_its_part";
     let (_turn, Some(program)) = (turn(), program(test)) else { return };
     let dir = tempfile::tempdir().unwrap();
-    let (operator, system) = (KeyPair::new_operator(), KeyPair::new_account());
-    let (account, stranger) = (KeyPair::new_account(), KeyPair::new_account());
-    let of_operator = token(&operator, &operator, "operator", &json!({ "type": "operator", "version": 2 }));
-    // The account of the server itself may store nothing.
-    let preload = |account: &KeyPair, name: &str, storage: i64| {
-        let limits = json!({
-            "subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": true, "conn": -1, "leaf": -1,
-            "mem_storage": storage, "disk_storage": storage, "streams": storage, "consumer": storage,
-        });
-        let claims = json!({ "type": "account", "version": 2, "limits": limits });
-        format!("{}: \"{}\"", account.public_key(), token(&operator, account, name, &claims))
-    };
-    let more = format!(
-        "operator: \"{of_operator}\"\nsystem_account: {}\nresolver: MEMORY\nresolver_preload: {{ {}, {} }}",
-        system.public_key(),
-        preload(&account, "account", -1),
-        preload(&system, "system", 0),
-    );
+    let (operator, account, stranger) =
+        (KeyPair::new_operator(), KeyPair::new_account(), KeyPair::new_account());
+    let more = operated(&operator, &account, &[]);
     let server = Server::with(program, &dir.path().join("n"), &more);
     let with = |name: &str, account: &KeyPair, may| {
         format!("{} --set nats.creds={}", server.url(), credentials(dir.path(), account, name, may))

@@ -222,3 +222,43 @@ fn a_lent_journal_is_the_stream_of_a_command() {
     assert_eq!(bridge(&far)["session"], session);
     bridging.kill();
 }
+
+/// A bridge that leaves with messages that nobody has stored. An earlier mistake: it vanished without a word.
+#[test]
+fn a_bridge_that_leaves_says_what_is_not_stored() {
+    let test = "a_bridge_that_leaves_says_what_is_not_stored";
+    let Some((_turn, _dir, mut server)) = alone(test) else { return };
+    let all = config(free_port(), None, &sends(&server, ""));
+    let near = Daemon::start(&all);
+    let mut publisher = publishing(&near.client(), "ticks").open().unwrap();
+    publish(&mut publisher, 10);
+    wait_for_bridge(&near, "all to be stored", |it| it["figures"]["send"]["stored"] == 11);
+    server.kill();
+    publish(&mut publisher, 5);
+    near.reload(&all[..all.find("[[bridge]]").unwrap()]);
+    near.wait_for_log(&["bridge-failed", "far", "5 messages are NOT STORED"]);
+    wait_until("no bridge", || bridge(&near).is_null());
+    assert_eq!(near.told("bridge-left"), 0, "{}", near.log());
+}
+
+/// An earlier mistake: a journal that was away kept the bridge from starting, although live messages need no journal.
+#[test]
+fn a_bridge_sends_while_its_journal_is_away() {
+    let test = "a_bridge_sends_while_its_journal_is_away";
+    let Some((_turn, dir, server)) = alone(test) else { return };
+    // A mount that is away: its place leads nowhere.
+    let mount = dir.path().join("mount");
+    std::os::unix::fs::symlink("/nonexistent/disk", &mount).unwrap();
+    let journal = mount.join("ticks");
+    let mut near = Daemon::start(&config(free_port(), Some(&journal), &sends(&server, "")));
+    let far = Daemon::start(&config(free_port(), None, &receives(&server)));
+    let mut publisher = publishing(&near.client(), "ticks").open().unwrap();
+    publish(&mut publisher, 100);
+    let (mut reader, mut due) = (reader_of(&far), 1);
+    read_to(&mut reader, &mut due, 101, 0..0);
+    // The next daemon's bridge goes on where the stream ends.
+    near.crash();
+    publish(&mut publisher, 100);
+    read_to(&mut reader, &mut due, 201, 0..0);
+    assert!(!near.log().contains("bridge-failed"), "{}", near.log());
+}

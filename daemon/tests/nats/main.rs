@@ -19,8 +19,10 @@ mod kills;
 mod outages;
 mod refusals;
 mod rivals;
+mod rotation;
 mod sealed;
 mod sites;
+mod times;
 mod tls;
 mod verbs;
 

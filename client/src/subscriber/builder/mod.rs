@@ -343,8 +343,9 @@ impl SubscriberBuilder {
     /// second for each answer and three seconds in all. All of this happens only between the lap and `Live`. Use [`History::Never`] for a
     /// reader that must avoid these waits, or that wants only the newest messages.
     ///
-    /// A journal is used only if it keeps the channel's stream. A journal that cannot be read is an error: a given directory must exist,
-    /// and `open` fails if it cannot find a start in the past for this reason. The latencies of messages from the journal are not recorded.
+    /// A journal is used only if it keeps the channel's stream. A journal that cannot be read is an error: the directory of
+    /// [`History::Dir`] must exist, and `open` fails if it cannot find a start in the past for this reason. The latencies of messages from
+    /// the journal are not recorded.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -83,7 +83,8 @@ impl SubscriberBuilder {
         let (mut origin, mut journal) = match &self.history {
             History::Auto => (None, Some(Origin::Daemon(client.clone(), self.name.clone()))),
             History::Never => (None, None),
-            History::Dir(dir) => (Some(Origin::Directory(dir.clone(), None)), None),
+            History::Dir(dir) => (Some(Origin::named(dir.clone(), true)), None),
+            History::DirIfThere(dir) => (Some(Origin::named(dir.clone(), false)), None),
         };
         if has_journal {
             origin = origin.or(journal.take());
@@ -133,10 +134,12 @@ impl SubscriberBuilder {
         let origin = match &self.history {
             History::Auto => std::env::var_os(JOURNALS_VARIABLE).filter(|dir| !dir.is_empty()).map(|dir| {
                 let trusted = vec![0, nix::unistd::geteuid().as_raw(), segment.uid()];
-                Origin::Directory(PathBuf::from(dir).join(&self.name), Some(trusted))
+                let path = PathBuf::from(dir).join(&self.name);
+                Origin::Directory { path, owners: Some(trusted), must_exist: false }
             }),
             History::Never => None,
-            History::Dir(dir) => Some(Origin::Directory(dir.clone(), None)),
+            History::Dir(dir) => Some(Origin::named(dir.clone(), true)),
+            History::DirIfThere(dir) => Some(Origin::named(dir.clone(), false)),
         };
         self.begin(&mut subscriber, origin)?;
         Ok(subscriber)

@@ -4,6 +4,7 @@
 //! - `shmcast.CHANNEL.pulse`: announcements of the writer. The stream does not keep them.
 //! - `shmcast.CHANNEL.want`: requests of readers for missing messages. The stream does not keep them.
 
+mod identity;
 mod leader;
 mod streams;
 #[cfg(test)]
@@ -18,10 +19,10 @@ use async_nats::jetstream::stream::{
     StorageType, Stream,
 };
 use async_nats::jetstream::{Context, ErrorCode, context};
-use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, HeaderMap, Subject};
+use async_nats::{AuthError, Client, ConnectErrorKind, ConnectOptions, Event, HeaderMap, Subject};
 use bytes::Bytes;
 use shmcast_bridge::Keys;
-use shmcast_bridge::spec::server::{Account, ServerAddress};
+use shmcast_bridge::spec::server::ServerAddress;
 use shmcast_bridge::spec::{BridgeSpec, NatsSpec};
 use shmcast_bridge::thread::wall_ns;
 use std::sync::Arc;
@@ -110,12 +111,24 @@ fn refused(name: &str, why: impl ToString) -> EngineError {
     EngineError::Refused { stream: name.to_owned(), why: why.to_string() }
 }
 
+/// Makes options with which each new connection reads the account and the credentials again. `link` gets the reason if they cannot be read.
+fn identified(nats: &NatsSpec, link: &Arc<Link>) -> ConnectOptions {
+    let (nats, told) = (nats.clone(), link.clone());
+    ConnectOptions::with_auth_callback(move |nonce| {
+        let read = identity::read(&nats, &nonce);
+        told.identified(&read);
+        std::future::ready(read.map_err(AuthError::new))
+    })
+}
+
 /// Connects to one of the servers in the spec. If the connection breaks later, the client reconnects by itself.
 async fn connect(spec: &BridgeSpec, nats: &NatsSpec, link: &Arc<Link>) -> Result<Client, EngineError> {
     let failed = |why: String| EngineError::Connect { servers: shown(&nats.servers), why };
     let told = link.clone();
     let direction = if spec.send.is_some() { "send" } else { "recv" };
-    let mut options = ConnectOptions::new()
+    // A connection whose account cannot be read gives no reason of its own.
+    identity::read(nats, &[]).map_err(failed)?;
+    let mut options = identified(nats, link)
         .name(format!("shmcast {direction} {}", spec.title()))
         .connection_timeout(CONNECT)
         .request_timeout(Some(REQUEST))
@@ -136,10 +149,6 @@ async fn connect(spec: &BridgeSpec, nats: &NatsSpec, link: &Arc<Link>) -> Result
     if spec.send.is_some() {
         options = options.subscription_capacity(MOST_WORDS);
     }
-    if let Some(creds) = &nats.creds {
-        let read = options.credentials_file(creds).await;
-        options = read.map_err(|e| failed(format!("credentials {}: {e}", creds.display())))?;
-    }
     if let Some(ca) = &nats.ca {
         std::fs::metadata(ca).map_err(|e| failed(format!("ca {}: {e}", ca.display())))?;
         options = options.add_root_certificates(ca.clone());
@@ -149,11 +158,6 @@ async fn connect(spec: &BridgeSpec, nats: &NatsSpec, link: &Arc<Link>) -> Result
     }
     if nats.servers.iter().all(ServerAddress::is_tls) {
         options = options.require_tls(true);
-    }
-    match nats.read_account().map_err(failed)? {
-        Some(Account::User { name, password }) => options = options.user_and_password(name, password),
-        Some(Account::Token(token)) => options = options.token(token),
-        None => {}
     }
     // The client gets addresses without accounts, so that no error of its own can show one.
     let addresses: Vec<String> = nats.servers.iter().map(ToString::to_string).collect();

@@ -1,7 +1,7 @@
 //! Cuts the ring's events into blocks.
 
 use shmcast::journal::Cause;
-use shmcast::{Clock, Event, Message, RecvError};
+use shmcast::{Clock, Event, Message, RecvError, Subscriber};
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::Meta;
 use shmcast_bridge::times::Moment;
@@ -55,7 +55,10 @@ pub(super) struct Cutter {
     due: u64,
     /// Lost sequences before this one have been counted.
     counted_to: u64,
+    /// A moment of the ring's clock.
     moment: Option<Moment>,
+    /// The wall clock of the message that is taken now, if it comes from the journal.
+    past_ns: Option<u64>,
     pub(super) messages: u64,
     pub(super) messages_missed: u64,
     pub(super) gap_messages: u64,
@@ -72,6 +75,7 @@ impl Cutter {
             due: 0,
             counted_to: 0,
             moment: None,
+            past_ns: None,
             messages: 0,
             messages_missed: 0,
             gap_messages: 0,
@@ -89,6 +93,36 @@ impl Cutter {
     /// Reads the clocks again.
     pub(super) fn look_at_clocks(&mut self, clock: Option<Clock>) {
         self.moment = clock.map(Moment::now);
+    }
+
+    /// Notes the clock of the ring whose messages are taken next. The channel may have moved to another ring, with another clock.
+    #[inline]
+    pub(super) fn set_clock(&mut self, clock: Clock) {
+        self.moment = Some(self.moment.map_or_else(|| Moment::now(clock), |moment| moment.on(clock)));
+    }
+
+    /// Takes up to `most` events while they come from the journal, and ends as [`take`](Self::take) says. Returns their number, and the
+    /// event that the thread must handle. The times of the messages are those of the journal, whose ring may be one of an earlier boot.
+    #[cold]
+    pub(super) fn take_past(
+        &mut self,
+        subscriber: &mut Subscriber,
+        most: usize,
+    ) -> Result<(usize, RingEvent), RecvError> {
+        let mut taken = 0;
+        while taken < most
+            && !subscriber.is_in_ring()
+            && let Some((event, past_ns)) = subscriber.try_recv_dated()?
+        {
+            self.past_ns = past_ns;
+            let flow = self.take(event);
+            self.past_ns = None;
+            taken += 1;
+            if let ControlFlow::Break(news) = flow {
+                return Ok((taken, news));
+            }
+        }
+        Ok((taken, RingEvent::None))
     }
 
     /// Drops everything that has not been appended.
@@ -134,7 +168,8 @@ impl Cutter {
 
     #[inline]
     fn meta_of(&self, message: &Message<'_>) -> Meta {
-        let time_ns = self.moment.as_ref().map_or(0, |moment| moment.wall_of(message.time));
+        let in_ring_ns = || self.moment.as_ref().map_or(0, |moment| moment.wall_of(message.time));
+        let time_ns = self.past_ns.unwrap_or_else(in_ring_ns);
         Meta { tag: message.tag, key: message.key, time_ns }
     }
 

@@ -2,6 +2,7 @@
 
 use shmcast::{Event, History, Start, Subscriber};
 use shmcast_bridge::BridgeError;
+use shmcast_bridge::origins::run_of;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::spec::BridgeSpec;
 use shmcast_bridge::term_at;
@@ -43,6 +44,22 @@ pub(super) fn first_of(mut ring: Subscriber, session: Session) -> u64 {
 }
 
 impl Outlet {
+    /// Notes the stream and the session that the log has now, for the threads beside this one.
+    pub(super) fn note_session(&mut self) {
+        let session = self.writer.session();
+        if let Some(ring) = &self.subscriber {
+            let carried = Carried { stream: self.writer.stream(), session };
+            self.shared.note_carried(carried, ring.header().stream);
+        }
+        if self.shared.life.session() != Some(session) {
+            self.shared.life.note_session(session);
+        }
+        // A feed that was received from elsewhere did not begin here.
+        if let Some(ring) = self.subscriber.as_ref().filter(|ring| ring.remote_session().is_none()) {
+            self.origins.add(session, run_of(ring.header()));
+        }
+    }
+
     /// Called after the publisher has overtaken this thread. Goes back to the oldest message in the ring that was not read yet, and returns
     /// its sequence.
     ///

@@ -5,7 +5,7 @@
 
 use async_nats::Subject;
 use shmcast::journal::Cause;
-use shmcast::{Event, Lapped, Start, SubscriberBuilder};
+use shmcast::{Event, Lapped, Start, StreamId, SubscriberBuilder};
 use shmcast_bridge::KeysSeen;
 use shmcast_bridge::proto::wire::Meta;
 use shmcast_bridge::thread::wall_ns;
@@ -54,10 +54,10 @@ impl Mending {
             if let Some(ring) = keys.changed(&self.shared.keys) {
                 answers.set_key(ring.as_ref().and_then(|ring| ring.sealing(wall_ns())));
             }
-            let carried = self.shared.carried().filter(|carried| carried.session == want.session);
-            if let Some(carried) = carried
+            let carried = self.shared.carried().filter(|(carried, _)| carried.session == want.session);
+            if let Some((carried, of_ring)) = carried
                 && !is(Mutant::LossUnseen)
-                && let Some(cut) = cut_for(&self.channel, &want, self.block_bytes)
+                && let Some(cut) = cut_for(&self.channel, of_ring, &want, self.block_bytes)
             {
                 let block = answers.answer(carried, cut, clock_error());
                 // The other thread lives as long as the sender.
@@ -70,18 +70,21 @@ impl Mending {
 
 /// Makes a block that begins with the first requested sequence that this host has. Returns `None` if this host has none of the requested
 /// sequences, if these are not published yet, or if the search takes too long. Another sender might have them.
-fn cut_for(channel: &SubscriberBuilder, want: &Want, block_bytes: usize) -> Option<Cut> {
+///
+/// Also returns `None` if the channel is no longer that of the stream `of_ring`: its sequences are those of other messages.
+fn cut_for(channel: &SubscriberBuilder, of_ring: StreamId, want: &Want, block_bytes: usize) -> Option<Cut> {
     let mut past = channel.clone().page(false).start(Start::Sequence(want.first)).open().ok()?;
-    if want.first >= past.next_sequence() + past.lag() {
+    if !past.header().stream.is(of_ring) || want.first >= past.next_sequence() + past.lag() {
         return None;
     }
-    let moment = Moment::now(past.clock());
+    let mut moment = Moment::now(past.clock());
     let deadline = Instant::now() + PATIENCE;
     let mut packing = Packing::new(block_bytes);
     let mut first = want.first;
     loop {
-        let event = match past.try_recv() {
-            Ok(Some(event)) => event,
+        moment = moment.on(past.clock());
+        let (event, past_ns) = match past.try_recv_dated() {
+            Ok(Some(dated)) => dated,
             Ok(None) if packing.is_empty() && Instant::now() < deadline => {
                 std::thread::yield_now();
                 continue;
@@ -90,7 +93,8 @@ fn cut_for(channel: &SubscriberBuilder, want: &Want, block_bytes: usize) -> Opti
         };
         match event {
             Event::Message(message) => {
-                let meta = Meta { tag: message.tag, key: message.key, time_ns: moment.wall_of(message.time) };
+                let time_ns = past_ns.unwrap_or_else(|| moment.wall_of(message.time));
+                let meta = Meta { tag: message.tag, key: message.key, time_ns };
                 let due = packing.next().unwrap_or(first);
                 if message.sequence != due {
                     break;
@@ -126,4 +130,62 @@ fn cut_for(channel: &SubscriberBuilder, want: &Want, block_bytes: usize) -> Opti
 /// same stream.
 fn is_end(event: &Event<'_>) -> bool {
     matches!(event, Event::Restarted | Event::NewSession { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::block::{Carried, Stream};
+    use crate::status::Link;
+    use shmcast::{Directory, Publisher, Subscriber};
+    use shmcast_bridge::Keys;
+    use shmcast_bridge::proto::session::Session;
+    use shmcast_bridge::spec::BridgeSpec;
+    use shmcast_bridge::status::Life;
+    use std::path::Path;
+    use std::sync::mpsc::sync_channel;
+    use tokio::sync::mpsc::unbounded_channel;
+
+    fn publisher(dir: &Path, messages: usize) -> Publisher {
+        let mut publisher = Publisher::builder("t").dir(dir).capacity(64 << 10).open().unwrap();
+        publisher.publish_batch(vec![b"x"; messages]).unwrap();
+        publisher
+    }
+
+    /// The answer to one request for the message 1 of `carried`.
+    fn answer(dir: &Path, (carried, of_ring): (Carried, StreamId)) -> Option<Order> {
+        let (want, wants) = sync_channel(1);
+        let (orders, mut given) = unbounded_channel();
+        let spec = BridgeSpec::new("t");
+        let keys = Arc::new(Keys::open(&spec).unwrap());
+        let life = Arc::new(Life::new(Vec::new(), super::super::choice_of(spec.wait).shown));
+        let shared = Arc::new(SendState::new(life, Arc::new(Link::default()), keys));
+        shared.note_carried(carried, of_ring);
+        let channel = Subscriber::builder("t").dir(dir);
+        let wanted = Want { session: carried.session, first: 1, wanted: Wanted::Exact(0) };
+        want.send((wanted, "_INBOX.1".into())).unwrap();
+        drop(want);
+        Mending { channel, block_bytes: 1 << 10, writer: 1, wants, orders, shared }.run();
+        given.try_recv().ok()
+    }
+
+    /// An earlier mistake: between the end of a channel and the time at which the log's thread knew the next one, the request of a reader of
+    /// the old channel was answered with messages of the new one.
+    #[test]
+    fn a_channel_that_was_made_anew_answers_no_request_for_the_one_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let session = Session::of_channel("T", 1).unwrap();
+        let carried = |publisher: &Publisher| {
+            let of_ring = publisher.header().stream;
+            (Carried { stream: Stream(of_ring.to_bytes()), session }, of_ring)
+        };
+        let first = publisher(dir.path(), 10);
+        let before = carried(&first);
+        assert!(answer(dir.path(), before).is_some());
+        first.close();
+        Directory::at(dir.path()).remove("t").unwrap();
+        let second = publisher(dir.path(), 10);
+        assert!(answer(dir.path(), before).is_none());
+        assert!(answer(dir.path(), carried(&second)).is_some());
+    }
 }

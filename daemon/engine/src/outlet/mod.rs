@@ -10,7 +10,7 @@ use shmcast::{History, RecvError, Start, Subscriber, SubscriberBuilder};
 use shmcast_bridge::KeysSeen;
 use shmcast_bridge::egress::{Attached, attach};
 use shmcast_bridge::gate::GateWait;
-use shmcast_bridge::origins::{Origins, run_of};
+use shmcast_bridge::origins::Origins;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::{MILLISECOND_NS, SECOND_NS};
 use shmcast_bridge::spec::{BridgeSpec, StartAt, WaitMode};
@@ -323,18 +323,6 @@ impl Outlet {
         Ok(if is_from_elsewhere { first_of(ring, self.writer.session()) } else { ring.next_sequence() })
     }
 
-    fn note_session(&mut self) {
-        let session = self.writer.session();
-        self.shared.note_carried(Carried { stream: self.writer.stream(), session });
-        if self.shared.life.session() != Some(session) {
-            self.shared.life.note_session(session);
-        }
-        // A feed that was received from elsewhere did not begin here.
-        if let Some(ring) = self.subscriber.as_ref().filter(|ring| ring.remote_session().is_none()) {
-            self.origins.add(session, run_of(ring.header()));
-        }
-    }
-
     /// Packs the ring's new messages into blocks, and appends them. Returns whether there were any.
     fn drain_ring(&mut self) -> Result<bool, String> {
         let mut found = 0;
@@ -346,9 +334,18 @@ impl Outlet {
             let Some(subscriber) = &mut self.subscriber else { break };
             let (cutter, mut news) = (&mut self.cutter, RingEvent::None);
             let messages = cutter.messages;
-            let taken = subscriber.recv_batch(EVENTS_PER_TURN - found, |event| {
-                cutter.take(event).map_break(|said| news = said)
-            });
+            let taken = if subscriber.is_in_ring() {
+                cutter.set_clock(subscriber.clock());
+                // If the publisher laps the batch, the rest comes from the journal of the same ring, and has the same clock.
+                subscriber.recv_batch(EVENTS_PER_TURN - found, |event| {
+                    cutter.take(event).map_break(|said| news = said)
+                })
+            } else {
+                cutter.take_past(subscriber, EVENTS_PER_TURN - found).map(|(taken, said)| {
+                    news = said;
+                    taken
+                })
+            };
             self.end = if cutter.messages == messages { self.end } else { End::None };
             if let Ok(0) = taken {
                 self.cutter.close();
@@ -472,7 +469,8 @@ impl Outlet {
         }
         let limit = if self.writer.in_flight() > 0 { limit.min(LOOK_FOR_ANSWERS) } else { limit };
         let looks = self.parks || now_ns.saturating_sub(self.looked_ns) >= LOOK_EVERY_NS;
-        let Some(subscriber) = self.subscriber.as_mut().filter(|_| looks) else {
+        // A wait for an event of the journal would not say its time.
+        let Some(subscriber) = self.subscriber.as_mut().filter(|ring| looks && ring.is_in_ring()) else {
             self.idle.wait(now_ns, limit);
             return Ok(());
         };

@@ -2,6 +2,7 @@
 //! changed.
 
 use shmcast_bridge::spec::{BridgeSpec, Direction};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
 
@@ -66,6 +67,14 @@ pub(super) fn is_in_the_way(old: &BridgeSpec, new: &BridgeSpec) -> bool {
     }
 }
 
+/// Returns the title for a leaving bridge: its own title, or, if that is `taken`, one that says that the bridge leaves and is not taken.
+pub(super) fn free_title(own: &str, taken: &BTreeSet<String>) -> String {
+    let bare = own.split_once(" (leaving").map_or(own, |(bare, _)| bare);
+    let numbered = (2..).map(|number| format!("{bare} (leaving {number})"));
+    let mut titles = [own.to_owned(), format!("{bare} (leaving)")].into_iter().chain(numbered);
+    titles.find(|title| !taken.contains(title)).expect("there is always another number")
+}
+
 /// Returns the addresses of a bridge that no other socket of this host can use at the same time.
 fn sockets(bridge: &BridgeSpec) -> Vec<SocketAddr> {
     let received = bridge.lines.iter().filter(|_| bridge.receive.is_some()).map(|line| line.group);
@@ -112,6 +121,20 @@ mod tests {
         );
         assert_eq!(fates(&[a.clone(), b.clone()], &[b]), [Leaves, Stays(0)]);
         assert_eq!(fates(&[a], &[]), [Leaves]);
+    }
+
+    #[test]
+    fn a_leaving_bridge_has_a_title_of_its_own() {
+        let taken = ["a", "b", "b (leaving)", "b (leaving 2)"].map(str::to_owned).into();
+        for (own, title) in [
+            ("c", "c"),
+            ("a", "a (leaving)"),
+            ("b", "b (leaving 3)"),
+            ("b (leaving)", "b (leaving 3)"),
+            ("a (leaving)", "a (leaving)"),
+        ] {
+            assert_eq!(free_title(own, &taken), title);
+        }
     }
 
     #[test]

@@ -20,7 +20,7 @@ use shmcast_bridge::origins::Origins;
 use shmcast_bridge::promotion::{PromoteError, Promotion, most_after};
 use shmcast_bridge::spec::{BridgeSpec, Direction, HistoryFrom};
 use shmcast_engine::{Receiver, ReceiverOptions, Sender, SenderOptions};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -287,7 +287,7 @@ impl Work {
     }
 
     /// Stops each leaving bridge that cannot run beside one of the `fresh` bridges. Returns the states from which the fresh bridges
-    /// continue. If a leaving bridge still runs and its name is used again, the leaving bridge gets another name.
+    /// continue. If a leaving bridge still runs and its name is used again, the leaving bridge gets a name that no other bridge has.
     fn make_way(&self, fresh: &[BridgeSpec]) -> Vec<(BridgeSpec, Stopped)> {
         let is_in_the_way =
             |old: &ConfiguredBridge| fresh.iter().any(|new| matching::is_in_the_way(&old.spec, new));
@@ -297,14 +297,17 @@ impl Work {
         let stopped =
             gone.into_iter().filter_map(|bridge| Some((bridge.spec, bridge.endpoint?.into_stopped()?)));
         let stopped = stopped.collect();
-        let configured = self.bridges.configured();
+        let mut taken: BTreeSet<String> = self.bridges.configured().keys().cloned().collect();
+        taken.extend(fresh.iter().map(|new| new.title().to_owned()));
+        // A bridge that already has a name of its own keeps it.
+        left.sort_by_key(|bridge| taken.contains(bridge.spec.title()));
         for bridge in &mut left {
-            let title = bridge.spec.title();
-            if configured.contains_key(title) || fresh.iter().any(|new| new.title() == title) {
-                bridge.spec.name = format!("{title} (leaving)");
+            let title = matching::free_title(bridge.spec.title(), &taken);
+            if title != bridge.spec.title() {
+                bridge.spec.name.clone_from(&title);
             }
+            taken.insert(title);
         }
-        drop(configured);
         self.bridges.leaving().extend(left);
         stopped
     }
@@ -320,10 +323,7 @@ impl Work {
     }
 
     fn look(&mut self) {
-        let has_left = |bridge: &ConfiguredBridge| {
-            bridge.endpoint.as_ref().is_none_or(|endpoint| endpoint.is_finished())
-        };
-        self.bridges.leaving().retain(|bridge| !has_left(bridge));
+        self.bridges.leaving().retain_mut(|bridge| self.note_leaving(bridge));
         self.bridges.promoted.renew();
         let mut due = Vec::new();
         {
@@ -365,13 +365,37 @@ impl Work {
         });
     }
 
-    /// Reports what has changed about a bridge since the last call.
-    fn note(&self, name: &str, bridge: &mut ConfiguredBridge) {
-        let events = &self.events;
+    /// Reports what has changed about a leaving bridge since the last call. Returns false, and reports how the bridge ended, if it has left.
+    fn note_leaving(&self, bridge: &mut ConfiguredBridge) -> bool {
+        let name = bridge.spec.title().to_owned();
+        let end = bridge.endpoint.as_ref().filter(|endpoint| endpoint.is_finished());
+        let end = end.map(|endpoint| endpoint.life().error());
+        // After the end, the counters are final.
+        self.tell_news(&name, bridge);
+        let channel = Some(bridge.spec.channel.as_str());
+        match end {
+            None => return bridge.endpoint.is_some(),
+            Some(Some(why)) => {
+                let what = format!("{name:?} has left: {why}");
+                self.events.tell("bridge-failed", channel, None, None, &what);
+            }
+            Some(None) => self.events.tell("bridge-left", channel, None, None, &format!("{name:?}")),
+        }
+        false
+    }
+
+    /// Reports the counters of a bridge that have grown.
+    fn tell_news(&self, name: &str, bridge: &mut ConfiguredBridge) {
         for (event, what) in bridge.news() {
             let channel = Some(bridge.spec.channel.as_str());
-            events.tell(event, channel, None, None, &format!("{name:?}: {what}"));
+            self.events.tell(event, channel, None, None, &format!("{name:?}: {what}"));
         }
+    }
+
+    /// Reports what has changed about a bridge since the last call.
+    fn note(&self, name: &str, bridge: &mut ConfiguredBridge) {
+        self.tell_news(name, bridge);
+        let events = &self.events;
         let Some(endpoint) = bridge.endpoint.as_ref().filter(|_| bridge.state == State::Running) else {
             return;
         };
@@ -454,10 +478,10 @@ impl Work {
 }
 
 /// Returns the journal with the messages that the ring no longer has. The daemon reads the journal itself, even if it does not pass the
-/// files to programs.
+/// files to programs. Live messages need no journal, so a bridge also starts while its journal is away.
 fn history(from: Option<&HistoryFrom>) -> History {
     match from {
-        Some(HistoryFrom::Dir(dir)) => History::Dir(dir.clone()),
+        Some(HistoryFrom::Dir(dir)) => History::DirIfThere(dir.clone()),
         Some(HistoryFrom::Channel(_)) | None => History::Never,
     }
 }

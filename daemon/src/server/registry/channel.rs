@@ -181,6 +181,13 @@ impl Channel {
         self.fits(self.hosted(), self.entry().is_strict)
     }
 
+    /// Returns the settings that the channel's memory does not have yet.
+    pub(super) fn differences(&self) -> Vec<&'static str> {
+        let mut differences = self.hosted().differences(&self.config.spec());
+        differences.extend(((self.config.mode == Mode::Strict) != self.entry().is_strict).then_some("mode"));
+        differences
+    }
+
     /// Returns the way to cut off a generation. This daemon lacks the memory of the generation, but some programs might still read this
     /// memory. On a strict channel the messages of the generation become invalid, because its publisher might still write to the memory.
     pub(super) fn cut_of_lost(&self) -> Cut {
@@ -215,14 +222,8 @@ impl Channel {
     }
 
     fn fits(&self, hosted: &HostedSegment, is_strict: bool) -> bool {
-        let (spec, header) = (self.config.spec(), hosted.header());
-        let found = header.geometry;
-        let is_size_right = spec.capacity == found.capacity
-            && spec.max_message_bytes().is_ok_and(|max_message| max_message == found.max_message);
-        let is_schema_right = spec.schema.0 == header.schema_id && spec.schema.1 == header.schema;
-        is_size_right
-            && is_schema_right
-            && spec.board == hosted.board()
+        let spec = self.config.spec();
+        hosted.differences(&spec).is_empty()
             && (spec.is_strict == is_strict || fault!("kept_memory_forgets_its_mode"))
     }
 
@@ -310,7 +311,9 @@ impl Channel {
             told.store.forget(&before);
         }
         let generation = self.generation();
-        let is_restart = generation.restarted == generation.generation && generation.first == 1;
+        // The first generation may continue a journal. No reader was there before.
+        let is_first = generation.generation == 1 && generation.first > 1;
+        let is_restart = generation.restarted == generation.generation && !is_first;
         if !(is_restart && fault!("restart_tells_no_reader")) {
             for (reader, descriptors) in self.readers.values().zip(descriptors) {
                 // A reader that has hung up needs no notice.
@@ -403,6 +406,8 @@ impl Channel {
         let mut status = self.hosted().status();
         let entry = self.entry();
         let mode = if entry.is_strict { Mode::Strict } else { Mode::Takeover };
+        // Labels are only shown, so new ones hold at once. The memory keeps those with which it was made.
+        status.labels = self.config.spec().labels;
         status.mode = Some(mode.to_string());
         status.generation = Some(entry.generation);
         status.publisher = self.publisher.as_ref().map(|publisher| publisher.who.process());

@@ -19,7 +19,8 @@ pub struct Changes {
     pub added: Vec<String>,
     /// Channels that were removed.
     pub removed: Vec<String>,
-    /// Channels whose memory or gates differ from the configuration. Their next publisher gets the new configuration.
+    /// Channels whose memory or gates differ from the configuration, each with the settings that differ. Their next publisher gets the new
+    /// configuration.
     pub kept: Vec<String>,
 }
 
@@ -137,8 +138,10 @@ impl Registry {
         for wanted in &config.channels {
             let Some(channel) = self.channels.get_mut(&wanted.name) else { continue };
             channel.configure(wanted);
-            if !channel.is_as_configured() || self.gates.differ(channel) {
-                changes.kept.push(wanted.name.clone());
+            let mut differences = channel.differences();
+            differences.extend(self.gates.differ(channel).then_some("gate"));
+            if !differences.is_empty() {
+                changes.kept.push(format!("{} ({})", wanted.name, differences.join(", ")));
             }
         }
         self.note(config);

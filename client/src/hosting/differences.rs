@@ -1,0 +1,28 @@
+//! The differences between a segment and the spec that it should have.
+
+use super::{HostedSegment, HostedSpec};
+use crate::clock::Clock;
+
+impl HostedSegment {
+    /// Returns the settings of `spec` by which the segment was not made, under the names that the configuration of the daemon has for them.
+    /// Labels do not count. The preparation of a segment that an earlier host made is unknown, and counts as the same.
+    pub fn differences(&self, spec: &HostedSpec) -> Vec<&'static str> {
+        let header = self.header();
+        let (found, wanted) = (header.geometry, spec.preparation);
+        let asked = self.asked.unwrap_or(wanted);
+        let is_large_enough = spec.max_message_bytes().is_ok_and(|bytes| bytes == found.max_message);
+        let differs = [
+            ("capacity", spec.capacity != found.capacity),
+            // The default is a share of the capacity.
+            ("max_message", spec.capacity == found.capacity && !is_large_enough),
+            ("schema_id", spec.schema.0 != header.schema_id),
+            ("schema", spec.schema.1 != header.schema),
+            ("board", spec.board != self.board()),
+            ("clock", Clock::of_kind(spec.clock).kind() != header.clock),
+            ("mlock", asked.lock != wanted.lock),
+            ("hugepages", asked.huge_pages != wanted.huge_pages),
+            ("numa_node", asked.numa_node != wanted.numa_node),
+        ];
+        differs.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+    }
+}
