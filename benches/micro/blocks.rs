@@ -114,7 +114,10 @@ fn unpack(c: &mut Criterion) {
                     let Body::Messages(messages) = body else { panic!("{body:?}") };
                     let first = local.publisher.as_ref().map_or(0, Publisher::next_sequence);
                     for (sequence, message) in (first..).zip(messages.messages()) {
-                        assert!(local.publish(sequence, message.data, message.meta), "no gate holds a message up");
+                        assert!(
+                            local.publish(sequence, message.data, message.meta),
+                            "no gate holds a message up"
+                        );
                     }
                 }
             });

@@ -193,14 +193,14 @@ fn a_gate_that_is_in_use_or_unknown_is_told_and_tried_again() {
         (JOURNAL.to_owned() + USERS, "remove `users`"),
     ] {
         let file = daemon.dir().join("other.toml");
-        let mut text = config(bridges.trim_end_matches(USERS).trim_end_matches(JOURNAL));
+        let mut wrong = config(bridges.trim_end_matches(USERS).trim_end_matches(JOURNAL));
         if bridges.contains(USERS) {
-            text = text.replace("name = \"wan\"", "name = \"wan\"\nusers = [\"*\"]");
+            wrong = wrong.replace("name = \"wan\"", "name = \"wan\"\nusers = [\"*\"]");
         }
         if bridges.contains(JOURNAL) {
-            text = text.replace("max_message", &format!("{JOURNAL}max_message"));
+            wrong = wrong.replace("max_message", &format!("{JOURNAL}max_message"));
         }
-        std::fs::write(&file, text).unwrap();
+        std::fs::write(&file, wrong).unwrap();
         let checked = daemon.shmcast(&format!("check {}", file.display())).output().unwrap();
         let told = text(&checked.stdout) + &text(&checked.stderr);
         assert!(!checked.status.success() && told.contains("gate") && told.contains(said), "{told}");
