@@ -10,7 +10,7 @@ use shmcast_testkit::process::{at_socket, my_role, my_socket};
 use shmcast_testkit::raw::{Raw, fds, publish, subscribe};
 use shmcast_testkit::{Process, role, role_as, wait_for, wait_until};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 const NOBODY: u32 = 65534;
@@ -283,12 +283,8 @@ fn gates_are_shown_as_the_living_publisher_has_them() {
 
 /// The directories with the pages of gates.
 fn pages(daemon: &Daemon) -> Vec<PathBuf> {
-    let entries = |dir: &Path| -> Vec<PathBuf> {
-        std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect()
-    };
-    let all =
-        entries(daemon.dir()).into_iter().filter(|path| path.extension().is_some_and(|it| it == "gates"));
-    all.flat_map(|path| entries(&path)).collect()
+    let entries = std::fs::read_dir(daemon.socket().with_extension("gates")).into_iter().flatten();
+    entries.map(|entry| entry.unwrap().path()).collect()
 }
 
 #[test]

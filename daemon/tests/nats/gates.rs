@@ -178,8 +178,9 @@ fn a_gate_that_refuses_keeps_the_messages_of_a_received_channel_at_the_servers()
     let Some((_turn, _dir, server)) = alone(test) else { return };
     let (near, far) = (Host::new(), Host::new());
     let mut publisher = publisher(&near);
-    let mut sends = send(&near, &server, "");
+    let mut sends = send(&near, &server, "--set send.gate=wan");
     sends.wait_for_words("sending session");
+    wait_for_force(&near, &mut publisher);
     let channel = "--capacity 64KiB --set max_message=1000 --set gate.g.then=refuse --set gate.g.wait=10s";
     let mut receives =
         Bridge::start(far.shmcast(&format!("bridge recv ticks --nats {} {channel}", server.url())));

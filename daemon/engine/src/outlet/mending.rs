@@ -179,12 +179,12 @@ mod tests {
             let of_ring = publisher.header().stream;
             (Carried { stream: Stream(of_ring.to_bytes()), session }, of_ring)
         };
-        let first = publisher(dir.path(), 10);
+        let first = publisher(dir.path(), 400);
         let before = carried(&first);
         assert!(answer(dir.path(), before).is_some());
         first.close();
         Directory::at(dir.path()).remove("t").unwrap();
-        let second = publisher(dir.path(), 10);
+        let second = publisher(dir.path(), 400);
         assert!(answer(dir.path(), before).is_none());
         assert!(answer(dir.path(), carried(&second)).is_some());
     }
