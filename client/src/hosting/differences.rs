@@ -1,4 +1,6 @@
 //! The differences between a segment and the spec that it should have.
+//!
+//! Functions of this module have no examples, for the same reason as in module `hosting`.
 
 use super::{HostedSegment, HostedSpec};
 use crate::clock::Clock;
