@@ -115,8 +115,7 @@ fn after_look(said: Said) -> Said {
 pub struct GateClaim {
     /// The page's word on the reader's place in this segment.
     pub said: Said,
-    /// The sequence that the reader expects next; [`NO_SEQUENCE`](crate::layout::gate::NO_SEQUENCE) while the reader has no place in the
-    /// ring.
+    /// The sequence that the reader expects next; [`NO_SEQUENCE`] while the reader has no place in the ring.
     pub sequence: u64,
     /// The reader's process id.
     pub pid: u64,

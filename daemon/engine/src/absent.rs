@@ -77,6 +77,13 @@ impl Sender {
     }
 }
 
+impl Receiver {
+    /// Cannot be called.
+    pub fn trouble_of_servers(&self) -> Option<String> {
+        match self.0 {}
+    }
+}
+
 pub mod check {
     //! Reports that a bridge through an engine cannot work in this build.
 
