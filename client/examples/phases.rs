@@ -33,7 +33,7 @@ const EARLIER: u64 = 1000;
 const USAGE: &str =
     "usage: phases publisher|reader CHANNEL MESSAGES DIR|default|- spin|yield|sleep|park|async [OPTION...]";
 
-/// What the command line says.
+/// The options of the command line.
 struct Args<'a> {
     channel: &'a str,
     messages: u64,

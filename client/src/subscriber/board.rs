@@ -188,7 +188,7 @@ impl Subscriber {
         if is_over && self.hosted.is_none() { Err(RecvError::Superseded) } else { Ok(()) }
     }
 
-    /// What the daemon says about all that the caller read before this call.
+    /// The daemon's verdict on everything that the caller read before this call.
     pub(crate) fn verdict_now(&self) -> Verdict {
         self.verdict_on_read()
     }

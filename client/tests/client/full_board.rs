@@ -29,7 +29,8 @@ fn read(reader: &mut Subscriber, payloads: &[&str]) {
     }
 }
 
-/// What a reader is given at its next lap, as payloads with the numbers of messages that were left out; and how many it missed beside.
+/// The messages that a reader gets at its next lap, each with the number of messages that were left out; and the number of messages that it
+/// missed besides.
 fn next_lap(reader: &mut Subscriber) -> (Vec<(String, u64)>, u64) {
     let (mut given, mut missed) = (Vec::new(), 0);
     // One in 64 polls that find nothing notices that the reader was lapped.

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 /// The greatest number of characters of a key or value in a row of the table.
 const SHOWN: usize = 48;
-/// What a key begins with whose bytes are given as hexadecimal digits.
+/// The prefix of a key whose bytes are given as hexadecimal digits.
 const HEX: &str = "0x";
 
 #[derive(Debug, clap::Args)]

@@ -75,7 +75,7 @@ fn a_gate_that_refuses_holds_up_a_mirror_and_nothing_else() {
     });
     assert!(said.contains("gate g of the channel"), "{said}");
 
-    // What was received and is held up would be lost by a promotion.
+    // A promotion would lose the messages that were received and are held up.
     let promoter = ingress.ingress.promoter();
     let (tell, told) = sync_channel(1);
     let asks = std::thread::spawn(move || tell.send(promoter.promote(true, u64::MAX)).unwrap());

@@ -39,7 +39,7 @@ fn play() {
     }
 }
 
-/// What a reader received, and where it is.
+/// The messages that a reader received, and the reader's place.
 struct Follower {
     reader: Reader,
     /// The next sequence. `None` before the first message.
