@@ -340,9 +340,8 @@ fn a_stop_does_not_wait_for_a_publisher_without_end() {
     feed.join().unwrap();
 }
 
-/// A disk on which no file can be made: the directory is gone.
-#[test]
-fn a_stop_gives_a_disk_up_that_refuses() {
+/// A recorder with a small buffer, after its first file is full. Its disk refuses every further file.
+fn on_a_disk_that_refuses() -> (Host, Publisher, Recorder) {
     let host = Host::new();
     let mut publisher = host.publisher("t", 16 << 20);
     let settings = Settings { sync: SyncPolicy::Each, file_bytes: 1 << 20, buffer: 1, ..Settings::default() };
@@ -353,6 +352,13 @@ fn a_stop_gives_a_disk_up_that_refuses() {
     for sequence in 1..=30_000 {
         publisher.publish(&payload(sequence)).unwrap();
     }
+    (host, publisher, recorder)
+}
+
+/// No further file can be made, and the recorder gives its messages up.
+#[test]
+fn a_stop_gives_a_disk_up_that_refuses() {
+    let (_host, _publisher, recorder) = on_a_disk_that_refuses();
     let written = until(&recorder, |progress| progress.is_failed).written;
     let begun = Instant::now();
     let Err(RecordError::Unwritten { lost, .. }) = recorder.stop() else {
@@ -647,16 +653,7 @@ fn what_has_lost_its_name_is_not_durable() {
 /// The same for a recorder whose memory is full, because the disk takes nothing: it once looked at no name until it had room.
 #[test]
 fn a_removed_directory_is_noticed_while_the_memory_is_full() {
-    let host = Host::new();
-    let mut publisher = host.publisher("t", 16 << 20);
-    let settings = Settings { sync: SyncPolicy::Each, file_bytes: 1 << 20, buffer: 1, ..Settings::default() };
-    let recorder = Recorder::start(host.dir(), host.subscriber("t"), settings).unwrap();
-    until(&recorder, |progress| progress.bytes > 0);
-    // No next file can be made.
-    std::fs::create_dir_all(folder(host.dir()).join("spare.tmp/full")).unwrap();
-    for sequence in 1..=30_000 {
-        publisher.publish(&payload(sequence)).unwrap();
-    }
+    let (host, _publisher, recorder) = on_a_disk_that_refuses();
     until(&recorder, |progress| progress.is_failed);
     std::fs::remove_dir_all(host.dir()).unwrap();
     wait_until("the recorder's end", || !recorder.is_running());
