@@ -75,6 +75,8 @@ CHANCES = [
     Chance("brk mmap munmap", ".*", "start attach end any", "when the allocator asks for memory depends on what was allocated before"),
     Chance("clock_nanosleep", "(publisher|reader).*", "attach", "the clock's rate is measured over a fixed time, and what is left of it is slept"),
     Chance("futex", "(publisher|reader), daemon.*", "attach end any", "the keeper and the program's thread wait for each other only if both need the lock at once"),
+    Chance("epoll_ctl futex recvfrom sendto write", "reader, daemon, (`Park`|`recv_async`)", "attach steady", "a reader does not wait if a message comes meanwhile"),
+    Chance("exit", "(publisher|reader).*: thread .*", "any", "the process may end before its threads do"),
     Chance("close fcntl", "(publisher|reader), daemon.*", "end any", "the last of the two that uses a socket closes it"),
     Chance("sched_yield", "publisher, files, a gate", "steady", "a publisher whose first look at the gate took 2 ms sleeps at once"),
     Chance("newfstatat", "reader, files.*", "attach steady", "a reader looks for the channel's name only if a poll finds nothing"),

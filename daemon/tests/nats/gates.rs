@@ -180,13 +180,14 @@ fn a_gate_that_refuses_keeps_the_messages_of_a_received_channel_at_the_servers()
     let mut publisher = publisher(&near);
     let mut sends = send(&near, &server, "--set send.gate=wan");
     sends.wait_for_words("sending session");
-    wait_for_force(&near, &mut publisher);
     let channel = "--capacity 64KiB --set max_message=1000 --set gate.g.then=refuse --set gate.g.wait=10s";
     let mut receives =
         Bridge::start(far.shmcast(&format!("bridge recv ticks --nats {} {channel}", server.url())));
     let reader = || Subscriber::builder("ticks").dir(far.dir.path().join("channels"));
     let mut slow = wait_for("the channel", || reader().gate("g").open().ok());
     let mut other = reader().open().unwrap();
+    // Both have everything before the first message is published.
+    wait_for_force(&near, &mut publisher);
     let (mut slows, mut others) = (1, 1);
     while publisher.next_sequence() <= 5_000 {
         publish(&mut publisher);

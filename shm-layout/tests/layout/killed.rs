@@ -54,7 +54,7 @@ impl Follower {
     fn poll(&mut self) -> bool {
         let mut out = [0; 8192];
         match self.reader.poll(&mut out) {
-            Poll::Empty => return false,
+            Poll::Empty => return self.is_lapped(),
             Poll::Message(Copied { length, sequence, tag, time, key }) => {
                 assert_eq!((tag, time, key), (9, sequence, false));
                 assert_eq!(length, LENGTHS[sequence as usize % LENGTHS.len()], "of {sequence}");
@@ -76,6 +76,15 @@ impl Follower {
         true
     }
 
+    /// Whether a poll that found nothing did so because the writer has cleared the reader's place for a later lap.
+    fn is_lapped(&mut self) -> bool {
+        match self.reader.look() {
+            Some(Poll::Empty) => false,
+            None | Some(Poll::Lapped) => true,
+            other => panic!("{other:?} at {:?}", self.due),
+        }
+    }
+
     /// Polls until `is_enough`, or until `PATIENCE` is over.
     fn poll_until(&mut self, what: &str, is_enough: impl Fn(&Self) -> bool) {
         let until = Instant::now() + PATIENCE;
@@ -88,15 +97,15 @@ impl Follower {
     }
 }
 
-/// Starts a writer, kills it once the reader has received `count` of its messages, and receives the others.
+/// Starts a writer, kills it once the reader is beyond `count` of its messages, and receives the others.
 fn kill_one(dir: &Path, segment: &Segment, follower: &mut Follower, count: u64) {
-    let mut command = role!(ROLE);
-    let mut writer = Process::start(in_dir(&mut command, dir).stdout(Stdio::null()).stderr(Stdio::null()));
     // A reader that is lapped may miss the record of the new epoch.
     let epoch = || segment.state().expect("the segment is sound").0;
-    let (before, messages) = (epoch(), follower.messages);
+    let (before, first) = (epoch(), follower.reader.place().sequence);
+    let mut command = role!(ROLE);
+    let mut writer = Process::start(in_dir(&mut command, dir).stdout(Stdio::null()).stderr(Stdio::null()));
     follower.poll_until("the writer to take over", |_| epoch() > before);
-    follower.poll_until("its messages", |now| now.messages >= messages + count);
+    follower.poll_until("its messages", |now| now.reader.place().sequence >= first + count);
     writer.signal(Signal::SIGKILL);
     assert!(!writer.wait().success());
     while follower.poll() {}

@@ -13,9 +13,8 @@ use shmcast_journal::core::{Io, Settings, SyncPolicy};
 use shmcast_journal::{Keep, Recorder, Trimmed};
 use shmcast_layout::counter::ticks;
 use std::io::BufRead;
-use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Time between two looks at how far the recorder is.
 const LOOK: Duration = Duration::from_millis(1);
@@ -68,10 +67,7 @@ pub fn play_recorder(role: &Record) -> Result<()> {
     let recorder = Recorder::start(&role.to, subscriber(&role.dir)?, role.settings()).context("record")?;
     let gate = (role.gate_messages > 0).then(|| Gate::open(&gate_of(&role.dir), 1, role.gate_messages));
     let mut gate = gate.transpose().context("open the gate")?;
-    if role.keep_bytes > 0 {
-        let (dir, bytes) = (role.to.clone(), role.keep_bytes);
-        std::thread::spawn(move || trim(&dir, bytes));
-    }
+    let (mut trimmed, mut next_trim) = (Trimmed::default(), Instant::now());
     let words = words();
     say("ready")?;
     anyhow::ensure!(words.recv().context("the rig is gone")? == "go", "expected go");
@@ -83,6 +79,10 @@ pub fn play_recorder(role: &Record) -> Result<()> {
         let progress = recorder.progress();
         if let Some(gate) = &mut gate {
             gate.pass(0, progress.drained);
+        }
+        if role.keep_bytes > 0 && Instant::now() >= next_trim {
+            trim(&recorder, role, &mut trimmed);
+            next_trim = Instant::now() + TRIM;
         }
         if role.keeps_moves && progress.durable != last {
             last = progress.durable;
@@ -122,16 +122,12 @@ pub fn play_recorder(role: &Record) -> Result<()> {
     })?)
 }
 
-/// Deletes the oldest files again and again, as a daemon does, until this process ends.
-fn trim(dir: &PathBuf, bytes: u64) {
-    let (keep, mut trimmed) = (Keep { bytes: Some(bytes), ..Keep::default() }, Trimmed::default());
-    loop {
-        std::thread::sleep(TRIM);
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        // A journal that has no file yet is looked at again.
-        let _ =
-            Streams::open(dir).map(|streams| keep.trim(&streams, None, wall.as_nanos() as u64, &mut trimmed));
-    }
+/// Removes the oldest files, as a daemon does.
+fn trim(recorder: &Recorder, role: &Record, trimmed: &mut Trimmed) {
+    let keep = Keep { bytes: Some(role.keep_bytes), ..Keep::default() };
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+    // A journal that has no file yet is looked at again.
+    let _ = Streams::open(&role.to).map(|streams| recorder.trim(&keep, &streams, None, wall, trimmed));
 }
 
 /// Plays the role in this process: answers `ready`, reads from `go` to `stop`, and reports.
