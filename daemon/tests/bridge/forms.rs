@@ -58,7 +58,7 @@ impl Form {
     pub fn receives(self, hosts: &Hosts) -> String {
         let unicast = if self == Self::Unicast { "unicast = true\n" } else { "" };
         let config = format!(
-            "{}[[bridge]]\nchannel = \"t\"\n{}[bridge.receive]\nservers = [\"{SERVER}\"]\nfrom = 1\n{unicast}",
+            "{}[[bridge]]\nchannel = \"t\"\n{}[bridge.receive]\nservers = [\"{SERVER}\"]\ngive_up_ms = 60000\nfrom = 1\n{unicast}",
             channel(),
             self.lines("vb")
         );
@@ -87,7 +87,7 @@ impl Form {
             Self::Native | Self::Sealed => format!("--from {GROUP} --interface vb0"),
         };
         format!(
-            "bridge recv t {lines} --server {SERVER} {} --set receive.from=1 --capacity 16MiB",
+            "bridge recv t {lines} --server {SERVER} {} --set receive.from=1 --set receive.give_up_ms=60000 --capacity 16MiB",
             self.more_words(hosts)
         )
     }

@@ -144,11 +144,9 @@ fn a_feed_goes_on_from_host_to_host_under_its_own_sequences() {
     let receive = &at_c["figures"]["receive"];
     assert_eq!((&receive["messages_missing"], &receive["messages_published"]), (&0.into(), &MESSAGES.into()));
     assert!(receive["recovered_by_servers"].as_u64().unwrap() > 0, "{receive}");
-    let repair = b.bridge("ticks-out")["figures"]["repair"].clone();
-    assert!(
-        repair["messages"].as_u64().unwrap() >= receive["recovered_by_servers"].as_u64().unwrap(),
-        "{repair}"
-    );
+    b.wait_for_bridge("ticks-out", "count its repairs", |it| {
+        it["figures"]["repair"]["messages"].as_u64() >= receive["recovered_by_servers"].as_u64()
+    });
 
     let output = c.run(&format!("sub ticks --from 1 --count {MESSAGES} --summary --json"));
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));

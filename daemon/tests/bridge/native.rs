@@ -7,7 +7,7 @@ use serde_json::json;
 use shmcast::{Event, Mark, Publisher, Start, Subscriber, Wait};
 use shmcast_testkit::hosts::{Host, Hosts};
 use shmcast_testkit::unit;
-use shmcast_testkit::wait_for;
+use shmcast_testkit::{wait_for, wait_until};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
@@ -35,13 +35,19 @@ fn message(sequence: u64) -> (Vec<u8>, Mark) {
 
 /// Publishes messages with marks that are an hour old.
 pub fn publish() {
-    let mut publisher = Publisher::builder("t").client(&client().unwrap()).open().unwrap();
+    let client = client().unwrap();
+    let mut publisher = Publisher::builder("t").client(&client).open().unwrap();
     let clock = publisher.clock();
     let age = u128::from(AGE_NS) * u128::from(clock.hz()) / 1_000_000_000;
     for sequence in publisher.next_sequence()..=MESSAGES {
         let (bytes, mark) = message(sequence);
         publisher.publish_at(&bytes, mark, clock.now().wrapping_sub(age as u64)).unwrap();
         std::thread::sleep(Duration::from_micros(200));
+        if sequence.is_multiple_of(100) {
+            // The ring has two seconds of these messages.
+            let journal = || client.channel("t").ok().and_then(|channel| channel.journal);
+            wait_until("the recorder", || journal().is_none_or(|journal| journal.written >= sequence));
+        }
     }
     publisher.close();
 }

@@ -314,6 +314,9 @@ fn a_channel_made_anew_is_repaired_from_its_own_journal() {
         limit(1_024);
         (away.life, away.sink.missing) = (life, 0);
         wait_until_recorded(&journal, life);
+        // Until then the daemon shows the figures of the life before.
+        let journal = || client.channel("t").ok().and_then(|channel| channel.journal);
+        wait_until("its figures", || journal().is_some_and(|journal| journal.durable == 1_000));
         away.publish(AWAY);
         away.mends(&format!("life {life}"), 0, |_| {});
     }

@@ -60,7 +60,7 @@ impl Scene<'_> {
                 _ => {}
             }
         }
-        assert_eq!(bridge(self.hosts, Host::B)["state"], "promoted", "{at}");
+        wait_until(at, || bridge(self.hosts, Host::B)["state"] == "promoted");
     }
 
     fn reload(&self, daemon: &Running, config: &str) {
@@ -138,8 +138,7 @@ fn a_promoted_mirror_stays_this_hosts_whatever_happens() {
     scene.is_ours(&mut local, "the daemon was restarted");
     // The bridge is taken out, and comes back while our publisher is there: it does not get the channel.
     scene.reload(&b, &channel());
-    assert!(bridge(&hosts, Host::B).is_null());
-    assert!(note().is_none());
+    wait_until("the bridge to go", || bridge(&hosts, Host::B).is_null() && note().is_none());
     scene.last = local.publish(b"ours").unwrap();
     scene.reload(&b, &plain);
     for _ in 0..50 {

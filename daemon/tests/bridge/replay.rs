@@ -6,7 +6,7 @@ use super::feed::{Feed, count, next_on, rate, readers, wait_until_past};
 use super::native::{LARGE, MESSAGES, sealed};
 use super::roles::{CAPACITY, LONGEST, make_channel_of};
 use nix::sys::signal::Signal;
-use serde_json::{Value, json};
+use serde_json::Value;
 use shmcast::Client;
 use shmcast::journal::{Entry, Journal};
 use shmcast_testkit::hosts::{Host, Hosts, Running};
@@ -211,7 +211,13 @@ fn what_the_journal_has_lost_is_told_with_both_ends() {
     let lost = losses(&journal);
     eprintln!("{test}: {lost:?}, sent {sent}, received {received}");
     assert!(!lost.is_empty(), "the recorder was not overtaken");
-    assert_eq!(seen["gaps"], json!(lost), "{seen}");
+    // What a live receiver got was perhaps lost to a recorder on a busy machine.
+    let gaps: Vec<[u64; 2]> = serde_json::from_value(seen["gaps"].clone()).unwrap();
+    assert!(
+        gaps.iter().all(|gap| lost.iter().any(|it| it[0] <= gap[0] && gap[1] <= it[1])),
+        "{lost:?} {seen}"
+    );
+    assert!(gaps.iter().any(|gap| lost.contains(gap) && gap[1] > stopped_at), "{lost:?} {seen}");
     assert_eq!(count(&seen, "/received") + count(&seen, "/gap_messages"), last, "{seen}");
     assert_eq!(count(&received, "/receive/messages_missing"), count(&seen, "/gap_messages"), "{received}");
     assert!(count(&sent, "/repair/journal/messages") > 1_000, "{sent}");

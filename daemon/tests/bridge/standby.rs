@@ -161,7 +161,9 @@ fn fail_in_turn(hosts: &Hosts, test: &str, form: &str) {
         let failing = active(&senders);
         feed.fails();
         if turn.is_multiple_of(2) {
-            std::mem::replace(&mut senders[failing], sender(hosts, failing, form)).kill();
+            // It has the address that the next one takes.
+            senders.remove(failing).kill();
+            senders.insert(failing, sender(hosts, failing, form));
         } else {
             senders[failing].signal(Signal::SIGSTOP);
             wait_for_role(&senders[1 - failing], "sending");

@@ -48,8 +48,9 @@ fn a_state_file_that_cannot_be_written_is_written_later() {
         prlimit(pid, Resource::Fsize, Rlimit { current: most, maximum: None }).unwrap();
     };
     let mut sender = sending();
-    source.publish(1);
+    // The receiver listens before it makes the channel.
     let mut sink = Sink::of_command(&hosts);
+    source.publish(1);
     for (at, most) in
         [("read-only", None), ("a limit of nothing", Some(0)), ("a limit within a slot", Some(100))]
     {

@@ -47,17 +47,19 @@ fn a_line_of_ipv6_from_one_source_goes_on_when_the_other_is_cut() {
     };
     let two = "--from [ff35::4d:1]:30001 --from [ff12::4d:2]:30001 --interface vb0 --interface fd77:1::2 --set receive.from=1";
     let recv = hosts.shmcast(Host::B, &format!("bridge recv t {two} --capacity 16MiB --json --until-end"));
-    let (one, deaf) =
-        (hosts.shmcast(Host::B, &of("one", "fd77:0::1")), hosts.shmcast(Host::B, &of("deaf", "fd77:0::7")));
+    let (one, deaf) = (
+        hosts.shmcast(Host::B, &(of("one", "fd77:0::1") + " --until-end")),
+        hosts.shmcast(Host::B, &of("deaf", "fd77:0::7")),
+    );
     recv.wait_for_log("receiving session");
     one.wait_for_log("receiving session");
     let readers = readers(&hosts, 2, u64::MAX);
     let last = cut_the_second_line(&hosts);
     assert_all_have_all(readers, last);
     let received = recv.end_well();
+    let one = one.end_well();
     assert_eq!(send.stop().0, 0);
     assert_the_second_line_was_cut(&received);
-    let (_, one) = one.stop();
     assert_eq!(count(&one, "/receive/messages_published"), last, "{one}");
     let (_, deaf) = deaf.stop();
     assert_eq!(deaf["receive"]["lines"], serde_json::json!([]), "{deaf}");

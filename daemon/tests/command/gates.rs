@@ -6,10 +6,12 @@ use shmcast_testkit::wait_for;
 
 const LINES: usize = 5_000;
 
-/// A reader that has this gate of channel `name`, once its publisher has begun.
-fn gated(host: &Host, name: &str, gate: &str) -> Subscriber {
+/// A reader that has this gate of channel `name`, once its publisher has begun, and another one. The publisher waits for both, because a
+/// reader is seen a little before it has its gate.
+fn gated(host: &Host, name: &str, gate: &str) -> (Subscriber, Subscriber) {
     let dir = host.dir.path().join("channels");
-    wait_for("the gate", || Subscriber::builder(name).dir(&dir).gate(gate).open().ok())
+    let reader = wait_for("the gate", || Subscriber::builder(name).dir(&dir).gate(gate).open().ok());
+    (reader, Subscriber::builder(name).dir(&dir).open().unwrap())
 }
 
 /// Counts the messages that are there or still come, and those that are missed. Reads to the end of the stream.
@@ -31,15 +33,15 @@ fn a_file_is_published_or_replayed_no_faster_than_the_reader_of_a_gate_reads() {
     let input = host.file("lines", &lines(LINES));
     let input = input.display();
     let options =
-        "--capacity 64KiB --wait-readers 1 --set gate.the-slow.wait=60s --set gate.the-slow.lag=32KiB";
+        "--capacity 64KiB --wait-readers 2 --set gate.the-slow.wait=60s --set gate.the-slow.lag=32KiB";
     let publisher = host.start(&format!("pub fresh --input {input} {options}"));
-    let reader = gated(&host, "fresh", "the-slow");
+    let (reader, _second) = gated(&host, "fresh", "the-slow");
     assert_eq!(read(reader), (LINES as u64, 0));
     assert_eq!(end(publisher).0, 0);
 
     let journal = recorded(&host, &format!("--input {input}"));
     let replay = host.start(&format!("replay {journal} --into again --speed max {options}"));
-    let reader = gated(&host, "again", "the-slow");
+    let (reader, _second) = gated(&host, "again", "the-slow");
     assert_eq!(read(reader), (LINES as u64, 0));
     assert_eq!(end(replay).0, 0);
 }
@@ -51,19 +53,19 @@ fn a_gate_that_refuses_ends_the_verb_and_one_that_drops_does_not() {
     let publish = |then: &str| {
         let gate = format!("--set gate.g.wait=1ms --set gate.g.then={then}");
         host.start(&format!(
-            "pub {then} --input {} --capacity 64KiB --wait-readers 1 {gate}",
+            "pub {then} --input {} --capacity 64KiB --wait-readers 2 {gate}",
             input.display()
         ))
     };
     let publisher = publish("refuse");
-    let reader = gated(&host, "refuse", "g");
+    let (reader, _second) = gated(&host, "refuse", "g");
     let (code, said) = end(publisher);
     assert!(code == 1 && said.contains("gate g holds the message up"), "{code}: {said}");
     let (messages, missed) = read(reader);
     assert!((1..LINES as u64).contains(&messages) && missed == 0, "{messages}, {missed}");
 
     let publisher = publish("drop");
-    let reader = gated(&host, "drop", "g");
+    let (reader, _second) = gated(&host, "drop", "g");
     assert_eq!(end(publisher).0, 0);
     let (messages, missed) = read(reader);
     assert!(messages + missed == LINES as u64 && missed > 0, "{messages}, {missed}");

@@ -148,7 +148,7 @@ fn an_interrupted_replay_goes_on() {
 fn a_replay_that_is_stopped_killed_or_made_anew_gives_each_message_once() {
     let host = Host::new();
     let bytes = lines(20_000);
-    let journal = recorded_at(&host, &bytes, |n| n / 10);
+    let journal = recorded_at(&host, &bytes, |n| n / 2);
     let replay = |more: &str| format!("replay {journal} --into again {more}");
     let next = || {
         let stat = host.run("stat again --json");

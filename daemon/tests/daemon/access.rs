@@ -368,7 +368,9 @@ fn a_reader_of_another_user_can_neither_wake_nor_starve_others() {
     wait_for("the victim to sleep", || {
         std::thread::sleep(Duration::from_millis(100));
         let now = times_run(thread);
-        (std::mem::replace(&mut before, now) == now).then_some(())
+        let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
+        let sleeps = stat.rsplit_once(") ").unwrap().1.starts_with('S');
+        (std::mem::replace(&mut before, now) == now && sleeps).then_some(())
     });
 
     at_socket(&mut command, &daemon.socket()).env(VICTIM, std::process::id().to_string());

@@ -199,7 +199,7 @@ fn a_board_outlives_the_daemon_and_a_conflating_reader_follows_the_channel() {
     first.publish(b"aa1").unwrap();
     let mut slow = Subscriber::builder("ticks").client(&client).conflate().open().unwrap();
     let mut board = open_board(&client);
-    daemon.crash();
+    daemon.kill();
     first.publish(b"aa2").unwrap();
     assert_eq!(value(&mut board, "aa").as_deref(), Some("2"), "while the daemon is away");
     daemon.restart();

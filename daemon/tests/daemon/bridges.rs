@@ -59,7 +59,7 @@ fn a_bridge_that_is_renamed_goes_on_and_one_that_is_removed_leaves() {
     let base = channel("t", &format!("max_message = 1000\n{FOR_ALL}"));
     let with = |name: &str| {
         format!(
-            "{base}[[bridge]]\nname = \"{name}\"\nchannel = \"t\"\n[bridge.send]\nlinger_ms = 2000\n\
+            "{base}[[bridge]]\nname = \"{name}\"\nchannel = \"t\"\n[bridge.send]\nlinger_ms = 10000\n\
              [bridge.send.repair]\nbind = \"{at}\"\nallow = [\"127.0.0.0/8\"]\n"
         )
     };
@@ -168,7 +168,7 @@ fn bridges_that_leave_at_one_time_have_names_of_their_own() {
     let with = |group: u32| {
         format!(
             "{base}[[bridge]]\nname = \"out\"\nchannel = \"t\"\nline = [{{ group = \"239.1.1.{group}:4711\", interface = \"127.0.0.1\" }}]\n\
-             [bridge.send]\nlinger_ms = 10000\n[bridge.send.repair]\nbind = \"{}\"\nallow = [\"127.0.0.0/8\"]\n",
+             [bridge.send]\nlinger_ms = 30000\n[bridge.send.repair]\nbind = \"{}\"\nallow = [\"127.0.0.0/8\"]\n",
             own_address()
         )
     };

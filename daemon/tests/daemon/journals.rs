@@ -179,7 +179,7 @@ impl Feed {
 fn a_daemon_that_is_killed_goes_on_where_the_journal_ends() {
     let (_room, journal) = room();
     // The ring holds more than is published while no daemon runs, and less than is published in all.
-    let mut daemon = Daemon::start(&recorded("ticks", "4MiB", &journal, ""));
+    let mut daemon = Daemon::start(&recorded("ticks", "8MiB", &journal, ""));
     let feed = Feed::start(&daemon.client());
     let open = || Subscriber::builder("ticks").client(&daemon.client()).start(Start::Oldest).open().unwrap();
     let (mut reader, mut slow) = (open(), open());
@@ -266,7 +266,7 @@ fn a_reader_of_the_past_waits_for_the_next_daemon() {
     };
     let asked = Instant::now();
     assert!(before.try_recv().unwrap().is_none());
-    assert!(asked.elapsed() < Duration::from_secs(1), "a call that does not wait waits for no daemon");
+    assert!(asked.elapsed() < Duration::from_millis(2_500), "a call that does not wait waits for no daemon");
     assert_eq!(waits_at(&mut before), 1, "it has not begun with the journal");
     let first_file = waits_at(&mut within);
     assert!((11..50_000).contains(&first_file), "{first_file}");
@@ -526,7 +526,10 @@ fn the_oldest_files_go_and_the_rest_is_read() {
     let mut publisher = publishing(&client, "ticks").open().unwrap();
     publish_recorded(&client, &mut publisher, 120_000); // some 11 MiB on disk
     let kept = wait_for("the oldest files' end", || {
-        status(&client).filter(|journal| journal.oldest > 1 && journal.size_bytes <= 3 << 20)
+        // The daemon's figures are of its last look, which may have been amid the publishing.
+        let on_disk = Journal::open(&journal).ok()?.files().iter().map(|file| file.bytes).sum::<u64>();
+        let first = contents(&journal).0.first().copied();
+        status(&client).filter(|it| it.oldest > 1 && on_disk <= 3 << 20 && first == Some(it.oldest))
     });
     daemon.wait_for_log(&["event=\"journal-trimmed\"", "the oldest sequence is"]);
     let (messages, losses) = contents(&journal);

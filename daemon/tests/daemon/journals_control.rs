@@ -163,6 +163,7 @@ fn the_journal_of_a_channel_that_is_renamed_stays_its_own() {
             "{mode}"
         );
         // Its recorder may have taken some of these before it ended.
+        wait_until("its recorder's end", || !Journal::open(&journal).unwrap().is_recording());
         let (kept, lost) = contents(&journal);
         let recorded = kept.len() as u64;
         assert!((1_000..=1_500).contains(&recorded) && lost == 0, "{mode}: {recorded} kept, {lost} lost");

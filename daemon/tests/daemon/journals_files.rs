@@ -52,6 +52,15 @@ impl Scene {
         }
     }
 
+    /// Publishes if the recorder has read everything from the ring, for a disk that is to be filled.
+    fn publish_if_drained(&mut self, count: u64) {
+        let next = self.publisher.next_sequence();
+        assert!(next < 50_000, "the disk takes more than it has room for");
+        if self.status().is_some_and(|journal| journal.drained + 1 == next) {
+            self.publish(count);
+        }
+    }
+
     fn wait_for(&self, state: &str) -> JournalStatus {
         wait_for(&format!("the state {state}"), || self.status().filter(|journal| journal.state == state))
     }
@@ -175,11 +184,10 @@ fn a_full_disk_is_told_and_made_up_for() {
     let dir = small.path().join("journal");
     let mut scene = Scene::new(&dir, "mode = \"strict\"");
     fs::write(small.path().join("rest"), vec![0; small.free() as usize]).unwrap();
-    while scene.status().is_none_or(|journal| journal.state != "refused") {
-        scene.publish(1_000);
-        assert!(scene.publisher.next_sequence() < 50_000, "the disk takes more than it has room for");
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    wait_until("a full disk", || {
+        scene.publish_if_drained(1_000);
+        scene.status().is_some_and(|journal| journal.state == "refused")
+    });
     scene.is_told(&["journal-refused", "the disk takes nothing"]);
     let refused = scene.status().unwrap();
     assert!(refused.durable < scene.publisher.next_sequence() - 1, "{refused:?}");
@@ -200,11 +208,10 @@ fn a_directory_that_is_removed_from_a_full_disk_is_told_and_recorded_again_from_
     fs::write(small.path().join("rest"), vec![0; small.free() as usize]).unwrap();
     let is_full =
         |scene: &Scene| scene.status().is_some_and(|it| it.state == "refused" && it.waiting_bytes >= 1 << 20);
-    while !is_full(&scene) {
-        scene.publish(1_000);
-        assert!(scene.publisher.next_sequence() < 50_000, "the disk takes more than it has room for");
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    wait_until("a full memory", || {
+        scene.publish_if_drained(1_000);
+        is_full(&scene)
+    });
     fs::remove_dir_all(&dir).unwrap();
     fs::remove_file(small.path().join("rest")).unwrap();
     scene.is_told(&["journal-failed", "removed or moved"]);
@@ -218,11 +225,10 @@ fn a_removal_that_fails_is_told_once() {
     let [dir, other] = ["journal", "other"].map(|name| room.path().join(name));
     let keeping = |dir: &Path| config(dir, "").replace("buffer = \"1MiB\"", "keep_bytes = \"2MiB\"");
     let both = keeping(&dir) + &keeping(&other).replace("\"ticks\"", "\"other\"");
+    // Holds are read from this file.
+    fs::create_dir_all(dir.join("holds.lock")).unwrap();
     let daemon = Daemon::start(&both);
     let client = daemon.client();
-    // Holds are read from this file.
-    fs::create_dir_all(&dir).unwrap();
-    fs::create_dir_all(dir.join("holds.lock")).unwrap();
     daemon.wait_for_log(&["journal-error", "remove old files"]);
     // Each removal of the other journal's files shows that five seconds have passed.
     let mut publisher = publishing(&client, "other").open().unwrap();

@@ -152,7 +152,7 @@ fn a_recorder_that_is_stopped_or_killed_costs_each_kind_only_what_is_told() {
         recorded(last);
         let before = last;
         match is_killed {
-            false => running.signal(Signal::SIGSTOP),
+            false => running.pause(),
             true => drop(running.end_by(Signal::SIGKILL)),
         }
         last = publish(&mut publisher, 30_000);

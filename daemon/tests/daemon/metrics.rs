@@ -10,7 +10,7 @@ use shmcast_testkit::{scratch, skip, wait_until};
 use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -33,8 +33,7 @@ impl Watched {
 
     /// A daemon that also has these channels.
     fn with(channels: &str) -> Self {
-        let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-        let http = free.expect("a free port");
+        let http = SocketAddr::from(([127, 0, 0, 1], shmcast_testkit::place::free_port()));
         let daemon = Daemon::start(&format!("{}{channels}", config(http)));
         wait_until("its port", || TcpStream::connect(http).is_ok());
         Self { daemon, http }

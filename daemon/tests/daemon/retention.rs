@@ -84,8 +84,8 @@ fn a_daemon_that_starts_with_a_wrong_clock_removes_nothing() {
     daemon.restart_with(&clock);
     // The daemon counts the files when it has removed the old ones.
     wait_until("the first check", || status(&daemon).is_some_and(|journal| journal.size_bytes > 0));
-    publish(&daemon, 3_000);
     let before = status(&daemon).unwrap().size_bytes;
+    publish(&daemon, 3_000);
     wait_until("another check", || status(&daemon).is_some_and(|journal| journal.size_bytes != before));
     assert_eq!((status(&daemon).unwrap().oldest, daemon.told("journal-trimmed")), (1, 0));
 }

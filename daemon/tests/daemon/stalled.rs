@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use shmcast::journal::{Entry, Journal};
 use shmcast_testkit::daemon::{Daemon, FOR_ALL};
-use shmcast_testkit::{Process, number, wait_until};
+use shmcast_testkit::{Process, number, wait_for, wait_until};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ fn reader(daemon: &Daemon, room: &Path, number: u32) -> (Process, PathBuf) {
 
 /// The channel's last sequence in the ring.
 fn published(daemon: &Daemon) -> u64 {
-    daemon.client().channel("ticks").ok().and_then(|channel| channel.next_sequence).map_or(0, |next| next - 1)
+    wait_for("the channel", || daemon.client().channel("ticks").ok()?.next_sequence) - 1
 }
 
 /// Waits until the daemon has this publisher, and it has published `more` messages since `before`.

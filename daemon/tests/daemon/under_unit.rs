@@ -9,12 +9,12 @@ use serde_json::Value;
 use shmcast::{Event, PublishError, Subscriber, Wait};
 use shmcast_testkit::bystanders::Bystanders;
 use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
-use shmcast_testkit::place::program;
+use shmcast_testkit::place::{free_port, program};
 use shmcast_testkit::{PATIENCE, unit, wait_for, wait_until};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -72,7 +72,7 @@ fn traffic_goes_on_through_a_reload_a_restart_and_a_crash() {
 
 #[test]
 fn metrics_are_served_over_http() {
-    let http = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).unwrap();
+    let http = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let config = format!("[daemon]\nhttp = \"{http}\"\n{}", channel("a", FOR_ALL));
     let Some(daemon) = start("metrics_are_served_over_http", &config) else { return };
     let bystanders = Bystanders::start(&daemon.client(), "a");

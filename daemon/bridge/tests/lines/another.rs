@@ -4,8 +4,9 @@ use shmcast::{Event, Publisher, Start, Subscriber};
 use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
 use shmcast_bridge::spec::{BridgeSpec, LineSpec, Profile, ReceiveSpec, SendSpec, StartAt};
+use shmcast_testkit::place::own_address;
 use shmcast_testkit::{scratch, wait_for};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -42,7 +43,7 @@ fn publish(publishers: &mut [Publisher; 2], what: &str, mut is_enough: impl FnMu
 
 fn keeps_to_its_feed(profile: Profile) {
     let dirs = [scratch(), scratch(), scratch()];
-    let line = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let line = own_address();
     let mut publishers = [channel(dirs[0].path(), WANTED), channel(dirs[1].path(), OTHER)];
     let receive = BridgeSpec { receive: Some(ReceiveSpec::default()), ..spec(WANTED, profile, line) };
     let mirror = Publisher::builder(WANTED).dir(dirs[2].path()).capacity(1 << 20).max_message(1_000);

@@ -4,8 +4,8 @@ use shmcast::{BoardSpec, Event, Publisher, Start, Subscriber};
 use shmcast_bridge::egress::{Egress, EgressOptions};
 use shmcast_bridge::ingress::{Ingress, IngressOptions};
 use shmcast_bridge::spec::{BridgeSpec, LineSpec, Profile, ReceiveSpec, RepairSpec, SendSpec, StartAt};
+use shmcast_testkit::place::own_address;
 use shmcast_testkit::{PATIENCE, scratch, wait_for};
-use std::net::UdpSocket;
 use std::path::Path;
 use std::time::Instant;
 
@@ -56,7 +56,7 @@ fn carried(profile: Profile) {
         payload.resize(if i % 40 == 0 { 2 } else { 3 + i as usize % 50 }, i as u8);
         publisher.publish(&payload).unwrap();
     }
-    let line = LineSpec::to(UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
+    let line = LineSpec::to(own_address());
     let mut repair = RepairSpec::new("127.0.0.1:0".parse().unwrap());
     repair.allow = vec!["127.0.0.1".parse().unwrap()];
     let send = SendSpec { from: StartAt::Oldest, listen_ms: 0, repair: Some(repair), ..SendSpec::default() };

@@ -13,6 +13,7 @@ use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::Meta;
 use shmcast_bridge::spec::{Auth, BridgeSpec, LineSpec, Profile, ReceiveSpec, RepairSpec, SendSpec, StartAt};
 use shmcast_bridge::status::Phase;
+use shmcast_testkit::place::own_address;
 use shmcast_testkit::{PATIENCE, number, scratch, wait_for, wait_until};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
@@ -23,7 +24,7 @@ const LARGEST: usize = 16 << 20;
 const CAPACITY: u64 = 128 << 20;
 
 fn free_port() -> SocketAddr {
-    UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string().parse().unwrap()
+    own_address()
 }
 
 fn keys(dir: &Path) -> PathBuf {

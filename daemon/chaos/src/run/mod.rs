@@ -46,7 +46,7 @@ use std::time::{Duration, Instant};
 use wire::Wire;
 
 /// The time within which an actor must carry out an order that ends by itself.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// The time for which a step waits for the answer of an actor that might have to wait itself.
 const COURTESY: Duration = Duration::from_millis(1500);
 

@@ -45,7 +45,12 @@ fn an_answer_to_an_append_may_take_as_long_as_the_spec_says() {
 fn a_late_append_is_stored_behind_no_other_block_than_its_own() {
     let test = "a_late_append_is_stored_behind_no_other_block_than_its_own";
     let Some((_turn, _dir, mut server)) = shmcast_testkit::nats::alone(test) else { return };
-    let nats = NatsSpec { servers: vec![server.url().parse().unwrap()], create: true, ..NatsSpec::default() };
+    let nats = NatsSpec {
+        servers: vec![server.url().parse().unwrap()],
+        create: true,
+        ack_ms: 30_000,
+        ..NatsSpec::default()
+    };
     let (engine, send) = (Engine::Nats, Some(SendSpec::default()));
     let spec = BridgeSpec { engine, nats: Some(nats.clone()), send, ..BridgeSpec::new("t") };
     let runtime = crate::send::runtime().unwrap();

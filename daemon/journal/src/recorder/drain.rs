@@ -128,7 +128,7 @@ impl Drain {
 
     /// Packs a batch of events from the ring. Returns their number, or `None` if memory is full.
     fn take(&mut self) -> Result<Option<usize>, RecordError> {
-        let now = self.shared.now();
+        let (now, ticks) = (self.shared.now(), self.subscriber.clock().now());
         // Memory is full as long as the disk refuses. The disk may refuse because the directory is gone.
         if now.mono >= self.look_at && !fault!("a_journal_needs_no_name") {
             self.shared.directory.check_names()?;
@@ -137,7 +137,6 @@ impl Drain {
         if !self.shared.writer().has_room() {
             return Ok(None);
         }
-        let ticks = self.subscriber.clock().now();
         let Self { shared, packer, subscriber, came, next, known, .. } = self;
         *came = 0;
         packer.at(now, ticks);

@@ -137,7 +137,8 @@ fn files_of_a_millisecond_end_no_recorder() {
     let mut publisher = host.publisher("t", 1 << 20);
     let recorder = Recorder::start(host.dir(), host.subscriber("t"), settings).unwrap();
     let until = Instant::now() + Duration::from_secs(2);
-    while Instant::now() < until {
+    while Instant::now() < until || recorder.progress().file <= 10 {
+        assert!(Instant::now() < until + PATIENCE, "files are not made");
         publisher.publish(b"a message").unwrap();
         std::thread::sleep(Duration::from_micros(20));
     }
@@ -157,6 +158,7 @@ fn a_file_is_not_sealed_by_age_before_it_has_a_message() {
     let recorder = Recorder::start(host.dir(), host.subscriber("t"), settings).unwrap();
     for epoch in 2..=4 {
         publisher.publish(b"a message").unwrap();
+        until(&recorder, |progress| progress.written == epoch - 1);
         std::thread::sleep(5 * age);
         publisher.close();
         std::thread::sleep(5 * age);
@@ -346,7 +348,8 @@ fn on_a_disk_that_refuses() -> (Host, Publisher, Recorder) {
     let mut publisher = host.publisher("t", 16 << 20);
     let settings = Settings { sync: SyncPolicy::Each, file_bytes: 1 << 20, buffer: 1, ..Settings::default() };
     let recorder = Recorder::start(host.dir(), host.subscriber("t"), settings).unwrap();
-    until(&recorder, |progress| progress.bytes > 0);
+    // Then the first file has its name.
+    until(&recorder, |progress| progress.reserve > 0);
     // No next file can be made.
     std::fs::create_dir_all(folder(host.dir()).join("spare.tmp/full")).unwrap();
     for sequence in 1..=30_000 {

@@ -5,11 +5,12 @@ use shmcast::Client;
 use shmcast::control::VERSION;
 use shmcast::sys::handoff;
 use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel};
+use shmcast_testkit::place::free_port;
 use shmcast_testkit::process::at_socket;
 use shmcast_testkit::raw::Raw;
 use shmcast_testkit::{Process, Waited, role_as, wait_for};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -95,7 +96,7 @@ fn refusals(http: SocketAddr, code: &str) -> u64 {
 
 #[test]
 fn refusals_by_the_thousand_are_counted_and_not_all_logged() {
-    let http = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let http = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let limits = "[limits]\nrequests_per_second = 1000000\nrequest_burst = 1000000\n";
     let daemon = Daemon::start(&format!("[daemon]\nhttp = \"{http}\"\n{limits}{}", config()));
     let client = daemon.client();

@@ -2,6 +2,8 @@
 //!
 //! Nobody had looked: no program could attach any more, the daemon said nothing, and a second daemon could start at the same path.
 
+use nix::sys::signal::Signal;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use shmcast::{Client, Event, Publisher, RecvError, Start, Subscriber, Wait};
 use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
 use shmcast_testkit::disk::Small;
@@ -145,7 +147,10 @@ fn a_folder_that_is_removed_is_made_again_and_what_is_lost_is_told() {
         let last = publish(&mut first, 1_000);
         let mut old = Reader::open(&daemon);
         old.read_to(last);
+        // It makes names again each second, and not amid the removal.
+        daemon.signal(Signal::SIGSTOP);
         fs::remove_dir_all(folder(&daemon)).unwrap();
+        daemon.signal(Signal::SIGCONT);
         daemon.wait_for_log(&["event=\"folder-anew\"", "removed or moved", "ticks"]);
         assert!(daemon.marker().exists(), "{mode}");
         assert_taken(&daemon);
@@ -219,8 +224,8 @@ fn each_single_file_of_the_folder_is_made_again() {
     // Another file takes the folder's path. The daemon tells that, and leaves the file alone.
     let away = daemon.dir().join("away");
     let before = daemon.told("folder-failed");
-    fs::rename(folder(&daemon), &away).unwrap();
-    fs::write(folder(&daemon), "no folder").unwrap();
+    fs::write(&away, "no folder").unwrap();
+    renameat_with(CWD, &away, CWD, folder(&daemon), RenameFlags::EXCHANGE).unwrap();
     wait_until("the trouble", || daemon.told("folder-failed") > before);
     daemon.wait_for_log(&["event=\"folder-failed\"", "no other program can attach"]);
     fs::remove_file(folder(&daemon)).unwrap();

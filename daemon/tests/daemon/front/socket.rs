@@ -18,7 +18,10 @@ fn config() -> String {
 }
 
 fn daemon_at(dir: &Path, socket: &Path) -> Child {
-    fs::write(dir.join("shmcast.toml"), config()).unwrap();
+    // An earlier daemon may be reading it.
+    if !dir.join("shmcast.toml").exists() {
+        fs::write(dir.join("shmcast.toml"), config()).unwrap();
+    }
     let mut command = Command::new(program("shmcastd"));
     command.arg("--config").arg(dir.join("shmcast.toml")).arg("--socket").arg(socket);
     command.env_remove("NOTIFY_SOCKET").stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
@@ -28,7 +31,7 @@ fn daemon_at(dir: &Path, socket: &Path) -> Child {
 fn ended(mut child: Child) -> Option<Output> {
     let started = Instant::now();
     while child.try_wait().unwrap().is_none() {
-        if started.elapsed() > PATIENCE / 6 {
+        if started.elapsed() > PATIENCE {
             child.kill().unwrap();
             child.wait().unwrap();
             return None;

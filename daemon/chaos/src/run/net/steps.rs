@@ -15,7 +15,7 @@ use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// The time within which a bridge must learn its session from the first host's bridge.
-const JOINING: Duration = Duration::from_secs(20);
+const JOINING: Duration = Duration::from_secs(60);
 /// The time for which a channel must be silent before it can be promoted, and a little more.
 const SILENCE: Duration = Duration::from_millis(3400);
 const MS: u64 = 1_000_000;
