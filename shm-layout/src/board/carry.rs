@@ -92,8 +92,12 @@ impl Carry {
         all.sort_unstable_by_key(|listed| {
             (listed.is_removed, listed.row as u64 >= slots, listed.message.sequence)
         });
+        let mut since = self.since;
         for listed in all {
-            let Some(key) = self.snapshot.key(&listed) else { continue };
+            let Some(key) = self.snapshot.key(&listed) else {
+                since = below;
+                continue;
+            };
             let value = self.snapshot.value(&listed);
             let length = listed.message.length;
             let is_known = listed.is_whole;
@@ -117,7 +121,7 @@ impl Carry {
         if is_same {
             writer.forget_up_to(self.snapshot.view().forgotten().min(below.saturating_sub(1)));
         }
-        writer.span(if is_same { self.since } else { below }, below.saturating_sub(1));
+        writer.span(if is_same { since } else { below }, below.saturating_sub(1));
         debug_assert!(cells.count(SINCE) <= below);
     }
 }

@@ -437,9 +437,11 @@ impl Snapshot {
         rows.filter(|row| self.rows[*row].has_key()).map(|row| self.row(row))
     }
 
-    /// The key of a copy.
+    /// The key of a copy. `None` if a publisher was about to give the slot to another key, so that the copy may have neither key.
     pub fn key(&self, listed: &Listed) -> Option<&[u8]> {
-        self.values.get(listed.row * self.stride..)?.get(self.view.geometry().spec.key())
+        let geometry = self.view.geometry();
+        let key = self.values.get(listed.row * self.stride..)?.get(geometry.spec.key())?;
+        (listed.is_whole || geometry.identity(key) == listed.identity).then_some(key)
     }
 
     /// Whether there is a copy of this key.

@@ -38,7 +38,8 @@ pub(super) enum Look {
     /// The slot changes faster than its value can be copied. The slot's head is whole, and it belongs to a store that began during the
     /// call.
     Changing(Head),
-    /// A publisher is in the middle of a store, or was stopped there. The words of the head may belong to different stores.
+    /// A publisher is in the middle of a store, or was stopped there. The words of the head may belong to different stores. The buffer has
+    /// the bytes of a key, which may be another key than that of the head.
     Busy(Head),
 }
 
@@ -182,6 +183,9 @@ impl View {
         // The publisher may be about to give the slot to another key. It stores the words of that key after the number from which the key's
         // messages are counted.
         busy.identity = named::see(head);
+        // A store to the same key changes no byte of the key. The caller compares the key with the words that identify it.
+        let bytes = (self.cells.geometry.spec.key_end as usize).min(out.len());
+        self.copier.load(value, &mut out[..bytes]);
         Look::Busy(Head { version: busy.version | 1, identity: busy.identity, ..Head::load(head) })
     }
 

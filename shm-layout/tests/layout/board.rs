@@ -4,7 +4,7 @@
 use crate::common::{header, nameless};
 use proptest::prelude::*;
 use shmcast_layout::board::{BoardWriter, JoinError, Lookup, Snapshot, View};
-use shmcast_layout::layout::board::{Meta, Spec};
+use shmcast_layout::layout::board::{HEAD_KEY, HEAD_SEQUENCE, HEAD_VERSION, Meta, Spec};
 use shmcast_layout::ring::locate::Place;
 use shmcast_layout::ring::writer::Writer;
 use shmcast_layout::segment::{Access, Segment};
@@ -410,6 +410,47 @@ fn a_board_that_is_not_kept_is_no_board_to_join() {
     let mut snapshot = Snapshot::new(segment.board().unwrap());
     let joined = snapshot.join(&mut segment.reader(Place::START), &mut [0; 8 << 10]);
     assert_eq!(joined, Err(JoinError::Left { through: 0 }));
+}
+
+/// The head of the slot of a key of one byte, as a place in the file.
+fn head_of(file: &File, key: u8, sequence: u64) -> u64 {
+    let mut bytes = vec![0; file.metadata().unwrap().len() as usize];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    let word = |head: &[u8], n: usize| u64::from_le_bytes(head[8 * n..][..8].try_into().unwrap());
+    let is_head =
+        |head: &[u8]| word(head, HEAD_SEQUENCE) == sequence && word(head, HEAD_KEY) == u64::from(key);
+    bytes.chunks_exact(64).position(is_head).expect("a slot") as u64 * 64
+}
+
+/// An earlier mistake: the next board had a key of zeros instead of this key, because the copy had no bytes of a slot that changes.
+#[test]
+fn a_key_whose_slot_changes_at_the_cut_is_carried_as_unknown() {
+    for is_given_away in [false, true] {
+        let (file, segment) = segment(spec(2, 0..1, 64));
+        let mut writer = segment.writer(1, 0).unwrap();
+        let (mut board, _) = segment.board_writer().unwrap().unwrap();
+        let sequence = writer.publish(&[7, 1, 2, 3], 0, false, 0).unwrap();
+        board.post(sequence, &[7, 1, 2, 3], 0, false, 0);
+        let head = head_of(&file, 7, 1);
+        // The publisher is stopped while it stores message 2: to the same key, or to another one.
+        file.write_all_at(&3u64.to_le_bytes(), head + 8 * HEAD_VERSION as u64).unwrap();
+        if is_given_away {
+            file.write_all_at(&8u64.to_le_bytes(), head + 8 * HEAD_KEY as u64).unwrap();
+        }
+        let (_, next) = self::segment(spec(2, 0..1, 64));
+        segment.carry_board(segment.begin_to_carry(), &next, 2);
+        let (board, mut value) = (next.board().unwrap(), [0; 64]);
+        let mut lookup = |key: u8| board.get(&[key], &mut value);
+        assert_eq!((lookup(0), lookup(8)), (Lookup::None, Lookup::None));
+        let counters = board.counters();
+        if is_given_away {
+            assert_eq!((lookup(7), counters.live, counters.since), (Lookup::None, 0, 2));
+        } else {
+            let Lookup::Found { head, .. } = lookup(7) else { panic!("the key is lost") };
+            assert!(!head.meta.is_whole() && head.sequence == 1);
+            assert_eq!((counters.live, counters.since), (1, 1));
+        }
+    }
 }
 
 /// A removal that the board has forgotten stays known in the segment in which the channel continues, and so does one that has no room there.
