@@ -52,7 +52,7 @@ pub enum ChannelError {
         name: String,
         /// The name of the property.
         what: &'static str,
-        /// The value.
+        /// The value that the channel has.
         found: u64,
         /// The requested value.
         wanted: u64,
@@ -116,8 +116,7 @@ pub enum ChannelError {
         name: String,
     },
     /// The builder of a reader of some tags has the start [`Start::Board`](crate::Start::Board), or conflation. The board has only the
-    /// newest message of each key. If this message has another tag, the reader would miss the older messages of its tags, and nothing
-    /// would count them.
+    /// newest message of each key, whatever its tag, so the reader would miss messages that nothing counts.
     #[error(
         "channel {name:?}: a reader of some tags begins in the ring and does not conflate, because the board has only the newest message \
          of each key, whatever its tag: leave the tags out, or the board and conflation"
@@ -171,7 +170,7 @@ pub enum ChannelError {
     Mode {
         /// The path that exists: the channel's directory, its segment, or its parent directory.
         path: PathBuf,
-        /// The mode.
+        /// The mode that the path has.
         found: u32,
         /// The requested mode.
         wanted: u32,
@@ -337,8 +336,8 @@ pub enum PublishError {
     /// The channel's sequences are used up, or the gap to be published would use them up.
     #[error(transparent)]
     OutOfSequences(#[from] OutOfSequences),
-    /// A gate's reader is too far behind, and the call never waits, or has already waited as long as the gate allows. Nothing was
-    /// published. Publish the message again later, or drop it.
+    /// A gate's reader is too far behind, and the call does not wait or has waited as long as the gate allows. Nothing was published.
+    /// Publish the message again later, or drop it.
     #[error("gate {gate} holds the message up: its reader is {behind} B behind; publish it again later")]
     Full {
         /// The gate.

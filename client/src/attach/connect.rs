@@ -71,8 +71,12 @@ impl Client {
         Ok(Self { socket })
     }
 
-    /// Returns the first of these paths: `$SHMCAST_SOCKET`; [`DEFAULT_SOCKET`] if it exists; `shmcast/control.sock` in `$XDG_RUNTIME_DIR`,
-    /// at which a daemon of this user listens; and [`DEFAULT_SOCKET`] otherwise.
+    /// Returns the first of these paths:
+    ///
+    /// 1. `$SHMCAST_SOCKET`, if it is set and not empty;
+    /// 2. [`DEFAULT_SOCKET`], if this file exists;
+    /// 3. `$XDG_RUNTIME_DIR/shmcast/control.sock`, if this variable is set;
+    /// 4. [`DEFAULT_SOCKET`].
     ///
     /// ```
     /// println!("{}", shmcast::Client::default_socket().display());
@@ -277,7 +281,8 @@ impl Client {
         Ok(channels)
     }
 
-    /// Sends a request whose answer has many parts, and passes each part to `take`. If `take` does not expect a part, it returns an error.
+    /// Sends a request whose answer has many parts, and passes each part to `take`, which returns an error for a part that it does not
+    /// expect.
     fn ask_for_all(
         &self,
         request: &Request,

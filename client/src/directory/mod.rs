@@ -115,8 +115,7 @@ impl Directory {
     }
 
     /// Returns the state of every channel, in the order of the channels' names. A directory that does not exist holds no channels. A
-    /// subdirectory is no channel in two cases: it has neither a segment nor a lock file of shmcast's, or a publisher is still making it. A
-    /// channel exists from the moment at which it can be opened.
+    /// subdirectory is left out if it has neither a segment nor a lock file of shmcast's, or if a publisher is still making the channel.
     ///
     /// This call also removes pages that dead readers left. It changes nothing else.
     ///
@@ -190,8 +189,8 @@ impl Directory {
     /// files of a publisher that died while it made the channel.
     ///
     /// # Errors
-    /// [`ChannelError::InUse`] while it has a live publisher or reader. [`ChannelError::NotAChannel`] if the directory holds any other
-    /// file. Then nothing is removed.
+    /// [`ChannelError::InUse`] while the channel has a live publisher or reader. [`ChannelError::NotAChannel`], with nothing removed, if
+    /// the directory holds any other file.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -214,7 +213,7 @@ impl Directory {
             return Err(ChannelError::InUse { name: name.into(), holder });
         }
         let inventory = files.inventory()?.all_ours(files.folder())?;
-        // A reader may have opened the segment and not yet shown its page. It must not wait for ever on a removed segment.
+        // A reader might have opened the segment and not yet shown its page. It must not wait for ever on a removed segment.
         let segment = match files.segment(OFlags::RDWR) {
             Err(e) if e.is_shortage() => return Err(e),
             segment => segment.ok().flatten(),

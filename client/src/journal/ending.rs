@@ -62,8 +62,8 @@ struct LastRecords {
 }
 
 impl Ending {
-    /// Reads the end of the journal of `channel` in the directory at `path`, and takes its lock. If `stream` is given, it is the journal of
-    /// this stream, and otherwise the newest one. If the recorder was killed, everything that it wrote counts.
+    /// Reads the end of the journal of `channel` in the directory at `path`, and takes its lock. It is the journal of `stream`, or the
+    /// newest one if `stream` is `None`. If the recorder was killed, everything that it wrote counts.
     ///
     /// Cost: it reads the headers of all files. If the last file is not sealed, it reads this file as a whole, at the speed of the disk.
     ///
@@ -106,8 +106,8 @@ impl Ending {
         let named = names.iter().filter_map(|name| parse_file_name(name.to_str()?)).max().unwrap_or(0);
         check_problems(&journal)?;
         let last = journal.files().last().ok_or_else(|| JournalError::Empty { path: path.clone() })?.clone();
-        // The files are synced before they are read, so that nothing that was read is lost later. An error is that of an earlier write: in
-        // that case the contents of the disk are read.
+        // The files are synced first, so that nothing that is read here is lost later. If the sync reports the error of an earlier write,
+        // the contents of the disk are read.
         for file in journal.files().iter().filter(|file| file.trailer.is_none()) {
             let _ = journal.folder().file(&file.name, OFlags::RDONLY).and_then(|file| file.sync_all());
         }
@@ -169,12 +169,12 @@ impl Ending {
         self.said.epoch.max(self.last.epoch)
     }
 
-    /// Records in the journal that the channel continues at sequence `first` in the ring with the header `ring`, which no other process has
-    /// seen yet. It writes the sequences that are left out, the ring, and the next reserve. When the call returns, they are safe from a
-    /// power cut.
+    /// Writes to the end of the journal that the channel continues at sequence `first` in the ring with the header `ring`, which no other
+    /// process has seen yet. It writes the sequences that are left out, the ring, and the next reserve. When the call returns, they are
+    /// safe from a power cut.
     ///
     /// # Errors
-    /// [`JournalError::Os`]. Then the end of the journal is unchanged.
+    /// [`JournalError::Os`]. After this error, the end of the journal is unchanged.
     ///
     /// # Panics
     /// If `first` is below [`due`](Self::due), or the ring is of another stream than the journal.
@@ -190,18 +190,19 @@ impl Ending {
         assert!(first >= self.due, "a ring begins behind the journal");
         assert!(self.stream().is(ring.stream), "the ring was made for the stream of the journal");
         let own = header_of(ring).map_err(JournalError::os("make a header for", self.journal.path()))?;
-        // The epoch of the ring's first publisher. It is noted at once: the ring may be lost before a recorder has seen it.
+        // The epoch of the ring's first publisher. The journal gets this epoch now, because the ring can be lost before a recorder has seen
+        // it.
         let epoch = self.epoch().saturating_add(1);
         let header = FileHeader { epoch, ..own };
         self.write(header, first..first, Some(Clock::of_segment(ring).now()))
     }
 
-    /// Records in the journal that the channel continues in its existing ring at sequence `next`. When the call returns, this is safe from
-    /// a power cut. Without it, messages that are published next would lie after a clean end, or near the reserve, until a recorder has
-    /// written.
+    /// Writes to the end of the journal that the channel continues in its existing ring at sequence `next`. When the call returns, this is
+    /// safe from a power cut. Without this call, a crash soon after could hide messages: they would lie after a clean end, or near the
+    /// reserve.
     ///
     /// # Errors
-    /// [`JournalError::Os`]. Then the end of the journal is unchanged.
+    /// [`JournalError::Os`]. After this error, the end of the journal is unchanged.
     ///
     /// ```no_run
     /// let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks", None)?;
@@ -252,8 +253,8 @@ impl Ending {
     }
 }
 
-/// Begins a journal in the directory at `path`, which it makes if it does not exist. `ring` is the header of the channel's first ring,
-/// which no other process has seen. When the call returns, the journal is safe from a power cut, and from now on no sequence is used twice.
+/// Begins a journal in the directory at `path`. The directory is made if it does not exist. `ring` is the header of the channel's first
+/// ring, which no other process has seen. When the call returns, the journal is safe from a power cut.
 /// # Errors
 /// [`JournalError::Os`], also if there is a journal already, and [`JournalError::Busy`] while a recorder writes there.
 ///

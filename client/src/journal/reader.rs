@@ -131,8 +131,8 @@ impl Reader {
         wall_ns(self.clock?, self.header()?.ring.clock_hz, time)
     }
 
-    /// The wall clock of a message, also of one that carries no time of its own. Such a message counts as of the last clock record of the
-    /// journal before it, which is at most a second older. `None` if the journal says nothing about the time there.
+    /// The wall clock of a message, even if the message has no time of its own. Then the result is the time of the journal's last clock
+    /// record before the message, at most a second earlier. `None` if the journal says nothing about the time there.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
@@ -160,7 +160,7 @@ impl Reader {
         self.header.as_deref()
     }
 
-    /// Whether a recorder runs. If so, it may write more after the end.
+    /// Whether a recorder runs. If so, more entries can follow after the end.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
@@ -231,7 +231,7 @@ impl Reader {
     }
 
     /// Returns the next entry, or `None` at the present end of the journal. Later calls return entries that were written meanwhile. The
-    /// call never waits for a recorder, but may wait for a disk.
+    /// call never waits for a recorder, but can wait for a disk.
     ///
     /// # Errors
     /// [`JournalError`] if a file cannot be opened or read at all. The reader keeps its place.

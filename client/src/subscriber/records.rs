@@ -49,7 +49,7 @@ pub struct Records {
 
 impl Records {
     /// Allocates memory for this many bytes of records. [`Subscriber::recv_records`] allocates more when a single message is larger. 16 KiB
-    /// fit into a core's first cache, and are the fastest for small messages that are processed at once.
+    /// fit into a core's first cache, and are the fastest for small messages that are processed immediately.
     ///
     /// ```
     /// assert!(shmcast::Records::with_room(64 << 10).is_empty());
@@ -133,7 +133,7 @@ impl Records {
                 [0, 8].map(|at| u64::from_le_bytes(header[at..at + 8].try_into().expect("a word")));
             let (commit, meta) = (Commit::from_word(commit), Meta::from_word(meta));
             let (record, others) = rest.split_at(commit.record_bytes() as usize);
-            // Tags may have left out messages, so sequences may jump.
+            // Tags can leave out messages, so sequences can jump.
             let sequence = due + u64::from(commit.sequence_low().wrapping_sub(due as u32));
             (rest, due) = (others, sequence + 1);
             let payload = &record[HEADER..HEADER + commit.length() as usize];

@@ -171,8 +171,8 @@ impl fmt::Debug for Selected<'_> {
 }
 
 impl Select {
-    /// Adds a typed subscriber. [`recv_typed`](Self::recv_typed) and the similar calls return its events, in turn with those of all others.
-    /// [`recv`](Self::recv) returns them as bytes.
+    /// Adds a typed subscriber. [`recv_typed`](Self::recv_typed) and the similar calls return its events, in turn with those of all other
+    /// subscribers. [`recv`](Self::recv) returns them as bytes.
     ///
     /// # Errors
     /// The same as for [`add`](Self::add).

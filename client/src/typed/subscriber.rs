@@ -46,11 +46,10 @@ pub enum RecvError {
     },
 }
 
-/// Receives values of one type. It dereferences to the untyped [`Subscriber`](crate::Subscriber), which has
-/// the other getters.
+/// Receives values of one type. It dereferences to the untyped [`Subscriber`](crate::Subscriber), for getters such as `lag`.
 ///
-/// Each message is decoded into a new value. A large value of fixed layout can be read in place instead, with
-/// the untyped subscriber and [`Message::pod`](crate::Message::pod).
+/// Each message is decoded into a new value. To read a large value of fixed layout in place, use the untyped subscriber and
+/// [`Message::pod`](crate::Message::pod).
 ///
 /// ```
 /// # #[cfg(feature = "pod")] {
@@ -159,14 +158,14 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
     }
 
     /// Passes up to `most` available events to `each`, and returns their number, as
-    /// [`Subscriber::recv_batch`](crate::Subscriber::recv_batch) does. Never waits. It decodes each value and compares its channel's
-    /// schema, so an event costs as much as with [`try_recv`](Self::try_recv).
+    /// [`Subscriber::recv_batch`](crate::Subscriber::recv_batch) does. Never waits. An event costs as much as with
+    /// [`try_recv`](Self::try_recv).
     ///
-    /// `each` returns nothing, or a [`ControlFlow`](std::ops::ControlFlow) that may stop it. The event at which it stopped
-    /// has been received and counts.
+    /// `each` returns nothing, or a [`ControlFlow`](std::ops::ControlFlow) that can stop the batch. The event that stopped the batch has
+    /// been received and counts.
     ///
     /// # Errors
-    /// [`RecvError`]. The events before it have been passed to `each`.
+    /// [`RecvError`]. The events before the error have been passed to `each`.
     ///
     /// ```
     /// # #[cfg(feature = "pod")] {
@@ -416,7 +415,7 @@ pub struct Iter<'a, T, C> {
 impl<T: Schema, C: Codec<T>> Iterator for Iter<'_, T, C> {
     type Item = Result<Event<T>, RecvError>;
 
-    /// Waits as [`Subscriber::recv`] does. Never returns `None`, because the next publisher may follow after an end.
+    /// Waits as [`Subscriber::recv`] does. Never returns `None`: after the end of a stream, another publisher can begin.
     fn next(&mut self) -> Option<Self::Item> {
         Some(self.subscriber.recv())
     }

@@ -317,7 +317,7 @@ const LENGTH: u64 = (1 << 25) - 1;
 pub struct Meta(u64);
 
 impl Meta {
-    /// A message from which a reader may start afresh.
+    /// A message from which a reader can start afresh.
     pub const KEY: Self = Self(1 << 32);
     /// The message removed its key.
     pub const REMOVED: Self = Self(1 << 33);
@@ -334,7 +334,7 @@ impl Meta {
         Self(length as u64 & LENGTH | (tag as u64) << 48)
     }
 
-    /// The same with another flag.
+    /// The same properties, with `flag` set or not.
     #[inline(always)]
     pub const fn with(self, flag: Self, is_set: bool) -> Self {
         if is_set { Self(self.0 | flag.0) } else { self }

@@ -55,8 +55,8 @@ pub enum Glance {
     Nothing,
     /// A message; its payload is in the buffer.
     Message(Copied),
-    /// There is something other than a message, or the reader must check the frontier and the state. Nothing was consumed. Call
-    /// [`Reader::poll`] to get the result.
+    /// There is something other than a message, or a check for a lap or for the end is due. Nothing was consumed. Call [`Reader::poll`] to
+    /// get the result.
     Other,
 }
 
@@ -93,21 +93,20 @@ pub enum Resume {
 
 /// Reads records from a ring.
 ///
-/// A message needs only the second cache line of this struct and the start of the third. The owner may place fields of its own in the
-/// remaining bytes of the third line. If there are many readers, none of these lines is in the caches, and a reader waits for each line
-/// that it touches.
+/// A message needs only the second cache line of this struct and the start of the third. The owner can place fields of its own in the rest
+/// of the third line. If there are many readers, none of these lines is in the caches, and a reader waits for each one.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Reader {
     // Cold fields.
     index: Cells,
     geometry: Geometry,
-    // The second line.
+    // The second cache line.
     data: Cells,
     header: Page,
     /// The place of the next record.
     place: Place,
-    // The third.
+    // The third cache line.
     /// A copy of the geometry's field. With this copy, taking a message does not touch the geometry's cache line.
     max_message: u32,
     copier: Copier,
@@ -160,9 +159,9 @@ impl Reader {
 
     /// Does the same as [`poll`](Self::poll), but copies whole records, and returns only the two common results in full.
     ///
-    /// The payload begins 16 bytes after the start of `out`, as it does in its record. The copy may also change other bytes of `out`, up to
-    /// the end of the record's last line. For this reason, the copy needs no branch on the length. If `out` is 64-byte aligned, no copied
-    /// piece crosses a cache line. If the record does not fit in `out`, the result is [`Glance::Other`].
+    /// The payload begins 16 bytes after the start of `out`, as it does in its record. The copy has no branch on the length, so it can
+    /// change further bytes of `out`, up to the end of the record's last line. The copy is fastest if `out` is 64-byte aligned. If the
+    /// record does not fit in `out`, the result is [`Glance::Other`].
     #[inline(always)]
     pub fn glance(&mut self, out: &mut [u8]) -> Glance {
         self.glance_at::<true>(out)
@@ -207,8 +206,7 @@ impl Reader {
         }
         match commit.length() as usize {
             needed if needed > out.len() => Poll::TooSmall { needed },
-            // The first look did not find a message that could be taken, and this one does. The next poll
-            // takes it.
+            // A message was committed after the first look. The next poll takes it.
             _ => Poll::Empty,
         }
     }
@@ -216,8 +214,8 @@ impl Reader {
     /// Calls `rest` repeatedly until a record is committed at this reader's place, or until `rest` returns true. Returns whether there is a
     /// record, which [`poll`](Self::poll) then returns.
     ///
-    /// Touches only one word of the ring. This matters if a hundred processes share a CPU, because a process then finds none of its lines
-    /// in the cache when it runs again.
+    /// Touches only one word of the ring: if a hundred processes share a CPU, a process finds none of its lines in the cache when it runs
+    /// again.
     #[inline(always)]
     pub fn rest_until_due(&self, mut rest: impl FnMut() -> bool) -> bool {
         let word = self.data.word_at(self.place.position);
@@ -265,7 +263,7 @@ impl Reader {
         if commit.word() != 0 {
             return crate::fault!("what_is_there_is_nothing").then_some(Poll::Empty);
         }
-        // The window is checked last, because the zero may belong to a later lap. In that case the stream has not ended.
+        // The window is checked last, because the zero word can belong to a later lap. In that case the stream has not ended.
         if !mutant!("window_before_close") && !self.in_window(0) {
             return Some(self.outside(commit));
         }

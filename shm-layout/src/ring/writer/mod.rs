@@ -54,7 +54,7 @@ pub struct Writer {
     /// The largest payload plus 1, so each payload is shorter than this. 0 when no sequence is left.
     limit: u32,
     copier: Copier,
-    // The second line.
+    // The second cache line.
     index: Cells,
     header: Page,
     bytes: u64,
@@ -113,8 +113,8 @@ impl Writer {
         writer.header[STATE].store(State::Recovering.pack(writer.epoch), Ordering::Relaxed);
         writer.header[WRITER_PID].store(u64::from(pid), Ordering::Relaxed);
         if let Some(gap) = tail.gap {
-            // This is the order in which the dead writer would have gone on: the lazy line moves on first, and only then may the
-            // entry that it named become the tail's.
+            // The dead writer would have gone on in this order: it moves the lazy line on, and then reuses the entry that the lazy line
+            // named.
             writer.index_gap(gap, writer.next);
             writer.update_lazy(time);
         }
@@ -407,8 +407,8 @@ impl Writer {
     /// Zeroes commit words that the next records will need. Several granules are cleaned at a time, so that most messages execute less
     /// code. If the bound does not allow this, this call cleans nothing, and `prepare` cleans for the next record.
     ///
-    /// Call this after the commit. On x86-64, stores become visible in program order. So if this call came before the commit, readers would
-    /// wait until the cache misses of its stores are over.
+    /// Call this after the commit. On x86-64, stores become visible in program order, so readers would otherwise wait for the cache misses
+    /// of these stores.
     #[inline(always)]
     fn clean_ahead(&mut self) {
         if self.clean < self.tail + AHEAD - AT_ONCE {

@@ -87,7 +87,7 @@ pub struct Datagram<'a> {
     /// The time at which the kernel received the datagram, in nanoseconds since 1970. `None` if the socket has no time stamps
     /// (`SO_TIMESTAMPNS`), or if the call did not request one.
     pub time_ns: Option<u64>,
-    /// Whether the kernel had merged it with other datagrams.
+    /// Whether the kernel had merged this datagram with others.
     pub is_merged: bool,
 }
 
@@ -128,7 +128,7 @@ impl Inbox {
     ///   third of a microsecond. While datagrams arrive faster than they are taken, each one has a time stamp.
     ///
     /// # Errors
-    /// The error of `recvmmsg`, such as an ICMP error on an earlier send. If no datagram waits, the result is 0 and no error.
+    /// The error of `recvmmsg`, such as an ICMP error on an earlier send. If no datagram waits, the result is 0, which is no error.
     #[inline]
     pub fn receive(&mut self, socket: impl AsFd) -> io::Result<usize> {
         (self.received, self.expects_more) = (0, false);
@@ -193,7 +193,7 @@ impl Inbox {
         header.msg_control = controls.as_mut_ptr().cast();
         header.msg_controllen = size_of::<ControlWords>() as _;
         let (fd, flags) = (socket.as_fd().as_raw_fd(), libc::MSG_DONTWAIT);
-        // The C library's own call is a cancellation point, which costs it two locked instructions in a program with threads.
+        // The C library's own call is a cancellation point, which costs two locked instructions in a program with threads.
         // SAFETY: `fd` is open as long as `socket` is borrowed; the header names one slot, one address and one control buffer with
         // their true lengths, all of which outlive the call.
         let bytes = unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut header, flags) };
@@ -273,7 +273,7 @@ impl Inbox {
         arrivals.flat_map(|(at, arrival)| {
             let slot = &self.slab[at * self.slot_bytes..][..arrival.bytes];
             let mut next = Some(0);
-            // An empty datagram counts, too. A step of an iterator would divide.
+            // An empty datagram counts, too. `step_by` would divide.
             std::iter::from_fn(move || {
                 let at = next?;
                 let end = slot.len().min(at + arrival.segment);
