@@ -66,7 +66,7 @@ pub enum ChannelError {
     Schema {
         /// The channel.
         name: String,
-        /// The schema.
+        /// The channel's schema.
         found: SchemaId,
         /// The requested schema.
         wanted: SchemaId,

@@ -99,10 +99,12 @@ pub enum Event<'a> {
         /// The session's identity, as in its packets.
         session: [u8; 10],
     },
-    /// The channel began again, with another stream. Its sequences count from 1, or continue after the journal of that stream. Earlier
-    /// messages that the reader has not received by now are lost. There are three possible reasons: the daemon lost the memory of a channel
-    /// without a journal, a reload gave the channel the journal of another stream, or a publisher restarted the channel. A bridge restarts
-    /// its channel if the source of the feed was restarted.
+    /// The channel began again, with another stream. Earlier messages that the reader has not received by now are lost. The new sequences
+    /// count from 1, or continue after the journal of the new stream. There are three possible reasons:
+    ///
+    /// - the daemon lost the memory of a channel without a journal;
+    /// - a reload gave the channel the journal of another stream;
+    /// - a publisher restarted the channel, as a bridge does if the source of the feed was restarted.
     Restarted,
     /// A publisher closed the channel. The next call that receives continues with the next publisher, and waits if there is none yet. A
     /// subscriber that reads from the journal gets this event for each publisher that closed the channel. Call

@@ -1,7 +1,7 @@
 //! Parking: a reader sleeps until the daemon reports that there is something to read. The publisher wakes no reader, and does not know
 //! which readers sleep.
-//!
-//! This module has the ends of both sides: the reader has a [`Parking`], and the host has a [`ParkedReader`]. The two ends share two
+//! This module has both ends: the reader's [`Parking`], and the host's [`ParkedReader`]. The two ends share two objects, which no other
+//! reader uses:
 //! objects, which no other reader uses:
 //!
 //! - a word in the reader's page, which says for which position the reader sleeps;
@@ -19,12 +19,12 @@
 //!
 //! The bell is a socket pair and not an eventfd, for three reasons:
 //!
-//! - Each call that rings can be non-blocking. The flag of an eventfd belongs to all processes that hold it, and its counter may be full.
+//! - Each call that rings can be non-blocking. The flag of an eventfd belongs to all processes that hold it, and its counter can be full.
 //! - A reader cannot affect the pair of another reader. If all readers rang the same eventfd, any reader could empty or fill it.
 //! - An event loop can wait for a socket without unsafe code.
 //!
-//! The reader keeps both sockets of the bell, and sends one of them to each new daemon. So the bell outlives a daemon. If a reader rings
-//! after the daemon has died, the next daemon still finds the ring.
+//! The reader keeps both sockets of the bell, and sends one of them to each new daemon. So the bell outlives a daemon: the next daemon
+//! still finds a byte that the reader has sent.
 
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, recv, send, sockopt};
@@ -124,7 +124,7 @@ impl Parking {
         let bell = self.bell.try_clone().and_then(tokio::net::UnixStream::from_std);
         match bell {
             Ok(bell) => drop(tokio::time::timeout(self.longest, bell.readable()).await),
-            // The process may be out of descriptors.
+            // The process can be out of descriptors.
             Err(_) => tokio::time::sleep(ALONE).await,
         }
     }
@@ -168,7 +168,7 @@ impl Bells {
         let bells = self.epoll.try_clone().map(UnixStream::from).and_then(tokio::net::UnixStream::from_std);
         match bells {
             Ok(bells) => drop(tokio::time::timeout(limit, bells.readable()).await),
-            // The process may be out of descriptors.
+            // The process can be out of descriptors.
             Err(_) => tokio::time::sleep(ALONE).await,
         }
     }

@@ -129,7 +129,7 @@ impl BoardSpec {
         self.0.is_removal(payload.len(), tag)
     }
 
-    /// Number of bytes of memory that the board takes: 64 and a value for each key, and 16 to 32 for the index.
+    /// Bytes of memory that the board takes: for each key, a value, 64 bytes, and 16 to 32 bytes of the index.
     ///
     /// # Errors
     /// [`ChannelError::Board`] for sizes that no board has.

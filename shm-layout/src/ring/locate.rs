@@ -1,6 +1,6 @@
 //! Finds places in a ring: its tail, its oldest safe record, or a given sequence.
 //!
-//! Readers that join or were lapped, tools, and a publisher's successor use these searches. No message passes through them.
+//! Readers that join or were lapped, tools, and a publisher's successor use these searches.
 //!
 //! The searches rely on the index. For each sequence, the index has the position of its record, or of the pads right before the record. For
 //! the next sequence, the index has the position of the tail, or of the gap right before the tail. Another process writes these words. So a
@@ -27,8 +27,8 @@ const ATTEMPTS: usize = 1;
 /// records than this.
 pub(crate) const TAIL_STEPS: u64 = 4 * lazy::EVERY;
 
-/// During a check, the count in the lazy line, which the writer updates rarely, must advance by less than this. Then the low half of a
-/// sequence cannot have repeated.
+/// A check counts only if the number in the lazy line, which the writer updates rarely, advanced by less than this meanwhile. Then the low
+/// half of a sequence cannot have repeated.
 const LOW_HALF: u64 = 1 << 31;
 
 /// A record boundary and the sequence that is due there.
@@ -36,7 +36,7 @@ const LOW_HALF: u64 = 1 << 31;
 pub struct Place {
     /// Byte position, a multiple of a granule.
     pub position: u64,
-    /// The sequence of the next message at or after it.
+    /// The sequence of the next message at or after the position.
     pub sequence: u64,
 }
 
@@ -60,7 +60,7 @@ pub enum LocateError {
     TooOld {
         /// The requested sequence.
         sequence: u64,
-        /// The oldest that a reader can still start from.
+        /// The oldest sequence that a reader can still start from.
         oldest: u64,
     },
     /// The message has not been published.
@@ -82,7 +82,7 @@ pub enum LocateError {
 /// The reason why a search begins again, or cannot succeed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Miss {
-    /// The writer was faster: it may have overwritten the record that the search read.
+    /// The writer was faster: it might have overwritten the record that the search read.
     Overrun,
     /// Another program wrote to the segment.
     Corrupt(Corrupt),
@@ -210,7 +210,7 @@ impl Locator {
         if let Some(sought) = self.retry(|attempt| self.seek_now(sequence, attempt))? {
             return sought;
         }
-        // No place lasts long enough to be looked at.
+        // The writer overwrites each place before the search has read it.
         let tail = self.tail()?;
         match sequence.cmp(&tail.sequence) {
             Less => Err(LocateError::TooOld { sequence, oldest: tail.sequence }),
@@ -282,8 +282,8 @@ impl Locator {
         match ahead {
             0 => Ok(place),
             _ if mutant!("no_lazy_recheck") => Ok(place),
-            // The entry may belong to a later sequence by now. Then the low half of the number in its record differs. A
-            // publisher of key messages moves the line on with each of them.
+            // The entry can belong to a later sequence by now. Then the low half of the number in its record differs. Each key message also
+            // moves the lazy line on.
             1..LOW_HALF => match self.inspect(place) {
                 Ok(Found::Record { .. }) => Ok(place),
                 _ => Err(Miss::Overrun),
