@@ -28,7 +28,7 @@
 //! ```
 //!
 //! Properties:
-//! * **Loss is a result.** The publisher never waits for a reader, unless the channel has a [`Gate`]. It may overwrite messages that a
+//! * **Loss is a result.** The publisher never waits for a reader, unless the channel has a [`Gate`]. It can overwrite messages that a
 //!   slow reader has not read. Then this reader gets [`Event::Lapped`] with the exact number of missed messages.
 //! * **Crashes are survived.** When a publisher dies, the kernel frees the publisher's lock, and another publisher can continue in the same
 //!   segment with the next sequence. Readers stay attached and get [`Event::NewEpoch`].

@@ -67,8 +67,7 @@ struct Inner {
     has_moved: AtomicBool,
     /// Generation and epoch of the last publisher that the daemon reported as dead.
     dead: Mutex<(u64, u64)>,
-    /// Whether the reader can still receive messages of the publisher `dead`. It can if it now receives the messages of this publisher, or
-    /// of an earlier one.
+    /// Whether the reader is still at the messages of the publisher `dead`, or of an earlier one.
     has_died: AtomicBool,
 }
 
@@ -148,7 +147,7 @@ impl Attachment {
     /// Takes the next segment in which the channel continues. Costs one load if there is no such segment.
     pub(crate) fn moved(&self) -> Option<Successor> {
         let moved = &self.shared.has_moved;
-        // Every reader calls this when it finds nothing to read, so it is one load while there is no segment.
+        // Every reader calls this when it finds nothing to read, so it costs only one load while there is no segment.
         if !moved.load(Ordering::Acquire) {
             return None;
         }
@@ -165,7 +164,7 @@ impl Drop for Attachment {
             return;
         }
         self.shared.left.store(true, Ordering::Release);
-        // While the keeper polls the socket, dropping this reference does not close it. So this shuts it down.
+        // Dropping this reference does not close the socket while the keeper polls it. So the socket is shut down.
         if let Some(socket) = lock(&self.shared.socket).take() {
             let _ = shutdown(&**socket, Shutdown::Both);
         }
@@ -267,8 +266,8 @@ impl Keeper {
     /// Sleeps until a daemon sends a packet or hangs up, the list changes, or `patience` has passed. Returns the attachments whose sockets
     /// are ready.
     fn wait(&self, attachments: &[Arc<Inner>], patience: Option<Duration>) -> Vec<Arc<Inner>> {
-        // We hold the sockets while we sleep. So the number of a socket that is given up meanwhile cannot belong to another one when we
-        // look at the result.
+        // We hold the sockets while we sleep. So the number of a socket that is given up meanwhile cannot belong to another socket when we
+        // read the result.
         let is_deaf = |socket: &Arc<ParentsOnly<OwnedFd>>| {
             fault!("without_a_spare_descriptor_nobody_listens") && socket.try_clone().is_err()
         };
@@ -278,7 +277,7 @@ impl Keeper {
         let mut fds = vec![PollFd::new(&self.bell, PollFlags::IN)];
         fds.extend(sockets.iter().map(|(socket, _)| PollFd::new(&***socket, PollFlags::IN)));
         let timeout = patience.map(|p| Timespec::try_from(p).expect("a second at most"));
-        // After an error (EINTR, ENOMEM) the loop looks again.
+        // After an error (EINTR, ENOMEM) the loop polls again.
         let _ = poll(&mut fds, timeout.as_ref());
         let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
         let ready: Vec<bool> = fds.iter().skip(1).map(|fd| !fd.revents().is_empty()).collect();

@@ -212,7 +212,7 @@ pub(super) fn is_page_name(name: &OsStr) -> bool {
         && parts.next().is_some_and(is_random)
 }
 
-/// Whether an entry of a directory of gates is ours. Only the owner of the directory can make files in it, but the reader of a gate may
+/// Whether an entry of a directory of gates is ours. Only the owner of the directory can make files in it, but the reader of a gate can
 /// have overwritten or extended the gate's page.
 pub(super) fn is_gate_file(gates: &Folder, name: &OsStr) -> io::Result<bool> {
     let stat = gates.stat(name)?;

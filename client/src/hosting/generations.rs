@@ -95,7 +95,7 @@ impl HostedCharter {
         Some(Generation { generation, first, restarted, strict: is_strict, journal: false })
     }
 
-    /// Records in the charter that a publisher was let in.
+    /// Marks in the charter that a publisher was let in.
     pub fn grant(&mut self) {
         self.charter.grant();
     }
@@ -155,8 +155,8 @@ impl HostedCharter {
         if cut != Cut::Tail && first > 1 {
             entry.epoch = next.segment.state().map_or(0, |(epoch, _)| epoch);
             entry.first = first;
-            // The journal may be that of another stream, such as after a change of the configuration. Readers must not take its messages for
-            // those that follow theirs.
+            // The journal can be that of another stream, such as after a change of the configuration. Readers must not mistake its messages
+            // for the continuation of their stream.
             let goes_on = current.filter(|current| current.stream.is(entry.stream));
             entry.restarted = goes_on.map_or(entry.restarted, |current| current.restarted);
         }
@@ -188,7 +188,7 @@ fn has_ended(before: &HostedSegment) -> bool {
 /// Returns the identity of this boot. A charter from another boot is out of date, because its memory no longer exists.
 ///
 /// # Errors
-/// If the kernel does not report it.
+/// If the kernel does not report the identity.
 pub fn boot_id() -> io::Result<[u64; 2]> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let digits: String = text.trim().chars().filter(|c| *c != '-').collect();

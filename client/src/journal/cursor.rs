@@ -34,7 +34,7 @@ pub(super) struct Fault {
     pub(super) offset: u64,
     /// Number of bytes up to the next whole frame, or to the end.
     pub(super) bytes: u64,
-    /// The reason why they are no frame.
+    /// The reason why these bytes are no frame.
     pub(super) why: FormatError,
 }
 
@@ -196,7 +196,7 @@ impl Cursor {
                 Found::Bad(why, behind) => {
                     self.has_waited(self.offset);
                     if !self.search(due, why, behind)? {
-                        // The next search happens after the frame has been bad for as long again.
+                        // If the frame stays bad, the next search happens after the same time again.
                         self.unsure = self.unsure.filter(|(_, since)| since.elapsed() <= UNSURE);
                         return Ok(if self.trailer.is_some() { Step::Sealed } else { Step::End });
                     }
@@ -271,7 +271,7 @@ impl Cursor {
             return Ok(Found::Bad(why, Some(end)));
         }
         if is_guess {
-            // A payload may contain the image of a frame. The frame after a real frame chains to it.
+            // A payload can contain the image of a frame. Only a real frame is followed by a frame that chains to it.
             let next = self.window.get(end, FRAME_HEADER_BYTES)?;
             if FrameHeader::decode(next, salt).is_ok_and(|next| next.chain != header.crc()) {
                 let what = "the frame behind it does not chain to it";
@@ -325,7 +325,7 @@ impl Cursor {
         }
     }
 
-    /// The next offset below `end` at which a frame may begin.
+    /// The next offset below `end` at which a frame can begin.
     fn candidate(&mut self, from: u64, end: u64) -> io::Result<Option<u64>> {
         let mut at = from;
         while at < end {
@@ -333,7 +333,7 @@ impl Cursor {
             if piece.len() < FRAME_HEADER_BYTES {
                 return Ok(None);
             }
-            // Searches all later bytes that are in memory at once.
+            // Searches in one step all later bytes that are in memory.
             let rest = self.window.peek(at, usize::MAX);
             let found = rest.chunks_exact(FRAME_ALIGN).position(|place| place[..4] == FRAME_MAGIC);
             if let Some(found) = found {

@@ -35,7 +35,7 @@ pub enum JournalError {
     Flat {
         /// The directory.
         path: PathBuf,
-        /// The stream of the files, if they name it.
+        /// The stream of the files, if the files name it.
         stream: Option<StreamId>,
     },
     /// A file does not belong to a journal, or has a format that this build does not read.
@@ -98,7 +98,7 @@ pub enum JournalError {
     OtherStream {
         /// The file or directory.
         path: PathBuf,
-        /// The stream that it holds.
+        /// The stream that was found.
         found: StreamId,
         /// The stream that was to be read or continued.
         wanted: StreamId,

@@ -95,8 +95,7 @@ impl Subscriber {
     }
 
     /// Continues after a lap, or at a sequence older than everything in the ring. If a journal has the missing messages, continues in the
-    /// journal, and returns no event. The caller then polls again. This function cannot poll, because only the caller has the buffer for
-    /// the message.
+    /// journal, and returns no event. The caller then polls again.
     #[cold]
     pub(super) fn skip(&mut self) -> Result<Option<Outcome>, RecvError> {
         if self.is_conflating() {
@@ -110,7 +109,7 @@ impl Subscriber {
         let entered = if is_wanted { self.enter_past(self.next_sequence()) } else { Entered::Not };
         match entered {
             Entered::Past => return Ok(None),
-            // The next poll tries again. This reader pauses here, because the bell of a parked reader would wake it at once.
+            // The next poll tries again. This reader pauses here, because the bell of a parked reader would wake it immediately.
             Entered::NotYet => {
                 std::thread::sleep(WAIT_FOR_FILES);
                 return Ok(None);
@@ -145,7 +144,7 @@ impl Subscriber {
         Ok(Some(Outcome::Other(Event::Lapped(Lapped { missed, resumed_at: self.next_sequence() }))))
     }
 
-    /// Called after a jump. Whether the reader has possibly skipped the event of a new epoch.
+    /// Whether the reader, after a jump, has possibly skipped the event of a new epoch.
     pub(super) fn doubt_after_jump(&self) -> Doubt {
         // The state is read after the jump. The state of any record that the jump skipped was set before that record
         // was committed.
@@ -300,7 +299,7 @@ pub(super) fn is_kept_back(verdict: Verdict, poll: &Poll, next: impl FnOnce() ->
 /// The sequence that a reader expects in the next generation. `expected` is the sequence that the reader expected before.
 pub(super) fn expected_in(generation: Generation, is_restart: bool, expected: u64) -> u64 {
     match is_restart {
-        // A reader that joined after void messages expects a higher sequence than the generation's first.
+        // A reader that joined after invalid messages expects a higher sequence than the generation's first.
         false => expected.min(generation.first),
         // A stream may begin after a journal, and not with sequence 1.
         true if generation.restarted == generation.generation => generation.first,

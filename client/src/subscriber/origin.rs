@@ -34,8 +34,8 @@ pub enum History {
     Never,
     /// The journal in this directory, which must exist.
     Dir(PathBuf),
-    /// The journal in this directory. While the directory does not exist, there is no journal. It is for a reader that needs the ring above
-    /// all, such as a bridge: a mount that is away does not keep it from starting.
+    /// The journal in this directory. While the directory does not exist, there is no journal. Use this for a reader, such as a bridge,
+    /// that must start even if the file system of the journal is not mounted.
     DirIfThere(PathBuf),
 }
 
@@ -223,8 +223,8 @@ impl Past {
         self.hasty_until = self.hasty_until.filter(|_| self.is_hasty(now)).or(Some(now + AGAIN));
     }
 
-    /// Whether a search that cannot find out if there is a journal returns its error without a wait. This is so for a second after such an
-    /// error was waited out.
+    /// Whether a search that cannot find out if there is a journal returns its error without a wait. This is so for a second after an
+    /// earlier search has waited in vain.
     fn is_hasty(&self, now: Instant) -> bool {
         self.hasty_until.is_some_and(|until| now < until)
     }
@@ -234,8 +234,8 @@ impl Past {
         self.absent_since.is_some_and(|since| since.elapsed() < PATIENCE_FOR_DAEMON)
     }
 
-    /// Opens the journal of this stream, and waits for it. Returns `None` if there is no journal. Returns an error if nobody knows after
-    /// the wait whether there is a journal.
+    /// Opens the journal of this stream, and waits for it. Returns `None` if there is no journal. Returns an error if it is still unknown
+    /// after the wait whether there is a journal.
     pub(super) fn open_and_wait(
         &mut self,
         stream: StreamId,

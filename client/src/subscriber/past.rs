@@ -250,8 +250,7 @@ impl Subscriber {
                 return Ok(self.go_on_in_ring(due, place));
             }
             Ok(false) => {}
-            // The sequence belongs to a later segment, which does not have it. So the end of this segment is not the place of this
-            // sequence.
+            // This sequence belongs to a later segment, although the reader could not move there. It is not the end of this segment.
             Err(_) if fault!("the_end_of_a_segment_is_live") => {}
             Err(_) => return Ok(None),
         }

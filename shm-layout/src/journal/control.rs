@@ -135,7 +135,7 @@ pub enum JournalControl {
     },
     /// The result of recovering the previous file.
     Mended {
-        /// The number.
+        /// The file's number.
         file: u64,
         /// Whole frames that were kept.
         frames: u64,

@@ -56,7 +56,7 @@
 //! frontier and above the tail, where no reader accepts a record yet.
 //!
 //! # A reader that the writer waits for
-//! The caller may give the writer a bound, which the frontier does not pass. The caller knows the position `p` of a reader, which has
+//! The caller can give the writer a bound, which the frontier does not pass. The caller knows the position `p` of a reader, which has
 //! copied everything before `p`. The caller loads `p` with an acquire (`gate.rs`). With a bound of at most `p + capacity`, the writer
 //! stores only over bytes that this reader has copied. So the reader is never lapped while the caller sets no higher bound. The writer
 //! checks the bound only when it is about to announce a frontier.

@@ -23,7 +23,7 @@ pub const MAX_KEPT: usize = 8192;
 /// The greatest number of descriptors that [`inherited`] accepts: the stored ones, and the sockets at which the service manager listens.
 pub const MAX_INHERITED: usize = MAX_KEPT + 64;
 
-/// The process at the other end of a socket. The kernel recorded the ids of the process when it connected.
+/// The process at the other end of a socket. The kernel recorded the ids of the process when the process connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
     /// Process id in our own namespace; 0 if the process is in a namespace that we cannot see.

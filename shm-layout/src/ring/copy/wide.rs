@@ -249,7 +249,7 @@ unsafe fn clear_upper_halves() {
 }
 
 /// Copies the bytes from offset `skip` up to offset `length`. `length` is at least 32. The call always copies the last 32 bytes. Some of
-/// these 32 bytes can lie before `skip`, and some are perhaps copied twice.
+/// these can lie before `skip`, and some can be copied twice.
 ///
 /// # Safety
 /// The same as for [`Copier::copy`].

@@ -212,7 +212,7 @@ impl Story {
         tasks.iter().for_each(|task| self.act(*task));
     }
 
-    /// Notes the record that ends at `after`.
+    /// Adds the record that ends at `after` to the writer's notes.
     fn note(&mut self, after: Place, sequence: u64, what: What) {
         let bytes = match &what {
             What::Message(payload) => record_bytes(payload.len() as u64),
@@ -354,7 +354,7 @@ impl Story {
     }
 
     /// Runs a writer on a separate thread until it dies, while a reader watches. A successor has nothing from the dead writer but the
-    /// memory and the kernel's lock. The caller continues as the successor. The reader may see all stores of the dead writer, or only some.
+    /// memory and the kernel's lock. The caller continues as the successor. The reader can see all stores of the dead writer, or only some.
     pub(super) fn lives(
         self,
         watch: Watch,
