@@ -14,7 +14,7 @@ fn whole_file() -> libc::flock {
     libc::flock { l_type: libc::F_WRLCK as _, l_whence: libc::SEEK_SET as _, l_start: 0, l_len: 0, l_pid: 0 }
 }
 
-/// Takes the exclusive lock. Returns false if another open file holds it.
+/// Takes the exclusive lock. Returns false if another open file holds the lock.
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     match fcntl(file, FcntlArg::F_OFD_SETLK(&whole_file())) {
         Ok(_) => Ok(true),

@@ -57,7 +57,7 @@ pub struct LentGates {
 }
 
 impl HostedGates {
-    /// Opens the directory of the channel `name` in the directory `dir`. Makes both if they do not exist.
+    /// Opens the directory of the channel `name` in the directory `dir`. Makes the two directories if they do not exist.
     ///
     /// # Errors
     /// The system's error.
@@ -124,7 +124,8 @@ impl HostedGates {
         self.0.sights().iter().map(|sight| gate_report(sight, tail, &process)).collect()
     }
 
-    /// Forgets the figures of the publisher before. Call this when a new publisher is let in: it makes its own figures, or has no gates.
+    /// Forgets the figures of the previous publisher. Call this when a new publisher is let in, which makes its own figures or has no
+    /// gates.
     pub fn begin(&self) {
         self.0.forget_figures();
     }

@@ -30,7 +30,7 @@ use std::collections::VecDeque;
 pub(super) struct Hosted {
     pub(super) attachment: Attachment,
     pub(super) charter: Charter,
-    /// The source of the journal, for a channel that may get a journal later.
+    /// The source of the journal, for a channel that can get a journal later.
     pub(super) journal: Option<Origin>,
     /// The generation that the subscriber reads.
     pub(super) generation: Generation,

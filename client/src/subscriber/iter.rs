@@ -13,7 +13,7 @@ pub struct Iter<'a> {
 impl Iterator for Iter<'_> {
     type Item = Result<OwnedEvent, RecvError>;
 
-    /// Waits as [`Subscriber::recv`] does. Never returns `None`, because another publisher may follow after an end.
+    /// Waits as [`Subscriber::recv`] does. Never returns `None`, because another publisher can follow after an end.
     fn next(&mut self) -> Option<Self::Item> {
         Some(self.subscriber.recv().map(Event::into_owned))
     }

@@ -213,10 +213,10 @@ impl Subscriber {
             },
             Poll::Lapped => return self.skip(),
             Poll::TooSmall { needed } => return Err(RecvError::TooSmall { needed, available }),
-            // A program that can write to the segment may have stored this. If there is a charter, only the charter decides.
+            // A program that can write to the segment can have stored this. If there is a charter, only the charter decides.
             Poll::Superseded if self.hosted.is_some() => return self.try_next_segment(),
             Poll::Superseded => return Err(RecvError::Superseded),
-            // The next segment counts the loss after it.
+            // The next segment reports the loss of the messages after this record.
             Poll::Corrupt(_) if self.is_over() => return self.try_next_segment(),
             Poll::Corrupt(corrupt) => return Err(corrupt.into()),
         };

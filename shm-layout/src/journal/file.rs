@@ -227,7 +227,7 @@ fn is_of_this_version(page: &[u8]) -> bool {
 /// The name of the next file while a recorder prepares it.
 pub const SPARE: &str = "spare.tmp";
 
-/// Parses a name of the form of [`file_name`], and returns the file's number. The number may have any number of digits, and the name may
+/// Parses a name of the form of [`file_name`], and returns the file's number. The number can have any number of digits, and the name can
 /// have the suffix `.suspect`. If the file's header has another number, the header is right.
 pub fn parse_file_name(name: &str) -> Option<u64> {
     parts_of_name(name)?.0.parse().ok()

@@ -8,7 +8,7 @@
 //! | records of a data frame | [`FrameBuilder`] | [`Records`] |
 //! | the frames of one file in order, index, footer, trailer | [`Composer`] | [`FrameHeader`], [`Index`], [`Footer`], [`Trailer`] |
 //!
-//! Another process wrote the bytes that this module decodes, and a disk may have changed them. Each length and offset is checked before it
+//! Another process wrote the bytes that this module decodes, and a disk can have changed them. Each length and offset is checked before it
 //! is used, and each error says what is wrong.
 
 mod build;
@@ -55,7 +55,7 @@ pub const FRAME_ALIGN: usize = 64;
 pub const PAGE: usize = 4096;
 /// Largest body of a frame, in bytes as stored.
 pub const MAX_BODY: usize = 1 << 25;
-/// Size in bytes of a full data frame with its header. A frame with a large message may be larger.
+/// Size in bytes of a full data frame with its header. A frame with a large message can be larger.
 pub const FRAME_TARGET: usize = 512 << 10;
 /// After this many bytes of data frames, an index frame follows.
 pub const INDEX_EVERY: u64 = 4 << 20;

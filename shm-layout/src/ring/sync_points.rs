@@ -63,7 +63,7 @@ pub(super) mod commit {
 pub(super) mod window {
     use super::*;
 
-    /// Announces that the writer will store to granules below `frontier`. Stores before this call may become visible after the
+    /// Announces that the writer will store to granules below `frontier`. Stores before this call can become visible after the
     /// announcement.
     #[inline]
     pub(in crate::ring) fn announce(header: &Page, frontier: u64) {
@@ -150,8 +150,8 @@ pub(super) mod lazy {
     use super::*;
 
     /// The number of messages between two updates of the lazy line. A joiner walks over at most this many messages, each with at most one
-    /// pad before it. The number is smaller than the number of index entries. So while the lazy line points to an entry, the writer does
-    /// not reuse it.
+    /// pad before it. The number is smaller than the number of index entries. So the writer does not reuse the entry to which the lazy line
+    /// points.
     pub(in crate::ring) const EVERY: u64 = if cfg!(loom) { 2 } else { 64 };
 
     /// Stores that all messages up to `published` are published.

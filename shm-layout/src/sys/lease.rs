@@ -16,7 +16,7 @@ const REMOTE: [u32; 3] = [0x6969, 0xff53_4d42, 0xfe53_4d42];
 /// Whether any process has opened the file once more, besides the descriptor `file`, which is open for reading. A map counts as an open
 /// file, and so does a descriptor in a packet that has not been received. A descriptor that only names the file (`O_PATH`) does not count.
 ///
-/// A program that opens the file at the same moment waits for some microseconds. With `O_NONBLOCK` its `open` may fail in that time, with
+/// A program that opens the file at the same moment waits for some microseconds. With `O_NONBLOCK` its `open` can fail in that time, with
 /// `EWOULDBLOCK`.
 ///
 /// # Errors
