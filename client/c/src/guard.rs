@@ -20,7 +20,7 @@ const CLOSED: u8 = 3;
 /// The value that a pointer of the header points to.
 pub(crate) struct Handle<T> {
     state: AtomicU8,
-    /// It lives until the caller closes the handle.
+    /// The value lives until the caller closes the handle.
     inner: UnsafeCell<ManuallyDrop<T>>,
 }
 

@@ -127,7 +127,7 @@ unsafe fn copy<T: Options>(options: *const T) -> Result<T, Failure> {
     Ok(ours)
 }
 
-/// Where a channel is looked for.
+/// The place of a channel.
 enum Place<'a> {
     Default,
     Directory(&'a str),

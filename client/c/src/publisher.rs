@@ -224,7 +224,7 @@ pub(crate) unsafe extern "C" fn shmcast_claim(
         if out.is_null() {
             return Err(no_bytes(length));
         }
-        // The claim is dropped at once. The next claim lends the same bytes, unchanged.
+        // The claim is dropped immediately. The next claim lends the same bytes, unchanged.
         let place = this.publisher.claim(length).map(|mut claim| claim.as_mut_ptr());
         let place = place.map_err(|error| this.failure(error))?;
         this.claimed = Some(length);

@@ -26,7 +26,7 @@ pub(crate) fn wait_for_reserve(path: &Path, next: u64) -> Result<(), JournalErro
         match noted(&mut journal, least) {
             Ok(reserve) if reserve >= least => return Ok(()),
             Ok(_) => {}
-            // A file may be renamed or removed between two looks.
+            // A file can be renamed or removed between two checks.
             Err(JournalError::Os { source, .. }) if source.kind() == ErrorKind::NotFound => {}
             Err(other) => return Err(other),
         }

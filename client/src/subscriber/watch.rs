@@ -39,7 +39,7 @@ impl Watch {
         Self { lock: None, looked: None, told: None }
     }
 
-    /// Forgets the reported deaths. Called when the channel restarts, because generations and epochs may begin again too.
+    /// Forgets the reported deaths. Called when the channel restarts, because generations and epochs can also begin again.
     pub(super) fn forget(&mut self) {
         self.told = None;
     }

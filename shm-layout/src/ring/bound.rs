@@ -94,7 +94,7 @@ impl Locator {
             return Ok(());
         }
         match self.inspect(place)? {
-            // The record that was looked at may have been overwritten after a record came.
+            // A record came meanwhile, so the words that were read before can be out of date.
             Found::Record { .. } => Err(Miss::Overrun),
             Found::Nothing => {
                 let Place { position, sequence } = place;

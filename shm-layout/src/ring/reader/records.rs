@@ -68,7 +68,7 @@ impl Reader {
 
     /// Does the same as [`poll_records`](Self::poll_records) for a run of small records, which it copies together. The caller knows that
     /// [`RUN`] bytes of records were published. Takes no message in three cases: the first record is not small or is no message; `out` is
-    /// too small; or the writer may have overwritten the run.
+    /// too small; or the writer has possibly overwritten the run.
     #[inline(always)]
     fn take_run(&mut self, most: usize, out: &mut [u8]) -> Taken {
         let Self { max_message, copier, place: Place { position, sequence }, .. } = *self;
@@ -86,7 +86,7 @@ impl Reader {
             return nothing;
         }
         let mut taken = nothing;
-        // The size of the last record, and the word of the next one if that is of the same size. No message has the word 0.
+        // The size of the last record, and the commit word of the next record if both have the same size. No message has the word 0.
         let (mut stride, mut expected) = (GRANULE as usize, Commit::from_word(0));
         while taken.messages < most
             && let Some(record) = out.get(taken.bytes..taken.bytes + stride)
