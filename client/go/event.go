@@ -25,7 +25,7 @@ func (k Kind) String() string {
 	return "unknown"
 }
 
-// Event is what was received. Fields that do not belong to its kind are 0. It may be used again and again.
+// Event is a received event. Fields that do not belong to its kind are 0. A program can use the same Event again and again.
 type Event struct {
 	Kind      Kind
 	Key       bool   // of a message: a reader may start afresh from it
@@ -42,7 +42,7 @@ type Event struct {
 	Session   [10]byte
 }
 
-// message fills e, whose other fields are 0 if it was a message before.
+// message fills e. If e was a message before, its other fields are 0 already.
 func (e *Event) message(commit, meta, sequence uint64, payload []byte) {
 	if e.Kind != KindMessage || e.FromBoard {
 		*e = Event{Kind: KindMessage}

@@ -56,7 +56,7 @@ func (e *InvalidError) Error() string {
 
 func (e *InvalidError) Unwrap() error { return ErrInvalid }
 
-// Header holds the facts that a channel was made with.
+// Header has the properties with which a channel was made.
 type Header struct {
 	Capacity     uint64 // bytes of the ring
 	Chunk        uint64

@@ -170,8 +170,7 @@ impl Ending {
     }
 
     /// Writes to the end of the journal that the channel continues at sequence `first` in the ring with the header `ring`, which no other
-    /// process has seen yet. It writes the sequences that are left out, the ring, and the next reserve. When the call returns, they are
-    /// safe from a power cut.
+    /// process has seen yet: the left-out sequences, the ring, and the next reserve. When the call returns, they are safe from a power cut.
     ///
     /// # Errors
     /// [`JournalError::Os`]. After this error, the end of the journal is unchanged.
