@@ -292,8 +292,8 @@ mod files {
     impl Charter {
         /// Maps the charter in `file`, which came from a daemon.
         ///
+        /// # Errors
         /// [`OpenError`] when the file cannot be mapped or is no charter.
-        /// [`OpenError`] when it cannot be mapped or is no charter.
         pub fn open(file: &File) -> Result<Self, OpenError> {
             let os = |what| move |source| OpenError::Os { what, source };
             let found = file.metadata().map_err(os("read the charter's size"))?.len();

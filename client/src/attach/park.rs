@@ -1,8 +1,8 @@
 //! Parking: a reader sleeps until the daemon reports that there is something to read. The publisher wakes no reader, and does not know
 //! which readers sleep.
+//!
 //! This module has both ends: the reader's [`Parking`], and the host's [`ParkedReader`]. The two ends share two objects, which no other
 //! reader uses:
-//! objects, which no other reader uses:
 //!
 //! - a word in the reader's page, which says for which position the reader sleeps;
 //! - the bell, which is a socket pair.

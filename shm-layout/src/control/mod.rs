@@ -2,6 +2,7 @@
 //!
 //! One packet holds one JSON object of at most [`MAX_PACKET`](crate::sys::handoff::MAX_PACKET) bytes, with the descriptors beside it.
 //! Unknown requests and fields are errors, so that neither side guesses.
+//!
 //! A connection begins with [`Request::Hello`]. Each connection is one attachment, which ends with the connection for whatever reason.
 //!
 //! `CONTROL.md`, beside `SPEC.md`, describes the conversation for other languages: each packet, with its descriptors.
