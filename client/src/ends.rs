@@ -69,7 +69,7 @@ impl EndWatch {
         Self { has_ended: false, old_end }
     }
 
-    /// Notes an event that the subscriber received. Costs a store. See [`EndWatch`] for an example.
+    /// Passes an event that the subscriber received to this watch. Costs a store. See [`EndWatch`] for an example.
     ///
     /// ```
     /// let mut end = shmcast::EndWatch::default();

@@ -17,7 +17,7 @@ pub struct Message<'a> {
     pub sequence: u64,
     /// The tag that the publisher gave the message; see [`Mark::tag`](crate::Mark::tag).
     pub tag: u16,
-    /// Whether a reader may start from this message without the messages before it; see [`Mark::key`](crate::Mark::key).
+    /// Whether a reader can start from this message without the messages before it; see [`Mark::key`](crate::Mark::key).
     pub key: bool,
     /// The time of publication for [`Clock::ns_since`](crate::Clock::ns_since): the low 48 bits of the channel's clock. The time is 0 if
     /// the publisher does not stamp the message; see [`Stamps`](crate::Stamps).

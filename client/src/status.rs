@@ -134,7 +134,7 @@ pub(crate) fn gate_report(
     tail: Option<Place>,
     process: impl Fn(u64) -> Process,
 ) -> GateReport {
-    // The publisher may have ended, or may not have looked at the gate since.
+    // The publisher might have ended, or might not have checked the gate since.
     let state = match claim {
         None => GateState::Absent,
         Some(_) => GateState::of_word(figures.state),

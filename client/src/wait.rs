@@ -123,7 +123,7 @@ fn idle_otherwise(wait: Wait, idle: u32, backoff: &Backoff) -> bool {
 /// Runs the calling thread on this CPU only.
 ///
 /// # Errors
-/// The error of `sched_setaffinity`: `EINVAL` for a CPU that does not exist or that this process may not use.
+/// The error of `sched_setaffinity`: `EINVAL` for a CPU that does not exist or that this process is not allowed to use.
 ///
 /// ```
 /// shmcast::pin_current_thread(0)?;

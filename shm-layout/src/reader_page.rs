@@ -143,7 +143,7 @@ impl HostPage {
     }
 }
 
-/// The contents of a reader page, read at one time. The subscriber may have written anything there.
+/// The contents of a reader page, read at one time. The subscriber might have written anything there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReaderStats {
     /// Process id in the subscriber's own namespace.

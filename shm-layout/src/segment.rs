@@ -225,7 +225,7 @@ impl Segment {
     }
 
     /// The session of another host, if a bridge fills this ring; `None` if there is no such session. Only the holder of the writer lock
-    /// gets a consistent value. While a writer changes the session, other processes may see parts of two sessions.
+    /// gets a consistent value. While a writer changes the session, other processes can see parts of two sessions.
     pub fn session(&self) -> Option<[u8; 10]> {
         let rest = self.header_word(SESSION_REST);
         (rest & HAS_SESSION != 0).then(|| session_identity([self.header_word(SESSION), rest]))

@@ -122,7 +122,7 @@ pub(crate) unsafe extern "C" fn shmcast_select_open(
         drop(entered);
         Ok(Selecting { members, turns })
     };
-    // SAFETY: the header asks for a place that may be written to.
+    // SAFETY: the header asks for a place that can be written to.
     done(unsafe { Handle::open_at("select", out, make) })
 }
 
@@ -149,11 +149,11 @@ pub(crate) unsafe extern "C" fn shmcast_select_recv(
             Ok(None) => this.members.0.len(),
         };
         if !index.is_null() {
-            // SAFETY: not null, and the header asks for a place that may be written to.
+            // SAFETY: not null, and the header asks for a place that can be written to.
             unsafe { index.write(of) };
         }
         let Some((_, event)) = found.map_err(|(_, why)| why)? else { return Ok(code::OK) };
-        // SAFETY: not null, and the header asks for a place that may be written to.
+        // SAFETY: not null, and the header asks for a place that can be written to.
         unsafe { out.write(event) };
         Ok(code::EVENT)
     };

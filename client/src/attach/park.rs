@@ -112,7 +112,7 @@ impl Parking {
         let _nap = Nap(self);
         // A time that is too long for a timespec counts as endless.
         let timeout = Timespec::try_from(self.longest.min(limit)).ok();
-        // An error is ignored: the caller looks at the ring next in any case.
+        // An error is ignored: the caller polls the ring next in any case.
         let _ = poll(&mut [PollFd::new(&self.bell, PollFlags::IN)], timeout.as_ref());
     }
 
@@ -120,7 +120,7 @@ impl Parking {
     #[cfg(feature = "tokio")]
     pub(crate) async fn nap(&self) {
         let _nap = Nap(self);
-        // The registration is only for this nap, since the next nap may be in another event loop.
+        // The registration is only for this nap, since the next nap can be in another event loop.
         let bell = self.bell.try_clone().and_then(tokio::net::UnixStream::from_std);
         match bell {
             Ok(bell) => drop(tokio::time::timeout(self.longest, bell.readable()).await),
@@ -156,14 +156,14 @@ impl Bells {
     /// Sleeps until a bell rings, a signal arrives, or `limit` has passed.
     pub(crate) fn sleep(&self, limit: Duration) {
         let timeout = Timespec::try_from(limit).ok();
-        // An error is ignored: the caller looks at the rings next in any case.
+        // An error is ignored: the caller polls the rings next in any case.
         let _ = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], timeout.as_ref());
     }
 
     /// Sleeps as [`sleep`](Self::sleep) does, while other tasks run. The future can be dropped at any time.
     #[cfg(feature = "tokio")]
     pub(crate) async fn nap(&self, limit: Duration) {
-        // The registration is only for this nap, since the next nap may be in another event loop. The event loop has no type for an epoll
+        // The registration is only for this nap, since the next nap can be in another event loop. The event loop has no type for an epoll
         // descriptor. A stream is the nearest type, and only its readiness is used, which is the same for both.
         let bells = self.epoll.try_clone().map(UnixStream::from).and_then(tokio::net::UnixStream::from_std);
         match bells {
@@ -202,7 +202,7 @@ fn hear(bell: impl AsFd) -> bool {
     matches!(recv(bell, &mut [0u8; 512], RecvFlags::DONTWAIT), Ok((_, 1..)))
 }
 
-/// The result of a host's check of a reader that may sleep.
+/// The result of a host's check of a reader that might sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sight {
     /// The reader does not sleep, or has been woken already.

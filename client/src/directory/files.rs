@@ -120,7 +120,7 @@ impl ChannelFiles {
                 || [UNFINISHED, READERS].iter().any(|name| self.folder.stat(name).is_ok());
             Ok(has_begun && !lock::is_locked(&lock)?)
         };
-        // The publisher may have finished the segment and ended between the two checks.
+        // The publisher might have finished the segment and ended between the two checks.
         Ok(looked(is_left())? || looked(ours::is_segment(&self.folder))?)
     }
 
@@ -329,7 +329,7 @@ impl ChannelFiles {
     }
 }
 
-/// Removes all files in the directory of a removed channel. Tries several times, because a reader may add its page meanwhile.
+/// Removes all files in the directory of a removed channel. Tries several times, because a reader can add its page meanwhile.
 fn empty(folder: &Folder) -> io::Result<()> {
     for _ in 0..8 {
         if let Ok(readers) = folder.folder(READERS) {

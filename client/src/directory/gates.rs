@@ -60,8 +60,8 @@ impl GateFolder {
         }
     }
 
-    /// Opens or makes a page for each of `gates`, and makes a new page of figures. Removes the free pages of other gates. `mode` is the mode
-    /// of the channel's files.
+    /// Opens or makes a page for each of `gates`, and makes a new page of figures. Removes the free pages of other gates. `mode` is the
+    /// mode of the channel's files.
     ///
     /// An existing page stays unchanged, because a reader can hold it. A file that has the name of a page but is no page is replaced.
     pub(crate) fn open(&self, gates: &[Settled], mode: u32) -> io::Result<OpenGates> {

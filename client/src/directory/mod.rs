@@ -11,7 +11,7 @@
 //! A process that removes a channel first renames the channel's directory to `DIR/.removed-RANDOM`, and then removes the files. Names that
 //! begin with a dot are never channels. So no other process finds a channel that has lost some of its files.
 //!
-//! The modes of the files decide which users may read a channel. Only the owner of the files and root can change or destroy them.
+//! The modes of the files decide which users can read a channel. Only the owner of the files and root can change or destroy them.
 //!
 //! Names below DIR never lead to files elsewhere: they are resolved in directories that are held open ([`folder`]), and links are not
 //! followed. A file is written to or removed only if it is proved to belong to a channel ([`ours`]).
@@ -282,7 +282,7 @@ impl Directory {
         let (folder, is_new) = match parent.make(name, mode) {
             Ok(folder) => (folder, true),
             Err(e) if is_shortage(&e) => {
-                // The directory may have been made, and then could not be opened.
+                // The directory might have been made, and then could not be opened.
                 let _ = parent.remove_empty(name);
                 return Err(ChannelError::os("create directory", self.path.join(name))(e));
             }
@@ -303,10 +303,10 @@ impl Directory {
         }
         let os = |what| ChannelError::os(what, &self.path);
         DirBuilder::new().recursive(true).mode(mode).create(&self.path).map_err(os("create directory"))?;
-        // Another user may have made the directory since we looked. `open` checks its owner.
+        // Another user might have made the directory since we checked. `open` checks its owner.
         let gone = || io::Error::from(io::ErrorKind::NotFound);
         let folder = self.open()?.ok_or_else(|| os("create directory")(gone()))?;
-        // This sets the mode exactly, since the umask may have removed bits.
+        // This sets the mode exactly, since the umask might have removed bits.
         folder.set_mode(mode).map_err(os("set the mode of"))?;
         Ok(folder)
     }

@@ -172,7 +172,7 @@ impl Limits {
     /// Returns the limits for this ring.
     ///
     /// - The least lag leaves room for the largest record after the longest pad. So a publisher can always publish if the gate's reader has
-    ///   caught up. The frontier (the end of the ring's space that the publisher may use) moves in chunks, so the least lag also has room
+    ///   caught up. The frontier (the end of the ring's space that the publisher can use) moves in chunks, so the least lag also has room
     ///   for a chunk.
     /// - The largest lag is smaller than the ring: a new publisher can raise the frontier by a chunk, and by the bytes that it cleans
     ///   ahead, before it reads any gate's page.

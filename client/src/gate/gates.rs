@@ -1,6 +1,6 @@
 //! The publisher's side of its gates: the publisher reads their pages, waits for their readers, and counts the waits.
 //!
-//! The ring's writer refuses a record that would take the ring's frontier (the end of the space that it may use) beyond a bound. Only after
+//! The ring's writer refuses a record that would take the ring's frontier (the end of the space that it can use) beyond a bound. Only after
 //! such a refusal does the publisher call this module. The module checks each gate: it reads the gate's lock and page. Then the publisher
 //! raises the bound as far as all gates allow:
 //!
@@ -248,7 +248,7 @@ impl Gates {
         bound_until_next_look(standings, writer.position(), self.step, frontier)
     }
 
-    /// Makes room for a record that needs the frontier `frontier`: raises the bound up to which the writer may move its frontier. Waits for
+    /// Makes room for a record that needs the frontier `frontier`: raises the bound up to which the writer can move its frontier. Waits for
     /// the gates as `patience` says, in total no longer than the longest wait of a gate.
     ///
     /// After `Ok`, the bound can still be too low for a control record that passes a gate. The writer then raises the bound itself.

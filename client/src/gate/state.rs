@@ -171,7 +171,7 @@ impl Standing {
 }
 
 /// Returns the position beyond which the writer must check the gates again. The caller has checked that no gate in force holds up a record
-/// that needs `frontier`. `standings` has the states of all gates with their lags. `step` is the number of bytes by which the tail may move
+/// that needs `frontier`. `standings` has the states of all gates with their lags. `step` is the number of bytes by which the tail can move
 /// between two checks while a gate is not in force.
 pub(super) fn bound_until_next_look(
     standings: impl Iterator<Item = (Standing, u64)> + Clone,

@@ -80,8 +80,8 @@ impl HostedGates {
         }
     }
 
-    /// Opens the pages of all gates for the channel's publisher, with a new page of figures. Removes the pages of other gates that no reader
-    /// holds.
+    /// Opens the pages of all gates for the channel's publisher, with a new page of figures. Removes the pages of other gates that no
+    /// reader holds.
     ///
     /// # Errors
     /// [`ChannelError::Gate`] for a gate that does not fit the segment. Otherwise the system's error.
@@ -100,7 +100,8 @@ impl HostedGates {
     /// yet.
     ///
     /// Another user's program could shorten a page long after it had the gate, and a process that maps the page would end by SIGBUS. So the
-    /// host itself gets a new page if such a program has had descriptors of the old one. The next publisher waits for the new page's reader.
+    /// host itself gets a new page if such a program has had descriptors of the old one. The next publisher waits for the new page's
+    /// reader.
     ///
     /// # Errors
     /// The system's error; `InvalidInput` if the name is not a valid gate name.

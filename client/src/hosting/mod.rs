@@ -443,7 +443,7 @@ fn adopt_lock(shown: &File, entry: &Entry) -> io::Result<Option<File>> {
     Ok(is_the_one.then_some(lock))
 }
 
-/// Returns device and inode of a file. The file may be one that [`Reopen::Path`] opened.
+/// Returns device and inode of a file. The file can be one that [`Reopen::Path`] opened.
 fn file_id(file: &File) -> io::Result<[u64; 2]> {
     use std::os::unix::fs::MetadataExt;
     let metadata = file.metadata()?;

@@ -52,9 +52,9 @@ pub(super) struct Cursor {
     /// The number and the chain of the first frame.
     first: (u32, u32),
     trailer: Option<Trailer>,
-    /// Whether a recorder may be writing to the file.
+    /// Whether a recorder might be writing to the file.
     is_growing: bool,
-    /// The offset of a bad frame that a recorder may still be writing, and the time at which the frame was first found.
+    /// The offset of a bad frame that a recorder might still be writing, and the time at which the frame was first found.
     unsure: Option<(u64, Instant)>,
     fault: Option<Fault>,
 }
@@ -222,7 +222,7 @@ impl Cursor {
         Ok(!is_written && !self.has_waited(self.offset))
     }
 
-    /// Reads the next frame again, because memory may hold an older state than the file. If the file is not finished, also reads once past
+    /// Reads the next frame again, because memory can hold an older state than the file. If the file is not finished, also reads once past
     /// the kernel's page cache.
     fn look_twice(&mut self, due: u64) -> io::Result<Found> {
         if self.trailer.is_some() {

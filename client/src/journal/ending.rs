@@ -29,7 +29,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Mode of a new file: only the recorder's user may read it.
+/// Mode of a new file: only the recorder's user can read it.
 const PRIVATE: u32 = 0o600;
 
 /// The end of a journal to which no recorder writes. As long as this value lives, no recorder begins there.
@@ -90,7 +90,7 @@ impl Ending {
             let is_sought = stream.is_none_or(|stream| own.stream().is_some_and(|own| own.is(stream)));
             // Nothing is made in a directory that has no journal.
             if is_sought && has_journal(own.folder())? {
-                // A file that cannot be read may be the newest.
+                // A file that cannot be read might be the newest.
                 if own.files().is_empty() {
                     check_problems(&own)?;
                 }

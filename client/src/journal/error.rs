@@ -150,7 +150,7 @@ impl JournalError {
         Self::Codec { path: path.into(), offset, codec }
     }
 
-    /// Whether no daemon answers now. It may answer later.
+    /// Whether the error says that no daemon answers now. A later request can succeed.
     pub(crate) const fn is_absence(&self) -> bool {
         matches!(self, Self::Channel(ChannelError::NoDaemon { .. } | ChannelError::Silent { .. }))
             || self.is_crowded()

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Longest time that a daemon may take to answer a reader that was lapped.
+/// Longest wait of a lapped reader for a daemon's answer.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Time for which a reader repeats a request to a daemon that has too many requests.
@@ -35,7 +35,7 @@ pub(crate) struct Files {
 /// The source of the files.
 #[derive(Debug)]
 enum Place {
-    /// In a directory that this process may read.
+    /// In a directory that this process can read.
     Directory(Journal),
     /// A daemon, which lends one file after the other.
     Daemon {
@@ -67,7 +67,7 @@ pub enum Wanted {
     Time(u64),
 }
 
-/// A file of a journal that may be passed to another process.
+/// A file of a journal that can be passed to another process.
 #[derive(Debug)]
 pub struct Lent {
     /// The file, opened for reading only. No other reader shares this open file.
@@ -253,7 +253,7 @@ impl Files {
         }
     }
 
-    /// Whether a recorder may append to the journal now.
+    /// Whether a recorder might append to the journal now.
     pub(crate) fn is_recording(&self) -> bool {
         match &self.place {
             Place::Directory(journal) => journal.is_recording(),

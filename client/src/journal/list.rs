@@ -415,7 +415,7 @@ impl Journal {
         self.files.first().map(|file| file.header.sequence)
     }
 
-    /// Returns true if a recorder runs, and if this user may open the file of the directory's [lock](take_lock). A recorder holds this
+    /// Returns true if a recorder runs, and if this user can open the file of the directory's [lock](take_lock). A recorder holds this
     /// lock. Each refresh opens the lock's file, and this call checks the lock. Cost: one system call.
     ///
     /// ```no_run

@@ -196,7 +196,7 @@ impl Reader {
     /// Continues at the start of a file.
     pub(super) fn enter(&mut self, picked: Picked, due: u64) {
         let Picked { opened: Opened { file, header, chain, trailer, .. }, path, hint, limit } = picked;
-        // Control records may lie between the last message of a sealed file and the first of the next.
+        // Control records can lie between the last message of a sealed file and the first of the next.
         let ends_there = |limit: &u64| trailer.is_some_and(|trailer| trailer.next == *limit);
         let limit =
             limit.filter(|limit| !ends_there(limit) || fault!("the_last_records_of_a_file_are_ignored"));
@@ -326,7 +326,7 @@ impl Reader {
                 if let Some((_, behind)) = control.skipped() {
                     self.due = behind;
                 }
-                // A reader may begin in the middle of a gap or loss.
+                // A reader can begin in the middle of a gap or loss.
                 match control {
                     JournalControl::Loss(loss) => Entry::Lost(Loss { from: sequence, ..loss }),
                     JournalControl::Ring(ControlRecord::Gap { to, .. }) => {
@@ -395,7 +395,7 @@ impl Reader {
     /// Returns the cause of missing messages as the footer names it. If the footer has no cause, the disk lost the frames.
     fn cause_of(&mut self, from: u64) -> Result<Cause, JournalError> {
         let Some(cursor) = self.cursor.as_mut() else { return Ok(Cause::Damaged) };
-        // The footer may not be in memory. After it was read, the current frame is read again.
+        // If the footer is not in memory, reading it replaces the current frame, so the frame is read again.
         let at = cursor.at();
         let footer = cursor.footer().map_err(JournalError::os("read", &self.path))?;
         let holes = footer.map(|footer| footer.holes).unwrap_or_default();

@@ -260,8 +260,8 @@ impl Journal {
         }
     }
 
-    /// Returns the journal of a stream in the directory at `path`. The journal may have no file yet. If the stream has no folder, returns
-    /// the newest journal, because the recorder of that journal may be about to begin a folder for this stream.
+    /// Returns the journal of a stream in the directory at `path`. The journal can have no file yet. If the stream has no folder, returns
+    /// the newest journal, because the recorder of that journal might be about to begin a folder for this stream.
     pub(crate) fn open_for(path: &Path, stream: StreamId) -> Result<Self, JournalError> {
         let folder = Folder::named(path).map_err(JournalError::os("open the directory", path))?;
         match Self::in_folder(&folder, stream) {

@@ -116,7 +116,7 @@ impl PublisherBuilder {
     }
 
     /// Sets the size of the ring in bytes: a power of two from 64 KiB to 16 GiB. The default for a new channel is [`DEFAULT_CAPACITY`]. An
-    /// existing channel must have this capacity. Without this call, an existing channel may have any capacity.
+    /// existing channel must have this capacity. Without this call, an existing channel can have any capacity.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -393,7 +393,7 @@ impl PublisherBuilder {
             return Err(conversation.confused(&reply));
         };
         let memory = || format!("memfd:{}", self.name);
-        // The daemon may grant a free channel to two programs at the same time. The lock decides between them.
+        // The daemon can grant a free channel to two programs at the same time. The lock decides between them.
         if !lock::try_lock(&lock).map_err(ChannelError::os("lock", memory()))? {
             let holder = Holder::Publisher { pid: None, command: None };
             return Err(ChannelError::InUse { name: self.name, holder });

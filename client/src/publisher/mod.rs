@@ -99,7 +99,7 @@ impl Hosted {
 pub struct Mark {
     /// A number for the publisher's own use, such as a message type. Every reader gets it.
     pub tag: u16,
-    /// Whether a reader may start from this message without the messages before it, as from a snapshot.
+    /// Whether a reader can start from this message without the messages before it, as from a snapshot.
     pub key: bool,
 }
 
@@ -145,8 +145,8 @@ impl Publisher {
     ///
     /// # Errors
     /// [`PublishError::TooLarge`] when the payload exceeds [`max_message`](Self::max_message), [`PublishError::CutOff`] once a daemon
-    /// has given the channel to another publisher, and [`PublishError::Full`] after the wait for a gate that refuses. After an error nothing
-    /// was published.
+    /// has given the channel to another publisher, and [`PublishError::Full`] after the wait for a gate that refuses. After an error
+    /// nothing was published.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

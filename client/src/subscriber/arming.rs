@@ -61,7 +61,7 @@ impl Subscriber {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn arm(&mut self) -> Result<Armed<'_>, RecvError> {
-        // A child's bell is also its parent's bell, on which the parent may sleep.
+        // A child's bell is also its parent's bell, on which the parent can sleep.
         self.check_process()?;
         if let Some(parking) = &self.parking {
             parking.hear();

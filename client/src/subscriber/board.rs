@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 /// The time for which a starting reader waits for the segment in which the channel continues.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The largest lag of a conflating reader, which may skip old messages of a key. With a larger lag, the reader gets the newest messages
+/// The largest lag of a conflating reader, which can skip old messages of a key. With a larger lag, the reader gets the newest messages
 /// from the board instead of the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Behind {
@@ -303,7 +303,7 @@ impl Subscriber {
         Outcome::Other(Event::Live { sequence })
     }
 
-    /// Counts a received message. If the reader conflates (may skip old messages of a key) and is too far behind, its next event comes from
+    /// Counts a received message. If the reader conflates (can skip old messages of a key) and is too far behind, its next event comes from
     /// the board.
     pub(super) fn track(&mut self, copied: Copied, payload: &[u8]) {
         let Some(joining) = &mut self.joining else { return };

@@ -301,7 +301,7 @@ pub(super) fn expected_in(generation: Generation, is_restart: bool, expected: u6
     match is_restart {
         // A reader that joined after invalid messages expects a higher sequence than the generation's first.
         false => expected.min(generation.first),
-        // A stream may begin after a journal, and not with sequence 1.
+        // A stream can begin after a journal, and not with sequence 1.
         true if generation.restarted == generation.generation => generation.first,
         true => 1,
     }

@@ -72,7 +72,7 @@ impl Subscriber {
         }
     }
 
-    /// The number of messages that are published and not yet received. It may be up to 64 too low.
+    /// The number of messages that are published and not yet received. It can be up to 64 too low.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -1,9 +1,9 @@
-//! Counts the messages of each key that a conflating reader got. Such a reader may skip old messages of a key. From the counts, the ledger
+//! Counts the messages of each key that a conflating reader got. Such a reader can skip old messages of a key. From the counts, the ledger
 //! computes how many messages were left out.
 //!
-//! When the reader takes a message from the board, the ledger notes the board's count of the key's messages. It then counts the messages of
-//! this key that the reader receives from the ring. When the reader next reads the board, the ledger's count is lower than the board's by
-//! the number of messages that were left out.
+//! When the reader takes a message from the board, the ledger stores the board's count of the key's messages. It then counts the messages
+//! of this key that the reader receives from the ring. When the reader next reads the board, the ledger's count is lower than the board's
+//! by the number of messages that were left out.
 //!
 //! A full board refuses the messages of new keys, and does not count them. So if the board has refused a message, the ledger searches the
 //! board for the slot of each key that it has not seen there. The slot names the first message that the board counts.
@@ -26,7 +26,7 @@ struct Row {
     born: u64,
     /// The number of the key's messages that this reader got or reported as left out. The count starts at `born`.
     given: u64,
-    /// The sequence of the key's first message after the key was last removed. The board may have forgotten the key in between.
+    /// The sequence of the key's first message after the key was last removed. The board can have forgotten the key in between.
     again: u64,
     /// The number of messages of `given` from the message `again` on.
     given_again: u64,

@@ -141,19 +141,19 @@ pub struct Subscriber {
     named: Option<Box<named::Named>>,
     /// The gate that this subscriber holds.
     gate: Option<Box<HeldGate>>,
-    /// The channel's journal, if it may have one.
+    /// The channel's journal, if it can have one.
     past: Option<Box<Past>>,
-    /// The channel's board, if this subscriber begins with the board or conflates (may skip old messages of a key).
+    /// The channel's board, if this subscriber begins with the board or conflates (can skip old messages of a key).
     joining: Option<Box<board::Joining>>,
 }
 
 const _: () = assert!(offset_of!(Subscriber, page) == 3 * 64, "what a message needs fills the third line");
 
-/// The reason why another event may come before the ring's next event.
+/// The reason why another event can come before the ring's next event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Doubt {
     None,
-    /// A lap may have hidden the takeover of another publisher.
+    /// A lap has possibly hidden the takeover of another publisher.
     Epoch,
     /// The reader expects messages that are older than everything in the ring. `behind` is the first of them.
     Behind,
@@ -327,7 +327,7 @@ impl Subscriber {
         Ok(outcome.map(|outcome| outcome.into_event(buffer)))
     }
 
-    /// Passes up to `most` available events to `each`, and returns their number. Never waits for one, but may let the publisher get ahead,
+    /// Passes up to `most` available events to `each`, and returns their number. Never waits for one, but can let the publisher get ahead,
     /// as [`Wait`] describes.
     ///
     /// A batch ends where the channel continues in another ring, so it can be short or empty although there are more events. Its messages

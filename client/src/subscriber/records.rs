@@ -34,7 +34,7 @@ const HEADER: usize = RECORD_HEADER as usize;
 #[derive(Debug)]
 pub struct Records {
     buffer: Buffer,
-    /// Size in bytes at which a batch is full. A single message may be larger.
+    /// Size in bytes at which a batch is full. A single message can be larger.
     limit: usize,
     /// Bytes of the records.
     bytes: usize,
@@ -76,7 +76,7 @@ impl Records {
         self.messages
     }
 
-    /// Whether there is no message. There may be an [`event`](Self::event).
+    /// Whether there is no message. There can be an [`event`](Self::event).
     ///
     /// ```
     /// assert!(shmcast::Records::with_room(4096).is_empty());
@@ -176,7 +176,7 @@ impl Records {
 
 impl Subscriber {
     /// Replaces the content of `records` by up to `most` available messages, and the first other event after them. Returns the number of
-    /// messages, plus 1 if there is an event. Never waits, but with [`Wait::Burst`] may first let the publisher get ahead.
+    /// messages, plus 1 if there is an event. Never waits, but with [`Wait::Burst`] can first let the publisher get ahead.
     ///
     /// A batch ends where the channel continues in another ring, as for [`recv_batch`](Self::recv_batch).
     ///

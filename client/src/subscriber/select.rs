@@ -22,7 +22,7 @@ use std::time::Instant;
 /// `recv_async` poll every millisecond if a subscriber was opened without [`Wait::Park`], or if its daemon is away. [`Wait::Burst`] is
 /// [`Wait::Spin`] here.
 ///
-/// **Types.** [`add_typed`](Self::add_typed) adds subscribers of one type. A select may have subscribers of several types, and untyped ones
+/// **Types.** [`add_typed`](Self::add_typed) adds subscribers of one type. A select can have subscribers of several types, and untyped ones
 /// (features `pod` and `serde`).
 ///
 /// **Cost.** Polling a subscriber that has nothing costs one load of a line in this core's cache, as for [`Subscriber::try_recv`]. A sleep

@@ -126,7 +126,7 @@ impl Subscriber {
         }
     }
 
-    /// Counts the message for its key, if this reader conflates (may skip old messages of a key) and the message was accepted. The payload
+    /// Counts the message for its key, if this reader conflates (can skip old messages of a key) and the message was accepted. The payload
     /// is in `buffer`, or in this subscriber's own buffer.
     #[inline(always)]
     fn track_if_taken(&mut self, poll: Poll, before: Place, buffer: Option<&[u8]>) {
@@ -154,7 +154,7 @@ impl Subscriber {
             return self.try_next_segment();
         }
         self.note_passed();
-        // The poll skipped a record that causes no event. There may be more after the record, so this is not the end.
+        // The poll skipped a record that causes no event. There can be more after the record, so this is not the end.
         let is_passed_over = poll == Poll::Empty && self.reader.place() != before;
         if is_passed_over && self.doubt != Doubt::Behind {
             return Ok(None);

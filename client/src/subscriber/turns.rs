@@ -379,7 +379,7 @@ fn each<S: Lent + ?Sized>(subscribers: &S) -> impl Iterator<Item = &Subscriber> 
     (0..subscribers.count()).map(|index| subscribers.subscriber(index))
 }
 
-/// The subscribers that may be woken.
+/// The subscribers that can be woken.
 fn parked<S: Lent + ?Sized>(subscribers: &S) -> impl Iterator<Item = &Parking> {
     each(subscribers).filter_map(|subscriber| subscriber.parking.as_ref())
 }

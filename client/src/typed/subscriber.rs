@@ -33,7 +33,7 @@ pub enum RecvError {
     /// The message has another type than the requested one. There are two possible reasons: the channel now has another schema in the
     /// daemon's configuration, or the message comes from the channel's journal and was published before such a change.
     ///
-    /// The message counts as received. Later messages from the journal may have the requested type again. Events that are no messages are
+    /// The message counts as received. Later messages from the journal can have the requested type again. Events that are no messages are
     /// still returned.
     #[error(
         "the channel goes on with {found} here, and {wanted} was asked for: subscribe again with that type, or begin behind these messages"

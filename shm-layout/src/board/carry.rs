@@ -25,7 +25,7 @@ pub struct Carry {
     snapshot: Snapshot,
     /// The sequence up to which the copy has every message. `None` if no copy could be made yet.
     through: Option<u64>,
-    /// The sequence from which on the copy is complete. If the newest message of a key is older, the copy may lack that message.
+    /// The sequence from which on the copy is complete. If the newest message of a key is older, the copy can lack that message.
     since: u64,
 }
 

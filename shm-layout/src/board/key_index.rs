@@ -76,7 +76,7 @@ impl BoardCells {
         for _ in 1..self.geometry.entries {
             number = number.wrapping_add(1);
             let Some(entry) = self.entry(number) else { break };
-            // An entry can move back into the gap unless its search begins behind the gap.
+            // An entry can move back into the gap unless its search begins after the gap.
             let from_home = number.wrapping_sub(u64::from(entry.fingerprint)) & mask;
             if from_home >= number.wrapping_sub(gap) & mask {
                 self.index.wrapped(gap).store(entry.word(), Ordering::Relaxed);

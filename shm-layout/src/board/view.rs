@@ -69,12 +69,12 @@ pub enum Tenure {
     Unknown,
 }
 
-/// The counts in a board's header. Another process may have written them: check each before use.
+/// The counts in a board's header. Another process might have written them: check each before use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// The sequence up to which every message is on the board.
     pub through: u64,
-    /// The board is complete from this sequence on. If the newest message of a key is older, the board may lack that message.
+    /// The board is complete from this sequence on. If the newest message of a key is older, the board can lack that message.
     pub since: u64,
     /// Number of keys.
     pub live: u64,

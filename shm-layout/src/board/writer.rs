@@ -212,7 +212,7 @@ impl BoardWriter {
         }
     }
 
-    /// Announces that removals up to this sequence may be missing.
+    /// Announces that removals up to this sequence might be missing.
     pub(super) fn forget_up_to(&self, sequence: u64) {
         self.cells.set(FORGOTTEN, self.cells.count(FORGOTTEN).max(sequence));
     }

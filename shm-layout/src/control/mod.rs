@@ -8,10 +8,10 @@
 //! `CONTROL.md`, beside `SPEC.md`, describes the conversation for other languages: each packet, with its descriptors.
 //!
 //! A bell is one end of a stream socket pair. The reader makes the pair, keeps the other end, and sends the bell to the daemon. A byte from
-//! the reader says that the reader is about to sleep. A byte from the daemon says that there may be something to read. Each reader has a
+//! the reader says that the reader is about to sleep. A byte from the daemon says that there might be something to read. Each reader has a
 //! pair of its own, so that no process can take, stop or forge the bytes of another reader.
 //!
-//! After a program has subscribed, the daemon may send packets without a request:
+//! After a program has subscribed, the daemon can send packets without a request:
 //!
 //! - `moved` has the new segment and its lock. It can come at any time.
 //! - `publisher-gone` goes to a reader that set `watch`. The reader ignores this packet if the segment's state names another epoch, or says
@@ -80,14 +80,14 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "is_false")]
         watch: bool,
     },
-    /// Report all channels that the asking user may read.
+    /// Report all channels that the asking user can read.
     List {},
     /// Report one channel.
     Stat {
         /// The channel.
         channel: String,
     },
-    /// Report all bridges whose channels the asking user may read.
+    /// Report all bridges whose channels the asking user can read.
     Bridges {},
     /// Make a standby bridge take over from its peer.
     BridgeTakeOver {
@@ -150,7 +150,7 @@ fn is_false(flag: &bool) -> bool {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Response {
-    /// The conversation may continue.
+    /// The conversation can continue.
     Welcome {
         /// [`VERSION`] of the daemon.
         version: u32,

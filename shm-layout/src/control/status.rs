@@ -16,7 +16,7 @@ pub struct BoardStatus {
     pub key: [u64; 2],
     /// The sequence up to which all messages are on the board.
     pub through: u64,
-    /// The board is complete from this sequence on. If the newest message of a key is older, the board may lack that message.
+    /// The board is complete from this sequence on. If the newest message of a key is older, the board can lack that message.
     pub since: u64,
     /// The number of messages that are not on the board because there was no room for their keys.
     pub refused: u64,

@@ -51,7 +51,7 @@ pub struct FileHeader {
     pub previous_salt: u64,
     /// Chain value of the last frame of the previous file; 0 if `previous_salt` is 0.
     pub previous_chain: u32,
-    /// The size in bytes of the largest data frame that the file may have, with header and padding. A reader needs a buffer of this size.
+    /// The size in bytes of the largest data frame that the file can have, with header and padding. A reader needs a buffer of this size.
     pub largest_frame: u32,
     /// The reserve at the time when the file was made; 0 for none. No publisher uses a higher sequence before a later reserve is durable.
     pub reserve: u64,

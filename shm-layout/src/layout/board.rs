@@ -19,7 +19,7 @@ use thiserror::Error;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SHMBORD1");
 /// Layout version of the board: major in bits 16 to 31, minor below.
 pub const VERSION: u64 = 1 << 16;
-/// Most keys that a board may have.
+/// Most keys that a board can have.
 pub const MAX_KEYS: u64 = 1 << 24;
 /// Longest key in bytes.
 pub const MAX_KEY_BYTES: u64 = 256;
@@ -36,7 +36,7 @@ const HAS_TAG: u64 = 1 << 16;
 
 /// The sequence up to which every message is on the board.
 pub const THROUGH: usize = 16;
-/// The sequence from which on the board is complete. If the newest message of a key is older, the board may lack that message.
+/// The sequence from which on the board is complete. If the newest message of a key is older, the board can lack that message.
 pub const SINCE: usize = 32;
 /// Number of slots that have ever been used.
 pub const HIGH: usize = 33;
@@ -44,7 +44,7 @@ pub const HIGH: usize = 33;
 pub const LIVE: usize = 34;
 /// Number of messages whose key found no room.
 pub const REFUSED: usize = 35;
-/// Number of messages that were larger than a value may be.
+/// Number of messages that were larger than a value can be.
 pub const TOO_LARGE: usize = 36;
 /// Number of messages that were too short to have a key.
 pub const NO_KEY: usize = 37;

@@ -176,7 +176,7 @@ mod tests {
         for (before, after) in pairs {
             let words = |position| [position, check(position, segment)];
             let [old, new] = [words(before), words(after)];
-            // Each of the 16 bytes may be of the one pair or of the other.
+            // Each of the 16 bytes can be of the one pair or of the other.
             for torn in 0..1u32 << 16 {
                 let mut mixed = [0; 2];
                 for (at, word) in mixed.iter_mut().enumerate() {

@@ -24,7 +24,7 @@ pub const HUGE_PAGE: u64 = 2 << 20;
 /// The limit of positions: each position is less than this. With this limit, sums of positions and sizes cannot overflow. A ring with 1 GB
 /// a second reaches the limit in 146 years. A larger position means that the ring is damaged.
 pub const MAX_COUNT: u64 = 1 << 62;
-/// The limit of sequences: each message's sequence is less than this, and the sequence of the next message may be equal to it. With this
+/// The limit of sequences: each message's sequence is less than this, and the sequence of the next message can be equal to it. With this
 /// limit, a sequence fits in 48 bits. A channel that publishes a million messages a second reaches the limit in 8 years. A larger sequence
 /// means that the ring is damaged.
 pub const MAX_SEQUENCE: u64 = (1 << 48) - 1;

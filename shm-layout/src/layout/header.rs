@@ -39,7 +39,7 @@ pub const FRONTIER: usize = 16;
 pub const STATE: usize = 32;
 /// Word index of the writer's process id; diagnostic only.
 pub const WRITER_PID: usize = 33;
-/// Word index of the count of published messages. The count may lack the last 64 messages.
+/// Word index of the count of published messages. The count can lack the last 64 messages.
 pub const LAZY_PUBLISHED: usize = 48;
 /// Word index of the clock at the last lazy update, in ticks.
 pub const LAZY_TIME: usize = 49;

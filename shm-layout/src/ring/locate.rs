@@ -116,7 +116,7 @@ impl Locator {
         Self { cells, geometry }
     }
 
-    /// Finds the place after all messages that were published before this call. A message that was published during the call may already be
+    /// Finds the place after all messages that were published before this call. A message that was published during the call can already be
     /// at this place.
     ///
     /// If the publisher is too fast for the search, the result is an overwritten place. A reader that begins at this place learns that it

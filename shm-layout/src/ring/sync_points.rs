@@ -1,8 +1,8 @@
 //! The synchronization points of the ring: each release, each acquire that belongs to it, and the mutant that removes one of them.
 //!
 //! The documentation of the module `ring` says what each pair guarantees. `writer/`, `reader/`, `locate.rs` and `bound.rs` call these
-//! functions. Those files themselves contain no fence, and no ordering but `Relaxed`. The functions are inlined. On x86-64 each is a plain
-//! load or store. On aarch64 each has one additional `dmb` or `stlr`.
+//! functions. Those files themselves contain no fence, and no ordering but `Relaxed`. The functions are inlined. On x86-64 each function is
+//! a plain load or store. On aarch64 each function has one additional `dmb` or `stlr`.
 //!
 //! A mutant weakens one function, only in builds for the model (`fault.rs`). The model must detect each mutant (`tests/loom.rs`).
 
@@ -123,7 +123,7 @@ pub(super) mod window {
 pub(super) mod index {
     use super::*;
 
-    /// Stores the position for the record of `sequence`. The record itself may not exist yet.
+    /// Stores the position for the record of `sequence`. The record itself might not exist yet.
     #[inline(always)]
     pub(in crate::ring) fn publish(index: &Cells, sequence: u64, position: u64) {
         index.wrapped(sequence).store(position, release(mutant!("relaxed_index"))); // SYNC POINT: index

@@ -95,7 +95,8 @@ mod tests {
         assert!(!is_open_elsewhere(&own).unwrap());
     }
 
-    /// A test in which other programs open the file during the check. All of them can open the file, and the check does not kill this process.
+    /// A test in which other programs open the file during the check. All of them can open the file, and the check does not kill this
+    /// process.
     #[test]
     fn a_look_at_a_file_harms_nobody_who_opens_it() {
         let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();

@@ -431,7 +431,7 @@ impl Story {
     }
 }
 
-/// Whether `record` is the next record for a reader that was at `before`. A pad may come first.
+/// Whether `record` is the next record for a reader that was at `before`. A pad can come first.
 fn leads_to(before: &Place, record: &Record) -> bool {
     let capacity = GRANULES * GRANULE;
     let padded =

@@ -61,7 +61,7 @@ impl Reader {
         let mut are_small = true;
         while taken < most {
             // A record is at least one granule, so `RUN / GRANULE` known messages have at least [`RUN`] bytes. A gap is one granule and
-            // counts for many messages. Bytes that were copied from behind a gap are never read.
+            // counts for many messages. Bytes that were copied from after a gap are never read.
             if are_small && self.known() >= (RUN / GRANULE) as i64 {
                 let (in_run, is_over) = self.poll_run(most - taken, out, &mut each);
                 taken += in_run;
@@ -97,7 +97,7 @@ impl Reader {
 
     /// Does the same as [`poll_batch`](Self::poll_batch) for a run of small records, which it copies together. The caller knows that
     /// [`RUN`] bytes of records were published. Takes no message in two cases: the first record is not small or is no message; or the
-    /// writer may have overwritten the run. Returns the number of messages, and whether `each` stopped.
+    /// writer has possibly overwritten the run. Returns the number of messages, and whether `each` stopped.
     #[inline(always)]
     fn poll_run<F: Flow>(
         &mut self,

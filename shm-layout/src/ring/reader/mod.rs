@@ -69,7 +69,7 @@ pub struct Copied {
     pub sequence: u64,
     /// The tag that the publisher chose.
     pub tag: u16,
-    /// Whether this is a key message, from which a reader may start without the messages before it.
+    /// Whether this is a key message, from which a reader can start without the messages before it.
     pub key: bool,
     /// Publish time: low 48 bits of the segment's clock, in ticks.
     pub time: u64,
@@ -251,7 +251,7 @@ impl Reader {
     /// Checks whether the writer has overtaken this reader, or has closed or replaced the segment. An empty poll does not detect this.
     /// Returns `None` if this reader's next record has been committed. The next [`poll`](Self::poll) then returns the record.
     ///
-    /// Each 64th empty poll calls this function. Call it also before a long sleep.
+    /// Each 64th empty poll calls this function. Call this function also before a long sleep.
     #[cold]
     pub fn look(&mut self) -> Option<Poll> {
         if mutant!("window_before_close") && !self.in_window(0) {
@@ -303,8 +303,8 @@ impl Reader {
                 self.place.sequence = control.next_sequence(self.place.sequence);
                 Poll::Control(control)
             }
-            // The record after the pad is at the ring's start. No writer pads a whole ring. So this recursion ends at once, whatever the
-            // bytes are.
+            // The record after the pad is at the ring's start. No writer pads a whole ring. So this recursion ends immediately, whatever
+            // the bytes are.
             None if is_pad && commit.record_bytes() < self.geometry.capacity => self.poll_again(out),
             None => Poll::Empty,
         }
@@ -354,7 +354,7 @@ impl Reader {
                 _ => locator.oldest()?,
             },
         };
-        // A search that ended at an overwritten place may return a place before this reader's place. A reader never goes back, because it
+        // A search that ended at an overwritten place can return a place before this reader's place. A reader never goes back, because it
         // would deliver messages twice. It stays, and is still lapped.
         let Some(missed) = place.sequence.checked_sub(self.place.sequence) else { return Ok(0) };
         self.jump(place);
@@ -378,7 +378,7 @@ impl Reader {
         self.place
     }
 
-    /// The number of messages that are published and not yet read. It may be up to 64 too low.
+    /// The number of messages that are published and not yet read. It can be up to 64 too low.
     pub fn lag(&self) -> u64 {
         let published = lazy::peek(&self.header);
         published.saturating_add(1).saturating_sub(self.place.sequence)

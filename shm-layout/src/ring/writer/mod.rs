@@ -274,14 +274,14 @@ impl Writer {
         self.next
     }
 
-    /// The position up to which this writer may already be writing. Everything more than one capacity below this position may already be
+    /// The position up to which this writer might already be writing. Everything more than one capacity below this position can already be
     /// overwritten.
     pub fn frontier(&self) -> u64 {
         self.frontier
     }
 
-    /// Sets a bound for the frontier, the position up to which the writer may write. The default, `u64::MAX`, is no bound. A bound below
-    /// the frontier keeps the frontier unchanged.
+    /// Sets a bound for the frontier, the position up to which the writer is allowed to write. The default, `u64::MAX`, is no bound. A
+    /// bound below the frontier keeps the frontier unchanged.
     ///
     /// If a message needs a frontier beyond the bound, the writer refuses the message with [`WriteError::BeyondBound`]. It never refuses a
     /// control record. If the bound is too low for a control record, the writer raises the bound.
@@ -319,7 +319,7 @@ impl Writer {
         let next = control.next_sequence(self.next);
         let is_gap = next > self.next;
         if is_gap {
-            // A gap may reuse any entry of the index, and also the entry that the lazy line names. This entry then names the gap record,
+            // A gap can reuse any entry of the index, and also the entry that the lazy line names. This entry then names the gap record,
             // which is the right start for a walk on both sides of the gap.
             self.update_lazy(time);
         }

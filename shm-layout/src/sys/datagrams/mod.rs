@@ -51,7 +51,7 @@ pub struct Inbox {
     alone: u32,
 }
 
-/// A function that returns the length of each datagram in merged bytes. The last datagram may be shorter.
+/// A function that returns the length of each datagram in merged bytes. The last datagram can be shorter.
 pub type SegmentOf = fn(&[u8]) -> usize;
 
 /// One delivery of the kernel: a datagram, or several merged datagrams.
@@ -80,7 +80,7 @@ impl Arrival {
 pub struct Datagram<'a> {
     /// The payload.
     pub bytes: &'a [u8],
-    /// The sender's address in the packet. It may be forged.
+    /// The sender's address in the packet. It can be forged.
     pub from: SocketAddr,
     /// Whether the datagram was longer than the slot. If so, `bytes` is only its beginning.
     pub is_truncated: bool,
@@ -250,7 +250,7 @@ impl Inbox {
     }
 
     /// Whether the last [`receive`](Self::receive) requested more than one datagram and got as many as it requested. If so, more datagrams
-    /// may wait.
+    /// can wait.
     pub fn expects_more(&self) -> bool {
         self.expects_more
     }
@@ -335,7 +335,7 @@ impl Controls {
 
 /// Switches merging (`UDP_GRO`) on or off. With merging, the kernel merges equally long datagrams of one sender if it finds several at a
 /// time. Only an inbox made by [`Inbox::merging`] separates merged datagrams again. Keep that inbox for a while after merging is switched
-/// off, because merged datagrams may still wait at the socket.
+/// off, because merged datagrams can still wait at the socket.
 ///
 /// If the socket drops merged datagrams, [`drops`] counts them as one datagram. A datagram that arrives alone takes 6 % longer while
 /// merging is on.
