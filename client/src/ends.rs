@@ -4,7 +4,7 @@ use crate::{Event, Start, State, Subscriber};
 
 /// Tracks the events that a subscriber receives, and reports whether the channel has ended.
 ///
-/// Pass each received event to [`note`](Self::note). Messages need not be noted. Call [`is_over`](Self::is_over) whenever there is nothing
+/// Pass each received event to [`note`](Self::note). Messages can be left out. Call [`is_over`](Self::is_over) whenever there is nothing
 /// more to receive.
 ///
 /// `is_over` can become true a little after the [`Event::End`] itself. It stays false if another publisher has followed.

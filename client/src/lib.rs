@@ -33,7 +33,7 @@
 //! * **Crashes are survived.** When a publisher dies, the kernel frees the publisher's lock, and another publisher can continue in the same
 //!   segment with the next sequence. Readers stay attached and get [`Event::NewEpoch`].
 //! * **Ways to wait.** If there are more readers than cores, use [`Wait::Yield`]. If each reader has a core of its own, use [`Wait::Spin`].
-//!   If a reader can be some microseconds late and should cost nothing meanwhile, use [`Wait::Park`] or, in an event loop,
+//!   If a reader should cost nothing while it waits, and can be some microseconds late, use [`Wait::Park`] or, in an event loop,
 //!   `Subscriber::recv_async` (feature `tokio`).
 //!
 //! More features:

@@ -85,7 +85,7 @@ pub struct SubscribeOptions {
 /// The least size of options, which include their own size.
 const SMALLEST: u32 = size_of::<u32>() as u32;
 
-/// Structs for which each bit pattern is a valid value, also all zeros.
+/// Structs for which each bit pattern is a valid value, even all zeros.
 ///
 /// # Safety
 /// Each bit pattern must be a valid value, and the struct must begin with its size as a `u32`.

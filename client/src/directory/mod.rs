@@ -68,8 +68,8 @@ pub struct Directory {
 impl Default for Directory {
     /// Returns the first of these directories that meets its condition:
     /// 1. `$SHMCAST_DIR`, if it is set and not empty;
-    /// 2. [`SHARED_DIR`], if root owns it and this user can enter and list it. The administrator makes this directory, and shmcast never
-    ///    does. It is made, for example, with mode 1777 for all users, or with 0750 for the users of a group;
+    /// 2. [`SHARED_DIR`], if root owns it and this user can enter and list it. Only the administrator makes this directory, for example
+    ///    with mode 1777 for all users, or with 0750 for the users of a group;
     /// 3. `/dev/shm/shmcast-UID`, which belongs to this user alone, and which the first publisher makes.
     fn default() -> Self {
         match std::env::var_os(DIR_VARIABLE) {

@@ -26,10 +26,10 @@ pub enum Cut {
     /// The cut is at the tail of the previous generation. Sequences begin at 1 again.
     Restart,
     /// There is no cut. The host has lost the previous generation's memory. Readers that still have this memory mapped receive all messages
-    /// in it. The next generation's sequences begin at 1. If the channel has a journal, they begin after the journal's sequences.
+    /// in it. The next generation's sequences begin at 1, or after the journal's sequences if the channel has a journal.
     Lost,
     /// The cut is at the present moment. Readers do not receive any further messages of the previous generation. The next generation's
-    /// sequences begin at 1. If the channel has a journal, they begin after the journal's sequences.
+    /// sequences begin at 1, or after the journal's sequences if the channel has a journal.
     Void,
 }
 

@@ -121,9 +121,9 @@ pub struct HostedSegment {
 impl HostedSegment {
     /// Makes an empty segment. It belongs to no channel before a [`HostedCharter`] names it.
     ///
-    /// - `stream` is the stream that continues in the segment. Without it, the segment begins a new stream.
-    /// - `created_ns` is the time at which the sequences of the channel began. Without it, they begin now. Bridges name their sessions by
-    ///   this time.
+    /// - `stream` is the stream that continues in the segment. Without `stream`, the segment begins a new stream.
+    /// - `created_ns` is the time at which the sequences of the channel began. Without `created_ns`, they begin now. Bridges name their
+    ///   sessions by this time.
     ///
     /// The call takes time in proportion to the capacity, up to seconds for gigabytes.
     ///

@@ -1,6 +1,6 @@
 //! The end of a journal, and the start of a ring that continues after it. If a channel's memory is gone, for example after a reboot, the
 //! channel's sequences continue after its journal. If the journal ends with a clean record, the next sequence is the one after the
-//! journal's last. Otherwise it is the one after the reserve, a sequence that no publisher has passed.
+//! journal's last. Otherwise the next sequence is the one after the reserve, which no publisher has passed.
 //!
 //! Before any process sees the new ring, a file is added to the journal and synced. The file says which ring comes next, which sequences
 //! are left out, and what the new reserve is. So a reader of the journal finds the ring, and no sequence is used twice.
@@ -197,8 +197,8 @@ impl Ending {
     }
 
     /// Writes to the end of the journal that the channel continues in its existing ring at sequence `next`. When the call returns, this is
-    /// safe from a power cut. Without this call, a crash soon after could hide messages: they would lie after a clean end, or near the
-    /// reserve.
+    /// safe from a power cut. Without this call, the journal would say that the stream has ended, or have too small a reserve, until a
+    /// recorder writes.
     ///
     /// # Errors
     /// [`JournalError::Os`]. After this error, the end of the journal is unchanged.

@@ -140,8 +140,8 @@ impl Publisher {
 
     /// Publishes one message and returns its sequence.
     ///
-    /// Cost: about one store a word, 50 to 100 ns for 64 bytes with readers polling on other cores. The call is wait-free without gates. If
-    /// a gate's reader is too far behind, the call waits for at most the gate's longest wait.
+    /// Cost: about one store a word, or 50 to 100 ns for 64 bytes while readers poll on other cores. The call is wait-free without gates.
+    /// If a gate's reader is too far behind, the call waits for at most the gate's longest wait.
     ///
     /// # Errors
     /// [`PublishError::TooLarge`] when the payload exceeds [`max_message`](Self::max_message), [`PublishError::CutOff`] once a daemon

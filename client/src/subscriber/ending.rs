@@ -9,7 +9,7 @@ impl Subscriber {
     /// events that this subscriber has received.
     ///
     /// [`Event::End`](crate::Event::End) says that *a* publisher closed the channel. A subscriber that reads from the journal gets one such
-    /// event for each publisher that has closed. Call this at each of them, and continue to receive while it returns false.
+    /// event for each publisher that has closed. Call this at each `End`, and continue to receive while the result is false.
     ///
     /// The result is valid only for this moment, because a later publisher can open the channel again. After a publisher that died without
     /// closing, the result stays false.

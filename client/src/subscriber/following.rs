@@ -54,7 +54,7 @@ impl Subscriber {
     }
 
     /// Treats `epoch` as the last reported epoch. So each later publisher is reported, even one that had taken over before this subscriber
-    /// was opened. It is for a reader that continues where an earlier reader ended.
+    /// was opened. Use this for a reader that continues where an earlier reader ended.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -181,8 +181,7 @@ impl Subscriber {
     /// Blocks, by the wait strategy, until something arrives. The end of a stream is an event, and so is a new publisher. The death of a
     /// publisher is an event only with [`watch_publisher`](SubscriberBuilder::watch_publisher).
     ///
-    /// # Errors
-    /// [`RecvError`]. Only [`TooSmall`](RecvError::TooSmall) of the `_into` variant is worth another try.
+    /// # Errors [`RecvError`]. Calling again helps only after [`TooSmall`](RecvError::TooSmall), which only the `_into` calls return.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -206,8 +205,8 @@ impl Subscriber {
     /// Does the same as [`recv`](Self::recv), in an event loop: other tasks run until something arrives. Open the subscriber with
     /// [`Wait::Park`]. With any other strategy, and on channels that are files, this call polls every millisecond.
     ///
-    /// Cancel-safe: a future that is dropped before it is ready has received nothing. Other tasks also run now and then if events never run
-    /// out. An event that is there costs the same as with [`try_recv`](Self::try_recv). A sleep costs some system calls.
+    /// Cancel-safe: a future that is dropped before it is ready has received nothing. Other tasks run now and then even if there is always
+    /// another event. An event that is there costs the same as with [`try_recv`](Self::try_recv). A sleep costs some system calls.
     ///
     /// # Errors
     /// [`RecvError`].
@@ -426,7 +425,7 @@ impl Subscriber {
 
     /// Polls for the next event: once without `WAITS`, and with `WAITS` until there is an event or the deadline has passed.
     ///
-    /// This is one small inline loop: if many readers share a core, each page of code causes a TLB miss in each time slice.
+    /// The loop is small and inline: if many readers share a core, each page of code causes a TLB miss in each time slice.
     #[inline(always)]
     fn receive<const WAITS: bool>(
         &mut self,

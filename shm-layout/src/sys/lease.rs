@@ -13,8 +13,8 @@ const NOBODYS: libc::c_int = libc::SIGURG;
 /// The types of file systems on other hosts: NFS, CIFS and SMB. This kernel does not know which programs of other hosts have a file open.
 const REMOTE: [u32; 3] = [0x6969, 0xff53_4d42, 0xfe53_4d42];
 
-/// Whether any process has opened the file once more, besides the descriptor `file`, which is open for reading. A map counts as an open
-/// file, and so does a descriptor in a packet that has not been received. A descriptor that only names the file (`O_PATH`) does not count.
+/// Whether the file is open anywhere besides the descriptor `file`, which is open for reading. A map counts as an open file, and so does a
+/// descriptor in a packet that has not been received. A descriptor that only names the file (`O_PATH`) does not count.
 ///
 /// A program that opens the file at the same moment waits for some microseconds. With `O_NONBLOCK` its `open` can fail in that time, with
 /// `EWOULDBLOCK`.

@@ -297,9 +297,11 @@ impl SubscriberBuilder {
     /// Sets whether the subscriber returns [`Event::PublisherGone`](crate::Event::PublisherGone) when the publisher dies; false by default.
     ///
     /// The kernel frees the publisher's lock when the publisher dies. If the channel is a file, the subscriber checks this lock, at most
-    /// every 10 ms and only while nothing arrives. It must be allowed to open the lock file, which belongs to the publisher's user.
+    /// every 10 ms and only while nothing arrives. The subscriber must be allowed to open the lock file, which belongs to the publisher's
+    /// user.
     ///
-    /// If the channel is a daemon's, the daemon checks the lock and informs the readers, if necessary after its own restart.
+    /// If the channel is a daemon's, the daemon checks the lock and informs the readers. A daemon that was down does this when it runs
+    /// again.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -456,8 +458,8 @@ impl SubscriberBuilder {
         self.open_while(|| start.elapsed() < patience)
     }
 
-    /// Does the same as [`open`](Self::open), but waits for a channel that does not exist yet until `goes_on` returns false. It calls
-    /// `goes_on` every 5 ms, and ignores [`wait_for_channel`](Self::wait_for_channel). It is for programs that must stop on request.
+    /// Does the same as [`open`](Self::open). But while the channel does not exist, this call waits until `goes_on` returns false. It calls
+    /// `goes_on` every 5 ms, and ignores [`wait_for_channel`](Self::wait_for_channel). Use it in programs that must stop on request.
     ///
     /// # Errors
     /// [`ChannelError`]. After an error, no file is left.
