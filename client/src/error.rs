@@ -32,7 +32,7 @@ pub enum ChannelError {
     NotFound {
         /// The channel.
         name: String,
-        /// The directory in which it was looked for.
+        /// The directory that was searched for the channel.
         dir: PathBuf,
     },
     /// A publisher or readers use the channel.
@@ -87,9 +87,9 @@ pub enum ChannelError {
     NoRoom {
         /// The channel.
         name: String,
-        /// The directory in which it should lie.
+        /// The directory in which the segment should lie.
         dir: PathBuf,
-        /// Bytes of its segment.
+        /// Bytes of the channel's segment.
         bytes: u64,
     },
     /// A size is out of range.
@@ -183,7 +183,7 @@ pub enum ChannelError {
         /// The owner.
         owner: u32,
     },
-    /// No daemon answers at the socket, or the daemon closed the connection, or its answer is invalid.
+    /// No daemon answers at the socket, the daemon closed the connection, or the daemon's answer is invalid.
     #[error("daemon at {}: {source}: start shmcastd, or use channels in a directory", socket.display())]
     NoDaemon {
         /// The path of the socket.
@@ -219,7 +219,7 @@ pub enum ChannelError {
     NoWaker {
         /// The channel.
         name: String,
-        /// The directory in which it lies.
+        /// The directory that has the channel.
         dir: PathBuf,
     },
     /// A journal cannot be used. For a publisher: the channel must continue where its journal ends, and cannot do so until the journal is

@@ -167,7 +167,7 @@ pub(crate) fn gate_report(
     }
 }
 
-/// The process with this id. The command is `None` if this process cannot see the other one.
+/// The process with this id. The command is `None` if this process cannot see that process.
 fn process_of(pid: u64) -> Process {
     let pid = u32::try_from(pid).ok().filter(|pid| *pid > 0);
     Process { pid, uid: None, command: pid.and_then(command_of) }

@@ -25,7 +25,7 @@ use std::os::unix::fs::MetadataExt;
 pub enum Access {
     /// Reading only, enforced by the kernel.
     Read,
-    /// For reading and writing. Only the one writer has it.
+    /// Reading and writing. Only the writer has this access.
     Write,
 }
 

@@ -134,8 +134,7 @@ enum Place<'a> {
     Daemon(Client),
 }
 
-/// # Safety
-/// Both are null or texts that end with a zero.
+/// # Safety `dir` and `socket` are null or texts that end with a zero.
 unsafe fn place<'a>(dir: *const c_char, socket: *const c_char) -> Result<Place<'a>, Failure> {
     // SAFETY: by this function's contract.
     let dir = unsafe { text("dir", dir) }?;

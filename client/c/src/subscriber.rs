@@ -41,7 +41,7 @@ pub(crate) fn failure(channel: &Subscriber, error: RecvError) -> Failure {
     Failure::receiving(&channel.header().channel, error)
 }
 
-/// Returns the deadline of a wait; `None` if it has none.
+/// Returns the deadline of a wait; `None` if the wait has no deadline.
 pub(crate) fn deadline(timeout_ns: u64) -> Option<Instant> {
     if timeout_ns == FOREVER { None } else { Instant::now().checked_add(Duration::from_nanos(timeout_ns)) }
 }

@@ -35,7 +35,7 @@ const LAST_KNOCK: Duration = Duration::from_millis(250);
 /// Time after which a keeper without attachments ends.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// An attachment to a daemon. Dropping it detaches.
+/// An attachment to a daemon. Dropping this value detaches.
 #[derive(Debug)]
 pub(crate) struct Attachment {
     shared: Arc<Inner>,

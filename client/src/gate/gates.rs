@@ -99,8 +99,8 @@ struct One {
     file: File,
     standing: Standing,
     figures: GateFigures,
-    /// True until this publisher knows the position of the gate's reader, or knows that no reader has a position. Until then, it assumes
-    /// that the previous publisher waited for the reader.
+    /// True until this publisher knows the position of the gate's reader, or knows that no reader has a position. Until then, the publisher
+    /// assumes that the previous publisher waited for the reader.
     is_unheard: bool,
     /// Whether the present message has waited for this gate.
     has_held: bool,

@@ -148,7 +148,7 @@ impl Standing {
     /// another segment. The known position stays.
     fn after_silence(self, seen: Seen, ring: Ring, is_unheard: bool) -> Self {
         let is_waited_for = matches!(self.state, GateState::InForce | GateState::Dropped);
-        // If the reader reads the segment before this one, it needs this segment from its beginning on.
+        // A reader of the previous segment needs this segment from its beginning on.
         if is_unheard && !is_waited_for && !seen.is_placeless && ring.frontier <= ring.capacity {
             return Self { state: GateState::InForce, passed: Some(0) };
         }

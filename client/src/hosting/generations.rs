@@ -161,7 +161,7 @@ impl HostedCharter {
             entry.restarted = goes_on.map_or(entry.restarted, |current| current.restarted);
         }
         self.charter.go_on(entry, below, ended);
-        // This informs tools, and a publisher that was granted the old segment and has not opened it yet. Nothing depends on it.
+        // This informs tools, and a publisher that was granted the old segment and has not opened it yet. Nothing else depends on this.
         if let Some(before) = before.filter(|before| before.segment.access() == Access::Write) {
             before.segment.supersede();
         }

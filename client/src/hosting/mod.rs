@@ -161,7 +161,7 @@ impl HostedSegment {
     /// # Errors
     /// The system's error.
     pub fn hold(&self, before: u64) -> io::Result<Option<Hold>> {
-        // The file is opened again: the service manager keeps the description that we opened first, and would keep its lock.
+        // The file is opened again, because the service manager keeps the first open file, and would keep a lock on it.
         let lock = memfd::reopen(&self.lock, Reopen::ReadWrite)?;
         if !lock::try_lock(&lock)? {
             return Ok(None);

@@ -365,7 +365,7 @@ fn lock_of(folder: &Folder) -> Result<Held, JournalError> {
     }
 }
 
-/// Gives a file its final name if the file's recorder ended before this step. The next recorder would do the same.
+/// Gives a file its final name, as the next recorder would do, if the file's recorder ended before this step.
 fn name_spare(folder: &Folder) -> Result<(), JournalError> {
     let os = || JournalError::os("name", folder.path_of(SPARE));
     let file = match folder.file(SPARE, OFlags::RDONLY) {

@@ -28,7 +28,7 @@ pub struct FileInfo {
     pub name: String,
     /// The header.
     pub header: FileHeader,
-    /// The trailer, if it is sealed.
+    /// The trailer, if the file is sealed.
     pub trailer: Option<Trailer>,
     /// Bytes of the file.
     pub bytes: u64,
@@ -318,7 +318,7 @@ impl Journal {
         let (mut durable, mut at, mut salt) = (0, FILE_HEADER_BYTES as u64, None);
         let mut bytes = [0; FRAME_HEADER_BYTES];
         while file.read_exact_at(&mut bytes, at).is_ok() {
-            // The salt of the first frame is assumed to be that of the file.
+            // The first frame is assumed to have the file's salt.
             let own = u64::from_le_bytes(bytes[8..16].try_into().expect("8 bytes"));
             let Ok(frame) = FrameHeader::decode(&bytes, *salt.get_or_insert(own)) else { break };
             durable = durable.max(frame.durable);

@@ -105,7 +105,7 @@ impl PublisherBuilder {
         self
     }
 
-    /// The location of the channel: the daemon's socket, or the directory. Within it, a channel's name is unique.
+    /// The location of the channel: the daemon's socket, or the directory. Within this location, a channel's name is unique.
     ///
     /// ```
     /// let builder = shmcast::Publisher::builder("ticks").dir("/dev/shm/mine");
@@ -459,7 +459,7 @@ impl PublisherBuilder {
         let locate = |source| ChannelError::Locate { name: segment.header().channel.clone(), source };
         let board = segment.board_writer().map_err(locate)?.map(|(board, _)| Box::new(board));
         let mut staging = vec![0; segment.header().geometry.max_message as usize].into_boxed_slice();
-        // The pages of a zeroed buffer are not in memory yet. This touches those that claims of common sizes need.
+        // The pages of a zeroed buffer are not in memory yet. This touches the pages that claims of common sizes need.
         staging.iter_mut().take(TOUCHED_BYTES).for_each(|byte| *byte = 0xff);
         let gates = Gates::of(gates, &segment, &mut writer);
         let stamps = self.stamps;

@@ -66,13 +66,13 @@ pub struct Publisher {
     /// The buffer for claimed messages. The program writes the payload here, and the commit copies it into the ring in one burst.
     staging: Box<[u8]>,
     prepared: Prepared,
-    /// Whether the stream stays open when the publisher is dropped: then readers get no record of the stream's end.
+    /// Whether the stream stays open, without a record of its end, when the publisher is dropped.
     stays_open: bool,
     /// The writer lock. It is held until the writer is dropped. If this process dies, the kernel releases the lock.
     lock: Held,
     /// The attachment to the daemon, if a daemon owns the channel.
     hosted: Option<Hosted>,
-    /// The readers that this publisher waits for, if it has gates.
+    /// The readers that this publisher waits for, if the channel has gates.
     gates: Option<Box<Gates>>,
     /// The board, on which each message is stored in addition to the ring; `None` if the channel has no board.
     board: Option<Box<BoardWriter>>,

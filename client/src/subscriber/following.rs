@@ -24,7 +24,8 @@ impl Subscriber {
     /// If the reader has skipped the record that announces a new epoch, returns the event of this epoch. The number of the epoch comes from
     /// the segment's state word.
     pub(super) fn epoch_in_force(&mut self) -> Option<Outcome> {
-        // While a new publisher is recovering, its record is still to come. A publisher that has closed is not reported any more.
+        // While a new publisher is recovering, the record of its epoch has not come yet. A publisher that has closed is not reported any
+        // more.
         let (epoch, State::Active) = self.reader.state()? else { return None };
         if epoch <= self.epoch {
             return None;

@@ -100,7 +100,7 @@ impl Hosted {
             next.ready = Segment::open(&next.segment, Access::Read).ok().map(|segment| (segment, Vec::new()));
         }
         let Some((segment, _)) = &next.ready else {
-            // The next call tries to map it again. Until then the sequence counts as not published yet.
+            // The next call tries to map the segment again. Until then the sequence counts as not published yet.
             return Some(Err(LocateError::NotYet { sequence, next: next.generation.first }));
         };
         Some(segment.locator().seek(sequence).map(|place| (at, place)))

@@ -65,7 +65,7 @@ use tags::Tags;
 pub use turns::{Lent, SelectError, Turns};
 use watch::Watch;
 
-/// The greatest number of messages that the subscriber returns before it counts them on the reader page.
+/// The greatest number of messages that the subscriber returns before it updates the counts on the reader page.
 const BATCH: usize = 64;
 
 /// Receives a channel's messages, in order, each one once.

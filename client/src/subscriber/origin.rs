@@ -18,7 +18,7 @@ pub(super) const STALL: Duration = Duration::from_secs(2);
 const AGAIN: Duration = Duration::from_secs(1);
 /// Longest wait for a recorder to begin the journal of a new stream.
 const NAMED_WITHIN: Duration = Duration::from_millis(500);
-/// Pause before the next search for such a journal.
+/// Pause before the next search for the journal of a new stream.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// The source of messages that the ring no longer has; see [`SubscriberBuilder::history`](crate::SubscriberBuilder::history).

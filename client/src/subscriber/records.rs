@@ -256,7 +256,7 @@ impl Subscriber {
         }
     }
 
-    /// Appends more to `records`.
+    /// Appends messages to `records`.
     fn fill(&mut self, most: usize, records: &mut Records) -> Result<usize, RecvError> {
         while records.messages < most && records.bytes < records.limit {
             if self.doubt == Doubt::Board && records.messages > 0 {

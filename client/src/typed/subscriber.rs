@@ -361,7 +361,7 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
         self.untyped.seek(sequence)
     }
 
-    /// Returns the same subscriber without its type. A [`Select`](crate::Select) also takes it [with its type](crate::Select::add_typed).
+    /// Returns the same subscriber without its type. [`Select::add_typed`](crate::Select::add_typed) takes a subscriber with its type.
     ///
     /// ```
     /// # #[cfg(feature = "pod")] {

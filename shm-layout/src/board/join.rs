@@ -85,7 +85,7 @@ pub struct Snapshot {
     slots: usize,
     /// Number of slots that had been used when the board was copied.
     high: usize,
-    /// Number of rows after those of the slots that are in use.
+    /// Number of rows in use for keys that only the ring had.
     more: usize,
     /// A hash index with open addressing. It maps the two words that identify a key to the number of the key's row, plus 1.
     index: Box<[u32]>,

@@ -144,7 +144,7 @@ pub struct Head {
     pub meta: Meta,
     /// The publish time: low 48 bits of the channel's clock.
     pub time: u64,
-    /// The sequence of the key's first message since it got this slot.
+    /// The sequence of the key's first message since the key got this slot.
     pub born: u64,
     /// The words that identify the key.
     pub identity: [u64; 2],

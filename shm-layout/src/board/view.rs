@@ -166,7 +166,7 @@ impl View {
                 continue;
             }
             let began_before = *first.get_or_insert(version) == version;
-            // One line is read faster than it changes.
+            // The slot's head is one cache line, which can be read faster than it changes.
             let is_whole = !began_before && store::is_unchanged(&head[HEAD_VERSION], version);
             let bytes = self.cells.stored_bytes(seen.meta).min(out.len());
             self.copier.load(value, &mut out[..bytes]);

@@ -78,7 +78,7 @@ impl Index {
 pub struct Footer {
     /// Messages in the file.
     pub messages: u64,
-    /// Bytes of their payloads.
+    /// Bytes of the messages' payloads.
     pub payload_bytes: u64,
     /// Byte offset of the last index frame; 0 for none.
     pub last_index: u64,

@@ -159,7 +159,7 @@ pub enum GeometryError {
     Chunk {
         /// The chunk found.
         chunk: u64,
-        /// The ring it should fit.
+        /// The capacity of the ring.
         capacity: u64,
     },
     /// The index does not have one entry for each granule.
@@ -167,7 +167,7 @@ pub enum GeometryError {
     Index {
         /// The entries found.
         index_entries: u64,
-        /// The ring they should fit.
+        /// The capacity of the ring.
         capacity: u64,
     },
     /// The largest message is larger than the ring allows.
@@ -179,7 +179,7 @@ pub enum GeometryError {
         max_message: u64,
         /// The largest that fits.
         limit: u64,
-        /// The ring it should fit.
+        /// The capacity of the ring.
         capacity: u64,
     },
     /// The data does not begin right after the index.

@@ -70,7 +70,7 @@ pub const TEXT_BYTES: usize = (HEADER_WORDS - TEXT) * WORD as usize;
 /// The stage in the life of a segment: the low byte of the state word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// A publisher holds the segment, or died while it held it.
+    /// A publisher holds the segment, or died without closing it.
     Active,
     /// A new publisher repairs the ring of a dead one.
     Recovering,

@@ -74,7 +74,7 @@ pub enum LocateError {
     /// Another program wrote to the segment.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
-    /// The subscriber is a copy that `fork` made in a child process. It keeps its place.
+    /// The subscriber is a copy that `fork` made in a child process. The copy keeps its place.
     #[error("this subscriber belongs to the process that was forked: open one of its own here")]
     Forked,
 }
@@ -154,7 +154,7 @@ impl Locator {
             return Err(Corrupt { position: frontier, sequence: 0, word: published }.into());
         }
         let behind = frontier.checked_sub(self.geometry.capacity + GRANULE).map(|p| p & !(GRANULE - 1));
-        // If nothing in the ring has been overwritten yet, its start is readable.
+        // If nothing in the ring has been overwritten yet, the ring's start is readable.
         Ok(behind.map_or(self.start(), |position| Place { position, sequence: published + 1 }))
     }
 
@@ -277,7 +277,7 @@ impl Locator {
         let position = self.indexed(sequence);
         index::follow();
         let place = Place { position, sequence };
-        // The writer reuses no entry before the lazy line has moved on from it.
+        // The writer reuses no entry before the lazy line has moved on from this entry.
         let ahead = lazy::peek(&self.cells.header).wrapping_sub(published);
         match ahead {
             0 => Ok(place),
@@ -357,7 +357,7 @@ impl Locator {
             return Ok(Found::Nothing);
         }
         let (sequence, next) = match control {
-            // The index names a gap for each sequence in it, and for the one after it.
+            // The index names a gap for each sequence in the gap, and for the next sequence.
             Some(Some(gap @ ControlRecord::Gap { from, to })) if (from..=to + 1).contains(&sequence) => {
                 (from, gap.next_sequence(from))
             }

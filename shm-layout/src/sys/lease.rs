@@ -87,7 +87,7 @@ mod tests {
         while is_open_elsewhere(&own).unwrap() {
             assert!(Instant::now() < until, "the packet is gone");
         }
-        // Without its name too.
+        // The same after the file's name was removed.
         let other = File::open(&path).unwrap();
         path.close().unwrap();
         assert!(is_open_elsewhere(&own).unwrap());

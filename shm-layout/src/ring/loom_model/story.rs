@@ -445,7 +445,7 @@ fn read(mut reader: Reader, polls: usize, resume: Option<Resume>) -> Vec<Seen> {
     for _ in 0..polls {
         let before = reader.place();
         let one = read_one(&mut reader, |reader| resume.map(|policy| reader.resume(policy)));
-        // A pad before a record that is not there yet.
+        // This is a pad before a record that does not exist yet.
         let is_pad = one.is_none() && reader.place() != before;
         match one {
             Some(one) => seen.push(one),

@@ -53,7 +53,7 @@ impl Reader {
         out: &mut [u8],
         mut each: impl FnMut(Copied, &[u8]) -> F,
     ) -> usize {
-        // The writer waits for this line when it next stores to it, so a reader loads it no more often than it must.
+        // After a reader has loaded this line, the writer's next store to the line must wait. So readers load it as seldom as possible.
         if self.known() <= KNOWN {
             self.published = lazy::see_for_run(&self.header);
         }
@@ -112,7 +112,7 @@ impl Reader {
         if bytes > RUN_RECORD {
             return (0, false);
         }
-        // Records are often of one size: then these are whole records.
+        // Records often have the same size. Then these bytes are whole records.
         let run = (RUN as u32 - RUN as u32 % bytes as u32) as usize;
         let Some(out) = out.get_mut(..run) else { return (0, false) };
         copier.load_records(&record[..run / WORD as usize], out);

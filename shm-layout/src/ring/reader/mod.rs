@@ -269,8 +269,7 @@ impl Reader {
         }
         Some(match state {
             Some(State::Superseded) => Poll::Superseded,
-            // A reader that joined or resumed after the end record gets the end here. All others read it in
-            // the stream.
+            // A reader that joined or resumed after the end record gets the end here. All other readers read the end in the stream.
             Some(State::Closed) if !self.ended => {
                 self.ended = true;
                 Poll::Control(ControlRecord::End)
@@ -355,7 +354,7 @@ impl Reader {
             },
         };
         // A search that ended at an overwritten place can return a place before this reader's place. A reader never goes back, because it
-        // would deliver messages twice. It stays, and is still lapped.
+        // would deliver messages twice. The reader stays at its place, and is still lapped.
         let Some(missed) = place.sequence.checked_sub(self.place.sequence) else { return Ok(0) };
         self.jump(place);
         Ok(missed)

@@ -78,7 +78,7 @@ impl Reader {
         if bytes > RUN_RECORD {
             return nothing;
         }
-        // Records are often of one size: then these are whole records.
+        // Records often have the same size. Then these bytes are whole records.
         let run = (RUN - RUN % bytes) as usize;
         let Some(out) = out.get_mut(..run) else { return nothing };
         copier.load_records(&record[..run / WORD as usize], out);

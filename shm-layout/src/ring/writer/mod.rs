@@ -30,7 +30,7 @@ const MAX_EPOCH: u64 = u64::MAX >> 8;
 const SMALL: u64 = 8 * GRANULE;
 /// The least number of bytes that the writer cleans ahead at a time.
 const AT_ONCE: u64 = AHEAD / 4 / GRANULE * GRANULE;
-// A small record needs clean granules for itself and the granule after it. They are always clean.
+// A small record needs clean granules for itself and the granule after it. These granules are always clean.
 const _: () = assert!(cfg!(loom) || SMALL + GRANULE <= AHEAD - AT_ONCE);
 /// Number of payload bytes that share the first cache line with the record's header.
 const INLINE: usize = (GRANULE - RECORD_HEADER) as usize;
@@ -192,7 +192,7 @@ impl Writer {
         let is_small = bytes <= SMALL;
         let early = if is_small { None } else { Some(now()) };
         let record = match self.data.run_at(self.tail, bytes) {
-            // The record before this one was small, and the writer then did ahead what `prepare` would do here.
+            // The record before this one was small. After it, the writer already did what `prepare` would do here.
             Some(record) if self.tail + bytes + GRANULE <= self.clean => record,
             _ => {
                 self.make_room(bytes)?;
@@ -201,7 +201,7 @@ impl Writer {
         };
         let line = record.first_chunk::<LINE_WORDS>().expect("a whole line");
         let [word, meta, inline @ ..] = line;
-        // Readers poll the first line. It is stored last and in one burst, so that no reader fetches it half-written.
+        // Readers poll the first line. This line is stored last and in one burst, so that no reader fetches it half-written.
         let first = self.copier.store_rest::<INLINE>(&record[(RECORD_HEADER / WORD) as usize..], payload);
         let time = early.unwrap_or_else(now);
         meta.store(Meta::new(tag, time).word(), Ordering::Relaxed);

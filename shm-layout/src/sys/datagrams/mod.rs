@@ -58,7 +58,7 @@ pub type SegmentOf = fn(&[u8]) -> usize;
 #[derive(Debug, Clone, Copy)]
 struct Arrival {
     bytes: usize,
-    /// Bytes of each datagram in it.
+    /// Bytes of each datagram in this delivery.
     segment: usize,
     from: SocketAddr,
     is_truncated: bool,
