@@ -19,31 +19,31 @@ const (
 type Board struct {
 	s        *Subscriber
 	value    []byte
-	snapshot *snapshot // of the whole board, made when it is first asked for
+	snapshot *snapshot // a copy of the whole board, made at the first call of Entries
 	entries  []BoardEntry
-	of       *segment // whose board was read last
+	of       *segment // the segment whose board was read last
 	isClosed bool
 }
 
 // BoardEntry is a key of a board and its newest message. Its bytes are valid until the next call of the board.
 type BoardEntry struct {
 	Key        []byte
-	Payload    []byte // nil if the board does not have it: it is too large, or was published by a program that keeps no board
-	Sequence   uint64 // of the newest message
-	Count      uint64 // messages of this key, and its removals, since it came to the board; anew if its slot was another's in between
+	Payload    []byte // nil if the message is too large, or if its publisher does not update the board
+	Sequence   uint64 // the sequence of the newest message
+	Count      uint64 // number of messages of this key, removals included, since the key got its slot on the board
 	Tag        uint16
-	KeyMessage bool   // a reader may start afresh from it
-	Time       uint64 // when it was published, for [Board.Age]
+	KeyMessage bool   // a reader can start afresh from this message
+	Time       uint64 // the time of publication, for [Board.Age]
 }
 
 // BoardCounters has the counters of a board.
 type BoardCounters struct {
 	Through  uint64 // the sequence up to which each message is on the board
-	Since    uint64 // the board has the newest message of each key that had one from this sequence on
+	Since    uint64 // the board is complete for keys whose newest message is at this sequence or later
 	Keys     uint64 // keys on the board
-	NoRoom   uint64 // messages that are not on it because there was no room for their key,
-	TooLarge uint64 // because they were larger than a value,
-	NoKey    uint64 // or because they were too short to have a key
+	NoRoom   uint64 // number of messages left out because there was no room for their keys
+	TooLarge uint64 // number of messages left out because they were larger than a value
+	NoKey    uint64 // number of messages left out because they were too short to have a key
 }
 
 // OpenBoard opens the board of a channel. It returns [ErrNoBoard] if the channel has none. Options that concern receiving have no effect.
@@ -141,7 +141,7 @@ func (b *Board) look(key []byte) (entry BoardEntry, there bool, err error) {
 		}
 	}
 	if board.through() == through {
-		return entry, false, nil // the publisher was stopped while it gave the slot of this removed key to another
+		return entry, false, nil // the publisher was stopped while it gave this removed key's slot to another key
 	}
 	return entry, false, errTooFast
 }

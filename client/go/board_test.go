@@ -214,7 +214,7 @@ func TestConflatingReaderCountsEachMessageThatItLeavesOut(t *testing.T) {
 	const before, last = 5_000, 40_000
 	for _, behind := range []uint64{0, 8 << 10} {
 		dir := channels(t)
-		publishKeyed(t, dir, before, "64KiB") // a removal of a key that the board never had cannot be bridged
+		publishKeyed(t, dir, before, "64KiB") // the board has no replacement for the removal of a key that it never had
 		s, err := Subscribe("c", Dir(dir), ConflateBehind(behind))
 		if err != nil {
 			t.Fatal(err)
@@ -233,7 +233,7 @@ func TestConflatingReaderCountsEachMessageThatItLeavesOut(t *testing.T) {
 			case KindLapped:
 				t.Fatalf("every message has a key, and yet %d are lost", ev.Missed)
 			case KindMessage:
-				if len(ev.Payload) == 8 && ev.FromBoard { // a removal, which the board may have forgotten
+				if len(ev.Payload) == 8 && ev.FromBoard { // a removal, which the board has possibly forgotten
 					given[binary.LittleEndian.Uint64(ev.Payload)] += 1 + ev.Conflated
 					newest = max(newest, ev.Sequence)
 					continue

@@ -26,7 +26,7 @@ const (
 	wordNoKey     = 37
 	wordForgotten = 38
 	wordMoves     = 39 // INDEX: odd while entries of the index move
-	wordBoard     = 60 // of the segment's header: the board's offset
+	wordBoard     = 60 // in the segment's header: the board's offset
 	minorBoard    = 1
 )
 
@@ -42,7 +42,7 @@ const (
 // BoardSpec says which bytes of a payload are the key of a channel's board, and how much room the board has.
 type BoardSpec struct {
 	KeyStart, KeyEnd uint64 // the first byte of the key, and the byte after the last
-	Keys             uint64 // room for so many keys
+	Keys             uint64 // number of keys for which there is room
 	Value            uint64 // bytes of the largest message on the board, key included
 	RemovesByTag     bool   // messages with the tag RemoveTag remove their key
 	RemoveTag        uint16

@@ -7,7 +7,7 @@ import "unsafe"
 const (
 	mostLooks  = 256
 	mostCopies = 16
-	mostSteps  = 4096 // through an index that is at most half full, for one key
+	mostSteps  = 4096 // steps of one search through an index that is at most half full
 )
 
 // head is the head of a slot. All of its words are claims of another process.
@@ -34,7 +34,7 @@ type seen uint8
 
 const (
 	seenWhole    seen = iota // the slot's message
-	seenChanging             // the slot changes faster than its value can be copied; the head is whole, and of a store that began meanwhile
+	seenChanging             // the slot changes faster than its value can be copied; the head is whole
 	seenBusy                 // the publisher is in the middle of a store, or was stopped there
 )
 

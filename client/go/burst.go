@@ -15,7 +15,7 @@ const (
 type burst struct {
 	isClose bool      // whether the last batch ended close to the publisher
 	marked  uint64    // the sequence from which messages count as a burst
-	at      time.Time // when it was that
+	at      time.Time // the time at marked
 	// Messages below this sequence existed when the publisher had last got ahead. They are received first, so no message waits for two
 	// pauses.
 	target uint64

@@ -20,7 +20,7 @@ const (
 	gateSequence = 18
 	gatePid      = 19
 
-	noSequence = 1<<64 - 1 // stands in gateSequence while the reader has no place in the ring
+	noSequence = 1<<64 - 1 // the value of gateSequence while the reader has no place in the ring
 )
 
 // ErrNoGate is the error of a gate that the channel does not have.
@@ -29,7 +29,7 @@ var ErrNoGate = errors.New("no such gate")
 // GateInUseError says that another reader has the gate.
 type GateInUseError struct {
 	Gate string
-	PID  uint64 // the process that the other reader claims to be; 0 if it claims none
+	PID  uint64 // the process id that the other reader claims; 0 if it claims none
 }
 
 func (e *GateInUseError) Error() string {
@@ -52,10 +52,10 @@ func checkGate(name string) error {
 
 // heldGate is a gate that this process holds. Only its reader writes its page.
 type heldGate struct {
-	lock    *os.File // it has the lock for as long as it is open
+	lock    *os.File // this open file holds the lock
 	mapped  []byte
 	segment [2]uint64
-	told    place // what the page says
+	told    place // the place on the page
 	isTold  bool
 }
 
@@ -219,7 +219,7 @@ func (l *link) askGate(name string) (files [2]*os.File, err error) {
 	defer l.to.limit(0)
 	answer, err := l.to.ask(gateRequest{"gate", name}, nil)
 	for err == nil && answer.Reply != "gate" {
-		if !l.heard(answer) { // it came unasked
+		if !l.heard(answer) { // a packet that is no answer
 			return files, fmt.Errorf("%s: the daemon answers %q to a request for a gate", l.path, answer.Reply)
 		}
 		if answer, err = l.to.receive(); err == nil && answer.Reply == "refused" {

@@ -223,7 +223,7 @@ func (s *Subscriber) tryNext(ev *Event) (bool, error) {
 func (s *Subscriber) expectedIn(next *successor, restarted bool) uint64 {
 	switch {
 	case restarted && next.Restarted == next.Generation:
-		return max(next.First, 1) // a stream may begin behind a journal
+		return max(next.First, 1) // a stream can begin after a journal
 	case restarted:
 		return 1
 	case s.behind != 0:

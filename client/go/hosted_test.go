@@ -152,7 +152,7 @@ func TestReadersOutliveTheDaemonAndSeeADeadPublisher(t *testing.T) {
 		fmt.Fprintln(input, "three")
 		expect(t, s, fmt.Sprintf("%d three", first+2))
 		epoch, _ := s.PublisherState()
-		time.Sleep(3 * time.Second) // the publisher comes back as well
+		time.Sleep(3 * time.Second) // the publisher attaches again, too
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 		input.Close()

@@ -118,7 +118,7 @@ func FuzzRecords(f *testing.F) {
 		memory := aligned(whole)
 		for ; len(changes) >= 4; changes = changes[4:] {
 			word := int(binary.LittleEndian.Uint16(changes)) % (len(memory) / 8)
-			if word >= 16 { // what is before it has a checksum; FuzzHeader changes that
+			if word >= 16 { // the words before have a checksum; FuzzHeader changes them
 				memory[8*word+int(changes[2]&7)] = changes[3]
 			}
 		}

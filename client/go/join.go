@@ -9,9 +9,9 @@ import (
 // Limits of a join. Each pass copies only what changed since the previous pass, so later passes are short.
 const (
 	mostPasses   = 200
-	joinLimit    = 30 * time.Second // far longer than a whole board takes; only a writer that means harm makes a pass fail for so long
-	mostMerged   = 256 << 20        // bytes of the ring that are merged in all, or four times the ring
-	joinPatience = 5 * time.Second  // how long a reader that begins waits for the segment in which a channel goes on
+	joinLimit    = 30 * time.Second // far longer than a whole board takes; only a hostile writer makes passes fail for so long
+	mostMerged   = 256 << 20        // limit for merged bytes of the ring, or four times the ring
+	joinPatience = 5 * time.Second  // longest wait of a starting reader for the channel's next segment
 )
 
 // ErrNoBoard is the error of a channel that has no board, or that continues without one.
@@ -36,10 +36,10 @@ type taken struct {
 
 // failures counts the failed passes by their reasons.
 type failures struct {
-	ahead   int    // the board named messages that the ring did not have
+	ahead   int    // passes in which the board had messages that the ring did not have
 	through uint64 // the message after this one was gone from the ring
 	isGone  bool
-	still   int // how often the board had not moved on when that was found
+	still   int // number of such passes in which the board had not changed
 }
 
 func (f *failures) gone(through uint64) {

@@ -12,8 +12,8 @@ var ErrConflation = errors.New("a reader that conflates begins with the latest m
 type boardStep uint8
 
 const (
-	stepRing      boardStep = iota // what the ring has
-	stepDue                        // the reader fell behind, and joins as soon as it is asked for the next event
+	stepRing      boardStep = iota // the messages of the ring
+	stepDue                        // the reader fell behind, and joins at the next call for an event
 	stepForgotten                  // keys whose removal the board has forgotten
 	stepMessages                   // the listed messages
 )
@@ -24,10 +24,10 @@ const (
 type joining struct {
 	snapshot *snapshot
 	ledger   *ledger // nil unless the reader conflates
-	behind   uint64  // bytes, if it conflates
+	behind   uint64  // lag in bytes, if the reader conflates
 	step     boardStep
 	next     int    // of the listed messages
-	missed   uint64 // messages that the board could not bridge
+	missed   uint64 // missed messages that the board does not replace
 }
 
 // newJoining makes what a subscriber needs for joins; nil if the segment has no board.

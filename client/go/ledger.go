@@ -13,7 +13,7 @@ type ledger struct {
 	keys      []byte // of each row
 	index     []uint32
 	most      int
-	forgotten int // the next row to look at for keys that the board has forgotten
+	forgotten int // the next row in the search for keys that the board has forgotten
 	// The reader has not joined the present segment's board. It is unknown which messages an earlier board refused.
 	hasMoved bool
 }
@@ -21,12 +21,12 @@ type ledger struct {
 // account is one key of a ledger.
 type account struct {
 	identity [2]uint64
-	born     uint64 // the first message of the key since it got its slot on the board; 0 if the board does not count the key's messages
-	given    uint64 // its messages from there on that this reader was given, or that were told as left out
+	born     uint64 // the key's first message since the key got its slot; 0 if the board does not count the key
+	given    uint64 // number of messages from born on that this reader got, or that it reported as left out
 	// The same counts, from the first message after the last removal on. The board can have forgotten the key at that removal.
 	again      uint64
 	givenAgain uint64
-	last       uint64 // the last of its messages that this reader was given, or that was told as left out
+	last       uint64 // the key's last message that this reader got, or that it reported as left out
 	isRemoved  bool
 	isThere    bool // the board is known to have had the key when the last message came
 }
@@ -55,7 +55,7 @@ func (a *account) locate(b *board, hasMoved bool) {
 		a.beginAtLast()
 		a.isThere = true
 	case born == 0 && through < a.last:
-		a.beginAtLast() // unless the board, which does not have the message yet, will refuse it
+		a.beginAtLast() // the board can still refuse the message, which it does not have yet
 	default:
 		// The board refused the message, or has forgotten the key since.
 		a.born, a.given, a.again, a.givenAgain = 0, 0, 0, 0
@@ -147,7 +147,7 @@ func (l *ledger) given(b *board, r *row) uint64 {
 	case a.again == r.born:
 		return a.givenAgain
 	}
-	return 0 // the board forgot the key, and it came back among the messages that were left out
+	return 0 // the board forgot the key, and the key came back in a message that was left out
 }
 
 // nextForgotten returns the next key that the reader knows and that the board has forgotten; nil if there is none.

@@ -49,12 +49,12 @@ type link struct {
 
 	isAttached atomic.Bool
 	hasMoved   atomic.Bool
-	gone       atomic.Uint64 // counts what publisher-gone told
+	gone       atomic.Uint64 // number of publisher-gone packets
 
 	mutex    sync.Mutex
 	to       *conversation // nil while the daemon is gone
 	isClosed bool
-	segment  *os.File // what is shown to the next daemon
+	segment  *os.File // the descriptors that are shown to the next daemon
 	lock     *os.File
 	page     *os.File
 	near     *os.File // the bell, if the reader parks
@@ -236,7 +236,7 @@ func (l *link) resume() bool {
 	l.segment, l.lock, l.to = segment, lock, to
 	l.charter = charterNow
 	if isOtherCharter {
-		l.deadIn, l.dead = 0, 0 // it counts generations from 1 again
+		l.deadIn, l.dead = 0, 0 // the new charter counts generations from 1 again
 	} else {
 		charter.Close()
 	}

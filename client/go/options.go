@@ -14,7 +14,7 @@ type options struct {
 	hidden      bool
 	patience    time.Duration
 	conflates   bool
-	behind      uint64 // bytes, for a reader that conflates; 0: half of the ring
+	behind      uint64 // lag in bytes, for a reader that conflates; 0: half of the ring
 	gate        string
 }
 

@@ -236,7 +236,7 @@ func TestLostMessagesAreCounted(t *testing.T) {
 		case ev.Kind == KindNewEpoch:
 			lastEpoch = ev.Epoch
 		case ev.Kind == KindEnd && s.NextSequence() == 2001:
-			lastEpoch = 2 // closed meanwhile, so its epoch is no news
+			lastEpoch = 2 // closed meanwhile, so its epoch is not reported
 		}
 	}
 	if received+missed != 2000 || missed == 0 || received == 0 {

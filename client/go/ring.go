@@ -31,7 +31,7 @@ const (
 
 // polled has the result of a poll. Fields that do not belong to the kind mean nothing.
 type polled struct {
-	length uint64 // of a message, also one that does not fit
+	length uint64 // length of a message, even if the message does not fit
 	commit uint64
 	meta   uint64
 	a, b   uint64 // the words of a control record
@@ -48,8 +48,8 @@ type reader struct {
 
 // together is the state of a reader that is behind: it copies small records together and verifies them once (SPEC.md 3.1, several at once).
 type together struct {
-	run     [runBytes]byte // copies of records, which serve later calls too
-	runFrom uint64         // the position of the first of them, or noRun
+	run     [runBytes]byte // copies of records, also for later calls
+	runFrom uint64         // the position of the first copied record, or noRun
 	inARow  int            // messages since a poll found nothing, or since no run could be copied
 	last    uint64         // bytes of the last message
 	counted uint64         // the last count of messages that was seen
@@ -57,8 +57,8 @@ type together struct {
 
 const (
 	runBytes    = 4 << 10
-	runMessages = runBytes / granule // a run has no more
-	far         = 8                  // so many messages that were there at once say that a reader is behind
+	runMessages = runBytes / granule // a run has at most this many messages
+	far         = 8                  // a reader that found this many messages in a row is behind
 	noRun       = maxPosition + runBytes
 )
 
@@ -134,7 +134,7 @@ func (r *reader) canRun() bool {
 		r.counted = min(s.header.load(wordCount), maxSequence)
 		acquireFence() // SYNC lazy
 		if r.counted+1 < r.sequence+runMessages {
-			r.inARow = 0 // each look costs the publisher time
+			r.inARow = 0 // each check costs the publisher time
 			return false
 		}
 	}

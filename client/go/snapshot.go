@@ -9,14 +9,14 @@ import (
 const (
 	slotTries = 64
 	toCopy    = ^uint64(0) // the version of a copy that was merged with a message of the ring: no slot has it
-	lentKeys  = 1 << 16    // memory for so many keys is there from the beginning
+	lentKeys  = 1 << 16    // number of keys for which memory is allocated at the start
 )
 
 // row is the copy of a slot, or a key that the ring had and the board did not have yet.
 type row struct {
-	head           // its version is the slot's when it was copied; a slot that has another now is copied again
-	count   uint64 // number of messages of its key up to this one
-	leftOut uint64 // number of older messages for which it stands
+	head           // with the slot's version at the copy; a slot with another version is copied again
+	count   uint64 // number of the key's messages up to this one
+	leftOut uint64 // number of older messages that this one replaces
 }
 
 func (r *row) hasKey() bool { return r.sequence != 0 && r.meta&metaEmpty == 0 }
@@ -38,8 +38,8 @@ type snapshot struct {
 	chunks   []*rowChunk
 	shift    uint   // a chunk has 1 << shift rows
 	high     uint64 // slots that had been used when the board was copied
-	firstNew uint64 // the first row behind those of the slots
-	more     uint64 // rows from there on that are in use
+	firstNew uint64 // the first row after those of the slots
+	more     uint64 // number of rows in use from firstNew on
 	mostMore uint64
 	index    []uint32 // from a key's identity to its row, plus 1: open addressing
 	order    []listedRow

@@ -30,26 +30,26 @@ type Subscriber struct {
 	buffer []byte
 	page   *readerPage
 	hosted *hosted // of a daemon's channel
-	name   *named  // of a channel's file
+	name   *named  // the name of the channel's file
 	watch  *watch
 	opts   options
 	// isChecked: each message is more than read, because its publisher may be cut off, a gate's page must be told, or its key is counted
 	isChecked bool
-	joining   *joining  // of a reader that begins with the board, or conflates
-	gate      *heldGate // that this reader holds
+	joining   *joining  // for a reader that begins with the board, or conflates
+	gate      *heldGate // the gate that this reader holds
 
 	noted   uint64 // messages that the page does not count yet
-	known   uint64 // the last epoch told
+	known   uint64 // the last reported epoch
 	beganIn uint64 // the epoch in force where this reader began
 	// awaitsNext: the publisher of that epoch had closed the channel, and there was no message
 	awaitsNext bool
-	inDoubt    bool   // the record of a new epoch may have been overwritten
-	behind     uint64 // if not 0, the sequence from which on messages are lost, untold, or at which the ring goes on behind the board
+	inDoubt    bool   // the record of a new epoch has possibly been overwritten
+	behind     uint64 // if not 0: first sequence of an unreported loss, or the ring's sequence after the board
 	isClosed   bool
 	burst      burst
 	found      polled
-	small      TooSmallError // the last one, so that none is allocated
-	heard      [64]byte      // what rang
+	small      TooSmallError // the last such error, reused so that no error is allocated
+	heard      [64]byte      // bytes read from the bell
 }
 
 // Subscribe attaches to a channel.
@@ -247,7 +247,7 @@ func (s *Subscriber) TryRecvInto(out []byte, ev *Event) (bool, error) {
 }
 
 func (s *Subscriber) receive(out []byte, ev *Event) (bool, error) {
-	s.runFrom = noRun // what was copied behind a record that is no message counts for nothing
+	s.runFrom = noRun // bytes copied from after a record that is no message are not used
 	if s.isClosed {
 		return false, ErrClosed
 	}

@@ -194,7 +194,7 @@ func (s *Subscriber) missed(messages uint64) {
 type watch struct {
 	lock       *os.File // of a channel that is a file
 	looked     time.Time
-	generation uint64 // of the last death told, with epoch
+	generation uint64 // generation of the last reported death; epoch has its epoch
 	epoch      uint64
 }
 
@@ -288,7 +288,7 @@ func (s *Subscriber) recvBatch(b *Batch) (int, error) {
 		_, isSmall := err.(*TooSmallError)
 		switch {
 		case err != nil && (len(b.Events) > 0 || isSmall):
-			return len(b.Events), nil // it comes again, and then the batch has room for the largest message
+			return len(b.Events), nil // the message comes again, when the batch has room for the largest message
 		case err != nil:
 			return 0, err
 		case !there:

@@ -34,7 +34,7 @@ func (s *Subscriber) idle(ctx context.Context) {
 
 // park sleeps until the daemon rings (CONTROL.md 6).
 func (s *Subscriber) park(ctx context.Context) {
-	s.empties = 63 // the next empty poll looks at the state as well
+	s.empties = 63 // the next empty poll also checks the state
 	if s.isClosed || s.behind != 0 {
 		return
 	}

@@ -34,44 +34,44 @@ extern "C" {
 
 /* Return values of functions. Numbers keep their meaning; later versions can add numbers. */
 enum shmcast_code {
-    SHMCAST_OK = 0,                       /* done; from a receiving function: nothing came */
+    SHMCAST_OK = 0,                       /* success; from a receiving function: nothing came in time */
     SHMCAST_EVENT = 1,                    /* an event was received */
-    SHMCAST_ERROR_ARGUMENT = -1,          /* an argument is NULL, out of range, or does not fit another */
-    SHMCAST_ERROR_MISUSE = -2,            /* not now: a call or a claim is open on the handle, or none is */
-    SHMCAST_ERROR_INTERNAL = -3,          /* a fault of the library; close the handle */
-    SHMCAST_ERROR_OTHER = -4,             /* an error that this version has no number for; see its sentence */
-    SHMCAST_ERROR_FORKED = -5,            /* the handle is the parent's, and this is a forked child; open another one here */
-    SHMCAST_ERROR_NAME = -10,             /* not a name that can be a channel's */
+    SHMCAST_ERROR_ARGUMENT = -1,          /* an argument is NULL, out of range, or contradicts another one */
+    SHMCAST_ERROR_MISUSE = -2,            /* not allowed now: a call or claim is open on the handle, or no claim is */
+    SHMCAST_ERROR_INTERNAL = -3,          /* a bug in the library; close the handle */
+    SHMCAST_ERROR_OTHER = -4,             /* an error without a number in this version; see the sentence */
+    SHMCAST_ERROR_FORKED = -5,            /* the handle belongs to the parent of this forked child; open another one */
+    SHMCAST_ERROR_NAME = -10,             /* not a valid name for a channel */
     SHMCAST_ERROR_NOT_FOUND = -11,        /* no such channel */
-    SHMCAST_ERROR_IN_USE = -12,           /* the channel has a publisher that lives */
+    SHMCAST_ERROR_IN_USE = -12,           /* the channel has a live publisher */
     SHMCAST_ERROR_MISMATCH = -13,         /* the channel exists with another size or schema */
-    SHMCAST_ERROR_SEGMENT = -14,          /* the channel's memory is damaged, or of another layout */
+    SHMCAST_ERROR_SEGMENT = -14,          /* the channel's memory is damaged, or has another layout */
     SHMCAST_ERROR_NO_ROOM = -15,          /* the file system cannot hold the channel */
-    SHMCAST_ERROR_GEOMETRY = -16,         /* a size out of range */
+    SHMCAST_ERROR_GEOMETRY = -16,         /* a size is out of range */
     SHMCAST_ERROR_NOT_A_CHANNEL = -17,    /* the directory holds files that shmcast did not make */
     SHMCAST_ERROR_MODE = -18,             /* the channel exists with another mode */
-    SHMCAST_ERROR_FOREIGN_DIRECTORY = -19,/* the directory of channels is another user's */
+    SHMCAST_ERROR_FOREIGN_DIRECTORY = -19,/* the directory of channels belongs to another user */
     SHMCAST_ERROR_NO_DAEMON = -20,        /* no daemon answers at the socket */
-    SHMCAST_ERROR_SILENT = -21,           /* the daemon took the request and has not answered */
+    SHMCAST_ERROR_SILENT = -21,           /* the daemon accepted the request, but has not answered in time */
     SHMCAST_ERROR_DENIED = -22,           /* the daemon does not let this user in */
     SHMCAST_ERROR_LIMIT = -23,            /* this user has too much open, or asks too often */
     SHMCAST_ERROR_REFUSED = -24,          /* the daemon refused for another reason */
     SHMCAST_ERROR_NO_WAKER = -25,         /* SHMCAST_WAIT_PARK on a channel that is a file */
     SHMCAST_ERROR_OS = -26,               /* the operating system refused; shmcast_error_os() has its errno */
-    SHMCAST_ERROR_NO_BOARD = -27,         /* the channel has no board, or goes on without one */
-    SHMCAST_ERROR_GATE = -28,             /* no such gate, it has a reader, or it cannot be made so */
+    SHMCAST_ERROR_NO_BOARD = -27,         /* the channel has no board, or continues without one */
+    SHMCAST_ERROR_GATE = -28,             /* the gate does not exist, has another reader, or cannot have these limits */
     SHMCAST_ERROR_TOO_LARGE = -40,        /* the message exceeds the channel's largest; nothing was published */
-    SHMCAST_ERROR_OUT_OF_SEQUENCES = -41, /* the channel counts no further; nothing was published */
+    SHMCAST_ERROR_OUT_OF_SEQUENCES = -41, /* the channel has used up its sequences; nothing was published */
     SHMCAST_ERROR_CUT_OFF = -42,          /* the daemon gave the channel to another publisher; nothing was published */
     SHMCAST_ERROR_FULL = -43,             /* the reader of a gate, shmcast_error_gate(), is too far behind; nothing was published: publish it
                                            * again later */
-    SHMCAST_ERROR_TOO_SMALL = -50,        /* the buffer is smaller than the message, which stays the next one */
+    SHMCAST_ERROR_TOO_SMALL = -50,        /* the buffer is smaller than the message; the message is still the next one */
     SHMCAST_ERROR_CORRUPT = -51,          /* another program wrote to the channel's memory */
     SHMCAST_ERROR_UNMAPPED = -52,         /* the channel's next memory cannot be mapped; receive again */
     SHMCAST_ERROR_SUPERSEDED = -53,       /* the channel has moved to new memory; open it again */
     SHMCAST_ERROR_TOO_OLD = -54,          /* the sequence has been overwritten */
     SHMCAST_ERROR_NOT_YET = -55,          /* the sequence is not published yet */
-    SHMCAST_ERROR_STALLED = -56,          /* the journal's recorder stands still before the next message; receive again */
+    SHMCAST_ERROR_STALLED = -56,          /* the journal's recorder makes no progress; receive again */
     SHMCAST_ERROR_BOARD = -57             /* the board and the ring could not be joined: the publisher is too fast, or the board is damaged */
 };
 
@@ -97,34 +97,34 @@ typedef struct shmcast_publisher shmcast_publisher;
 /* Steps that prepare the memory, for the option `prepare`. A step that the system refuses is left out. The default is all steps for a
  * publisher, and the prefault for a subscriber. */
 enum shmcast_prepare {
-    SHMCAST_PREPARE_NOTHING = 1,    /* alone: no step */
+    SHMCAST_PREPARE_NOTHING = 1,    /* no step; cannot be combined */
     SHMCAST_PREPARE_PREFAULT = 2,   /* touch every page now */
     SHMCAST_PREPARE_HUGE_PAGES = 4, /* use huge pages; the slowest step */
     SHMCAST_PREPARE_LOCK = 8,       /* forbid swapping */
-    SHMCAST_PREPARE_NUMA_NODE = 16  /* when publishing: the memory of this node, `numa_node` */
+    SHMCAST_PREPARE_NUMA_NODE = 16  /* for a publisher: take memory of the node `numa_node` */
 };
 
 /* Values of `flags` for a publisher. */
 enum shmcast_publish_flag {
-    SHMCAST_ANEW = 1,     /* give up the memory that is there; sequences begin at 1 again */
-    SHMCAST_MONOTONIC = 2, /* of a new channel: stamp messages by CLOCK_MONOTONIC, for readers that cannot read the CPU's counter */
+    SHMCAST_ANEW = 1,     /* replace the existing memory; sequences begin at 1 again */
+    SHMCAST_MONOTONIC = 2, /* new channel: stamp messages by CLOCK_MONOTONIC, for readers that cannot read the CPU's counter */
     SHMCAST_REMOVE_BY_TAG = 4 /* messages with the tag board_remove_tag remove their key from the board */
 };
 
 /* Values of `flags` for a gate. */
 enum shmcast_gate_flag {
     SHMCAST_GATE_REFUSES = 1,    /* after the wait the message is not published: SHMCAST_ERROR_FULL. Without it the gate is dropped: its
-                                  * reader may be lapped until it has caught up to half of the lag */
+                                  * reader can be lapped until it has caught up to half of the lag */
     SHMCAST_GATE_NEVER_WAITS = 2 /* no message waits */
 };
 
 /* A gate: a reader that the publisher waits for, within a limit. Set it to zeros first: a field with zero has its default. */
 typedef struct shmcast_gate {
-    const char *name;     /* what its reader asks for; 1 to 31 letters, digits and . _ - : @ + */
+    const char *name;     /* the name; 1 to 31 letters, digits and . _ - : @ + */
     uint32_t flags;       /* of enum shmcast_gate_flag */
-    uint32_t lag_percent; /* how far its reader may be behind, of the ring; 50 */
-    uint64_t lag_bytes;   /* the same in bytes of the ring */
-    uint64_t wait_ns;     /* how long one message waits at most; 200 us */
+    uint32_t lag_percent; /* largest lag of the gate's reader, as a percentage of the ring; default 50 */
+    uint64_t lag_bytes;   /* largest lag in bytes of the ring, instead of lag_percent */
+    uint64_t wait_ns;     /* longest wait of one message; default 200 us */
     uint64_t reserved;    /* 0 */
 } shmcast_gate;
 
@@ -132,25 +132,25 @@ typedef struct shmcast_gate {
 typedef struct shmcast_publish_options {
     uint32_t size;           /* sizeof(shmcast_publish_options) */
     uint32_t flags;          /* of enum shmcast_publish_flag */
-    const char *dir;         /* directory of channels; NULL: $SHMCAST_DIR, or the usual one */
-    const char *socket;      /* a daemon's socket, instead of dir; "": $SHMCAST_SOCKET, or the usual one; NULL: no daemon */
-    uint64_t capacity;       /* bytes of the ring, a power of two; 64 MiB, or what the channel has */
-    uint64_t max_message;    /* largest payload; an eighth of the capacity, at most 16 MiB */
-    uint32_t mode;           /* of a new channel's directory; 0700 */
+    const char *dir;         /* directory of channels; NULL: $SHMCAST_DIR, or the default directory */
+    const char *socket;      /* a daemon's socket, instead of dir; "": $SHMCAST_SOCKET, or the default socket; NULL: no daemon */
+    uint64_t capacity;       /* bytes of the ring, a power of two; default: 64 MiB, or the existing channel's */
+    uint64_t max_message;    /* bytes of the largest payload; default: an eighth of the capacity, at most 16 MiB */
+    uint32_t mode;           /* mode of a new channel's directory; default 0700 */
     uint32_t prepare;        /* of enum shmcast_prepare */
-    uint64_t schema_id;      /* number of the message schema; none */
+    uint64_t schema_id;      /* number of the message schema; default: none */
     const char *schema_name; /* its name */
     const char *labels;      /* "key=value" lines for tools to show */
-    const char *continue_from; /* directory of a journal behind which the sequences of a new channel go on; not with a daemon */
+    const char *continue_from; /* directory of a journal after which a new channel's sequences continue; not with a daemon */
     uint32_t numa_node;      /* for SHMCAST_PREPARE_NUMA_NODE */
     uint32_t reserved;       /* 0 */
     uint32_t board_start;    /* a new channel's board has the last message of each key: bytes board_start to board_stop of each message */
-    uint32_t board_stop;     /* the byte after the key; 0: no board, or what the channel has */
-    uint64_t board_keys;     /* room for so many keys; 1024 */
-    uint64_t board_value;    /* largest message on the board, key included; 256 */
-    uint16_t board_remove_tag; /* with SHMCAST_REMOVE_BY_TAG. A message that ends right behind its key removes it in any case */
+    uint32_t board_stop;     /* the byte after the key; 0: no board, or the existing channel's board */
+    uint64_t board_keys;     /* number of keys for which there is room; default 1024 */
+    uint64_t board_value;    /* bytes of the largest message on the board, key included; default 256 */
+    uint16_t board_remove_tag; /* with SHMCAST_REMOVE_BY_TAG. A message that ends right after its key always removes the key */
     uint16_t board_reserved[3]; /* 0 */
-    const shmcast_gate *gates; /* of a channel that is a file; those of a daemon's channel are in its configuration */
+    const shmcast_gate *gates; /* only for a channel that is a file; a daemon's configuration has the gates of its channels */
     size_t gate_count;       /* how many gates, at most 15 */
 } shmcast_publish_options;
 
@@ -210,22 +210,22 @@ typedef struct shmcast_gate_status {
     char name[32];
     uint32_t state;        /* of enum shmcast_gate_state */
     uint32_t reserved;
-    uint64_t lag_bytes;    /* how far its reader may be behind */
-    uint64_t behind_bytes; /* how far it is; 0 also if nobody holds the gate */
-    uint64_t pid;          /* the process that its reader claims to be; 0 if nobody holds the gate */
-    uint64_t held;         /* messages that waited for it, */
-    uint64_t longest_ns;   /* the longest of these waits, */
-    uint64_t total_ns;     /* and all together */
-    uint64_t dropped;      /* times that it was dropped */
-    uint64_t refused;      /* messages that were refused after a wait, */
-    uint64_t turned_away;  /* and by shmcast_try_publish() */
+    uint64_t lag_bytes;    /* largest lag of the gate's reader, in bytes of the ring */
+    uint64_t behind_bytes; /* present lag of the gate's reader; 0 also if nobody holds the gate */
+    uint64_t pid;          /* the process id that the gate's reader claims; 0 if nobody holds the gate */
+    uint64_t held;         /* number of messages that waited for the gate */
+    uint64_t longest_ns;   /* the longest of these waits */
+    uint64_t total_ns;     /* the sum of these waits */
+    uint64_t dropped;      /* number of times that the gate was dropped */
+    uint64_t refused;      /* number of messages that were refused after a wait */
+    uint64_t turned_away;  /* number of messages that shmcast_try_publish() refused */
 } shmcast_gate_status;
 
 enum shmcast_gate_state {
-    SHMCAST_GATE_ABSENT = 0,   /* nobody holds it */
-    SHMCAST_GATE_JOINING = 1,  /* its reader has not caught up yet, and may be lapped */
-    SHMCAST_GATE_IN_FORCE = 2, /* the publisher waits for its reader, which is not lapped */
-    SHMCAST_GATE_DROPPED = 3   /* its reader took too long, and may be lapped until it has caught up to half of the lag */
+    SHMCAST_GATE_ABSENT = 0,   /* nobody holds the gate */
+    SHMCAST_GATE_JOINING = 1,  /* the gate's reader has not caught up yet, and can be lapped */
+    SHMCAST_GATE_IN_FORCE = 2, /* the publisher waits for the gate's reader, which is not lapped */
+    SHMCAST_GATE_DROPPED = 3   /* the gate's reader took too long, and can be lapped until it has caught up to half of the lag */
 };
 
 /* The channel's gates, with the counts of this publisher. Stores the first `room` gates in `gates`. Returns the number of all gates, or an
@@ -245,38 +245,38 @@ typedef struct shmcast_subscriber shmcast_subscriber;
 
 /* The place where a subscriber begins. */
 enum shmcast_start {
-    SHMCAST_START_LATEST = 0,  /* with the next message published */
-    SHMCAST_START_OLDEST = 1,  /* with the oldest that the channel's journal has, or without one the oldest that is safe in the ring */
-    SHMCAST_START_SEQUENCE = 2, /* with start_sequence; if that is overwritten, and no journal has it, SHMCAST_LAPPED comes first */
-    SHMCAST_START_TIME = 3,    /* with the first message that was published at start_time_ns or later, of the journal or the ring */
-    SHMCAST_START_KEY = 4,     /* with the last key message of the ring or the journal; as OLDEST if there has been none */
+    SHMCAST_START_LATEST = 0,  /* with the next message that is published */
+    SHMCAST_START_OLDEST = 1,  /* with the oldest message of the channel's journal; without a journal, of the ring */
+    SHMCAST_START_SEQUENCE = 2, /* with start_sequence; if this message was overwritten, and no journal has it, SHMCAST_LAPPED comes first */
+    SHMCAST_START_TIME = 3,    /* with the journal's or the ring's first message that was published at start_time_ns or later */
+    SHMCAST_START_KEY = 4,     /* with the last key message of the ring or the journal; without one, as OLDEST */
     SHMCAST_START_BOARD = 5    /* with the newest message of each key, from the board; then SHMCAST_LIVE, and every later message */
 };
 
 /* The way in which shmcast_recv() waits. */
 enum shmcast_wait {
-    SHMCAST_WAIT_YIELD = 0,           /* gives the core away after each look: for more readers than cores */
+    SHMCAST_WAIT_YIELD = 0,           /* yields the core after each poll: for more readers than cores */
     SHMCAST_WAIT_SPIN = 1,            /* never pauses: lowest latency, a core at 100 % */
     SHMCAST_WAIT_BURST = 2,           /* as SPIN, for the highest rate */
     SHMCAST_WAIT_SPIN_THEN_YIELD = 3, /* spins `spins` times first */
-    SHMCAST_WAIT_BACKOFF = 4,         /* ever longer pauses, then yields */
-    SHMCAST_WAIT_SLEEP = 5,           /* sleeps `sleep_ns` between looks */
-    SHMCAST_WAIT_PARK = 6             /* sleeps until the daemon wakes it; only a daemon's channel */
+    SHMCAST_WAIT_BACKOFF = 4,         /* spins with growing pauses, then yields */
+    SHMCAST_WAIT_SLEEP = 5,           /* sleeps `sleep_ns` between polls */
+    SHMCAST_WAIT_PARK = 6             /* sleeps until the daemon wakes the reader; only for a channel of a daemon */
 };
 
 /* The place where a reader continues after a lap. */
 enum shmcast_resume {
-    SHMCAST_RESUME_OLDEST = 0, /* loses least, and nothing that the journal has */
-    SHMCAST_RESUME_LATEST = 1, /* loses most, and has the whole ring ahead */
-    SHMCAST_RESUME_KEY = 2     /* at the last key message, or as OLDEST */
+    SHMCAST_RESUME_OLDEST = 0, /* at the oldest message; loses the fewest messages, and none that the journal has */
+    SHMCAST_RESUME_LATEST = 1, /* at the next message to come; loses the most messages, but gains the whole ring */
+    SHMCAST_RESUME_KEY = 2     /* at the last key message; without one, as OLDEST */
 };
 
 /* Values of `flags` for a subscriber. */
 enum shmcast_subscribe_flag {
     SHMCAST_HIDDEN = 1,         /* tools do not see this reader */
-    SHMCAST_RECORD_LATENCY = 2, /* tools see its latencies; one reading of the clock a message */
-    SHMCAST_WATCH_PUBLISHER = 4, /* SHMCAST_PUBLISHER_GONE is told; of a file, only to a user who may open the publisher's lock */
-    SHMCAST_CONFLATE = 8        /* more than conflate_behind bytes behind: the newest message of each key, from the board, then SHMCAST_LIVE */
+    SHMCAST_RECORD_LATENCY = 2, /* tools see this reader's latencies; costs one reading of the clock a message */
+    SHMCAST_WATCH_PUBLISHER = 4, /* returns SHMCAST_PUBLISHER_GONE; on a file, only for a user who can open the publisher's lock */
+    SHMCAST_CONFLATE = 8        /* when more than conflate_behind bytes behind, returns the newest message of each key, then SHMCAST_LIVE */
 };
 
 /* A field with zero has its default. Begin with SHMCAST_SUBSCRIBE_OPTIONS, which sets the size. */
@@ -293,15 +293,15 @@ typedef struct shmcast_subscribe_options {
     uint32_t spins;               /* for SHMCAST_WAIT_SPIN_THEN_YIELD */
     uint32_t reserved;            /* 0 */
     uint64_t sleep_ns;            /* for SHMCAST_WAIT_SLEEP */
-    uint64_t longest_nap_ns;      /* for SHMCAST_WAIT_PARK: looks for itself after so long; 0.1 s */
-    uint64_t wait_for_channel_ns; /* how long opening waits for the channel to appear; not at all */
-    uint64_t schema_id;           /* refuses a channel with another schema; any */
-    uint64_t start_time_ns;       /* for SHMCAST_START_TIME: of the wall clock, since 1970 */
-    const char *journal;          /* directory of the journal to read on in; "": none; NULL: the usual one */
+    uint64_t longest_nap_ns;      /* for SHMCAST_WAIT_PARK: the longest sleep without a poll; default 0.1 s */
+    uint64_t wait_for_channel_ns; /* time to wait for the channel to appear; default: no wait */
+    uint64_t schema_id;           /* refuses a channel with another schema; default: any schema */
+    uint64_t start_time_ns;       /* for SHMCAST_START_TIME: wall clock, since 1970 */
+    const char *journal;          /* directory of the journal for missed messages; "": none; NULL: the default journal */
     const uint16_t *tags;         /* receives only messages with one of these; losses count those of all tags; NULL: all messages. Not with
                                    * SHMCAST_CONFLATE or SHMCAST_START_BOARD */
     size_t tag_count;             /* how many tags */
-    uint64_t conflate_behind;     /* with SHMCAST_CONFLATE: bytes of the ring; half of it */
+    uint64_t conflate_behind;     /* with SHMCAST_CONFLATE: bytes of the ring; default: half of the ring */
     const char *gate;             /* takes this gate: the publisher waits for this subscriber, within the gate's limit; NULL: none */
 } shmcast_subscribe_options;
 
@@ -309,26 +309,26 @@ typedef struct shmcast_subscribe_options {
 enum shmcast_kind {
     SHMCAST_MESSAGE = 1,
     SHMCAST_LAPPED = 2,      /* the publisher overtook this reader: lapped.missed messages are lost, lapped.resumed_at is next */
-    SHMCAST_GAP = 3,         /* messages gap.from to gap.to never reached this host, or the journal says that it does not have them */
-    SHMCAST_NEW_EPOCH = 4,   /* another publisher took over, incarnation `epoch`; sequences go on */
+    SHMCAST_GAP = 3,         /* messages gap.from to gap.to never reached this host, or the journal reports them as lost */
+    SHMCAST_NEW_EPOCH = 4,   /* another publisher took over, with epoch `epoch`; sequences continue */
     SHMCAST_NEW_SESSION = 5, /* the publisher behind a bridge began session `session` */
     SHMCAST_RESTARTED = 6,   /* the channel began anew: another stream */
     SHMCAST_END = 7,         /* a publisher closed the channel: shmcast_subscriber_is_over() says whether it was the last */
-    SHMCAST_PUBLISHER_GONE = 8, /* the publisher, incarnation `epoch`, died without closing; receiving again waits for the next one */
-    SHMCAST_LIVE = 9,        /* this reader of the journal or the board has caught up: message `sequence` comes next, and from the ring again */
-    SHMCAST_UNKNOWN = 255    /* something that this version of the header has no name for */
+    SHMCAST_PUBLISHER_GONE = 8, /* the publisher with epoch `epoch` died without closing; the next call waits for the next publisher */
+    SHMCAST_LIVE = 9,        /* this reader of the journal or board has caught up: message `sequence` comes next, from the ring */
+    SHMCAST_UNKNOWN = 255    /* an event that this version of the header does not know */
 };
 
 /* An event that was received. Fields that do not belong to its kind are 0. */
 typedef struct shmcast_event {
     uint32_t kind;       /* of enum shmcast_kind */
     uint16_t tag;        /* of a message: the publisher's mark */
-    uint8_t key;         /* of a message: 1 if a reader may start afresh from it */
+    uint8_t key;         /* of a message: 1 if a reader can start afresh from this message */
     uint8_t reserved;
-    uint64_t sequence;   /* of a message: its number in the channel, from 1; of SHMCAST_LIVE: that of the message which comes next */
-    uint64_t time;       /* of a message: when it was published, for shmcast_subscriber_age_ns() */
-    const void *payload; /* of a message: its bytes; in the library's buffer they start on 16 bytes */
-    size_t length;       /* of a message: how many */
+    uint64_t sequence;   /* of a message: its number in the channel, from 1; of SHMCAST_LIVE: the number of the next message */
+    uint64_t time;       /* of a message: the time of publication, for shmcast_subscriber_age_ns() */
+    const void *payload; /* of a message: its bytes; in the library's buffer, aligned to 16 bytes */
+    size_t length;       /* of a message: the number of its bytes */
     union {
         struct shmcast_lapped {
             uint64_t missed;
@@ -341,8 +341,8 @@ typedef struct shmcast_event {
         uint64_t epoch;
         uint8_t session[10];
         struct shmcast_conflated { /* of a message */
-            uint64_t from_board; /* 1 if it came from the board, 0 if in the order of the stream */
-            uint64_t left_out;   /* messages of its key that this reader was not given since the last one */
+            uint64_t from_board; /* 1 if the message came from the board, 0 if in the order of the stream */
+            uint64_t left_out;   /* number of messages of the key that were left out since the key's last message */
         } conflated;
     } what;
     uint64_t reserved_too;
@@ -386,10 +386,10 @@ SHMCAST_API int32_t shmcast_disarm(shmcast_subscriber *subscriber);
 
 /* Messages that were received together, and the event after them. Valid until the next call on the subscriber, except calls for facts. */
 typedef struct shmcast_batch {
-    const void *records; /* as they lie in the ring, for SHMCAST_FOREACH */
+    const void *records; /* the records as they lie in the ring, for SHMCAST_FOREACH */
     size_t bytes;        /* of the records */
     size_t messages;     /* how many */
-    uint64_t first;      /* sequence of the first, 0 if there is none */
+    uint64_t first;      /* sequence of the first message; 0 if there is none */
     shmcast_event event; /* what came behind them; its kind is 0 if nothing did, and never SHMCAST_MESSAGE. A message from the board is
                           * alone: then the kind is 0, and what.conflated is that message's */
 } shmcast_batch;
@@ -401,18 +401,18 @@ SHMCAST_API int64_t shmcast_recv_batch(shmcast_subscriber *subscriber, size_t mo
 
 /* A message of a batch. */
 typedef struct shmcast_message {
-    const void *payload; /* its bytes, which start on 16 bytes */
+    const void *payload; /* the message's bytes, aligned to 16 bytes */
     size_t length;       /* how many */
-    uint64_t sequence;   /* its number in the channel */
-    uint64_t time;       /* when it was published, for shmcast_subscriber_age_ns() */
+    uint64_t sequence;   /* the message's number in the channel */
+    uint64_t time;       /* the time of publication, for shmcast_subscriber_age_ns() */
     uint16_t tag;        /* the publisher's mark */
-    uint8_t key;         /* 1 if a reader may start afresh from it */
-    const unsigned char *next, *end; /* the walk's own */
+    uint8_t key;         /* 1 if a reader can start afresh from this message */
+    const unsigned char *next, *end; /* for the walk only */
     size_t stride;                   /* the same */
 } shmcast_message;
 
-/* Runs a statement for each message m of a batch, without a call of the library for each message: SHMCAST_FOREACH(m, &batch) sum += *(const
- * int64_t *)m.payload; */
+/* Runs a statement for each message m of a batch, without a call of the library for each message:
+ * SHMCAST_FOREACH(m, &batch) sum += *(const int64_t *)m.payload; */
 #define SHMCAST_FOREACH(m, batch) for (shmcast_message m = shmcast_walk(batch); shmcast_next(&m);)
 
 /* Begins a walk over the messages of a batch. shmcast_next() moves to the first message. */
@@ -509,17 +509,17 @@ typedef struct shmcast_board_entry {
     uint64_t sequence;     /* of the key's newest message */
     uint64_t count;        /* messages of this key since it came to the board, removals included; it begins again if the board gave the key's
                               place to another key */
-    shmcast_event message; /* the newest; its kind is 0 if the board does not have it, because it is too large */
+    shmcast_event message; /* the newest message; its kind is 0 if the message is too large for the board */
 } shmcast_board_entry;
 
 /* The counters of a board. */
 typedef struct shmcast_board_counters {
-    uint64_t through;   /* sequence up to which each message is on the board */
-    uint64_t keys;      /* keys that are on it now */
-    uint64_t no_room;   /* messages that are not on it because there was no room for their key, */
-    uint64_t too_large; /* because they were larger than a value, */
-    uint64_t no_key;    /* or because they were too short to have a key */
-    uint64_t since;     /* above 1: the board may lack keys whose newest message is below this sequence */
+    uint64_t through;   /* the sequence up to which each message is on the board */
+    uint64_t keys;      /* number of keys on the board now */
+    uint64_t no_room;   /* number of messages left out because there was no room for their keys */
+    uint64_t too_large; /* number of messages left out because they were larger than a value */
+    uint64_t no_key;    /* number of messages left out because they were too short to have a key */
+    uint64_t since;     /* above 1: the board can lack keys whose newest message is below this sequence */
     uint64_t reserved[2];
 } shmcast_board_counters;
 

@@ -134,13 +134,13 @@ template <class T> bytes bytes_of(const T &value) noexcept {
 // The marks that a publisher gives one message beside its payload.
 struct mark {
     std::uint16_t tag = 0;
-    bool key = false; // a reader may start afresh from it
+    bool key = false; // a reader can start afresh from this message
 };
 
 // As shmcast_publish_options; empty and 0 mean the default.
 struct publish_options {
     std::string dir;
-    std::optional<std::string> socket; // a daemon's; "" for the usual one
+    std::optional<std::string> socket; // a daemon's socket; "" for the default socket
     std::uint64_t capacity = 0, max_message = 0;
     std::uint32_t mode = 0, prepare = 0;
     std::uint64_t schema_id = 0;
@@ -170,7 +170,7 @@ struct publish_options {
 // As shmcast_subscribe_options; empty and 0 mean the default.
 struct subscribe_options {
     std::string dir;
-    std::optional<std::string> socket; // a daemon's; "" for the usual one
+    std::optional<std::string> socket; // a daemon's socket; "" for the default socket
     shmcast_start start = SHMCAST_START_LATEST;
     std::uint64_t start_sequence = 0;
     std::chrono::system_clock::time_point start_time;
@@ -181,10 +181,10 @@ struct subscribe_options {
     std::uint64_t schema_id = 0;
     bool hidden = false, record_latency = false;
     bool watch_publisher = false; // events of SHMCAST_PUBLISHER_GONE
-    std::optional<std::string> journal; // directory of the journal to read on in; "" for none
+    std::optional<std::string> journal; // directory of the journal for missed messages; "" for none
     std::optional<std::vector<std::uint16_t>> tags; // receives only messages with one of these; not with conflate, or from the board
-    bool conflate = false; // leaves out what is no longer the newest of its key, once it is behind
-    std::uint64_t conflate_behind = 0; // by so many bytes of the ring, or half of it
+    bool conflate = false; // when behind, leaves out messages that are no longer the newest of their key
+    std::uint64_t conflate_behind = 0; // behind by more than this many bytes of the ring; 0: half of the ring
     std::string gate; // takes this gate
 };
 
@@ -207,7 +207,7 @@ inline shmcast_subscribe_options given(const subscribe_options &options) noexcep
     c.sleep_ns = ns(options.sleep), c.longest_nap_ns = ns(options.longest_nap);
     c.wait_for_channel_ns = ns(options.wait_for_channel), c.schema_id = options.schema_id;
     c.journal = detail::given(options.journal);
-    static const std::uint16_t none = 0; // no tags at all are a choice, too
+    static const std::uint16_t none = 0; // an empty list of tags is valid, too
     if (options.tags) c.tags = options.tags->empty() ? &none : options.tags->data(), c.tag_count = options.tags->size();
     if (options.conflate) c.flags |= SHMCAST_CONFLATE;
     c.conflate_behind = options.conflate_behind, c.gate = given(options.gate);
@@ -367,7 +367,7 @@ public:
     // The properties of a message.
     bytes payload() const noexcept { return {c_.payload, c_.length}; }
     std::string_view text() const noexcept { return payload().text(); }
-    std::uint64_t sequence() const noexcept { return c_.sequence; } // of SHMCAST_LIVE also: that of the message which comes next
+    std::uint64_t sequence() const noexcept { return c_.sequence; } // for SHMCAST_LIVE, the sequence of the next message
     std::uint64_t time() const noexcept { return c_.time; }
     std::uint16_t tag() const noexcept { return c_.tag; }
     bool key() const noexcept { return c_.key != 0; }
@@ -417,7 +417,7 @@ public:
     }
     // The next event, however long it takes.
     event recv() { return one(detail::throwing()); }
-    event recv(std::error_code &code) noexcept { return one(detail::returning(code)); } // of kind 0 if it failed
+    event recv(std::error_code &code) noexcept { return one(detail::returning(code)); } // kind 0 after a failure
     // The next event, or none if nothing comes in time.
     std::optional<event> recv(std::chrono::nanoseconds timeout) { return some(detail::throwing(), shmcast_recv, ns(timeout)); }
     std::optional<event> recv(std::chrono::nanoseconds timeout, std::error_code &code) noexcept {
@@ -548,7 +548,7 @@ private:
     template <class Each> static void hand_out(const shmcast_batch &batch, Each &each) noexcept {
         event now;
         now.c_.kind = SHMCAST_MESSAGE;
-        if (batch.event.kind == 0) now.c_.what = batch.event.what; // of a message from the board, which is alone
+        if (batch.event.kind == 0) now.c_.what = batch.event.what; // a message from the board is alone in its batch
         SHMCAST_FOREACH(m, &batch) {
             now.c_.payload = m.payload, now.c_.length = m.length;
             now.c_.sequence = m.sequence, now.c_.time = m.time;
@@ -565,7 +565,7 @@ private:
 
 // An event of one of several subscribers.
 struct selected {
-    std::size_t index; // of the subscriber, in the order in which they were given
+    std::size_t index; // index of the subscriber, in the order in which they were given
     event what;
 };
 
@@ -587,7 +587,7 @@ public:
     }
     // The next event of any subscriber, however long it takes.
     selected recv() { return one(detail::throwing()); }
-    selected recv(std::error_code &code) noexcept { return one(detail::returning(code)); } // of kind 0 if it failed
+    selected recv(std::error_code &code) noexcept { return one(detail::returning(code)); } // kind 0 after a failure
     // The next event, or none if nothing comes in time.
     std::optional<selected> recv(std::chrono::nanoseconds timeout) { return some(detail::throwing(), detail::ns(timeout)); }
     std::optional<selected> recv(std::chrono::nanoseconds timeout, std::error_code &code) noexcept {

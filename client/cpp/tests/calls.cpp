@@ -202,7 +202,7 @@ void choices() {
     shmcast::subscribe_options options;
     options.dir = dir, options.start = SHMCAST_START_KEY, options.journal = "";
     CHECK(shmcast::subscriber("choices", options).recv().text() == "two");
-    options.start = SHMCAST_START_TIME; // of all times
+    options.start = SHMCAST_START_TIME; // all messages
     CHECK(shmcast::subscriber("choices", options).recv().text() == "one");
     options.start = SHMCAST_START_OLDEST, options.tags = {3};
     CHECK(shmcast::subscriber("choices", options).recv().text() == "three");

@@ -304,7 +304,7 @@ private:
 
     std::optional<shmcast::subscriber> subscriber_;
     std::optional<shmcast::board> board_;
-    shmcast::subscribe_options where_; // of the channel that is open
+    shmcast::subscribe_options where_; // the options of the open channel
     std::string channel_;
     std::optional<shmcast::publisher> publisher_;
 };

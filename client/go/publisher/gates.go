@@ -40,9 +40,9 @@ import (
 // Gate is a reader that the publisher waits for, within a limit. A field with zero has its default.
 type Gate struct {
 	Name       string
-	LagBytes   uint64        // how far its reader may be behind, in bytes of the ring
-	LagPercent uint32        // the same of the ring; 50
-	Wait       time.Duration // how long one message waits at most; 200 us
+	LagBytes   uint64        // largest lag of the gate's reader, in bytes of the ring
+	LagPercent uint32        // largest lag as a percentage of the ring; default 50
+	Wait       time.Duration // longest wait of one message; default 200 us
 	NeverWaits bool          // no message waits
 	// Refuses says that the message is not published after the wait. Otherwise the gate is dropped: its reader can be lapped until it has
 	// caught up to half of the lag.
@@ -75,7 +75,7 @@ func (e *FullError) Error() string {
 
 // gated is the publisher's state for gates. A call that can wait is made by cgo, so that the scheduler knows about the wait.
 type gated struct {
-	why   *C.char // room for C's sentence
+	why   *C.char // memory for C's sentence
 	names []string
 	full  FullError
 }
@@ -141,10 +141,10 @@ type GateState uint32
 
 // The states of gates.
 const (
-	GateAbsent  GateState = C.SHMCAST_GATE_ABSENT   // nobody holds it
-	GateJoining GateState = C.SHMCAST_GATE_JOINING  // its reader has not caught up yet, and may be lapped
-	GateInForce GateState = C.SHMCAST_GATE_IN_FORCE // the publisher waits for its reader, which is not lapped
-	GateDropped GateState = C.SHMCAST_GATE_DROPPED  // its reader took too long, and may be lapped until it has caught up to half of the lag
+	GateAbsent  GateState = C.SHMCAST_GATE_ABSENT   // nobody holds the gate
+	GateJoining GateState = C.SHMCAST_GATE_JOINING  // the gate's reader has not caught up yet, and can be lapped
+	GateInForce GateState = C.SHMCAST_GATE_IN_FORCE // the publisher waits for the gate's reader, which is not lapped
+	GateDropped GateState = C.SHMCAST_GATE_DROPPED  // the gate's reader took too long, and can be lapped until it has caught up to half of the lag
 )
 
 var gateStates = [...]string{"absent", "joining", "in-force", "dropped"}
@@ -160,15 +160,15 @@ func (s GateState) String() string {
 type GateStatus struct {
 	Name       string
 	State      GateState
-	LagBytes   uint64        // how far its reader may be behind
-	Behind     uint64        // how far it is; 0 also if nobody holds the gate
-	PID        uint64        // the process that its reader claims to be; 0 if nobody holds the gate
-	Held       uint64        // messages that waited for it,
-	Longest    time.Duration // the longest of these waits,
-	Total      time.Duration // and all together
-	Dropped    uint64        // times that it was dropped
-	Refused    uint64        // messages that were refused after a wait,
-	TurnedAway uint64        // and by TryPublish
+	LagBytes   uint64        // largest lag of the gate's reader, in bytes of the ring
+	Behind     uint64        // present lag of the gate's reader; 0 also if nobody holds the gate
+	PID        uint64        // the process id that the gate's reader claims; 0 if nobody holds the gate
+	Held       uint64        // number of messages that waited for the gate
+	Longest    time.Duration // the longest of these waits
+	Total      time.Duration // the sum of these waits
+	Dropped    uint64        // number of times that the gate was dropped
+	Refused    uint64        // number of messages that were refused after a wait
+	TurnedAway uint64        // number of messages that TryPublish refused
 }
 
 // Gates returns the channel's gates, with the counts of this publisher. It allocates, and makes one system call for each gate.

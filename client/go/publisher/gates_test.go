@@ -385,7 +385,7 @@ func TestBoardIsPublishedAndRead(t *testing.T) {
 	if _, there, err := b.Get([]byte("EUR")); there || err != nil {
 		t.Error("the tag does not remove the key", err)
 	}
-	if _, err := p.Publish([]byte("-JPY1")); err != nil { // it gets the slot of the key that was removed
+	if _, err := p.Publish([]byte("-JPY1")); err != nil { // this key gets the slot of the removed key
 		t.Fatal(err)
 	}
 	all, err := b.Entries()

@@ -99,22 +99,22 @@ func failure(o C.outcome, why *[messageLength]C.char) error {
 type Options struct {
 	Dir        string // directory of channels
 	Daemon     bool   // the channel is a daemon's, at Socket
-	Socket     string // the daemon's socket; "": $SHMCAST_SOCKET, or the usual one
+	Socket     string // the daemon's socket; "": $SHMCAST_SOCKET, or the default socket
 	Capacity   uint64 // bytes of the ring, a power of two
 	MaxMessage uint64 // bytes of the largest payload
 	Mode       uint32 // of a new channel's directory
-	Anew       bool   // give up the memory that is there; sequences begin at 1 again
-	Board      Board  // of a new channel: the last message of each key; of a daemon's channel its configuration says it
-	Gates      []Gate // of a channel that is a file: readers that the publisher waits for, at most 15
+	Anew       bool   // replace the existing memory; sequences begin at 1 again
+	Board      Board  // new channel: the last message of each key; for a daemon's channel, its configuration has the board
+	Gates      []Gate // only for a channel that is a file: at most 15 readers that the publisher waits for
 }
 
 // Board says which bytes of a payload are its key, and how much room a new channel's board has. Zero means no board, or the board that the
 // channel has.
 type Board struct {
 	KeyStart, KeyEnd uint32 // the first byte of the key, and the byte after the last: 1 to 256 bytes
-	Keys             uint64 // room for so many keys; 0: 1024
-	Value            uint64 // bytes of the largest message on the board, key included; 0: 256
-	RemovesByTag     bool   // messages with the tag RemoveTag remove their key; one that ends right behind its key does so in any case
+	Keys             uint64 // number of keys for which there is room; 0 means 1024
+	Value            uint64 // bytes of the largest message on the board, key included; 0 means 256
+	RemovesByTag     bool   // messages with the tag RemoveTag remove their key; a message that ends right after its key always does
 	RemoveTag        uint16
 }
 
@@ -122,7 +122,7 @@ type Board struct {
 type Publisher struct {
 	handle *C.shmcast_publisher
 	caller caller // calls C: in call_amd64.go, and in call_cgo.go for other processors
-	gated  *gated // of a channel with gates, for which a call may wait
+	gated  *gated // for a channel with gates, for which a call can wait
 }
 
 // Open makes a channel, or takes over an existing channel and continues its sequences.
@@ -227,7 +227,7 @@ func (p *Publisher) PublishAll(payloads [][]byte, tag uint16, key bool) (int, er
 		if done == len(payloads) {
 			return done, nil
 		}
-		if _, err := p.PublishWith(payloads[done], tag, key); err != nil { // it fails again and says why
+		if _, err := p.PublishWith(payloads[done], tag, key); err != nil { // the call fails again, and returns the reason
 			return done, err
 		}
 	}

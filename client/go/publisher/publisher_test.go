@@ -111,7 +111,7 @@ func TestManyMessagesArePublishedInOrder(t *testing.T) {
 	}
 	defer s.Close()
 	var all [][]byte
-	for n := range uint64(100) { // more than one call's bytes, and one message that is larger than these
+	for n := range uint64(100) { // more bytes than one call takes, and one message that is larger than that
 		all = append(all, message(n))
 	}
 	all = append(all, make([]byte, 48<<10), []byte("last"))

@@ -130,7 +130,7 @@ static void misuse(void) {
     CHECK(index == 1);
     FAILS(shmcast_select_recv(select, SHMCAST_FOREVER, &index, &e), SHMCAST_ERROR_MISUSE, "was closed");
     say(p, "x");
-    e = next(s[0], SHMCAST_MESSAGE); /* the other is as usable as before */
+    e = next(s[0], SHMCAST_MESSAGE); /* the other subscriber still works */
     CHECK(shmcast_select_close(select) == SHMCAST_OK);
     CHECK(shmcast_select_open(s, 1, NULL, &select) == SHMCAST_OK);
     say(p, "y");

@@ -14,7 +14,7 @@ static shmcast_publisher *publisher;
 static shmcast_board *board;
 static int events, with_bytes;
 static char place[4096], channel[256];
-static char board_place[4096], board_channel[256]; /* of the subscriber */
+static char board_place[4096], board_channel[256]; /* the place of the subscriber's channel */
 static int board_is_daemons;
 
 static uint32_t crc32c(const uint8_t *bytes, size_t length) {
@@ -120,7 +120,7 @@ static void batch(int most) {
             return;
         }
         empty = count > 0 ? 0 : empty + 1;
-        const struct shmcast_conflated *of = &b.event.what.conflated; /* of a message from the board, which is alone */
+        const struct shmcast_conflated *of = &b.event.what.conflated; /* a message from the board is alone in its batch */
         const char *more = b.event.kind == 0 && of->from_board ? "conflated" : NULL;
         SHMCAST_FOREACH(m, &b) message(m.sequence, m.tag, m.key, m.time, m.payload, m.length, more, of->left_out);
         if (b.event.kind != 0) other(&b.event);
