@@ -94,8 +94,8 @@ SHMCAST_API const char *shmcast_version(void);
 
 typedef struct shmcast_publisher shmcast_publisher;
 
-/* Steps that prepare the memory, for the option `prepare`. A step that the system refuses is left out. The default is all steps for a
- * publisher, and the prefault for a subscriber. */
+/* Steps that prepare the memory, for the option `prepare`. A step that the system refuses is left out. The default is prefault and lock for
+ * a publisher, and prefault for a subscriber. */
 enum shmcast_prepare {
     SHMCAST_PREPARE_NOTHING = 1,    /* no step; cannot be combined */
     SHMCAST_PREPARE_PREFAULT = 2,   /* touch every page now */
