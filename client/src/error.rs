@@ -107,7 +107,7 @@ pub enum ChannelError {
         /// The channel.
         name: String,
     },
-    /// The builder of a conflating reader has a start in the past.
+    /// A conflating subscriber has a start in the past.
     #[error(
         "channel {name:?}: a reader that conflates begins with the next message or with the board: leave the start out, or conflation"
     )]
@@ -115,8 +115,8 @@ pub enum ChannelError {
         /// The channel.
         name: String,
     },
-    /// The builder of a reader of some tags has the start [`Start::Board`](crate::Start::Board), or conflation. The board has only the
-    /// newest message of each key, whatever its tag, so the reader would miss messages that nothing counts.
+    /// A subscriber with tags has the start [`Start::Board`](crate::Start::Board), or conflation. The board has only the newest message of
+    /// each key, whatever its tag, so the subscriber would miss messages that nothing counts.
     #[error(
         "channel {name:?}: a reader of some tags begins in the ring and does not conflate, because the board has only the newest message \
          of each key, whatever its tag: leave the tags out, or the board and conflation"

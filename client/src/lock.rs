@@ -133,7 +133,7 @@ mod tests {
             assert_eq!(look([state; 2]), None, "{state:?}");
         }
         assert_eq!(look([Some((7, State::Recovering)); 2]), Some((7, State::Recovering)));
-        // Another open file, as another process has.
+        // This is another open file, like that of another process.
         let holder = file.reopen().unwrap();
         assert!(try_lock(&holder).unwrap());
         assert_eq!(look([active; 2]), None);

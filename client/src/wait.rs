@@ -3,8 +3,8 @@
 use crossbeam_utils::Backoff;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
-// rustix makes the system call inline. Among many processes each time slice begins with an empty TLB, and libc's code
-// would need another page.
+// rustix makes the system call inline. With many processes, each time slice begins with an empty TLB, and the code of libc would be on one
+// more page.
 use rustix::thread::sched_yield;
 use std::io;
 use std::time::Duration;
@@ -114,7 +114,7 @@ fn idle_otherwise(wait: Wait, idle: u32, backoff: &Backoff) -> bool {
         Wait::SpinThenYield(_) | Wait::Yield => sched_yield(),
         Wait::Backoff if backoff.is_completed() => sched_yield(),
         Wait::Backoff => backoff.snooze(),
-        // The subscriber itself makes these pauses, because it knows the deadline.
+        // The subscriber itself sleeps, because it knows the deadline.
         Wait::Sleep(_) | Wait::Park => return true,
     }
     idle.is_multiple_of(YIELDS_PER_LOOK)

@@ -386,7 +386,7 @@ mod tests {
         let after = again(&charter);
         assert_eq!(after.current(), Some(&entry(1)));
         assert_eq!(after.view().verdict(1), Verdict::Open, "closing is taken back");
-        // The store that decides, without the hint that follows it.
+        // This is the store that decides, without the hint that follows it.
         charter.store(1, Verdict::Cut { below: 5, ended: true });
         let after = again(&charter);
         assert_eq!(after.current(), Some(&entry(2)));

@@ -313,8 +313,8 @@ impl Inner {
             _ => return,
         }
         *socket = None;
-        // This store must come before the reader checks its state. A reader that still relies on a waker would sleep again, and no process
-        // would wake it.
+        // This store must come before the reader checks its state. Otherwise a reader that still relies on a waker would sleep again, and
+        // no process would wake it.
         self.connected.store(false, Ordering::Release);
         self.rouse();
     }

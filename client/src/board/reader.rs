@@ -22,8 +22,8 @@ const RECORDS: usize = 4096;
 /// The last message of each key of a channel.
 ///
 /// A board reads through a read-only map, so neither the publisher nor any reader notices it. A board receives no messages. To get the
-/// board and every later message, open a [`Subscriber`] with [`Start::Board`](crate::Start::Board). On a channel of a daemon it follows the
-/// channel to its next segments.
+/// board and every later message, open a [`Subscriber`] with [`Start::Board`](crate::Start::Board). A board of a daemon's channel follows
+/// the channel to its next segments.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;

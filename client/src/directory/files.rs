@@ -210,8 +210,8 @@ impl ChannelFiles {
             let _ = self.folder.unlink(LOCK);
             return Err(ChannelError::InUse { name: self.name.clone(), holder });
         }
-        // The id only helps processes that are refused. Errors are ignored, because a full file system must not prevent the removal of a
-        // channel.
+        // The id is only for the error messages of other processes. Errors are ignored, because a full file system must not prevent the
+        // removal of a channel.
         let pid = format!("{}\n", std::process::id());
         let _ = held.file.set_len(0).and_then(|()| held.file.write_all_at(pid.as_bytes(), 0));
         Ok(Some(Locked { held, is_new }))

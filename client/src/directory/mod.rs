@@ -213,7 +213,7 @@ impl Directory {
             return Err(ChannelError::InUse { name: name.into(), holder });
         }
         let inventory = files.inventory()?.all_ours(files.folder())?;
-        // A reader might have opened the segment and not yet shown its page. It must not wait for ever on a removed segment.
+        // A reader might have opened the segment and not yet shown its page. This reader must not wait for ever on a removed segment.
         let segment = match files.segment(OFlags::RDWR) {
             Err(e) if e.is_shortage() => return Err(e),
             segment => segment.ok().flatten(),

@@ -184,7 +184,7 @@ impl HostedSegment {
         }
         let Some(lock) = adopt_lock(lock, entry).map_err(os("open the lock of"))? else { return Ok(None) };
         let file = memfd::reopen(file, Reopen::ReadWrite).map_err(os("open"))?;
-        // If the segment was sealed after its publisher had mapped it, it can only be opened for reading. The host needs no more.
+        // If the segment was sealed after its publisher had mapped it, it can only be opened for reading. This is enough for the host.
         let opened = Segment::open(&file, Access::Write).or_else(|_| Segment::open(&file, Access::Read));
         match opened {
             Ok(segment) => Ok(Some(Self { file, lock, segment, asked: None, steps: Vec::new() })),
@@ -267,7 +267,7 @@ impl HostedSegment {
     /// last epoch before the segment was made.
     pub fn dead_publisher(&self, before: u64) -> Option<u64> {
         match lock::dead_publisher(&self.lock, || self.segment.state())? {
-            // No publisher has opened the segment since.
+            // No publisher has opened the segment since it was made.
             (epoch, State::Recovering) if epoch <= before => None,
             (epoch, _) => Some(epoch),
         }

@@ -338,7 +338,7 @@ fn make_folder(path: &Path, stream: StreamId) -> Result<(Folder, u64), JournalEr
             Err(e) => return Err(JournalError::os("make the directory", path)(e.into())),
         }
     }
-    // This refuses a directory of another form.
+    // `open` refuses a directory whose journal files are not in the folders of their streams.
     let first = Streams::open(path)?.first_number();
     let folder = Folder::named(&folder).map_err(JournalError::os("open the directory", folder))?;
     Ok((folder, first))
@@ -376,7 +376,7 @@ fn name_spare(folder: &Folder) -> Result<(), JournalError> {
     let mut page = [0; FILE_HEADER_BYTES];
     let header = match file.read_exact_at(&mut page, 0) {
         Ok(()) => FileHeader::decode(&page),
-        // Nothing was written to the file. It is removed when the next file is made.
+        // Nothing was written to the file. The file is removed when the next file is made.
         Err(_) => return Ok(()),
     };
     match header {

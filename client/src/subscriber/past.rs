@@ -88,7 +88,7 @@ impl Subscriber {
             return false;
         }
         reader.unread();
-        // If only the surrounding frames show a loss, there is no record to which the reader could go back.
+        // If a loss has no record of its own, there is no record to which the reader could go back.
         if reader.due() != sequence && reader.seek(sequence).is_err() {
             return false;
         }
@@ -250,7 +250,7 @@ impl Subscriber {
                 return Ok(self.go_on_in_ring(due, place));
             }
             Ok(false) => {}
-            // This sequence belongs to a later segment, although the reader could not move there. It is not the end of this segment.
+            // The reader could not move to the later segment to which this sequence belongs. The end of this segment is not its place.
             Err(_) if fault!("the_end_of_a_segment_is_live") => {}
             Err(_) => return Ok(None),
         }
@@ -300,7 +300,7 @@ impl Subscriber {
         let due = self.reader.place().sequence;
         let ahead = self.find_ahead(due);
         match ahead.unwrap_or_else(|| self.reader.locator().seek(due)) {
-            // The message has arrived, or a gap of the ring covers the sequence. Then the gap begins at an earlier sequence.
+            // The message has arrived, or a gap of the ring covers the sequence. In the second case, the gap begins at an earlier sequence.
             Ok(place) if place.sequence == due || ahead.is_some() => return Ok(Some(None)),
             Ok(place) => return Ok(Some(self.go_on_in_a_gap(due, place))),
             Err(LocateError::NotYet { .. }) => return Ok(Some(None)),

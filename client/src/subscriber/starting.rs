@@ -181,7 +181,7 @@ impl Subscriber {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn seek(&mut self, sequence: u64) -> Result<(), LocateError> {
-        // A gate's page is shared with the parent, and has the parent's place.
+        // A forked child shares the gate's page with its parent. The page must keep the parent's place.
         self.check_process().map_err(|_| LocateError::Forked)?;
         if !self.seek_ahead(sequence)? {
             match self.reader.locator().seek(sequence) {

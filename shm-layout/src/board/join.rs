@@ -464,7 +464,8 @@ fn copy_slot(view: &View, slot: u32, value: &mut [u8]) -> Option<Row> {
             // THROUGH, as the caller has loaded it, is below this message. So the merge leaves out only the messages before this one.
             Look::Changing(head) => (head, head.sequence.saturating_sub(1), head.count()),
             Look::Busy(head) => {
-                // The message that is being stored is the first of its key after this one: the version did not change meanwhile.
+                // No message of the key lies between this one and the one that is being stored, because the version did not change
+                // meanwhile.
                 let Some(through) = view.through_before(slot, head.version) else { continue };
                 (head, through, head.count())
             }

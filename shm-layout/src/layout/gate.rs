@@ -46,7 +46,7 @@ pub const CHECK: usize = 17;
 pub const SEQUENCE: usize = 18;
 /// The sequence which says that the reader has no place in any ring. No message has this sequence.
 ///
-/// The publisher of a new ring needs this word, because it cannot interpret the check word without the identity of the previous ring.
+/// The publisher of a new ring needs this value, because it cannot interpret the check word without the identity of the previous ring.
 pub const NO_SEQUENCE: u64 = u64::MAX;
 /// Word of the reader's process id, for tools and errors.
 pub const PID: usize = 19;

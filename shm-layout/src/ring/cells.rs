@@ -89,7 +89,7 @@ impl Cells {
         let Some(run) = self.run_at(from, end - from) else {
             return self.zero_across_the_end(from, end, step);
         };
-        // A loop, because a call of `for_each` was not inlined into a publisher's every message.
+        // This is a loop, because the compiler did not inline `for_each` here.
         for line in run.chunks_exact((step / WORD) as usize) {
             line[0].store(0, Ordering::Relaxed);
         }

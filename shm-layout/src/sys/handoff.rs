@@ -103,7 +103,7 @@ pub fn accept(listener: impl AsFd) -> io::Result<OwnedFd> {
 /// # Errors
 /// The error of `getsockopt`.
 pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
-    // rustix has this call too, but its process ids cannot be 0, which stands for a peer in another namespace.
+    // rustix has this call too, but its type for process ids excludes 0, the id of a peer in another namespace.
     let cred = nix::sys::socket::getsockopt(&socket, nix::sys::socket::sockopt::PeerCredentials)?;
     Ok(Peer { pid: cred.pid().unsigned_abs(), uid: cred.uid(), gid: cred.gid() })
 }

@@ -393,7 +393,7 @@ impl Model for Gates {
         };
         let is_known = !matches!(state.doing, Doing::Opens(_) | Doing::Dead);
         let lapped = (is_known && state.gates.iter().any(is_lapped)).then_some(NOT_LAPPED);
-        // A reader that had the gate from the beginning, and never left the ring, can be lapped by nothing but a takeover.
+        // A reader that had the gate from the beginning, and never left the ring, can be lapped only by a takeover.
         let is_let_down = |(gate, then): (&Gate, &Then)| {
             let Reader { place, lies, moves, is_old, .. } = gate.reader;
             *then == Then::Refuse && is_old && !lies && moves == 0 && state.frontier > place + CAPACITY

@@ -168,7 +168,7 @@ impl Strict {
             }
             Daemon::Cuts(below) | Daemon::Moves(below, _) => {
                 let done = if let Daemon::Moves(_, done) = world.daemon { done } else { 0 };
-                // The call is made on the charter before the move. Each step shows one more of its stores.
+                // The call `go_on` gets the charter as it was before the move. Each step of the model shows one more store of this call.
                 if done == 0 {
                     world.before = world.charter.clone();
                 }

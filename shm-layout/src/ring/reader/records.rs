@@ -93,8 +93,8 @@ impl Reader {
         {
             let word = record.first_chunk().expect("a granule at least");
             let found = Commit::from_word(u64::from_le_bytes(*word));
-            // As long as the size stays, the place of the next record depends on no load: the processor looks at many
-            // records at once.
+            // While the size stays the same, the place of the next record depends on no load, so the processor checks several records in
+            // parallel.
             if taken.messages == 0 || !found.is_like(expected) {
                 let due = sequence.wrapping_add(taken.messages as u64);
                 stride = found.record_bytes() as usize;

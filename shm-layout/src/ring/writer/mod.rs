@@ -113,7 +113,7 @@ impl Writer {
         writer.header[STATE].store(State::Recovering.pack(writer.epoch), Ordering::Relaxed);
         writer.header[WRITER_PID].store(u64::from(pid), Ordering::Relaxed);
         if let Some(gap) = tail.gap {
-            // The dead writer would have gone on in this order: it moves the lazy line on, and then reuses the entry that the lazy line
+            // The dead writer would have used the same order: it moves the lazy line on, and only then reuses the entry that this line
             // named.
             writer.index_gap(gap, writer.next);
             writer.update_lazy(time);
@@ -124,7 +124,7 @@ impl Writer {
         if old_epoch > 0 {
             writer.control(ControlRecord::Epoch { epoch: writer.epoch }, time);
         }
-        // Readers act only on the states that end a segment. This one informs tools.
+        // Readers act only on the states that end a segment. This state only informs tools.
         writer.header[STATE].store(State::Active.pack(writer.epoch), Ordering::Relaxed);
         Ok(writer)
     }

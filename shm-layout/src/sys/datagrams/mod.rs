@@ -273,7 +273,7 @@ impl Inbox {
         arrivals.flat_map(|(at, arrival)| {
             let slot = &self.slab[at * self.slot_bytes..][..arrival.bytes];
             let mut next = Some(0);
-            // An empty datagram counts, too. `step_by` would divide.
+            // An empty datagram counts, too. This closure divides nothing, unlike `step_by`.
             std::iter::from_fn(move || {
                 let at = next?;
                 let end = slot.len().min(at + arrival.segment);

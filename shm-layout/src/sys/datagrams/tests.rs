@@ -85,7 +85,7 @@ fn one_in_sixteen_that_come_alone_is_stamped_and_all_that_come_together() {
     let from = near.local_addr().unwrap();
     let mut stamped = Vec::new();
     for n in 0..40u8 {
-        // The last two are longer than the slot.
+        // The last two datagrams are longer than the slot.
         let datagram = [n; 20];
         send(&near, to, [&datagram[..if n < 38 { 7 } else { 20 }]]);
         receive_one(&mut inbox, &far);
