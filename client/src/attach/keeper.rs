@@ -52,7 +52,7 @@ struct Inner {
     /// The descriptors that are sent with `resume`: the segment and its lock. A reader also sends its page. If the reader parks (sleeps
     /// until the daemon wakes it), it also sends its bell.
     descriptors: Mutex<Vec<Arc<ParentsOnly<File>>>>,
-    /// The channel's charter.
+    /// The channel's charter: the file in which the daemon says which segments are valid.
     charter: Mutex<File>,
     /// The process that attached. The daemon takes the socket and the lock as signs that this process lives, so no forked child of the
     /// process keeps the socket or the lock.
@@ -325,7 +325,7 @@ impl Inner {
         let (Some(segment), Some(its_lock)) = (sent.next(), sent.next()) else { return };
         lock(&self.descriptors)[..2].clone_from_slice(&[segment.clone(), its_lock]);
         if charter.is_some() {
-            // A new charter counts generations from 1 again.
+            // A new charter (the file of the daemon's verdicts) counts generations from 1 again.
             *lock(&self.dead) = (0, 0);
         }
         let ready = Segment::open(&segment, Access::Read).ok().map(|segment| {

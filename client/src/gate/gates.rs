@@ -286,7 +286,7 @@ impl Gates {
         }
     }
 
-    /// The gates in force that do not let the frontier move to `frontier`.
+    /// The gates in force that do not let the frontier (the end of the space that the writer can use) move to `frontier`.
     fn holding(&mut self, frontier: u64) -> impl Iterator<Item = &mut One> {
         self.gates.iter_mut().filter(move |gate| gate.standing.bound(gate.config.lag) < frontier)
     }

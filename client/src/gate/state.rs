@@ -156,12 +156,13 @@ impl Standing {
         Self { state, ..self }
     }
 
-    /// Whether the frontier can move to `frontier`, and `spare` bytes further, without overwriting what the reader has not copied.
+    /// Whether the frontier (the end of the space that the writer can use) can move to `frontier`, and `spare` bytes further, without
+    /// overwriting what the reader has not copied.
     pub(super) fn has_room(self, frontier: u64, spare: u64, capacity: u64) -> bool {
         self.passed.is_some_and(|passed| frontier.saturating_add(spare) <= passed.saturating_add(capacity))
     }
 
-    /// The position up to which this gate lets the frontier move.
+    /// The position up to which this gate lets the frontier (the end of the space that the writer can use) move.
     pub(super) fn bound(self, lag: u64) -> u64 {
         match (self.state, self.passed) {
             (GateState::InForce, Some(passed)) => passed.saturating_add(lag),

@@ -169,9 +169,9 @@ impl HostedSegment {
         Ok(Hold::of(Held::new(lock), &self.segment, before))
     }
 
-    /// Takes over the segment that the charter names, and its lock. Both files come from the service manager's store, or from a program
-    /// that was attached when the earlier host died. Returns `None` for any other memory, and for a damaged segment. So no program can pass
-    /// the memory of one channel off as that of another.
+    /// Takes over the segment that the charter (the file with the host's decisions) names, and its lock. Both files come from the service
+    /// manager's store, or from a program that was attached when the earlier host died. Returns `None` for any other memory, and for a
+    /// damaged segment. So no program can pass the memory of one channel off as that of another.
     ///
     /// # Errors
     /// The system's error, such as a lack of descriptors. In that case, try again, because the memory is not identified yet.
@@ -428,7 +428,7 @@ fn new_lock(header: &Header) -> Result<File, ChannelError> {
     Ok(lock)
 }
 
-/// Opens the lock file that a program sent. Returns `None` if the charter does not name this lock.
+/// Opens the lock file that a program sent. Returns `None` if the charter (the file with the host's decisions) does not name this lock.
 fn adopt_lock(shown: &File, entry: &Entry) -> io::Result<Option<File>> {
     if !memfd::is_own(shown)? || file_id(shown)?[1] != entry.lock {
         return Ok(None);

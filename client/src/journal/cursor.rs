@@ -47,7 +47,7 @@ pub(super) struct Cursor {
     offset: u64,
     /// The offset of the frame that was returned last.
     at: u64,
-    /// The number and the chain of the next frame; `None` after a jump.
+    /// The number and the chain (the checksum of the header before) of the next frame; `None` after a jump.
     expected: Option<(u32, u32)>,
     /// The number and the chain of the first frame.
     first: (u32, u32),

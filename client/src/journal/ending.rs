@@ -408,7 +408,7 @@ fn check_problems(journal: &Journal) -> Result<(), JournalError> {
     Ok(())
 }
 
-/// Returns the greatest reserve in a file's records.
+/// Returns the greatest reserve (a sequence that no publisher passes) in a file's records.
 pub(super) fn reserve_in(opened: Opened, path: &Path) -> Result<u64, JournalError> {
     last_words(opened, path).map(|(_, said)| said.reserve)
 }

@@ -62,7 +62,7 @@ pub enum JournalError {
         /// The directory.
         path: PathBuf,
     },
-    /// A recorder writes to the journal, and its reserve does not cover the channel's next sequence yet.
+    /// A recorder writes to the journal, but has not yet reserved the channel's next sequence there.
     #[error(
         "{}: its recorder has not noted that the channel goes on at sequence {next}: a power cut would give it again. Look whether \
          the recorder runs and records this channel, and try again",

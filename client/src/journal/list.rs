@@ -124,7 +124,7 @@ impl Unusable {
 pub(super) struct Opened {
     pub(super) file: Arc<File>,
     pub(super) header: FileHeader,
-    /// The chain value of the file's first frame.
+    /// The chain value of the file's first frame: a checksum of the file's header.
     pub(super) chain: u32,
     pub(super) trailer: Option<Trailer>,
     pub(super) bytes: u64,

@@ -155,7 +155,7 @@ impl Subscriber {
         if is_in_doubt { Doubt::Epoch } else { Doubt::None }
     }
 
-    /// Returns what the charter says about a message that the caller read before this call. A channel that is a file has no charter, so its
+    /// Returns the daemon's verdict on a message that the caller read before this call. A channel that is a file has no daemon, so its
     /// messages are always valid.
     #[inline]
     pub(super) fn verdict_on_read(&self) -> Verdict {
@@ -201,7 +201,7 @@ impl Subscriber {
         let Some(found) = hosted.find_ahead(sequence) else { return Ok(false) };
         let (before, place) = found?;
         hosted.next.drain(..before);
-        // This cannot fail, because the segment is mapped and its charter is the present one.
+        // This cannot fail, because the segment is mapped and its charter (the file of the daemon's verdicts) is the present one.
         let _ = self.go_on();
         self.reader.jump(place);
         Ok(true)
@@ -286,7 +286,7 @@ pub(super) fn is_kept_back(verdict: Verdict, poll: &Poll, next: impl FnOnce() ->
         (Verdict::Closing, _) => true,
         (Verdict::Cut { below, .. }, Poll::Message(copied)) => copied.sequence >= below,
         (Verdict::Cut { below, .. }, Poll::Control(ControlRecord::Gap { from, .. })) => *from >= below,
-        // The charter says whether an end right at the cut was written before the cut.
+        // The charter (the daemon's verdicts) says whether an end right at the cut was written before the cut.
         (Verdict::Cut { below, ended }, Poll::Control(ControlRecord::End)) => {
             let next = next();
             next > below || next == below && !ended

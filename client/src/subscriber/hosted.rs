@@ -39,7 +39,7 @@ pub(super) struct Hosted {
 }
 
 impl Hosted {
-    /// Returns what the charter says about a message that the caller read before this call.
+    /// Returns the daemon's verdict on a message that the caller read before this call.
     #[inline]
     pub(super) fn verdict_on_read(&self) -> Verdict {
         self.charter.verdict_on_read(self.generation.generation)

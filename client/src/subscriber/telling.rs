@@ -140,8 +140,8 @@ impl Subscriber {
         }
     }
 
-    /// Accepts the result of a poll. But if the charter says that the record must be withheld, the reader goes back to `before`, its place
-    /// before the poll, and tries the next segment.
+    /// Accepts the result of a poll. But if the charter (the daemon's verdicts) says that the record must be withheld, the reader goes back
+    /// to `before`, its place before the poll, and tries the next segment.
     #[inline]
     pub(super) fn admit(
         &mut self,
@@ -213,7 +213,8 @@ impl Subscriber {
             },
             Poll::Lapped => return self.skip(),
             Poll::TooSmall { needed } => return Err(RecvError::TooSmall { needed, available }),
-            // A program that can write to the segment can have stored this. If there is a charter, only the charter decides.
+            // A program that can write to the segment can have stored this. If there is a charter (the daemon's verdicts), only the charter
+            // decides.
             Poll::Superseded if self.hosted.is_some() => return self.try_next_segment(),
             Poll::Superseded => return Err(RecvError::Superseded),
             // The next segment reports the loss of the messages after this record.

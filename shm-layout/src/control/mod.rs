@@ -130,7 +130,8 @@ pub enum Request {
         /// The first message of this time or later, in nanoseconds since 1970. It must not be given together with a sequence.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         time_ns: Option<u64>,
-        /// The salt of a file that the reader has read to its end. The daemon then passes a later file, if there is one.
+        /// The salt (the random number) of a file that the reader has read to its end. The daemon then passes a later file, if there is
+        /// one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         read: Option<u64>,
     },

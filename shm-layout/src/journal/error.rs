@@ -45,7 +45,7 @@ pub enum FormatError {
     Salt {
         /// Salt found.
         found: u64,
-        /// The file's salt.
+        /// The file's salt, a random number.
         salt: u64,
     },
     /// A field has a value that no recorder writes.

@@ -54,7 +54,7 @@ impl FrameFlags {
 /// A decoded frame header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// The file's salt.
+    /// The file's salt, a random number.
     pub salt: u64,
     /// Bytes of the body as stored, at most [`MAX_BODY`].
     pub length: u32,

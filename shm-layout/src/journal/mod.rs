@@ -63,7 +63,8 @@ pub const INDEX_EVERY: u64 = 4 << 20;
 pub const ENTRY_EVERY: u64 = 64 << 10;
 /// Greatest number of entries of an index, and of each of the footer's four lists.
 pub const MAX_ENTRIES: usize = 16_384;
-/// The distance of a new reserve from the next sequence. When half of this distance is used, the recorder writes a later reserve.
+/// The distance of a new reserve (a sequence that no publisher passes) from the next sequence. When half of this distance is used, the
+/// recorder writes a later reserve.
 pub const RESERVE: u64 = 1 << 32;
 /// The largest size of a file that a recorder makes: 64 GiB. The field for the footer's offset would allow up to 256 GiB.
 pub const MAX_FILE: u64 = 64 << 30;

@@ -44,7 +44,8 @@ pub const AHEAD: u64 = GRANULE;
 pub struct Geometry {
     /// Bytes of the data ring; a power of two, [`MIN_CAPACITY`] to [`MAX_CAPACITY`].
     pub capacity: u64,
-    /// The step in bytes by which the frontier moves; a power of two, at most an eighth of the capacity.
+    /// The step in bytes by which the frontier (the end of the space that the writer can write to) moves; a power of two, at most an eighth
+    /// of the capacity.
     pub chunk: u64,
     /// The number of entries of the sequence index; a power of two. There is one entry for each granule, so that the index finds every
     /// message in the ring.

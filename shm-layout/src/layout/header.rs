@@ -33,7 +33,7 @@ pub const MINOR_WITH_BOARD: u16 = 1;
 /// Words of the header page.
 pub const HEADER_WORDS: usize = (HEADER_BYTES / WORD) as usize;
 
-/// Word index of the frontier.
+/// Word index of the frontier: the end of the space that the writer can write to.
 pub const FRONTIER: usize = 16;
 /// Word index of epoch and state.
 pub const STATE: usize = 32;

@@ -88,7 +88,8 @@ impl Locator {
         Ok(place)
     }
 
-    /// Checks an empty place. The lazy line says which sequence is next there, and another word of the ring must confirm this sequence.
+    /// Checks an empty place. The lazy line (the writer's count of messages) says which sequence is next there, and another word of the
+    /// ring must confirm this sequence.
     pub(crate) fn confirm(&self, place: Place) -> Result<(), Miss> {
         if self.is_explained(place)? {
             return Ok(());

@@ -146,7 +146,7 @@ impl Locator {
         Ok(place)
     }
 
-    /// Returns a place that the writer has overwritten. The place's sequence is the one after the last message that the lazy line counts.
+    /// Returns a place that the writer has overwritten. The place's sequence is the one after the last message that the writer has counted.
     fn overwritten(&self) -> Result<Place, LocateError> {
         let frontier = window::frontier_before_loads(&self.cells.header);
         let published = lazy::peek(&self.cells.header);
@@ -277,7 +277,7 @@ impl Locator {
         let position = self.indexed(sequence);
         index::follow();
         let place = Place { position, sequence };
-        // The writer reuses no entry before the lazy line has moved on from this entry.
+        // The writer reuses no entry before the lazy line (the writer's count of messages) has moved on from this entry.
         let ahead = lazy::peek(&self.cells.header).wrapping_sub(published);
         match ahead {
             0 => Ok(place),

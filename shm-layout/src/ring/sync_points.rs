@@ -58,8 +58,8 @@ pub(super) mod commit {
     }
 }
 
-/// Before the writer stores any byte below a frontier, it announces the frontier. A reader that has loaded such a byte sees at least that
-/// frontier afterwards.
+/// Before the writer stores any byte below a frontier, it announces the frontier. A frontier is the end of the space that the writer can
+/// write to. A reader that has loaded such a byte sees at least that frontier afterwards.
 pub(super) mod window {
     use super::*;
 

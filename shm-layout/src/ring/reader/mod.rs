@@ -18,7 +18,7 @@ use std::mem::offset_of;
 pub use batch::{Flow, RUN};
 pub use records::{Taken, put_header};
 
-/// The number of empty polls after which the reader loads the frontier and the state again.
+/// The number of empty polls after which the reader checks again for a lap and for the end.
 #[cfg(not(loom))]
 const LOOK_EVERY: u8 = 64;
 #[cfg(loom)]
@@ -144,7 +144,7 @@ impl Reader {
     /// Polls for the next record, and copies a message's payload to the start of `out`. Wait-free; no allocation, lock or system call.
     ///
     /// Cost for a reader that has caught up: an empty poll, or a message of up to 48 bytes, takes one cache line. A longer message takes
-    /// `ceil((16 + length) / 64)` lines. Once a chunk, the line of the frontier is added.
+    /// `ceil((16 + length) / 64)` lines. Once a chunk, one more line is read.
     #[inline(always)]
     pub fn poll(&mut self, out: &mut [u8]) -> Poll {
         match look_at::<false>(&self.data, &self.header, self.max_message, self.copier, self.place, out) {
@@ -242,7 +242,7 @@ impl Reader {
         if is_look_due { self.look() } else { Some(Poll::Empty) }
     }
 
-    /// Whether the next empty poll must call [`look`](Self::look), which checks the frontier and the state.
+    /// Whether the next empty poll must call [`look`](Self::look), which checks for a lap and for the end.
     #[inline(always)]
     fn is_look_due(&self) -> bool {
         self.empties.wrapping_add(1).is_multiple_of(LOOK_EVERY)
@@ -321,7 +321,7 @@ impl Reader {
     }
 
     /// Returns the reason why a record is not in the valid part of the ring. If the record is older, this reader was lapped. If the record
-    /// is beyond the frontier, no correct writer can have committed it.
+    /// is beyond the frontier (the end of the space that the writer can write to), no correct writer can have committed it.
     #[cold]
     fn outside(&self, commit: Commit) -> Poll {
         let frontier = window::frontier(&self.header);

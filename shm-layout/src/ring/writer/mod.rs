@@ -49,7 +49,7 @@ pub struct Writer {
     next: u64,
     /// The commit words from the tail up to this position are zero. This position is never beyond the frontier.
     clean: u64,
-    /// The value of FRONTIER.
+    /// The end of the space that the writer can write to, as the word FRONTIER announces it.
     frontier: u64,
     /// The largest payload plus 1, so each payload is shorter than this. 0 when no sequence is left.
     limit: u32,
@@ -216,7 +216,7 @@ impl Writer {
             self.last_key = sequence;
         }
         self.committed();
-        // Readers that lost their place look for key messages in the lazy line.
+        // The lazy line is updated for each key message, because readers that lost their place find key messages there.
         if key || self.next.is_multiple_of(lazy::EVERY) {
             self.update_lazy(time);
         }
@@ -319,8 +319,8 @@ impl Writer {
         let next = control.next_sequence(self.next);
         let is_gap = next > self.next;
         if is_gap {
-            // A gap can reuse any entry of the index, and also the entry that the lazy line names. This entry then names the gap record,
-            // which is the right start for a walk on both sides of the gap.
+            // A gap can reuse any entry of the index, and also the entry that the lazy line (the count of messages) names. This entry then
+            // names the gap record, which is the right start for a walk on both sides of the gap.
             self.update_lazy(time);
         }
         let record = self.data.run_at(self.tail, GRANULE).expect("there is room now");
