@@ -172,7 +172,7 @@ impl Subscriber {
         matches!(self.verdict_on_read(), Verdict::Cut { .. })
     }
 
-    /// Whether the record that was just read from a strict channel must be withheld, now or for good.
+    /// Whether the record that was just read from a strict channel must be withheld, either now or for ever.
     #[inline]
     pub(super) fn withholds(&self, poll: &Poll) -> bool {
         if fault!("void_messages_are_handed_out") {
@@ -277,8 +277,8 @@ impl Subscriber {
     }
 }
 
-/// Whether a record that was just read must be withheld, now or for good. `verdict` was loaded after the record was read. `next` returns
-/// the sequence after the record.
+/// Whether a record that was just read must be withheld, either now or for ever. `verdict` was loaded after the record was read. `next`
+/// returns the sequence after the record.
 #[inline]
 pub(super) fn is_kept_back(verdict: Verdict, poll: &Poll, next: impl FnOnce() -> u64) -> bool {
     match (verdict, poll) {

@@ -20,7 +20,7 @@ impl Iterator for Iter<'_> {
 }
 
 impl Subscriber {
-    /// Returns an iterator over the events from here on. Each event owns its bytes. Cost: one more allocation for each message than
+    /// Returns an iterator over all later events. Each event owns its bytes. Cost: one more allocation for each message than
     /// [`recv`](Self::recv).
     ///
     /// ```

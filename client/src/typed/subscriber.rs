@@ -239,8 +239,7 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
         self.check(event)
     }
 
-    /// Iterates over the events from here on. Each step waits as [`recv`](Self::recv) does. The iterator
-    /// never ends.
+    /// Iterates over all later events. Each step waits as [`recv`](Self::recv) does. The iterator never ends.
     ///
     /// ```
     /// # #[cfg(feature = "pod")] {
@@ -268,7 +267,7 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
         Iter { subscriber: self }
     }
 
-    /// The events from here on as a stream: see [`Subscriber::stream`](crate::Subscriber::stream).
+    /// All later events as a stream: see [`Subscriber::stream`](crate::Subscriber::stream).
     ///
     /// ```
     /// # #[cfg(feature = "pod")] {

@@ -76,7 +76,7 @@ mod tests {
         assert!(is_open_elsewhere(&own).unwrap(), "a map keeps it");
         drop(map);
         assert!(!is_open_elsewhere(&own).unwrap());
-        // A descriptor that nobody has received yet.
+        // A descriptor in a packet that was not received yet.
         let (here, there) = std::os::unix::net::UnixStream::pair().unwrap();
         let lent = File::open(&path).unwrap();
         crate::sys::handoff::send(OwnedFd::from(here), b"x", &[std::os::fd::AsFd::as_fd(&lent)]).unwrap();

@@ -289,7 +289,7 @@ impl Writer {
         self.bound = bound;
     }
 
-    /// Returns the frontier that the next control record needs, if it is beyond the bound.
+    /// Returns the end of the space (the frontier) that the next control record needs, if this end is beyond the bound.
     pub fn control_beyond_bound(&self) -> Option<BeyondBound> {
         let frontier = self.frontier_for(GRANULE);
         self.is_beyond_bound(frontier).then_some(BeyondBound { frontier })
@@ -369,7 +369,7 @@ impl Writer {
         if need > self.frontier { need.next_multiple_of(self.geometry.chunk) } else { self.frontier }
     }
 
-    /// Whether the frontier would have to move beyond the bound.
+    /// Whether the writer would need space beyond its bound.
     #[inline]
     fn is_beyond_bound(&self, frontier: u64) -> bool {
         frontier > self.frontier.max(self.bound) && !mutant!("bound_is_ignored")
