@@ -3,7 +3,7 @@
 #
 #   client/c/install.sh PREFIX [cargo's PROFILE, by default compact]
 #
-# Needs cargo, a C compiler and what both ask for. Programs that use the library need none of cargo. The tree below PREFIX may be moved.
+# Needs cargo, a C compiler and the requirements of both. Programs that use the library need no cargo. The tree below PREFIX can be moved.
 set -euo pipefail
 [ $# -ge 1 ] && [ $# -le 2 ] || { echo "usage: install.sh PREFIX [PROFILE]" >&2; exit 2; }
 mkdir -p "$1"
@@ -21,8 +21,8 @@ target=${CARGO_TARGET_DIR:-../../target}
 lib=$prefix/lib
 mkdir -p "$lib/pkgconfig" "$lib/cmake/shmcast" "$prefix/include"
 whole=$target/libshmcast_c.a
-# rustc gives a library's symbols no versions, so the linker is asked for them. The thread that keeps a daemon's channels attached runs
-# code of this library: it stays loaded (nodelete).
+# rustc gives the symbols of a library no versions, so the linker adds them. The thread that keeps a daemon's channels attached runs code of
+# this library, so the library stays loaded (nodelete).
 symbols=$(sed -n 's/^SHMCAST_API .*\b\(shmcast_[a-z_]*\)(.*/\1/p' include/shmcast.h | tr '\n' ' ')
 made=$(mktemp -d)
 trap 'rm -rf "$made"' EXIT
@@ -31,7 +31,7 @@ sed "s/@SYMBOLS@/$(printf '%s; ' $symbols)/" shmcast.map.in >"$made/map"
     -Wl,--whole-archive "$whole" -Wl,--no-whole-archive -Wl,--gc-sections \
     -Wl,--version-script="$made/map" -Wl,-soname,"libshmcast.so.$major" -Wl,-z,defs -Wl,-z,nodelete \
     -lgcc_s -lpthread -lm -ldl -lc
-# One object in which our names alone are global: libraries of two versions of rustc could not be linked into one program otherwise.
+# Makes one object in which only our names are global. Otherwise libraries of two versions of rustc could not be linked into one program.
 printf '%s\n' $symbols >"$made/symbols"
 ld -r --force-group-allocation --whole-archive "$whole" -o "$made/shmcast.o"
 objcopy --strip-debug -R .llvmbc -R .llvmcmd "$made/shmcast.o"

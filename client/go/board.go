@@ -13,40 +13,40 @@ const (
 	ringSearched = 32 << 20 // bytes of the ring
 )
 
-// Board is the last message of each key of a channel, to be read at any time. It reads through a map through which nothing can be written, and
-// nobody notices it. It receives nothing: a [Subscriber] that begins with [FromBoard] gets the board and every later message. On a channel of a
-// daemon it follows the channel to its next memory. One goroutine at a time uses a Board.
+// Board is the last message of each key of a channel. A program can read it at any time. It reads through a read-only map, so nobody
+// notices it. It receives nothing: to get the board and every later message, use a [Subscriber] that begins with [FromBoard]. On a channel
+// of a daemon it follows the channel to its next memory. One goroutine at a time can use a Board.
 type Board struct {
 	s        *Subscriber
 	value    []byte
-	snapshot *snapshot // of the whole board, made when it is first asked for
+	snapshot *snapshot // a copy of the whole board, made at the first call of Entries
 	entries  []BoardEntry
-	of       *segment // whose board was read last
+	of       *segment // the segment whose board was read last
 	isClosed bool
 }
 
 // BoardEntry is a key of a board and its newest message. Its bytes are valid until the next call of the board.
 type BoardEntry struct {
 	Key        []byte
-	Payload    []byte // nil if the board does not have it: it is too large, or was published by a program that keeps no board
-	Sequence   uint64 // of the newest message
-	Count      uint64 // messages of this key, and its removals, since it came to the board; anew if its slot was another's in between
+	Payload    []byte // nil if the message is too large, or if its publisher does not update the board
+	Sequence   uint64 // the sequence of the newest message
+	Count      uint64 // number of messages of this key, removals included, since the key got its slot on the board
 	Tag        uint16
-	KeyMessage bool   // a reader may start afresh from it
-	Time       uint64 // when it was published, for [Board.Age]
+	KeyMessage bool   // a reader can start afresh from this message
+	Time       uint64 // the time of publication, for [Board.Age]
 }
 
-// BoardCounters is what a board tells of itself.
+// BoardCounters has the counters of a board.
 type BoardCounters struct {
 	Through  uint64 // the sequence up to which each message is on the board
-	Since    uint64 // the board has the newest message of each key that had one from this sequence on
+	Since    uint64 // the board is complete for keys whose newest message is at this sequence or later
 	Keys     uint64 // keys on the board
-	NoRoom   uint64 // messages that are not on it because there was no room for their key,
-	TooLarge uint64 // because they were larger than a value,
-	NoKey    uint64 // or because they were too short to have a key
+	NoRoom   uint64 // number of messages left out because there was no room for their keys
+	TooLarge uint64 // number of messages left out because they were larger than a value
+	NoKey    uint64 // number of messages left out because they were too short to have a key
 }
 
-// OpenBoard opens the board of a channel: [ErrNoBoard] if it has none. Options that concern receiving have no effect.
+// OpenBoard opens the board of a channel. It returns [ErrNoBoard] if the channel has none. Options that concern receiving have no effect.
 func OpenBoard(channel string, with ...Option) (*Board, error) {
 	with = append(append([]Option{}, with...), func(o *options) {
 		o.start, o.conflates, o.gate, o.hidden, o.watch, o.wait = startLatest, false, "", true, false, waitYield
@@ -63,7 +63,7 @@ func OpenBoard(channel string, with ...Option) (*Board, error) {
 	return b, nil
 }
 
-// follow goes on with the board of the segment in which the channel goes on.
+// follow continues with the board of the segment in which the channel continues.
 func (b *Board) follow() error {
 	if b.isClosed {
 		return ErrClosed
@@ -85,10 +85,10 @@ func (b *Board) follow() error {
 	return nil
 }
 
-// Get returns the entry of a key; there is none if there is false. A key of another length than the board's is never there. It allocates nothing
-// and makes no system call, unless the channel goes on in other memory.
+// Get returns the entry of a key; there is false if the board does not have the key. A key of another length than the board's is never on
+// the board. Get allocates nothing and makes no system call, unless the channel continues in other memory.
 //
-// While a channel moves to other memory, its last publisher may still write messages that are void. Get then waits for the new memory.
+// While a channel moves to other memory, its last publisher can still write messages that are not valid. Get then waits for the new memory.
 func (b *Board) Get(key []byte) (entry BoardEntry, there bool, err error) {
 	var until time.Time
 	for {
@@ -114,7 +114,7 @@ func (b *Board) waitUntil(until *time.Time) error {
 	return nil
 }
 
-// look returns what the board has of a key, though it may be void.
+// look returns the board's entry of a key. The entry can be invalid.
 func (b *Board) look(key []byte) (entry BoardEntry, there bool, err error) {
 	if err = b.follow(); err != nil {
 		return entry, false, err
@@ -141,12 +141,12 @@ func (b *Board) look(key []byte) (entry BoardEntry, there bool, err error) {
 		}
 	}
 	if board.through() == through {
-		return entry, false, nil // the publisher was stopped while it gave the slot of this removed key to another
+		return entry, false, nil // the publisher was stopped while it gave this removed key's slot to another key
 	}
 	return entry, false, errTooFast
 }
 
-// entry makes the entry of a message. bytes begin with as much of the payload as has the key.
+// entry makes the entry of a message. bytes begin with the part of the payload that has the key.
 func (b *Board) entry(payload, bytes []byte, h *head, count uint64) BoardEntry {
 	spec := &b.s.board.BoardSpec
 	entry := BoardEntry{
@@ -159,8 +159,8 @@ func (b *Board) entry(payload, bytes []byte, h *head, count uint64) BoardEntry {
 	return entry
 }
 
-// findInRing finds the newest message of a key whose slot is being changed, or whose publisher was stopped over that: it is not yet counted as being
-// on the board. The payload is in the subscriber's buffer. h is the head of the slot, which keeps its count.
+// findInRing finds the newest message of a key whose slot is being changed, or whose publisher was stopped during the change. THROUGH does
+// not count this message yet. The payload is in the subscriber's buffer. h is the head of the slot, which keeps its count.
 func (b *Board) findInRing(key []byte, h *head) (length uint64, isFound bool) {
 	s, board := b.s, b.s.board
 	at, err := s.seek(min(board.through(), maxSequence-1) + 1)
@@ -191,8 +191,8 @@ func (b *Board) findInRing(key []byte, h *head) (length uint64, isFound bool) {
 	return 0, false
 }
 
-// Entries returns all keys with their newest messages, as they were at one moment, in the order of their sequences. The first call allocates a copy
-// of the board. Later calls copy what has changed.
+// Entries returns all keys with their newest messages, as they were at one moment, in the order of their sequences. The first call
+// allocates a copy of the board. Later calls copy what has changed.
 func (b *Board) Entries() ([]BoardEntry, error) {
 	var until time.Time
 	for {
@@ -231,7 +231,7 @@ func (b *Board) listAll() []BoardEntry {
 	return b.entries
 }
 
-// Counters returns what the board tells of itself now. It costs a few loads.
+// Counters returns the board's counters. It costs a few loads.
 func (b *Board) Counters() BoardCounters {
 	if b.isClosed || b.s.board == nil {
 		return BoardCounters{}
@@ -251,7 +251,7 @@ func (b *Board) Spec() BoardSpec {
 	return b.s.board.BoardSpec
 }
 
-// Age returns the time since a message was published; 0 if that lies ahead, or the publisher gave no time.
+// Age returns the time since a message was published; 0 if that time is in the future, or if the publisher gave no time.
 func (b *Board) Age(ticks uint64) time.Duration { return b.s.Age(ticks) }
 
 // Close ends the use of the board.

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Messages of these tests follow from their number alone, so the newest of each key below any sequence is known without a record.
+// Messages of these tests follow from their number alone. So the newest message of each key below any sequence is known without a record.
 const boardKeys = 300
 
 func mixed(n uint64) uint64 {
@@ -26,7 +26,7 @@ func mixed(n uint64) uint64 {
 
 func keyOfNumber(n uint64) uint64 { return mixed(n) % boardKeys }
 
-// keyed is message n: its key, and unless it removes the key its number, again and again.
+// keyed is message n: its key, and its number repeated, unless the message removes the key.
 func keyed(n uint64) []byte {
 	message := binary.LittleEndian.AppendUint64(nil, keyOfNumber(n))
 	if mixed(n)>>32&63 == 0 {
@@ -72,7 +72,7 @@ func keyedPublisher(t testing.TB, dir string, from, count uint64, capacity strin
 	return cmd
 }
 
-// publishKeyed publishes messages 1 to count to their end.
+// publishKeyed publishes messages 1 to count.
 func publishKeyed(t testing.TB, dir string, count uint64, capacity string) {
 	t.Helper()
 	if err := keyedPublisher(t, dir, 1, count, capacity).Wait(); err != nil {
@@ -80,7 +80,7 @@ func publishKeyed(t testing.TB, dir string, count uint64, capacity string) {
 	}
 }
 
-// joinedAt receives the board, compares it with the truth, and returns the sequence at which the stream goes on.
+// joinedAt receives the board, compares it with the expected messages, and returns the sequence at which the stream continues.
 func joinedAt(t testing.TB, s *Subscriber) uint64 {
 	t.Helper()
 	got, last := map[uint64]uint64{}, uint64(0)
@@ -139,7 +139,7 @@ func TestReaderBeginsWithTheBoardAndMissesNothing(t *testing.T) {
 	}
 }
 
-// readOn reads the stream for some time, from the message that is due.
+// readOn reads the stream for some time, from message due on.
 func readOn(t testing.TB, s *Subscriber, due uint64) {
 	t.Helper()
 	for range 3000 {
@@ -159,7 +159,7 @@ func readOn(t testing.TB, s *Subscriber, due uint64) {
 	}
 }
 
-// Readers join at full speed of a publisher that is killed meanwhile, and the next goes on. Each then reads the stream.
+// Readers join while a publisher at full speed is killed and the next one continues. Each reader then reads the stream.
 func TestReadersJoinBesidePublishersThatAreKilled(t *testing.T) {
 	dir := channels(t)
 	joins, lives := 40, 6
@@ -190,7 +190,7 @@ func TestReadersJoinBesidePublishersThatAreKilled(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The publisher is killed after so many messages, and the last one once the readers are through.
+		// Each publisher is killed after some 3,000 messages, and the last one when the readers have finished.
 		for until := time.Now().Add(20 * time.Second); look.Lag() < 3000 && time.Now().Before(until); time.Sleep(time.Millisecond) {
 		}
 		if life >= lives {
@@ -209,12 +209,12 @@ func TestReadersJoinBesidePublishersThatAreKilled(t *testing.T) {
 	readers.Wait()
 }
 
-// A reader that does not keep up is given or told of each message, by key.
+// A reader that does not keep up receives each message, or is told how many of its key it missed.
 func TestConflatingReaderCountsEachMessageThatItLeavesOut(t *testing.T) {
 	const before, last = 5_000, 40_000
 	for _, behind := range []uint64{0, 8 << 10} {
 		dir := channels(t)
-		publishKeyed(t, dir, before, "64KiB") // a removal of a key that the board never had cannot be bridged
+		publishKeyed(t, dir, before, "64KiB") // the board has no replacement for the removal of a key that it never had
 		s, err := Subscribe("c", Dir(dir), ConflateBehind(behind))
 		if err != nil {
 			t.Fatal(err)
@@ -233,7 +233,7 @@ func TestConflatingReaderCountsEachMessageThatItLeavesOut(t *testing.T) {
 			case KindLapped:
 				t.Fatalf("every message has a key, and yet %d are lost", ev.Missed)
 			case KindMessage:
-				if len(ev.Payload) == 8 && ev.FromBoard { // a removal, which the board may have forgotten
+				if len(ev.Payload) == 8 && ev.FromBoard { // a removal, which the board has possibly forgotten
 					given[binary.LittleEndian.Uint64(ev.Payload)] += 1 + ev.Conflated
 					newest = max(newest, ev.Sequence)
 					continue

@@ -26,7 +26,7 @@ const (
 	wordNoKey     = 37
 	wordForgotten = 38
 	wordMoves     = 39 // INDEX: odd while entries of the index move
-	wordBoard     = 60 // of the segment's header: the board's offset
+	wordBoard     = 60 // in the segment's header: the board's offset
 	minorBoard    = 1
 )
 
@@ -39,10 +39,10 @@ const (
 	metaEmpty    = 1 << 36
 )
 
-// BoardSpec says which bytes of a payload are the key of a channel's board, and how much room there is.
+// BoardSpec says which bytes of a payload are the key of a channel's board, and how much room the board has.
 type BoardSpec struct {
 	KeyStart, KeyEnd uint64 // the first byte of the key, and the byte after the last
-	Keys             uint64 // room for so many keys
+	Keys             uint64 // number of keys for which there is room
 	Value            uint64 // bytes of the largest message on the board, key included
 	RemovesByTag     bool   // messages with the tag RemoveTag remove their key
 	RemoveTag        uint16
@@ -70,7 +70,7 @@ func (b *board) headsOffset() uint64 {
 }
 func (b *board) valuesOffset() uint64 { return b.headsOffset() + granule*b.Keys }
 
-// size is the board's bytes, which cannot overflow.
+// size is the number of the board's bytes. It cannot overflow.
 func (b *board) size() uint64 {
 	return (b.valuesOffset() + b.Keys*b.stride() + headerBytes - 1) &^ (headerBytes - 1)
 }
@@ -109,8 +109,8 @@ func parseBoard(fixed []byte) (*board, error) {
 	return nil, &InvalidError{ReasonField, why}
 }
 
-// findBoard checks the board that a segment of size bytes claims to have; nil if it has none. page is a copy of the segment's header, and read
-// copies bytes of the segment.
+// findBoard checks the board that a segment of size bytes claims to have, and returns nil if the segment has none. page is a copy of the
+// segment's header, and read copies bytes of the segment.
 func findBoard(page []byte, h *Header, size uint64, read func(into []byte, at int64) (int, error)) (*board, error) {
 	minor := binary.LittleEndian.Uint16(page[8:])
 	offset := binary.LittleEndian.Uint64(page[8*wordBoard:])
@@ -135,7 +135,7 @@ func findBoard(page []byte, h *Header, size uint64, read func(into []byte, at in
 	return b, err
 }
 
-// lend gives the board the memory in which it lies.
+// lend gives the board the memory that contains it.
 func (b *board) lend(base unsafe.Pointer) {
 	b.header = words{base, headerBytes / 8}
 	b.index = words{unsafe.Add(base, headerBytes), b.entries}

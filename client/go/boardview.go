@@ -2,14 +2,15 @@ package shmcast
 
 import "unsafe"
 
-// Limits of looks at a board (SPEC.md 8.3). A store takes some nanoseconds. A publisher that is stopped in one would keep a reader for ever.
+// Limits of reading a board (SPEC.md 8.3). A store takes some nanoseconds. Without these limits, a publisher that was stopped in a store
+// would keep a reader for ever.
 const (
 	mostLooks  = 256
 	mostCopies = 16
-	mostSteps  = 4096 // through an index that is at most half full, for one key
+	mostSteps  = 4096 // steps of one search through an index that is at most half full
 )
 
-// head is what a slot says of its message. All of it is a claim.
+// head is the head of a slot. All of its words are claims of another process.
 type head struct {
 	version  uint64
 	sequence uint64
@@ -20,7 +21,7 @@ type head struct {
 	identity [2]uint64
 }
 
-// count is how many messages of the present key there were, up to this one.
+// count is the number of messages of the present key, up to this one.
 func (h *head) count() uint64 { return h.version/2 + h.version&1 - h.base }
 
 func (h *head) isWhole() bool { return h.meta&(metaTooLarge|metaUnknown|metaEmpty) == 0 }
@@ -28,12 +29,12 @@ func (h *head) isWhole() bool { return h.meta&(metaTooLarge|metaUnknown|metaEmpt
 // isLive says whether the slot has a key that was not removed.
 func (h *head) isLive() bool { return h.version != 0 && h.meta&(metaRemoved|metaEmpty) == 0 }
 
-// seen is what a look at a slot found.
+// seen is the result of reading a slot.
 type seen uint8
 
 const (
 	seenWhole    seen = iota // the slot's message
-	seenChanging             // the slot changes faster than its value can be copied; the head is whole, and of a store that began meanwhile
+	seenChanging             // the slot changes faster than its value can be copied; the head is whole
 	seenBusy                 // the publisher is in the middle of a store, or was stopped there
 )
 
@@ -43,14 +44,14 @@ func (b *board) named(slot uint64) [2]uint64 {
 	return [2]uint64{b.heads.load(headWords*slot + 6), b.heads.load(headWords*slot + 7)}
 }
 
-// load copies the words of a head but its version. slot is below Keys.
+// load copies the words of a head except its version. slot is below Keys.
 func (b *board) load(slot uint64, h *head) {
 	at := headWords * slot
 	h.sequence, h.base, h.meta = b.heads.load(at+1), b.heads.load(at+2), b.heads.load(at+3)
 	h.time, h.born, h.identity = b.heads.load(at+4)&(1<<48-1), b.heads.load(at+5), b.named(slot)
 }
 
-// through is the sequence up to which each message is on the board, for all later looks.
+// through is the sequence up to which each message is on the board. All later loads see these messages.
 func (b *board) through() uint64 {
 	through := b.header.load(wordThrough)
 	acquireFence() // SYNC through
@@ -60,7 +61,7 @@ func (b *board) through() uint64 {
 // high is the number of slots that were ever used.
 func (b *board) high() uint64 { return min(b.header.load(wordHigh), b.Keys) }
 
-// stored is how many bytes of a message its value has.
+// stored is the number of bytes of a message that its value has.
 func (b *board) stored(meta uint64) uint64 {
 	switch {
 	case meta&metaEmpty != 0:
@@ -73,13 +74,14 @@ func (b *board) stored(meta uint64) uint64 {
 	return min(meta&0x1ff_ffff, b.Value)
 }
 
-// copyValue copies what the slot's value has of a message with this meta. slot is below Keys, and out has Value bytes.
+// copyValue copies the part of a message that the slot's value has, for a message with this meta. slot is below Keys, and out has Value
+// bytes.
 func (b *board) copyValue(slot, meta uint64, out []byte) {
 	n := min(b.stored(meta), uint64(len(out)))
 	copy(out, unsafe.Slice((*byte)(unsafe.Add(b.values, slot*b.stride())), n))
 }
 
-// isStill says whether no store began in a slot since its version was loaded, after all loads of its words.
+// isStill says whether no store began in a slot since its version was loaded. It is called after all loads of the slot's words.
 func (b *board) isStill(slot, version uint64) bool {
 	acquireFence() // SYNC store
 	return b.version(slot) == version
@@ -110,7 +112,7 @@ func (b *board) look(slot uint64, out []byte, h *head) seen {
 			return seenChanging
 		}
 	}
-	// Another key may be about to get the slot. Its words are stored after the count from which its messages are counted.
+	// Another key can be about to get the slot. The key's words are stored after the number from which its messages are counted.
 	identity := b.named(slot)
 	acquireFence() // SYNC named
 	b.load(slot, h)
@@ -127,7 +129,7 @@ const (
 	soughtBusy // the slot is in the middle of a store: the newest message is in the ring
 )
 
-// find searches for a key. It copies head and value. The number of looks is bounded, whatever the board holds.
+// find searches for a key, and copies the slot's head and value. The number of loads is bounded, whatever the board holds.
 func (b *board) find(identity [2]uint64, out []byte, h *head) sought {
 	budget := 2*b.entries + 1<<16
 	for range mostLooks {
@@ -142,7 +144,7 @@ func (b *board) find(identity [2]uint64, out []byte, h *head) sought {
 			return soughtNone
 		}
 	}
-	// The index is being changed, or its publisher died over that. The slots say themselves whose they are.
+	// The index is being changed, or its publisher died during the change. The head of each slot names the slot's key.
 	for slot := range b.high() {
 		if result, isOver := b.belongs(slot, identity, out, h); isOver {
 			return result
@@ -151,7 +153,7 @@ func (b *board) find(identity [2]uint64, out []byte, h *head) sought {
 	return soughtNone
 }
 
-// findByIndex looks at each slot that the index has for a key, as long as the budget of loads lasts.
+// findByIndex reads each slot that the index has for a key, as long as the budget of loads lasts.
 func (b *board) findByIndex(identity [2]uint64, out []byte, h *head, budget *uint64) (result sought, isOver bool) {
 	fingerprint := b.fingerprint(identity)
 	for at := fingerprint; *budget > 0; at++ {
@@ -190,8 +192,8 @@ func (b *board) belongs(slot uint64, identity [2]uint64, out []byte, h *head) (r
 	return soughtNone, true
 }
 
-// bornOf is the sequence of the first message of a key since it got its slot, even if the key was removed since; 0 if no slot has the key. It is
-// not whole if that could not be told, as in the middle of a store. The number of loads is small, whatever the board holds.
+// bornOf is the sequence of the first message of a key since the key got its slot, even if the key was removed since; 0 if no slot has the
+// key. isWhole is false if this is unknown, such as in the middle of a store. The number of loads is small, whatever the board holds.
 func (b *board) bornOf(identity [2]uint64) (born uint64, isWhole bool) {
 	var h head
 	budget := uint64(mostSteps)

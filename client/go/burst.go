@@ -10,17 +10,18 @@ const (
 	burstPause    = 8 * time.Microsecond
 )
 
-// burst lets the publisher get ahead of a reader that is close behind it in a burst. Cache lines near the publisher go back and forth
-// between both; a reader that stays behind finds several messages at once in lines that are ready.
+// burst lets the publisher get ahead of a reader that is close to it in a burst. Cache lines near the publisher move back and forth between
+// the two. A reader that stays behind finds several messages together in lines that are ready.
 type burst struct {
 	isClose bool      // whether the last batch ended close to the publisher
 	marked  uint64    // the sequence from which messages count as a burst
-	at      time.Time // when it was that
-	// Messages below were there when the publisher had last got ahead. They are taken first, so no message waits for two pauses.
+	at      time.Time // the time at marked
+	// Messages below this sequence existed when the publisher had last got ahead. They are received first, so no message waits for two
+	// pauses.
 	target uint64
 }
 
-// letAhead pauses if the last batch ended close to the publisher in a burst. It ends where this reader is half a ring behind.
+// letAhead pauses if the last batch ended close to the publisher in a burst. The pause ends when this reader is half a ring behind.
 func (s *Subscriber) letAhead() {
 	b := &s.burst
 	if !b.isClose || s.isClosed {
@@ -38,7 +39,7 @@ func (s *Subscriber) letAhead() {
 	b.marked, b.at, b.target = s.sequence, time.Now(), s.sequence+s.Lag()
 }
 
-// noteBurst is called behind a batch. isEmpty: nothing more was there.
+// noteBurst is called after a batch. isEmpty says that there was nothing more.
 func (s *Subscriber) noteBurst(isEmpty bool) {
 	if !s.isClosed {
 		s.burst.isClose = isEmpty || s.sequence >= s.burst.target && s.Lag() < burstClose

@@ -2,7 +2,7 @@ package shmcast
 
 import _ "unsafe" // for the name of another package
 
-// nanotime reads CLOCK_MONOTONIC in ns, without a system call. Package time has the clock only as the difference of two of its values.
+// nanotime reads CLOCK_MONOTONIC in ns, without a system call. Package time offers this clock only as the difference of two values.
 //
 //go:linkname nanotime runtime.nanotime
 func nanotime() int64

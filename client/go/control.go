@@ -128,7 +128,7 @@ func converse(path string) (*conversation, error) {
 
 func (c *conversation) close() { syscall.Close(c.fd) }
 
-// limit is how long a receive waits; 0 for ever.
+// limit sets how long a receive waits; 0 means for ever.
 func (c *conversation) limit(wait time.Duration) {
 	timeval := syscall.NsecToTimeval(int64(wait))
 	_ = syscall.SetsockoptTimeval(c.fd, syscall.SOL_SOCKET, syscall.SO_RCVTIMEO, &timeval)
@@ -151,7 +151,7 @@ func (c *conversation) ask(what any, with []*os.File) (*reply, error) {
 	if err := syscall.Sendmsg(c.fd, packet, rights, nil, syscall.MSG_NOSIGNAL); err != nil && err != syscall.EPIPE {
 		return nil, fmt.Errorf("ask the daemon at %s: %w", c.path, err)
 	}
-	// A refusal from before the request was read lies in the queue already.
+	// A refusal that the daemon sent before it read the request is already in the queue.
 	answer, err := c.receive()
 	if errors.Is(err, syscall.ECONNRESET) {
 		answer, err = c.receive()

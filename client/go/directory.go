@@ -12,10 +12,10 @@ import (
 	"syscall"
 )
 
-// DirVariable names the environment's variable for the directory of channels.
+// DirVariable is the name of the environment variable for the directory of channels.
 const DirVariable = "SHMCAST_DIR"
 
-// ErrNoChannel is the error of a channel that is not there.
+// ErrNoChannel is the error of a channel that does not exist.
 var ErrNoChannel = errors.New("no such channel")
 
 // DirError is the error of a directory of channels that belongs to another user.
@@ -104,7 +104,7 @@ func openBelow(dir *os.File, path, name string, flags int, mode uint32) (*os.Fil
 	return file, nil
 }
 
-// openSegment opens and checks the channel's segment. It returns what the system says of the segment's file, too.
+// openSegment opens and checks the channel's segment. It also returns the metadata of the segment's file.
 func (c *channelFiles) openSegment() (*segment, fs.FileInfo, error) {
 	file, err := c.open("segment", os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -122,7 +122,7 @@ func (c *channelFiles) openSegment() (*segment, fs.FileInfo, error) {
 	return segment, info, err
 }
 
-// Linux's locks of open files, which package syscall does not name.
+// The kernel's locks of open files, which package syscall does not name.
 const (
 	ofdGetLock = 36
 	ofdSetLock = 37
@@ -135,7 +135,7 @@ func isLocked(file *os.File) (bool, error) {
 	return lock.Type != syscall.F_UNLCK, err
 }
 
-// reserve gives file so many bytes, and the room for them. A page without room would kill the process at its first store.
+// reserve gives file this many bytes, and reserves their memory. A page without memory would kill the process at its first store.
 func reserve(file *os.File, size int64) error {
 	if err := syscall.Fallocate(int(file.Fd()), 0, 0, size); err != nil {
 		return &fs.PathError{Op: "make", Path: file.Name(), Err: err}
@@ -143,8 +143,7 @@ func reserve(file *os.File, size int64) error {
 	return nil
 }
 
-// showPage makes a reader page that tools list for as long as the file that is returned stays open (SPEC.md 4.1). remove takes its name
-// away.
+// showPage makes a reader page that tools list as long as the returned file stays open (SPEC.md 4.1). remove removes the page's name.
 func (c *channelFiles) showPage() (file *os.File, remove func(), err error) {
 	path := filepath.Join(c.path, "readers")
 	readers, err := os.OpenFile(path, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)

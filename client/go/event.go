@@ -8,12 +8,12 @@ const (
 	KindMessage       Kind = iota + 1
 	KindLapped             // the publisher overtook this reader: Missed messages are lost, ResumedAt is next
 	KindGap                // messages From to To never reached this host
-	KindNewEpoch           // another publisher took over, incarnation Epoch; sequences go on
+	KindNewEpoch           // another publisher took over, with epoch Epoch; sequences continue
 	KindNewSession         // the publisher behind a bridge began session Session
 	KindRestarted          // the channel began anew: another stream
 	KindEnd                // a publisher closed the channel: [Subscriber.IsOver] says whether it was the last
-	KindPublisherGone      // the publisher, incarnation Epoch, died; only with [WatchPublisher]
-	KindLive               // all of the board was handed out: message Sequence comes next, in the order of the stream
+	KindPublisherGone      // the publisher with epoch Epoch died; only with [WatchPublisher]
+	KindLive               // the whole board was returned: message Sequence comes next, in the order of the stream
 )
 
 var kindNames = [...]string{"none", "message", "lapped", "gap", "new-epoch", "new-session", "restarted", "end", "publisher-gone", "live"}
@@ -25,16 +25,16 @@ func (k Kind) String() string {
 	return "unknown"
 }
 
-// Event is what was received. Fields that do not belong to its kind are 0. It may be used again and again.
+// Event is a received event. Fields that do not belong to its kind are 0. A program can use the same Event again and again.
 type Event struct {
 	Kind      Kind
-	Key       bool   // of a message: a reader may start afresh from it
+	Key       bool   // of a message: a reader can start afresh from this message
 	Tag       uint16 // of a message: the publisher's mark
-	FromBoard bool   // of a message: it comes from the board; see [FromBoard] and [Conflate]
-	Sequence  uint64 // of a message: its number in the channel, from 1; of [KindLive]: that of the message which comes next
-	Time      uint64 // of a message: when it was published, for [Subscriber.Age]
-	Payload   []byte // of a message: a copy, valid until the next call, or for as long as the buffer it was received into
-	Conflated uint64 // of a message from the board: the older messages of its key that this reader was not given since the last one
+	FromBoard bool   // of a message: whether it comes from the board; see [FromBoard] and [Conflate]
+	Sequence  uint64 // of a message: its number in the channel, from 1; of [KindLive]: the number of the next message
+	Time      uint64 // of a message: the time of publication, for [Subscriber.Age]
+	Payload   []byte // of a message: a copy, valid until the next call, or as long as the caller's buffer
+	Conflated uint64 // of a message from the board: number of messages of its key that were left out
 	Missed    uint64
 	ResumedAt uint64
 	From, To  uint64
@@ -42,7 +42,7 @@ type Event struct {
 	Session   [10]byte
 }
 
-// message fills e, whose other fields are 0 if it was a message before.
+// message fills e. If e was a message before, its other fields are 0 already.
 func (e *Event) message(commit, meta, sequence uint64, payload []byte) {
 	if e.Kind != KindMessage || e.FromBoard {
 		*e = Event{Kind: KindMessage}

@@ -2,11 +2,11 @@ package shmcast
 
 import "sync/atomic"
 
-// acquireFence keeps loads before it before loads after it. On x86-64 the processor does, and the compiler moves no load across an atomic
-// one.
+// acquireFence keeps earlier loads before later loads. On x86-64 the processor does this, and the compiler moves no load across an atomic
+// load.
 func acquireFence() {}
 
-// fullFence also keeps stores and loads before it before loads after it. An atomic exchange is a locked instruction.
+// fullFence also keeps earlier stores and loads before later loads. An atomic exchange is a locked instruction.
 func fullFence(own *uint64) { atomic.SwapUint64(own, 1) }
 
 // counter reads the CPU's counter.

@@ -1,11 +1,11 @@
 package shmcast
 
-// acquireFence keeps loads before it before loads after it. An atomic load of Go keeps only what follows it, so this is DMB ISHLD.
+// acquireFence keeps earlier loads before later loads. An atomic load of Go orders only what follows it, so this is DMB ISHLD.
 func acquireFence()
 
 func dataBarrier()
 
-// fullFence also keeps stores and loads before it before loads after it.
+// fullFence also keeps earlier stores and loads before later loads.
 func fullFence(_ *uint64) { dataBarrier() }
 
 // counter reads CNTVCT_EL0.

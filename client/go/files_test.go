@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// volume is a file system in memory of a test's own, of so many bytes.
+// volume is a new file system in memory, of this many bytes.
 func volume(t *testing.T, size int) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -34,7 +34,7 @@ func mount(t *testing.T, point string, with ...string) {
 	t.Cleanup(func() { _ = exec.Command("umount", "--lazy", point).Run() })
 }
 
-// reads takes messages up to the last one, each in its order, and nothing else but epochs and ends.
+// reads receives messages up to the last one, each in its order, and nothing else but epochs and ends.
 func reads(t *testing.T, s *Subscriber, last uint64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
@@ -59,7 +59,7 @@ func reads(t *testing.T, s *Subscriber, last uint64) {
 
 func number(sequence uint64) []byte { return numbered(int(sequence), int(sequence))[0] }
 
-// A reader whose channel a cleaner removed, or somebody moved, waited for ever for the next publisher, who makes another channel.
+// An earlier mistake: a reader whose channel was removed or moved waited for ever. The next publisher makes another channel.
 func TestFilesThatAreRemovedMovedOrHiddenAreTold(t *testing.T) {
 	for _, what := range []string{"segment", "channel", "moved channel", "moved directory", "mount"} {
 		t.Run(what, func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestFilesThatAreRemovedMovedOrHiddenAreTold(t *testing.T) {
 			}
 			defer s.Close()
 			reads(t, s, 3)
-			// As long as all have their names, nothing is told.
+			// As long as all of them have their names, there is no error.
 			short, cancel := context.WithTimeout(t.Context(), 1200*time.Millisecond)
 			defer cancel()
 			var ev Event
@@ -108,7 +108,7 @@ func TestFilesThatAreRemovedMovedOrHiddenAreTold(t *testing.T) {
 	}
 }
 
-// A page without room was a page all the same, and the first store into it killed the process.
+// An earlier mistake: a page without memory counted as a page, and the first store into it killed the process.
 func TestReaderOnAFullFileSystemHasNoPage(t *testing.T) {
 	dir := volume(t, 1<<20)
 	publish(t, dir, "c", numbered(1, 3), "--capacity", "64KiB")
@@ -148,7 +148,7 @@ func TestReaderOfAReadOnlyFileSystemReads(t *testing.T) {
 	}
 	defer s.Close()
 	reads(t, s, 3)
-	// What is published by another way comes.
+	// Messages that are published by another path arrive.
 	publish(t, dir, "c", numbered(4, 6))
 	reads(t, s, 6)
 }
@@ -175,7 +175,7 @@ func TestLinksInPlaceOfAChannelAreRefused(t *testing.T) {
 
 const roleVariable = "SHMCAST_GO_ROLE"
 
-// roleOf starts this test program as a reader of a process of its own.
+// roleOf starts this test program as a reader in a process of its own.
 func roleOf(t *testing.T, dir, before string) (*exec.Cmd, *os.File) {
 	t.Helper()
 	self, err := os.Executable()
@@ -201,7 +201,7 @@ func roleOf(t *testing.T, dir, before string) (*exec.Cmd, *os.File) {
 	return cmd, read
 }
 
-// said waits until a reader says these words, and returns all that it has said.
+// said waits until a reader prints these words, and returns everything that it has printed.
 func said(t *testing.T, from *os.File, words string) string {
 	t.Helper()
 	var all []byte
@@ -218,7 +218,7 @@ func said(t *testing.T, from *os.File, words string) string {
 	return string(all)
 }
 
-// TestPlayReader is what readers in processes of their own do.
+// TestPlayReader is the program of readers in processes of their own.
 func TestPlayReader(t *testing.T) {
 	dir := os.Getenv(roleVariable)
 	if dir == "" {
@@ -247,7 +247,7 @@ func TestPlayReader(t *testing.T) {
 	}
 }
 
-// Readers are killed, stopped for more than the ring, and started again. Nobody else notices, and what is missed is counted.
+// Readers are killed, stopped for more than the ring, and started again. Nobody else notices, and missed messages are counted.
 func TestReadersAreKilledStoppedAndRestarted(t *testing.T) {
 	dir := channels(t)
 	publish(t, dir, "c", numbered(1, 100), "--capacity", "1MiB")
@@ -288,7 +288,7 @@ func TestReadersAreKilledStoppedAndRestarted(t *testing.T) {
 	}
 }
 
-// Beyond the limit of sizes a reader has no page, and reads.
+// A reader whose limit of file sizes is too small has no page, and receives messages.
 func TestReaderBeyondTheLimitOfSizesHasNoPage(t *testing.T) {
 	dir := channels(t)
 	publish(t, dir, "c", numbered(1, 3), "--capacity", "64KiB")
@@ -298,7 +298,7 @@ func TestReaderBeyondTheLimitOfSizesHasNoPage(t *testing.T) {
 	}
 }
 
-// While the daemon stands still messages flow, and one without its memory begins the channel anew, which is told.
+// While the daemon is stopped, messages flow. A daemon that lost its memory begins the channel anew, and readers get this as an event.
 func TestDaemonIsStoppedAndMadeAnew(t *testing.T) {
 	for _, mode := range []string{"", "mode = \"strict\"\n"} {
 		d := startDaemon(t, mode)

@@ -20,7 +20,7 @@ const (
 	gateSequence = 18
 	gatePid      = 19
 
-	noSequence = 1<<64 - 1 // stands in gateSequence while the reader has no place in the ring
+	noSequence = 1<<64 - 1 // the value of gateSequence while the reader has no place in the ring
 )
 
 // ErrNoGate is the error of a gate that the channel does not have.
@@ -29,7 +29,7 @@ var ErrNoGate = errors.New("no such gate")
 // GateInUseError says that another reader has the gate.
 type GateInUseError struct {
 	Gate string
-	PID  uint64 // the process that the other reader claims to be; 0 if it claims none
+	PID  uint64 // the process id that the other reader claims; 0 if it claims none
 }
 
 func (e *GateInUseError) Error() string {
@@ -50,16 +50,16 @@ func checkGate(name string) error {
 	return nil
 }
 
-// heldGate is a gate that this process holds. Its reader alone writes its page.
+// heldGate is a gate that this process holds. Only its reader writes its page.
 type heldGate struct {
-	lock    *os.File // it has the lock for as long as it is open
+	lock    *os.File // this open file holds the lock
 	mapped  []byte
 	segment [2]uint64
-	told    place // what the page says
+	told    place // the place on the page
 	isTold  bool
 }
 
-// takeGate locks one of two files that were opened for this reader alone, and maps the other. It owns both from now on.
+// takeGate locks one of two files that were opened for this reader alone, and maps the other. From now on it owns both files.
 func takeGate(name string, lock, page *os.File, segment [2]uint64) (*heldGate, error) {
 	defer page.Close()
 	wanted := syscall.Flock_t{Type: syscall.F_WRLCK}
@@ -69,7 +69,7 @@ func takeGate(name string, lock, page *os.File, segment [2]uint64) (*heldGate, e
 		_, _ = lock.ReadAt(pid[:], 8*gatePid)
 		err = &GateInUseError{name, binary.LittleEndian.Uint64(pid[:])}
 	}
-	// A publisher without this gate may have removed the page after it was opened here.
+	// A publisher without this gate can have removed the page after it was opened here.
 	if stat, failed := lock.Stat(); failed == nil && stat.Sys().(*syscall.Stat_t).Nlink == 0 {
 		err = ErrNoGate
 	}
@@ -104,12 +104,12 @@ func (g *heldGate) word(i int) *uint64 { return (*uint64)(unsafe.Pointer(&g.mapp
 
 func (g *heldGate) set(i int, value uint64) { atomic.StoreUint64(g.word(i), value) }
 
-// check is what makes a position count in the segment.
+// check is the word that makes a position valid in the segment.
 func (g *heldGate) check(position uint64) uint64 {
 	return (position^g.segment[1])*0x9e37_79b9_7f4a_7c15 ^ g.segment[0]
 }
 
-// passed says that the reader has copied everything before a place. An atomic store of Go comes after all loads and stores before it.
+// passed says that the reader has copied everything before a place. An atomic store of Go comes after all earlier loads and stores.
 func (g *heldGate) passed(at place) {
 	if g.isTold && g.told == at {
 		return
@@ -120,7 +120,7 @@ func (g *heldGate) passed(at place) {
 	g.told, g.isTold = at, true
 }
 
-// leave says that the reader has no place in the ring, whichever ring it reads.
+// leave says that the reader has no place in any ring.
 func (g *heldGate) leave() {
 	g.set(gateSequence, noSequence)
 	g.invalidate()
@@ -132,8 +132,8 @@ func (g *heldGate) invalidate() {
 	g.isTold = false
 }
 
-// goOn has the page speak of another segment from the next place on. If the reader had a place, it needs all of that segment, and the page keeps its
-// sequence.
+// goOn continues in another segment: the page is invalid until the next place. If the reader had a place, it needs all of that segment, and
+// the page keeps its sequence.
 func (g *heldGate) goOn(segment [2]uint64) {
 	if g != nil {
 		g.invalidate()
@@ -147,14 +147,14 @@ func (g *heldGate) close() {
 	}
 	g.leave()
 	_ = syscall.Munmap(g.mapped)
-	// Another process may have the same open file.
+	// Another process can have the same open file.
 	free := syscall.Flock_t{Type: syscall.F_UNLCK}
 	_ = syscall.FcntlFlock(g.lock.Fd(), ofdSetLock, &free)
 	g.lock.Close()
 }
 
-// passed tells the gate's page the place of the next record. Everything before it was copied, or will never be. A reader that must first tell of a
-// loss has no place, and says so.
+// passed writes the place of the next record to the gate's page. Everything before it was copied, or will never be. A reader that must
+// first report a loss has no place, and says so.
 func (s *Subscriber) passed() {
 	if s.gate == nil {
 		return
@@ -166,7 +166,7 @@ func (s *Subscriber) passed() {
 	}
 }
 
-// takeGate takes the gate that was asked for, of a channel that is a file.
+// takeGate takes the requested gate of a channel that is a file.
 func (c *channelFiles) takeGate(name string, segment [2]uint64) (*heldGate, error) {
 	path := filepath.Join(c.path, "gates")
 	dir, err := openBelow(c.dir, c.path, "gates", os.O_RDONLY|syscall.O_DIRECTORY, 0)
@@ -213,13 +213,13 @@ type gateRequest struct {
 	Gate    string `json:"gate"`
 }
 
-// askGate asks the daemon for the page of a gate, before the link has a goroutine of its own.
+// askGate requests the page of a gate from the daemon, before the link has a goroutine of its own.
 func (l *link) askGate(name string) (files [2]*os.File, err error) {
 	l.to.limit(answerLimit)
 	defer l.to.limit(0)
 	answer, err := l.to.ask(gateRequest{"gate", name}, nil)
 	for err == nil && answer.Reply != "gate" {
-		if !l.heard(answer) { // it came unasked
+		if !l.heard(answer) { // a packet that is no answer
 			return files, fmt.Errorf("%s: the daemon answers %q to a request for a gate", l.path, answer.Reply)
 		}
 		if answer, err = l.to.receive(); err == nil && answer.Reply == "refused" {

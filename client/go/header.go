@@ -56,7 +56,7 @@ func (e *InvalidError) Error() string {
 
 func (e *InvalidError) Unwrap() error { return ErrInvalid }
 
-// Header holds the facts that a channel was made with.
+// Header has the properties with which a channel was made.
 type Header struct {
 	Capacity     uint64 // bytes of the ring
 	Chunk        uint64
@@ -64,7 +64,7 @@ type Header struct {
 	MaxMessage   uint64 // bytes of the largest payload
 	DataOffset   uint64
 	UUID         [2]uint64
-	Stream       [2]uint64 // identity of the stream: new when the sequences begin again at 1
+	Stream       [2]uint64 // identity of the stream; a new one when the sequences begin at 1 again
 	Created      uint64    // ns since 1970
 	ClockKind    uint64    // 0 CLOCK_MONOTONIC in ns, 1 the CPU's counter
 	ClockRate    uint64    // ticks a second

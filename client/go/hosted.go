@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-// charterBytes and charterMagic are those of SPEC.md 4.2.
+// charterBytes and charterMagic are defined in SPEC.md 4.2.
 const (
 	charterBytes = 8192
 	charterMagic = 0x3154_5248_434d_4853
@@ -22,7 +22,7 @@ const (
 	verdictCut
 )
 
-// verdict is what the charter says of a generation.
+// verdict is the charter's decision about a generation.
 type verdict struct {
 	kind  verdictKind
 	cut   uint64
@@ -76,7 +76,7 @@ func charterWords(mapped []byte) words {
 	return words{unsafe.Pointer(unsafe.SliceData(mapped)), charterBytes / 8}
 }
 
-// verdict returns the charter's word on what was read before this call.
+// verdict returns the charter's decision about everything that was read before this call.
 func (h *hosted) verdict(*Subscriber) verdict {
 	fullFence(&h.own)
 	return verdictOf(charterWords(h.mapped).load(512+16*(h.generation%32)), h.generation)
@@ -128,7 +128,7 @@ func (s *Subscriber) attachHosted(channel string) (err error) {
 	return err
 }
 
-// attachMemory begins to read what a daemon has lent.
+// attachMemory begins to read the memory that a daemon has lent.
 func (s *Subscriber) attachMemory(segmentFile, page *os.File, gate [2]*os.File) (err error) {
 	if s.segment, err = openSegment(segmentFile); err != nil {
 		closeAll(gate[:]...)
@@ -157,7 +157,7 @@ func (s *Subscriber) attachMemory(segmentFile, page *os.File, gate [2]*os.File) 
 	return err
 }
 
-// closeAll closes those files that are there.
+// closeAll closes those of the files that are not nil.
 func closeAll(files ...*os.File) {
 	for _, file := range files {
 		if file != nil {
@@ -166,20 +166,20 @@ func closeAll(files ...*os.File) {
 	}
 }
 
-// isStrict says whether each publisher has a generation of its own, so that messages may be void.
+// isStrict says whether each publisher has a generation of its own, so that messages can be invalid.
 func (s *Subscriber) isStrict() bool { return s.hosted != nil && s.hosted.strict }
 
-// isWithheld says whether nothing of a strict channel may be handed out now.
+// isWithheld says whether a strict channel must not return a message now.
 func (s *Subscriber) isWithheld() bool {
 	return s.isStrict() && s.hosted.verdict(s).kind != verdictOpen
 }
 
-// isAboutToMove says whether the channel goes on in another segment, which is here.
+// isAboutToMove says whether the channel continues in another segment, which has arrived.
 func (s *Subscriber) isAboutToMove() bool {
 	return s.hosted != nil && (len(s.hosted.next) > 0 || s.hosted.link.hasMoved.Load())
 }
 
-// withholds says whether what was just polled must not be handed out, or not yet (CONTROL.md 3).
+// withholds says whether the record that was just polled must not be returned, or not yet (CONTROL.md 3).
 func (s *Subscriber) withholds(kind found, before place) bool {
 	if kind == foundNothing || kind == foundLapped || kind == foundSuperseded {
 		return false
@@ -200,8 +200,8 @@ func (s *Subscriber) withholds(kind found, before place) bool {
 	return s.sequence >= v.cut
 }
 
-// tryNext goes on in the next segment if this one is over. The segment must have been here before the poll that found nothing, so the
-// first call only takes it.
+// tryNext continues in the next segment if this one is over. The segment must have arrived before the poll that found nothing, so the first
+// call only takes it.
 func (s *Subscriber) tryNext(ev *Event) (bool, error) {
 	h := s.hosted
 	if h == nil {
@@ -223,7 +223,7 @@ func (s *Subscriber) tryNext(ev *Event) (bool, error) {
 func (s *Subscriber) expectedIn(next *successor, restarted bool) uint64 {
 	switch {
 	case restarted && next.Restarted == next.Generation:
-		return max(next.First, 1) // a stream may begin behind a journal
+		return max(next.First, 1) // a stream can begin after a journal
 	case restarted:
 		return 1
 	case s.behind != 0:
@@ -232,7 +232,7 @@ func (s *Subscriber) expectedIn(next *successor, restarted bool) uint64 {
 	return s.sequence
 }
 
-// goOn continues in the next segment (CONTROL.md 3). A failure leaves the reader where it is, and it tries again later.
+// goOn continues in the next segment (CONTROL.md 3). After a failure the reader keeps its place, and tries again later.
 func (s *Subscriber) goOn(ev *Event) (bool, error) {
 	h := s.hosted
 	next := &h.next[0]

@@ -17,7 +17,7 @@ import (
 
 const gateTable = "\n[[channel.gate]]\nname = \"risk\"\nlag = \"32KiB\"\nwait = \"10s\"\nthen = \"refuse\"\n"
 
-// A publisher of a daemon's channel waits for the reader of a gate, which so loses nothing.
+// The publisher of a daemon's channel waits for the reader of a gate, so this reader loses nothing.
 func TestGateOfADaemonHoldsItsPublisher(t *testing.T) {
 	d := startDaemon(t, gateTable)
 	s := d.subscribe(t, Gate("risk"))
@@ -60,7 +60,7 @@ func TestGateOfADaemonHoldsItsPublisher(t *testing.T) {
 
 func TestBoardOfADaemonGoesOnInTheNextGeneration(t *testing.T) {
 	d := startDaemon(t, "mode = \"strict\"\nboard = { key = \"0..3\", keys = 4, value = \"64B\" }\n"+gateTable)
-	// The gate shows where the reader stands in each of the segments.
+	// The gate shows the reader's place in each of the segments.
 	s := d.subscribe(t, FromBoard(), Gate("risk"))
 	expect(t, s, "live 1")
 	b, err := OpenBoard("ticks", Socket(d.socket))
@@ -109,7 +109,7 @@ func TestBoardOfADaemonGoesOnInTheNextGeneration(t *testing.T) {
 	}
 }
 
-// A reload gives the board other sizes, and the board goes on with its counts. So does a conflating reader.
+// A reload gives the board other sizes. The board and a conflating reader continue with their counts.
 func TestConflatingReaderKnowsTheCountsOfABoardWithOtherSizes(t *testing.T) {
 	table := "board = { key = \"0..3\", keys = 4, value = \"64B\" }\n"
 	d := startDaemon(t, table)
@@ -178,7 +178,7 @@ func eventually(t *testing.T, is func() bool) {
 	}
 }
 
-// claim is the position on the page, and whether it counts.
+// claim is the position on the page, and whether it is valid.
 func (g *heldGate) claim() (position uint64, isRight bool) {
 	position = *g.word(gatePosition)
 	return position, *g.word(gateCheck) == g.check(position)
@@ -254,7 +254,7 @@ func TestPageOfAGateHasAPositionOnlyInItsSegment(t *testing.T) {
 	}
 }
 
-// A channel that begins anew behind a journal has lost nothing before its first message.
+// A channel that begins anew after a journal has lost nothing before its first message.
 func TestRestartBehindAJournalIsNoLap(t *testing.T) {
 	s := &Subscriber{}
 	s.sequence = 77

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// daemon is a shmcastd of this test's own.
+// daemon is a shmcastd of this test.
 type daemon struct {
 	dir, socket string
 	cmd         *exec.Cmd
@@ -47,7 +47,7 @@ func (d *daemon) kill() {
 	_ = d.cmd.Wait()
 }
 
-// publisher runs `shmcast pub` for the daemon's channel. It publishes what is written to the pipe.
+// publisher runs `shmcast pub` for the daemon's channel. It publishes the lines that are written to the pipe.
 func (d *daemon) publisher(t *testing.T) (*exec.Cmd, *os.File) {
 	t.Helper()
 	cmd := command(t, "shmcast", "pub", "ticks", "--set", "prepare=none")
@@ -64,7 +64,7 @@ func (d *daemon) publisher(t *testing.T) (*exec.Cmd, *os.File) {
 	return cmd, write
 }
 
-// waited is what Subscribe gives once the daemon answers.
+// subscribe returns the result of Subscribe once the daemon answers.
 func (d *daemon) subscribe(t *testing.T, with ...Option) *Subscriber {
 	t.Helper()
 	for until := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
@@ -79,7 +79,7 @@ func (d *daemon) subscribe(t *testing.T, with ...Option) *Subscriber {
 	}
 }
 
-// expect receives until the event is there that transcript says so; others are returned with it.
+// expect receives until an event whose transcript is last. It returns all earlier events, too.
 func expect(t *testing.T, s *Subscriber, last string) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -152,7 +152,7 @@ func TestReadersOutliveTheDaemonAndSeeADeadPublisher(t *testing.T) {
 		fmt.Fprintln(input, "three")
 		expect(t, s, fmt.Sprintf("%d three", first+2))
 		epoch, _ := s.PublisherState()
-		time.Sleep(3 * time.Second) // the publisher comes back as well
+		time.Sleep(3 * time.Second) // the publisher attaches again, too
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 		input.Close()
@@ -218,7 +218,7 @@ func TestMoveWithoutASpareDescriptorIsNoMove(t *testing.T) {
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
 	}
-	// The next daemon is shown the segment that the reader has, and so gives it the new one again.
+	// The reader shows its segment to the next daemon, which therefore sends it the new segment again.
 	if isOfUse || l.segment != segment || l.lock != lock || l.hasMoved.Load() {
 		t.Error("the move counts, and the reader never hears of it")
 	}

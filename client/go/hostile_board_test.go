@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// boarded is a segment of 64 KiB with a board, in memory of its own: several laps of messages with keys.
+// boarded is a segment of 64 KiB with a board, in memory of its own. It contains several laps of messages with keys.
 func boarded(t testing.TB) []byte {
 	t.Helper()
 	dir := channels(t)
@@ -26,7 +26,7 @@ func isOfABoard(err error) bool {
 		errors.Is(err, ErrSuperseded)
 }
 
-// consumeBoard reads a board in which anything may stand, in each way. Each call returns all the same.
+// consumeBoard reads a board with arbitrary contents in each way. Each call must return.
 func consumeBoard(t testing.TB, memory []byte) {
 	for _, with := range [][]Option{{FromBoard()}, {Conflate()}, {FromBoard(), ConflateBehind(1 << 10)}} {
 		s, err := over(memory, with...)
@@ -116,12 +116,12 @@ func TestRandomWordsOnABoardHarmNobody(t *testing.T) {
 	}
 }
 
-// sumBoard makes the checksum of a board's header that was changed.
+// sumBoard computes the checksum of a board's header again after a change.
 func sumBoard(page []byte) {
 	binary.LittleEndian.PutUint64(page[120:], uint64(crc32.Checksum(page[8:120], castagnoli)))
 }
 
-// Boards that a writer means to keep a reader busy with: each call returns.
+// A writer can make boards that take long to read. Each call returns nevertheless.
 func TestBoardThatIsMadeToBeSlowEnds(t *testing.T) {
 	whole := boarded(t)
 	from := binary.LittleEndian.Uint64(whole[8*wordBoard:])
@@ -214,7 +214,7 @@ func TestBoardsOfNoCreatorAreRefused(t *testing.T) {
 			t.Errorf("a board at %d: %v", offset, err)
 		}
 	}
-	// In a segment of version 2.0 the word means nothing.
+	// In a segment of version 2.0 this word has no meaning.
 	copy(memory, whole)
 	binary.LittleEndian.PutUint64(memory[8*wordBoard:], ^uint64(0))
 	memory[8] = 0

@@ -17,7 +17,7 @@ func aligned(from []byte) []byte {
 	return memory
 }
 
-// damage changes word `at` of memory: to anything, to a value of interest, by one bit, or to what stands in another place.
+// damage changes word `at` of memory: to any value, to a special value, in one bit, or to the value of another word.
 func damage(random *rand.Rand, memory []byte, at int, stands []int, interesting []uint64) {
 	word := binary.LittleEndian.Uint64(memory[8*at:])
 	switch random.IntN(4) {
@@ -33,8 +33,7 @@ func damage(random *rand.Rand, memory []byte, at int, stands []int, interesting 
 	binary.LittleEndian.PutUint64(memory[8*at:], word)
 }
 
-// consume receives from memory in which anything may stand. Each call returns all the same, with an event, an error of this package, or
-// nothing.
+// consume receives from memory with arbitrary contents. Each call must return: an event, an error of this package, or nothing.
 func consume(t testing.TB, memory []byte) {
 	for _, from := range []Option{FromOldest(), FromLatest(), FromSequence(15), FromSequence(1 << 40)} {
 		for _, resume := range []Option{ResumeOldest(), ResumeLatest(), ResumeKey()} {
@@ -110,7 +109,7 @@ func FuzzHeader(f *testing.F) {
 	})
 }
 
-// FuzzRecords takes triples of bytes: a word's place by two of them, and the byte of the word to change; each with its value.
+// FuzzRecords takes groups of four bytes: two choose a word, the third chooses a byte of the word, and the fourth is this byte's new value.
 func FuzzRecords(f *testing.F) {
 	whole := golden(f)
 	f.Add([]byte{0x08, 0x00, 3, 0xff})
@@ -119,7 +118,7 @@ func FuzzRecords(f *testing.F) {
 		memory := aligned(whole)
 		for ; len(changes) >= 4; changes = changes[4:] {
 			word := int(binary.LittleEndian.Uint16(changes)) % (len(memory) / 8)
-			if word >= 16 { // what is before it has a checksum; FuzzHeader changes that
+			if word >= 16 { // the words before have a checksum; FuzzHeader changes them
 				memory[8*word+int(changes[2]&7)] = changes[3]
 			}
 		}

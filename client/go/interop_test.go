@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// checked is a message that says its own number, and whose every byte follows from it.
+// checked is a message that contains its own number. Each of its bytes follows from the number.
 func checked(number uint64, length int) []byte {
 	message := make([]byte, length)
 	for i := range message {
@@ -40,7 +40,7 @@ func isChecked(payload []byte, number uint64) bool {
 	return true
 }
 
-// feed writes messages from on as `shmcast pub` reads them, until count were written or the publisher died.
+// feed writes messages from a number on in the form that `shmcast pub` reads, until count messages are written or the publisher dies.
 func feed(to io.WriteCloser, from, count uint64) {
 	defer to.Close()
 	var packet []byte
@@ -53,8 +53,8 @@ func feed(to io.WriteCloser, from, count uint64) {
 	}
 }
 
-// A real publisher at its full speed through a ring of 1 MiB. Readers that wait in each way check every byte. Publishers are killed
-// meanwhile, and the next goes on. Received and missed are together what was published.
+// A real publisher at full speed uses a ring of 1 MiB. Readers that wait in each way check every byte. Publishers are killed meanwhile, and
+// the next one continues. Received and missed messages together are all that were published.
 func TestNothingIsLostSilentlyBehindPublishersThatAreKilled(t *testing.T) {
 	dir := channels(t)
 	lives, each := 12, uint64(60_000)
@@ -73,7 +73,7 @@ func TestNothingIsLostSilentlyBehindPublishersThatAreKilled(t *testing.T) {
 		go feed(input, from, count)
 		return cmd
 	}
-	// The first message is there before a reader begins, so that sequences and numbers agree.
+	// The first message is published before a reader begins, so that sequences and numbers agree.
 	publish(t, dir, "c", [][]byte{checked(1, lengthOfNumber(1))}, "--capacity", "1MiB", "--set", "max_message=65536")
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
@@ -102,7 +102,7 @@ func TestNothingIsLostSilentlyBehindPublishersThatAreKilled(t *testing.T) {
 	}
 	next := uint64(2)
 	for life := range lives {
-		// The successor of a killed publisher publishes the rest: the sequence says where it goes on.
+		// The successor of a killed publisher publishes the rest. Its first sequence says which message comes next.
 		cmd := publisher(next, each)
 		if life < lives-1 {
 			time.Sleep(time.Duration(20+rand.IntN(150)) * time.Millisecond)
@@ -128,7 +128,7 @@ func TestNothingIsLostSilentlyBehindPublishersThatAreKilled(t *testing.T) {
 	}
 }
 
-// final is the last sequence published; it is written before the readers are told to end.
+// final is the last published sequence. It is written before the readers are told to end.
 var final uint64
 
 var errWrongBytes = errors.New("a message has wrong bytes")

@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// Limits of a join. Each pass copies what changed since the one before, so a second or third pass is short.
+// Limits of a join. Each pass copies only what changed since the previous pass, so later passes are short.
 const (
 	mostPasses   = 200
-	joinLimit    = 30 * time.Second // far longer than a whole board takes; only a writer that means harm makes a pass fail for so long
-	mostMerged   = 256 << 20        // bytes of the ring that are merged in all, or four times the ring
-	joinPatience = 5 * time.Second  // how long a reader that begins waits for the segment in which a channel goes on
+	joinLimit    = 30 * time.Second // far longer than a whole board takes; only a hostile writer makes passes fail for so long
+	mostMerged   = 256 << 20        // limit for merged bytes of the ring, or four times the ring
+	joinPatience = 5 * time.Second  // longest wait of a starting reader for the channel's next segment
 )
 
-// ErrNoBoard is the error of a channel without a board, or that goes on without one.
+// ErrNoBoard is the error of a channel that has no board, or that continues without one.
 var ErrNoBoard = errors.New("the channel has no board")
 
 // ErrBoard is the error of a board that cannot be joined to its ring. The error that wraps it says why.
@@ -26,7 +26,7 @@ var (
 	errLeft    = fmt.Errorf("%w: the board ends before the ring begins: its publisher does not keep it; use the same release", ErrBoard)
 )
 
-// taken is what a board keeps of a message beside its payload.
+// taken is the part of a message that a board keeps beside its payload.
 type taken struct {
 	sequence uint64
 	time     uint64
@@ -34,12 +34,12 @@ type taken struct {
 	key      bool
 }
 
-// failures counts why passes failed.
+// failures counts the failed passes by their reasons.
 type failures struct {
-	ahead   int    // the board named messages that the ring did not have
+	ahead   int    // passes in which the board had messages that the ring did not have
 	through uint64 // the message after this one was gone from the ring
 	isGone  bool
-	still   int // how often the board had not moved on when that was found
+	still   int // number of such passes in which the board had not changed
 }
 
 func (f *failures) gone(through uint64) {
@@ -59,8 +59,8 @@ func (f *failures) reason(passes int) error {
 	return errTooFast
 }
 
-// join copies what has changed on the board, and merges the ring's messages into the copies up to the newest that there is. It leaves the reader at
-// the place behind the last of them, and returns the epoch in the last record of one; 0 without. SPEC.md 8.3 has the argument.
+// join copies the slots that have changed, and merges the ring's messages into the copies, up to the newest message. It leaves the reader
+// right after the last merged message, and returns the epoch in the last epoch record; 0 if there was none. SPEC.md 8.3 has the argument.
 func (n *snapshot) join(r *reader, buffer []byte) (epoch uint64, err error) {
 	var f failures
 	start, merged := nanotime(), uint64(0)
@@ -106,8 +106,8 @@ func (n *snapshot) join(r *reader, buffer []byte) (epoch uint64, err error) {
 	return 0, f.reason(pass)
 }
 
-// merge reads the ring up to and without a sequence, and replaces the copies of the keys that it finds. It returns false if the publisher was
-// faster, or there are more new keys than rows for them.
+// merge reads the ring's messages below the sequence end, and replaces the copies of their keys. It returns false if the publisher was
+// faster, or if there are more new keys than rows for them.
 func (n *snapshot) merge(r *reader, end uint64, buffer []byte) (epoch uint64, isMerged bool, err error) {
 	var p polled
 	for r.sequence < end {

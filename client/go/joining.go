@@ -5,28 +5,29 @@ import (
 	"time"
 )
 
-// ErrConflation is the error of a subscriber that conflates and is to begin with an older message: what it was given would not be known.
+// ErrConflation is the error of a conflating subscriber whose start is an older message. It would not know which messages it was given.
 var ErrConflation = errors.New("a reader that conflates begins with the latest message or with the board")
 
-// boardStep is what a subscriber hands out next.
+// boardStep is the next thing that a subscriber returns from the board.
 type boardStep uint8
 
 const (
-	stepRing      boardStep = iota // what the ring has
-	stepDue                        // the reader fell behind, and joins as soon as it is asked for the next event
+	stepRing      boardStep = iota // the messages of the ring
+	stepDue                        // the reader fell behind, and joins at the next call for an event
 	stepForgotten                  // keys whose removal the board has forgotten
 	stepMessages                   // the listed messages
 )
 
-// joining is a subscriber's copy of the board, and what of it is still to be handed out. While that is so, the subscriber's place is the one at
-// which it will go on in the ring, and behind is the sequence there: so each call looks here first, and a message of the ring costs nothing more.
+// joining is a subscriber's copy of the board, with the messages that it has not returned yet. Until all are returned, the subscriber's
+// place is the one at which it continues in the ring. behind is then the sequence there, so each call comes here first. A message of the
+// ring costs nothing more.
 type joining struct {
 	snapshot *snapshot
 	ledger   *ledger // nil unless the reader conflates
-	behind   uint64  // bytes, if it conflates
+	behind   uint64  // lag in bytes, if the reader conflates
 	step     boardStep
 	next     int    // of the listed messages
-	missed   uint64 // messages that the board could not bridge
+	missed   uint64 // missed messages that the board does not replace
 }
 
 // newJoining makes what a subscriber needs for joins; nil if the segment has no board.
@@ -48,7 +49,7 @@ func (s *Subscriber) isConflating() bool { return s.joining != nil && s.joining.
 
 func (s *Subscriber) isOnBoard() bool { return s.joining != nil && s.joining.step != stepRing }
 
-// followBoard goes on with the board of the segment in which the channel goes on. What the reader was given stays known.
+// followBoard continues with the board of the segment in which the channel continues. The messages that the reader was given stay known.
 func (s *Subscriber) followBoard(isRestarted bool) {
 	j := s.joining
 	if j == nil {
@@ -60,13 +61,13 @@ func (s *Subscriber) followBoard(isRestarted bool) {
 		return
 	}
 	s.joining.ledger.hasMoved = true
-	// A board whose keys are other bytes begins empty.
+	// A board whose keys are other bytes of the payload begins empty.
 	if !isRestarted && was.KeyStart == s.board.KeyStart && was.KeyEnd == s.board.KeyEnd {
 		s.joining.ledger.takeOver(j.ledger, was, s.board)
 	}
 }
 
-// beginWithBoard begins with the board: with its messages if that is asked for, else only with its counts.
+// beginWithBoard begins with the board: with its messages if this was requested, otherwise only with its counts.
 func (s *Subscriber) beginWithBoard() error {
 	if s.opts.start != startBoard && !s.opts.conflates {
 		return nil
@@ -90,7 +91,7 @@ func (s *Subscriber) beginWithBoard() error {
 			s.joined(epoch)
 			return nil
 		}
-		// What was read may be void. The channel goes on in the next segment, and so does this reader.
+		// The copied messages can be invalid. The channel continues in the next segment, and so does this reader.
 		if time.Now().After(until) {
 			return errTooFast
 		}
@@ -101,7 +102,7 @@ func (s *Subscriber) beginWithBoard() error {
 	}
 }
 
-// joined hands out the board that was just joined, to a subscriber that begins.
+// joined prepares the board that was just joined, for a subscriber that begins.
 func (s *Subscriber) joined(epoch uint64) {
 	j := s.joining
 	s.known, s.behind = max(s.known, epoch), 0
@@ -117,7 +118,7 @@ func (s *Subscriber) joined(epoch uint64) {
 	s.passed()
 }
 
-// follow goes on in the next segment if the channel has moved there, for a caller that receives nothing.
+// follow continues in the next segment if the channel has moved there. It is for a caller that receives nothing.
 func (s *Subscriber) follow() error {
 	if s.hosted == nil {
 		return nil
@@ -135,28 +136,29 @@ func (s *Subscriber) follow() error {
 	return nil
 }
 
-// handOutFrom has events come from the board from now on.
+// handOutFrom makes the next events come from the board.
 func (s *Subscriber) handOutFrom(step boardStep) {
 	s.joining.step, s.joining.next = step, 0
 	s.jump(s.place)
 	s.behind = max(s.sequence, 1)
 }
 
-// leaveBoard leaves what is still to be handed out, for a caller that goes elsewhere.
+// leaveBoard drops the messages that were not returned yet, because the caller moves the reader.
 func (s *Subscriber) leaveBoard() {
 	if s.isOnBoard() {
 		s.joining.step, s.behind = stepRing, 0
 	}
 }
 
-// doubt notes whether the jump just now may have passed over the record of a new epoch (SPEC.md 3.3).
+// doubt records whether the last jump has possibly skipped the record of a new epoch (SPEC.md 3.3).
 func (s *Subscriber) doubt() {
 	acquireFence()
 	epoch, _ := s.state()
 	s.inDoubt = epoch > max(s.known, s.beganIn)
 }
 
-// fromBoard returns the next event of the board. isOver: the board could not be joined, and the reader goes on in the ring where it was.
+// fromBoard returns the next event of the board. isOver says that the board could not be joined, and that the reader continues at its place
+// in the ring.
 func (s *Subscriber) fromBoard(out []byte, ev *Event) (isOver bool, err error) {
 	j := s.joining
 	if j.step == stepDue {
@@ -194,7 +196,7 @@ func (s *Subscriber) fromBoard(out []byte, ev *Event) (isOver bool, err error) {
 	return false, nil
 }
 
-// tellForgotten tells of the removal of a key that the board has forgotten. The payload has the key, and zeros before it.
+// tellForgotten returns the removal of a key that the board has forgotten. The payload is the key, with zeros before it.
 func (s *Subscriber) tellForgotten(key, out []byte, ev *Event) error {
 	b := s.joining.snapshot.board
 	if uint64(len(out)) < b.KeyEnd {
@@ -210,7 +212,7 @@ func (s *Subscriber) tellForgotten(key, out []byte, ev *Event) error {
 	return nil
 }
 
-// tellListed hands out a message of the board.
+// tellListed returns a message of the board.
 func (s *Subscriber) tellListed(number uint64, out []byte, ev *Event) error {
 	n := s.joining.snapshot
 	r, value := n.row(number), n.value(number)
@@ -227,7 +229,7 @@ func (s *Subscriber) tellListed(number uint64, out []byte, ev *Event) error {
 	return nil
 }
 
-// track notes a message that was received from the ring. A conflating reader that is far behind joins the board before its next event.
+// track counts a message that was received from the ring. A conflating reader that is far behind joins the board before its next event.
 func (s *Subscriber) track(ev *Event) {
 	j := s.joining
 	hasRoom := j.ledger.note(s.board, ev.Sequence, ev.Tag, ev.Payload)
@@ -236,15 +238,15 @@ func (s *Subscriber) track(ev *Event) {
 	}
 }
 
-// conflate joins the board, and hands out the newest message of each key that has one at or above due, which is the sequence due. It returns false
-// if that is not possible. The reader's place is then undefined.
+// conflate joins the board, and returns the newest message of each key that has a message at the sequence due or later. It returns false if
+// this is not possible. The reader's place is then undefined.
 func (s *Subscriber) conflate(due uint64) bool {
 	if s.isWithdrawn() {
 		return false
 	}
 	j := s.joining
 	epoch, err := j.snapshot.join(&s.reader, s.buffer)
-	// What was read must have been valid before and after, as each message of the ring must be.
+	// The copied messages must have been valid before and after the copy, as each message of the ring must be.
 	if err != nil || s.sequence < due || s.isWithdrawn() {
 		return false
 	}
@@ -260,7 +262,7 @@ func (s *Subscriber) conflate(due uint64) bool {
 	return true
 }
 
-// isWithdrawn says whether the charter has closed this generation, so that messages may be void.
+// isWithdrawn says whether the charter has closed this generation, so that messages can be invalid.
 func (s *Subscriber) isWithdrawn() bool {
 	return s.hosted != nil && s.hosted.verdict(s).kind != verdictOpen
 }

@@ -2,41 +2,41 @@ package shmcast
 
 import "math/bits"
 
-// ledger has what a conflating reader was given of each key, so that it can say how many messages were left out. A board counts the messages of
-// each key. The reader knows the count when it joined, and adds the messages that it receives from the ring. The difference at the next join is
-// what was left out.
+// ledger counts the messages of each key that a conflating reader was given. From the counts it computes how many messages were left out. A
+// board counts the messages of each key, too. The reader knows the board's count from its last join, and adds the messages that it receives
+// from the ring. The difference at the next join is the number of messages that were left out.
 //
-// A full board refuses the messages of new keys, and does not count them. So for a key that the ledger has not seen on a board that refused
-// messages, it looks for the key's slot at each message. The slot names the message from which the board counts.
+// A full board refuses the messages of new keys, and does not count them. So if the board refused messages, the ledger searches for the
+// slot of each key that it has not seen on the board. The slot names the message from which the board counts.
 type ledger struct {
 	rows      []account
 	keys      []byte // of each row
 	index     []uint32
 	most      int
-	forgotten int // the next row to look at for keys that the board has forgotten
-	// The reader has not joined the present segment's board. What an earlier board refused is not known.
+	forgotten int // the next row in the search for keys that the board has forgotten
+	// The reader has not joined the present segment's board. It is unknown which messages an earlier board refused.
 	hasMoved bool
 }
 
 // account is one key of a ledger.
 type account struct {
 	identity [2]uint64
-	born     uint64 // the first message of the key since it got its slot on the board; 0 if the board does not count the key's messages
-	given    uint64 // its messages from there on that this reader was given, or that were told as left out
-	// The same from the first message after the last removal on. The board may have forgotten the key there.
+	born     uint64 // the key's first message since the key got its slot; 0 if the board does not count the key
+	given    uint64 // number of messages from born on that this reader got, or that it reported as left out
+	// The same counts, from the first message after the last removal on. The board can have forgotten the key at that removal.
 	again      uint64
 	givenAgain uint64
-	last       uint64 // the last of its messages that this reader was given, or that was told as left out
+	last       uint64 // the key's last message that this reader got, or that it reported as left out
 	isRemoved  bool
 	isThere    bool // the board is known to have had the key when the last message came
 }
 
-// beginAtLast has the board count the key's messages from the last one on.
+// beginAtLast makes the account begin at the key's last message, where the board begins to count.
 func (a *account) beginAtLast() {
 	a.born, a.given, a.again, a.givenAgain = a.last, 1, a.last, 1
 }
 
-// locate asks the board from which message on it counts those of the key. The last message is counted here already.
+// locate asks the board from which message on it counts the key's messages. The last message is already counted here.
 func (a *account) locate(b *board, hasMoved bool) {
 	through := b.through()
 	if !hasMoved && b.header.load(wordRefused) == 0 {
@@ -55,7 +55,7 @@ func (a *account) locate(b *board, hasMoved bool) {
 		a.beginAtLast()
 		a.isThere = true
 	case born == 0 && through < a.last:
-		a.beginAtLast() // unless the board, which does not have the message yet, will refuse it
+		a.beginAtLast() // the board can still refuse the message, which it does not have yet
 	default:
 		// The board refused the message, or has forgotten the key since.
 		a.born, a.given, a.again, a.givenAgain = 0, 0, 0, 0
@@ -111,7 +111,7 @@ func (l *ledger) note(b *board, sequence uint64, tag uint16, payload []byte) boo
 	return true
 }
 
-// mayRefuse says whether a message that this reader received may have found no room on the board.
+// mayRefuse says whether the board possibly had no room for a message that this reader received.
 func (l *ledger) mayRefuse(b *board) bool { return l.hasMoved || b.header.load(wordRefused) != 0 }
 
 func (l *ledger) add(b *board, at uint64, a account, key []byte) bool {
@@ -136,7 +136,7 @@ func (l *ledger) reindex(b *board) {
 	}
 }
 
-// given is how many messages of a row's key the reader was given or told of, in the count of the board.
+// given is the number of messages of a row's key that the reader was given or told about. It counts from the same message as the board.
 func (l *ledger) given(b *board, r *row) uint64 {
 	_, a := l.placeOf(b, r.identity)
 	switch {
@@ -147,7 +147,7 @@ func (l *ledger) given(b *board, r *row) uint64 {
 	case a.again == r.born:
 		return a.givenAgain
 	}
-	return 0 // the board forgot the key, and it came back among the messages that were left out
+	return 0 // the board forgot the key, and the key came back in a message that was left out
 }
 
 // nextForgotten returns the next key that the reader knows and that the board has forgotten; nil if there is none.
@@ -155,7 +155,7 @@ func (l *ledger) nextForgotten(n *snapshot) []byte {
 	removal := n.board.header.load(wordForgotten) & maxSequence
 	for ; l.forgotten < len(l.rows); l.forgotten++ {
 		a := &l.rows[l.forgotten]
-		// A key that never found room on the board is not there either, and was not removed.
+		// A key that never had room on the board is not there either, but was not removed.
 		wasThere := a.isThere || !l.mayRefuse(n.board)
 		if wasThere && !a.isRemoved && removal > a.last && !n.has(a.identity) {
 			return l.key(n.board, l.forgotten)
@@ -175,15 +175,15 @@ func (l *ledger) forget() {
 	clear(l.index)
 }
 
-// takeOver takes over what the reader was given, for the board of the segment in which the channel goes on. The rows of l are made anew, because
-// each segment has a seed of its own, and its board may have another size.
+// takeOver takes over the counts of the messages that the reader was given, for the board of the next segment. The rows of l are made
+// again, because each segment has a seed of its own, and its board can have another size.
 func (l *ledger) takeOver(old *ledger, was, now *board) {
 	l.most, l.hasMoved = max(l.most, len(old.rows)), true
 	since := now.header.load(wordSince)
 	for i, a := range old.rows {
 		key := old.key(now, i)
 		a.identity = now.identity(key)
-		// A smaller board may have had no room for the key. A board that lacks earlier messages may lack the key.
+		// A smaller board can have had no room for the key. A board that lacks earlier messages can lack the key.
 		a.isThere = a.isThere && now.Keys >= was.Keys && a.last >= since
 		if at, there := l.placeOf(now, a.identity); there == nil {
 			l.add(now, at, a, key)
@@ -191,7 +191,7 @@ func (l *ledger) takeOver(old *ledger, was, now *board) {
 	}
 }
 
-// takeFrom takes the counts over that a reader knows after a join.
+// takeFrom takes the counts over from a snapshot after a join.
 func (l *ledger) takeFrom(n *snapshot) {
 	l.forget()
 	l.hasMoved = false
@@ -200,7 +200,7 @@ func (l *ledger) takeFrom(n *snapshot) {
 		if there != nil {
 			return
 		}
-		// A key that is removed and comes back begins again, if the board forgets it in between.
+		// If a key is removed, forgotten by the board, and comes back, its count begins again.
 		l.add(n.board, at, account{
 			identity: r.identity, born: r.born, given: r.count, again: r.born, givenAgain: r.count, last: r.sequence, isRemoved: r.meta&metaRemoved != 0,
 			isThere: number < n.firstNew,

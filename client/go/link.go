@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// Pauses between two tries to reach a daemon that has gone, and how many successors are kept (CONTROL.md 5).
+// Pauses between two attempts to reach a daemon that has gone, and the number of successors that are kept (CONTROL.md 5).
 const (
 	firstKnock  = 20 * time.Millisecond
 	lastKnock   = time.Second
 	mostWaiting = 8
 )
 
-// successor is a segment in which the channel goes on. charter is nil unless the daemon has another one.
+// successor is a segment in which the channel continues. charter is nil unless the daemon has another charter.
 type successor struct {
 	reply
 	segment *os.File
@@ -40,8 +40,8 @@ func identify(file *os.File) (identity, error) {
 	return identity{stat.Dev, stat.Ino}, err
 }
 
-// link keeps an attachment to a daemon, with a goroutine of its own that waits for the socket. The reader asks it only when nothing is
-// left to receive.
+// link keeps an attachment to a daemon, with a goroutine that waits for the socket. The reader uses the link only when there is nothing to
+// receive.
 type link struct {
 	path    string
 	request subscribeRequest
@@ -49,12 +49,12 @@ type link struct {
 
 	isAttached atomic.Bool
 	hasMoved   atomic.Bool
-	gone       atomic.Uint64 // counts what publisher-gone told
+	gone       atomic.Uint64 // number of publisher-gone packets
 
 	mutex    sync.Mutex
 	to       *conversation // nil while the daemon is gone
 	isClosed bool
-	segment  *os.File // what is shown to the next daemon
+	segment  *os.File // the descriptors that are shown to the next daemon
 	lock     *os.File
 	page     *os.File
 	near     *os.File // the bell, if the reader parks
@@ -66,7 +66,7 @@ type link struct {
 	done     chan struct{} // closed when keep has ended
 }
 
-// attachLink asks for the channel. The reply holds segment, lock, page and charter.
+// attachLink requests the channel. The reply has the segment, the lock, the page and the charter.
 func attachLink(path string, ask subscribeRequest) (*link, *reply, error) {
 	l := &link{path: path, request: ask, quit: make(chan struct{}), done: make(chan struct{})}
 	if ask.Park {
@@ -120,7 +120,7 @@ func (l *link) attach(resume bool) (*conversation, *reply, error) {
 	return to, answer, nil
 }
 
-// keep runs until close: it takes what the daemon says, and comes back to the next daemon.
+// keep runs until close: it handles the daemon's packets, and attaches again to the next daemon.
 func (l *link) keep() {
 	defer close(l.done)
 	pause := firstKnock
@@ -153,7 +153,7 @@ func (l *link) keep() {
 	}
 }
 
-// heard takes a packet. It returns false if the connection is of no more use.
+// heard handles a packet. It returns false if the connection is no longer usable.
 func (l *link) heard(answer *reply) bool {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
@@ -184,8 +184,8 @@ func duplicate(file *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), file.Name()), nil
 }
 
-// push queues the segment of an answer as the next one, with a descriptor for the reader, since the answer's is shown to daemons. Once it
-// has succeeded, the charter belongs to the queue. The caller holds the mutex.
+// push queues the segment of an answer as the next one. The reader gets a descriptor of its own, because the answer's descriptor is shown
+// to daemons. After success, the charter belongs to the queue. The caller holds the mutex.
 func (l *link) push(answer *reply, charter *os.File) error {
 	segment, err := duplicate(answer.files[0])
 	if err != nil {
@@ -202,7 +202,7 @@ func (l *link) push(answer *reply, charter *os.File) error {
 	return nil
 }
 
-// resume shows what this reader has to a daemon that has come back. It returns whether the reader is attached again.
+// resume shows the reader's descriptors to a daemon that has come back. It returns whether the reader is attached again.
 func (l *link) resume() bool {
 	to, answer, err := l.attach(true)
 	if err != nil {
@@ -236,7 +236,7 @@ func (l *link) resume() bool {
 	l.segment, l.lock, l.to = segment, lock, to
 	l.charter = charterNow
 	if isOtherCharter {
-		l.deadIn, l.dead = 0, 0 // it counts generations from 1 again
+		l.deadIn, l.dead = 0, 0 // the new charter counts generations from 1 again
 	} else {
 		charter.Close()
 	}
@@ -244,7 +244,7 @@ func (l *link) resume() bool {
 	return true
 }
 
-// takeMoved returns the next segment, if the daemon has sent one. It costs one load while it has not.
+// takeMoved returns the next segment, if the daemon has sent one. While it has sent none, this costs one load.
 func (l *link) takeMoved() (next successor, there bool) {
 	if !l.hasMoved.Load() {
 		return next, false
@@ -256,7 +256,7 @@ func (l *link) takeMoved() (next successor, there bool) {
 	return next, true
 }
 
-// hasDied says whether the daemon told of this publisher's death.
+// hasDied says whether the daemon reported this publisher's death.
 func (l *link) hasDied(generation, epoch uint64) bool {
 	if l.gone.Load() == 0 {
 		return false
@@ -273,7 +273,7 @@ func (l *link) wake() {
 	}
 }
 
-// ring writes a byte and never blocks. A bell that is full rings already.
+// ring writes a byte and never blocks. If the bell is full, it is ringing already.
 func ring(bell *os.File) {
 	if raw, err := bell.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) {

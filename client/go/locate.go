@@ -19,7 +19,7 @@ func (e *TooOldError) Error() string {
 	return fmt.Sprintf("message %d is overwritten; the oldest is %d", e.Sequence, e.Oldest)
 }
 
-// errOverrun ends a search that the publisher overran. It begins again.
+// errOverrun ends a search because the publisher overtook it. The search begins again.
 var errOverrun = errors.New("overrun")
 
 const (
@@ -27,7 +27,7 @@ const (
 	tailSteps = 256
 )
 
-// record is what inspect found: the sequence that it stands for, and the place after it. There is none if there is false.
+// record is the result of inspect: the sequence of the record, and the place after it. If there is false, there is no record.
 type record struct {
 	there    bool
 	sequence uint64
@@ -38,7 +38,7 @@ func damaged(at place) error {
 	return fmt.Errorf("%w, at position %d, near sequence %d", ErrCorrupt, at.position, at.sequence)
 }
 
-// inspect looks at the record at a place (SPEC.md 3.4).
+// inspect reads the record at a place (SPEC.md 3.4).
 func (s *segment) inspect(at place) (record, error) {
 	offset := at.position & (s.Capacity - 1)
 	w := s.data.load(offset / 8)
@@ -101,7 +101,7 @@ func (s *segment) hint() (place, error) {
 	return place{}, errOverrun
 }
 
-// verify accepts a place whose record has its sequence, covers it, or ends right before it.
+// verify accepts a place whose record has the place's sequence, includes it, or ends right before it.
 func (s *segment) verify(at place) (place, error) {
 	r, err := s.inspect(at)
 	switch {
@@ -121,7 +121,7 @@ func (s *segment) newest() (place, error) {
 	return s.verify(at)
 }
 
-// retry repeats a search until the publisher did not overrun it; done is false if it did each time.
+// retry repeats a search that the publisher overtook. done is false if the publisher overtook every attempt.
 func retry(search func(attempt int) (place, error)) (at place, done bool, err error) {
 	for attempt := range attempts {
 		if at, err = search(attempt); !errors.Is(err, errOverrun) {
@@ -131,7 +131,7 @@ func retry(search func(attempt int) (place, error)) (at place, done bool, err er
 	return place{}, false, nil
 }
 
-// tail finds a place behind all that was published before the call.
+// tail finds the place after everything that was published before the call.
 func (s *segment) tail() (place, error) {
 	at, done, err := retry(func(int) (place, error) {
 		at, err := s.hint()
@@ -147,7 +147,7 @@ func (s *segment) tail() (place, error) {
 	if done {
 		return at, err
 	}
-	// A place that is known to be overwritten: a reader there finds itself lapped at once.
+	// This place is known to be overwritten: a reader there finds immediately that it was lapped.
 	frontier := s.header.load(wordFrontier)
 	acquireFence()
 	count := s.header.load(wordCount)
@@ -160,7 +160,7 @@ func (s *segment) tail() (place, error) {
 	return place{(frontier - s.Capacity - granule) &^ (granule - 1), count + 1}, nil
 }
 
-// oldest finds the oldest place that will not be overwritten at once.
+// oldest finds the oldest place that will not be overwritten immediately.
 func (s *segment) oldest() (place, error) {
 	at, done, err := retry(s.oldestNow)
 	if done {
@@ -198,7 +198,7 @@ func (s *segment) oldestNow(attempt int) (place, error) {
 	return s.verify(best)
 }
 
-// walk goes on from a place to the record that carries or covers sequence, or to the tail. there is false at the tail.
+// walk moves from a place to the record that has or includes sequence, or to the tail. there is false at the tail.
 func (s *segment) walk(at place, sequence, steps uint64) (to place, there bool, err error) {
 	for range steps + 1 {
 		r, err := s.inspect(at)
@@ -213,7 +213,7 @@ func (s *segment) walk(at place, sequence, steps uint64) (to place, there bool, 
 	return place{}, false, errOverrun
 }
 
-// seek finds the place of a sequence: a [TooOldError] or [NotYetError] if it has none.
+// seek finds the place of a sequence. It returns a [TooOldError] or a [NotYetError] if there is none.
 func (s *segment) seek(sequence uint64) (place, error) {
 	at, done, err := retry(func(attempt int) (place, error) { return s.seekNow(sequence, attempt) })
 	if done {

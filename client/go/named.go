@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// lookEvery is the pause between two looks at the name of a segment. A look costs a system call.
+// lookEvery is the pause between two checks of a segment's name. A check costs a system call.
 const lookEvery = time.Second
 
-// named is the name of a segment that is a file. It leads elsewhere, or nowhere, if somebody removed or moved the channel, or mounted another
-// file system over it. Then new readers do not find the segment, and the next publisher makes another channel.
+// named is the name of a segment that is a file. After somebody removed or moved the channel, or mounted another file system over it, the
+// name leads elsewhere. Then new readers do not find the segment, and the next publisher makes another channel.
 type named struct {
 	path   string
 	file   fs.FileInfo // the segment
@@ -35,7 +35,7 @@ func nameOf(channel string, file fs.FileInfo) *named {
 	return &named{path: path, file: file, root: root, looked: time.Now()}
 }
 
-// look says whether the name leads to the segment no more. With isTime it looks, once in lookEvery.
+// look says whether the name no longer leads to the segment. With isTime it checks at most once in lookEvery.
 func (n *named) look(isTime bool) bool {
 	if now := time.Now(); isTime && now.Sub(n.looked) >= lookEvery {
 		n.looked, n.isLost = now, n.leadsElsewhere()

@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// readerPage shows place and counts of a reader to tools (SPEC.md 4). Its reader alone writes it.
+// readerPage shows the place and the counts of a reader to tools (SPEC.md 4). Only its reader writes it.
 type readerPage struct {
 	mapped []byte
 	remove func()
@@ -59,7 +59,7 @@ func (p *readerPage) set(i int, value uint64) { atomic.StoreUint64(p.word(i), va
 
 func (p *readerPage) add(i int, value uint64) { atomic.AddUint64(p.word(i), value) }
 
-// sleeps says that the reader waits for a record at position. Each sleep has another number in the low bits.
+// sleeps says that the reader waits for a record at position. The low bits differ from sleep to sleep.
 func (p *readerPage) sleeps(position uint64) {
 	p.slept++
 	p.set(pageAsleep, position&^(granule-1)|(2*p.slept+1)%64)

@@ -101,7 +101,7 @@ func TestEachRuleOfTheHeaderRefuses(t *testing.T) {
 	}
 }
 
-// numbered are messages of many sizes that say their own sequence, as far as they have room.
+// numbered are messages of many sizes. Each contains its own sequence, as far as it has room.
 func numbered(from, to int) [][]byte {
 	var messages [][]byte
 	for n := from; n <= to; n++ {
@@ -146,7 +146,7 @@ func TestWhatShmcastPubPublishesIsReceived(t *testing.T) {
 	if s.NextSequence() != 321 || s.Epoch() != 2 {
 		t.Errorf("next %d, epoch %d", s.NextSequence(), s.Epoch())
 	}
-	// Each start and each way to receive sees the same.
+	// Each start and each way to receive gives the same events.
 	for _, from := range []uint64{1, 64, 65, 299, 301, 320} {
 		other, err := Subscribe("ticks", Dir(dir), FromSequence(from))
 		if err != nil {
@@ -196,7 +196,7 @@ func TestSmallBufferLeavesTheMessage(t *testing.T) {
 	var ev Event
 	var small *TooSmallError
 	for range 2 {
-		// A new channel's first epoch is no news to a reader that joined in it.
+		// A new channel's first epoch is not reported to a reader that joined in this epoch.
 		if _, err := s.TryRecvInto(make([]byte, 9), &ev); !errors.As(err, &small) || small.Needed != 10 {
 			t.Fatal(err)
 		}
@@ -236,7 +236,7 @@ func TestLostMessagesAreCounted(t *testing.T) {
 		case ev.Kind == KindNewEpoch:
 			lastEpoch = ev.Epoch
 		case ev.Kind == KindEnd && s.NextSequence() == 2001:
-			lastEpoch = 2 // closed meanwhile, so its epoch is no news
+			lastEpoch = 2 // closed meanwhile, so its epoch is not reported
 		}
 	}
 	if received+missed != 2000 || missed == 0 || received == 0 {
@@ -360,7 +360,7 @@ func TestIterationEndsWithTheLastPublisher(t *testing.T) {
 	if told := all(); !slices.Equal(told, []Kind{m, m, m, KindEnd, KindNewEpoch, m, m, KindEnd}) || !s.IsOver() {
 		t.Errorf("%v", told)
 	}
-	// From the latest message of a closed channel it waits for the next publisher.
+	// A subscriber that begins with the latest message of a closed channel waits for the next publisher.
 	s, all = kinds()
 	var ev Event
 	if err := s.Recv(context.Background(), &ev); err != nil || ev.Kind != KindEnd || s.IsOver() {

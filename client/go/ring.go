@@ -7,13 +7,13 @@ import (
 	"unsafe"
 )
 
-// ErrCorrupt is the error of a ring in which something stands that no publisher writes.
+// ErrCorrupt is the error of a ring with bytes that no publisher writes.
 var ErrCorrupt = errCorrupt
 
 // place is a position in the ring and the sequence that is due there.
 type place struct{ position, sequence uint64 }
 
-// found is the outcome of a poll.
+// found is the result of a poll.
 type found uint8
 
 const (
@@ -29,15 +29,15 @@ const (
 	foundCorrupt
 )
 
-// polled holds what a poll found. Fields that do not belong to the kind mean nothing.
+// polled has the result of a poll. Fields that do not belong to the kind mean nothing.
 type polled struct {
-	length uint64 // of a message, also one that does not fit
+	length uint64 // length of a message, even if the message does not fit
 	commit uint64
 	meta   uint64
 	a, b   uint64 // the words of a control record
 }
 
-// reader reads records by SPEC.md 3.1. The words that it loads from the segment are claims.
+// reader reads records as SPEC.md 3.1 says. The words that it loads from the segment are claims of another process.
 type reader struct {
 	*segment
 	place
@@ -46,10 +46,10 @@ type reader struct {
 	together
 }
 
-// together is how a reader that is behind copies small records together and verifies them once (SPEC.md 3.1, several at once).
+// together is the state of a reader that is behind: it copies small records together and verifies them once (SPEC.md 3.1, several at once).
 type together struct {
-	run     [runBytes]byte // copies of records, which serve later calls too
-	runFrom uint64         // the position of the first of them, or noRun
+	run     [runBytes]byte // copies of records, also for later calls
+	runFrom uint64         // the position of the first copied record, or noRun
 	inARow  int            // messages since a poll found nothing, or since no run could be copied
 	last    uint64         // bytes of the last message
 	counted uint64         // the last count of messages that was seen
@@ -57,8 +57,8 @@ type together struct {
 
 const (
 	runBytes    = 4 << 10
-	runMessages = runBytes / granule // a run has no more
-	far         = 8                  // so many messages that were there at once say that a reader is behind
+	runMessages = runBytes / granule // a run has at most this many messages
+	far         = 8                  // a reader that found this many messages in a row is behind
 	noRun       = maxPosition + runBytes
 )
 
@@ -83,7 +83,7 @@ const (
 	controlSession = 4
 )
 
-// isPlausible says whether a commit word may stand where sequence is due and rest bytes are left in the ring.
+// isPlausible says whether a commit word is possible where sequence is due and the ring has rest bytes left.
 func (s *segment) isPlausible(commit, sequence, rest uint64) bool {
 	n := bytesOf(commit)
 	switch {
@@ -97,8 +97,8 @@ func (s *segment) isPlausible(commit, sequence, rest uint64) bool {
 	return n <= rest && lengthOf(commit) <= s.MaxMessage
 }
 
-// glance takes the next record if it is a message that fits into out. Of anything else it changes nothing, and poll says what it is. It is
-// one function without calls, since a call costs as much as a third of a small message.
+// glance takes the next record if it is a message that fits into out. Otherwise it changes nothing, and poll finds the reason. It is one
+// function without calls, because a call costs as much as a third of a small message.
 func (r *reader) glance(out []byte, ev *Event) bool {
 	s := r.segment
 	offset := r.position & (s.Capacity - 1)
@@ -124,7 +124,7 @@ func (r *reader) glance(out []byte, ev *Event) bool {
 	return true
 }
 
-// canRun says whether the next run of records can be copied: so many messages are committed, and the last one was small.
+// canRun says whether the next run of records can be copied: enough messages are committed, and the last one was small.
 func (r *reader) canRun() bool {
 	s := r.segment
 	if r.inARow < far || r.last > runBytes/8 || r.position&(s.Capacity-1)+runBytes > s.Capacity {
@@ -134,14 +134,14 @@ func (r *reader) canRun() bool {
 		r.counted = min(s.header.load(wordCount), maxSequence)
 		acquireFence() // SYNC lazy
 		if r.counted+1 < r.sequence+runMessages {
-			r.inARow = 0 // each look costs the publisher time
+			r.inARow = 0 // each check costs the publisher time
 			return false
 		}
 	}
 	return true
 }
 
-// copyRun copies a run of records, and says whether they may be believed.
+// copyRun copies a run of records, and says whether the copy is valid.
 func (r *reader) copyRun(to *[runBytes]byte) bool {
 	s := r.segment
 	copy(to[:], unsafe.Slice((*byte)(unsafe.Add(s.data.base, r.position&(s.Capacity-1))), runBytes))
@@ -150,7 +150,7 @@ func (r *reader) copyRun(to *[runBytes]byte) bool {
 	return ahead <= s.Capacity && ahead >= runBytes
 }
 
-// fromRun takes the next message from a run that was copied from this position. Without one it changes nothing.
+// fromRun takes the next message from a run that was copied from this position. If there is none, it changes nothing.
 func (r *reader) fromRun(run *[runBytes]byte, from uint64, ev *Event) bool {
 	at := r.position - from
 	if at > runBytes-granule {
@@ -169,7 +169,7 @@ func (r *reader) fromRun(run *[runBytes]byte, from uint64, ev *Event) bool {
 	return true
 }
 
-// poll looks for the next record. A message's payload goes to the start of out.
+// poll takes the next record. A message's payload is copied to the start of out.
 func (r *reader) poll(out []byte, p *polled) found {
 	kind, again := r.pollOnce(out, p)
 	if again {
@@ -194,7 +194,7 @@ func (r *reader) pollOnce(out []byte, p *polled) (kind found, again bool) {
 	p.commit, p.length = w, lengthOf(w)
 	plausible := r.isPlausible(w, r.sequence, rest)
 	special := w & (flagPad | flagControl)
-	// A granule has eight words, and no record crosses the end of the ring. So everything that is loaded lies in the ring.
+	// A granule has eight words, and no record crosses the end of the ring. So all loaded words lie in the ring.
 	fits := true
 	if plausible {
 		switch {
@@ -222,7 +222,7 @@ func (r *reader) pollOnce(out []byte, p *polled) (kind found, again bool) {
 	return r.pollSpecial(p, n)
 }
 
-// outside says why a record cannot be taken, whose place lies ahead bytes behind the frontier.
+// outside returns the reason why a record cannot be taken. The record begins ahead bytes before the frontier.
 func (r *reader) outside(ahead uint64) found {
 	if ahead > r.Capacity && ahead <= maxPosition {
 		return foundLapped
@@ -257,7 +257,7 @@ func (r *reader) pollSpecial(p *polled, n uint64) (kind found, again bool) {
 	return kind, false
 }
 
-// look finds what an empty poll does not see: a lap, the end, another segment (SPEC.md 3.2). again: something is there by now.
+// look finds what an empty poll does not see: a lap, the end, another segment (SPEC.md 3.2). again says that there is something by now.
 func (r *reader) look() (kind found, again bool) {
 	_, state := r.state()
 	acquireFence() // SYNC close
@@ -278,7 +278,7 @@ func (r *reader) look() (kind found, again bool) {
 	return foundNothing, false
 }
 
-// jump goes on at another place.
+// jump continues at another place.
 func (r *reader) jump(to place) { r.place, r.ended, r.runFrom = to, false, noRun }
 
 func (r *reader) corrupt() error {

@@ -9,7 +9,7 @@ import (
 	"unsafe"
 )
 
-// words is mapped memory, taken as aligned words of 8 bytes. Another process may write it at any time.
+// words is mapped memory, as aligned words of 8 bytes. Another process can write it at any time.
 type words struct {
 	base unsafe.Pointer
 	n    uint64 // words, at least 1
@@ -32,7 +32,7 @@ type segment struct {
 	inode  uint64
 }
 
-// openSegment maps f read-only and checks it by SPEC.md 1.1. It does not keep f.
+// openSegment maps f read-only and checks it as SPEC.md 1.1 says. It does not keep f.
 func openSegment(f *os.File) (*segment, error) {
 	var stat syscall.Stat_t
 	if err := syscall.Fstat(int(f.Fd()), &stat); err != nil {
@@ -66,7 +66,8 @@ func openSegment(f *os.File) (*segment, error) {
 	return s, nil
 }
 
-// segmentOf takes memory of at least DataOffset + Capacity bytes, and those of the board if there is one. It begins at a multiple of 8.
+// segmentOf makes a segment of memory that begins at a multiple of 8. The memory has at least DataOffset + Capacity bytes, and those of the
+// board if there is one.
 func segmentOf(header Header, memory []byte, board *board) *segment {
 	base := unsafe.Pointer(unsafe.SliceData(memory))
 	if board != nil {
@@ -91,10 +92,10 @@ func (s *segment) unmap() error {
 	return err
 }
 
-// State is what a publisher says of itself.
+// State is the publisher's state, as the publisher wrote it.
 type State uint8
 
-// The states of SPEC.md 1.1. A publisher that died still reads as active.
+// The states of SPEC.md 1.1. A publisher that died still counts as active.
 const (
 	StateUnknown State = iota
 	StateActive
@@ -103,7 +104,7 @@ const (
 	StateSuperseded
 )
 
-// state returns epoch and state; (0, StateUnknown) if the word holds none.
+// state returns the epoch and the state; (0, StateUnknown) if the word has none.
 func (s *segment) state() (uint64, State) {
 	word := s.header.load(wordState)
 	if state := State(word & 0xff); state >= StateActive && state <= StateSuperseded {

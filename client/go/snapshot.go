@@ -9,37 +9,37 @@ import (
 const (
 	slotTries = 64
 	toCopy    = ^uint64(0) // the version of a copy that was merged with a message of the ring: no slot has it
-	lentKeys  = 1 << 16    // memory for so many keys is there from the beginning
+	lentKeys  = 1 << 16    // number of keys for which memory is allocated at the start
 )
 
 // row is the copy of a slot, or a key that the ring had and the board did not have yet.
 type row struct {
-	head           // its version is the slot's when it was copied; a slot that has another now is copied again
-	count   uint64 // number of messages of its key up to this one
-	leftOut uint64 // number of older messages for which it stands
+	head           // with the slot's version at the copy; a slot with another version is copied again
+	count   uint64 // number of the key's messages up to this one
+	leftOut uint64 // number of older messages that this one replaces
 }
 
 func (r *row) hasKey() bool { return r.sequence != 0 && r.meta&metaEmpty == 0 }
 
-// rowChunk is some rows and their values. Chunks are made when they are first needed, so that a board's claims alone take no memory.
+// rowChunk is some rows and their values. Chunks are made at their first use, so a false number of keys alone takes no memory.
 type rowChunk struct {
 	rows   []row
 	values []byte
 }
 
-// listedRow is a message that is to be handed out.
+// listedRow is a message that will be returned.
 type listedRow struct{ sequence, number uint64 }
 
-// snapshot is a reader's own copy of a board, merged with the ring. Its rows are those of the slots, and behind them the keys that only the ring
-// had.
+// snapshot is a reader's own copy of a board, merged with the ring. First come the rows of the slots, and then the rows of keys that only
+// the ring had.
 type snapshot struct {
 	*board
 	most     uint64 // bytes of the largest message
 	chunks   []*rowChunk
 	shift    uint   // a chunk has 1 << shift rows
 	high     uint64 // slots that had been used when the board was copied
-	firstNew uint64 // the first row behind those of the slots
-	more     uint64 // rows from there on that are in use
+	firstNew uint64 // the first row after those of the slots
+	more     uint64 // number of rows in use from firstNew on
 	mostMore uint64
 	index    []uint32 // from a key's identity to its row, plus 1: open addressing
 	order    []listedRow
@@ -62,7 +62,7 @@ func newSnapshot(s *segment) *snapshot {
 	return n
 }
 
-// mostRows is how many keys a snapshot can have.
+// mostRows is the largest number of keys that a snapshot can have.
 func (n *snapshot) mostRows() uint64 { return n.Keys + n.mostMore }
 
 // row is the row with a number.
@@ -81,7 +81,7 @@ func (n *snapshot) room(number uint64) []byte {
 	return n.chunks[number>>n.shift].values[(number&(1<<n.shift-1))*n.stride():][:n.stride()]
 }
 
-// value is the payload of a row, or what its slot has of it.
+// value is the payload of a row, or the part of it that the slot has.
 func (n *snapshot) value(number uint64) []byte {
 	length := n.stored(n.row(number).meta)
 	return n.room(number)[:length:length]
@@ -103,7 +103,7 @@ func (n *snapshot) some(from, to uint64, each func(number uint64, r *row)) {
 	}
 }
 
-// copyChanged copies each slot whose version is another than that of its copy. It returns false if a slot could not be copied.
+// copyChanged copies each slot whose version differs from that of its copy. It returns false if a slot could not be copied.
 func (n *snapshot) copyChanged(isLate func() bool) bool {
 	n.more = 0
 	n.high = n.board.high()
@@ -134,7 +134,7 @@ func (n *snapshot) copySlot(slot uint64, isLate func() bool) bool {
 		}
 		count := h.count() - 1
 		if kind == seenChanging {
-			// This message is not counted in the THROUGH that the caller has loaded. The ones before it are left out of the merge.
+			// THROUGH, as the caller has loaded it, is below this message. So the merge leaves out only the messages before this one.
 			h.sequence = max(h.sequence, 1) - 1
 		} else {
 			// The message that is being stored is the first of its key after this one: the version did not change meanwhile.
@@ -155,7 +155,7 @@ func (n *snapshot) copySlot(slot uint64, isLate func() bool) bool {
 	return false
 }
 
-// indexRows makes the private index of all copies. It returns the highest sequence among them.
+// indexRows builds the private index of all copies. It returns the highest sequence among them.
 func (n *snapshot) indexRows() (newest uint64) {
 	keys := uint64(0)
 	n.all(func(uint64, *row) { keys++ })
@@ -171,7 +171,7 @@ func (n *snapshot) indexRows() (newest uint64) {
 		switch {
 		case there == nil:
 			n.index[at] = uint32(number + 1)
-		// A key that was removed and came back in another slot: the copies are of different times, and the older one does not count.
+		// A key was removed and came back in another slot: the two copies are of different times, and the newer copy is the right one.
 		case there.sequence < r.sequence:
 			*there = row{}
 			n.index[at] = uint32(number + 1)
@@ -199,7 +199,7 @@ func (n *snapshot) has(identity [2]uint64) bool {
 	return there != nil
 }
 
-// take notes a message of the ring. It returns false if its key is new and there is no row for it.
+// take stores a message from the ring in the row of its key. It returns false if the key is new and there is no free row.
 func (n *snapshot) take(ev *taken, payload []byte) bool {
 	key := n.key(payload)
 	if key == nil {
@@ -241,7 +241,8 @@ func (n *snapshot) take(ev *taken, payload []byte) bool {
 	return true
 }
 
-// dropUnresolved leaves out slots in which a store had begun, and whose key had no message in the ring: they were about to get another key.
+// dropUnresolved leaves out slots that were about to get another key: a store had begun there, but the ring had no message of the slot's
+// key.
 func (n *snapshot) dropUnresolved() {
 	n.all(func(number uint64, r *row) {
 		if r.version&1 == 1 && r.version != toCopy && number < n.high {
@@ -250,7 +251,7 @@ func (n *snapshot) dropUnresolved() {
 	})
 }
 
-// list puts messages of at least this sequence into their order, as accept says.
+// list sorts the messages of this sequence or later that accept selects.
 func (n *snapshot) list(from uint64, accept func(r *row) bool) {
 	n.order = n.order[:0]
 	n.all(func(number uint64, r *row) {
@@ -263,7 +264,8 @@ func (n *snapshot) list(from uint64, accept func(r *row) bool) {
 	})
 }
 
-// listLive lists the messages that did not remove their key. It returns how many were left out because they are not whole.
+// listLive lists the messages that did not remove their key. It returns the number of messages that were left out because they are not
+// whole.
 func (n *snapshot) listLive() (notWhole uint64) {
 	n.list(0, func(r *row) bool {
 		isLive := r.meta&metaRemoved == 0
@@ -276,8 +278,8 @@ func (n *snapshot) listLive() (notWhole uint64) {
 	return notWhole
 }
 
-// listSince lists messages, also those that removed their key, for a reader that knows what given says of each key. It returns how many messages
-// they are or stand for.
+// listSince lists messages, including removals. given returns the number of messages of a key that the reader knows. The result is the
+// number of listed messages plus the number of older messages that they replace.
 func (n *snapshot) listSince(from uint64, given func(r *row) uint64) (messages uint64) {
 	n.list(from, func(r *row) bool { return r.isWhole() })
 	for _, l := range n.order {

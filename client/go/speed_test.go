@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// full is a subscriber to a ring of 1 MiB with messages of so many bytes.
+// full is a subscriber to a ring of 1 MiB with messages of this many bytes.
 func full(tb testing.TB, bytesEach, messages int) *Subscriber {
 	dir := channels(tb)
 	all := make([][]byte, messages)

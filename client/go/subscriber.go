@@ -11,13 +11,13 @@ import (
 
 // Errors of a subscriber.
 var (
-	// ErrSuperseded says that the channel's file was removed or begun anew. Subscribe again.
+	// ErrSuperseded says that the channel's file was removed or replaced. Subscribe again.
 	ErrSuperseded = errors.New("the channel has moved to new memory; subscribe again")
 	// ErrClosed says that the subscriber was closed.
 	ErrClosed = errors.New("the subscriber is closed")
 )
 
-// TooSmallError says that a buffer is smaller than the message, which stays the next one.
+// TooSmallError says that a buffer is smaller than the message. The message is still the next one.
 type TooSmallError struct{ Needed, Available int }
 
 func (e *TooSmallError) Error() string {
@@ -30,26 +30,26 @@ type Subscriber struct {
 	buffer []byte
 	page   *readerPage
 	hosted *hosted // of a daemon's channel
-	name   *named  // of a channel's file
+	name   *named  // the name of the channel's file
 	watch  *watch
 	opts   options
 	// isChecked: each message is more than read, because its publisher may be cut off, a gate's page must be told, or its key is counted
 	isChecked bool
-	joining   *joining  // of a reader that begins with the board, or conflates
-	gate      *heldGate // that this reader holds
+	joining   *joining  // for a reader that begins with the board, or conflates
+	gate      *heldGate // the gate that this reader holds
 
 	noted   uint64 // messages that the page does not count yet
-	known   uint64 // the last epoch told
+	known   uint64 // the last reported epoch
 	beganIn uint64 // the epoch in force where this reader began
 	// awaitsNext: the publisher of that epoch had closed the channel, and there was no message
 	awaitsNext bool
-	inDoubt    bool   // the record of a new epoch may have been overwritten
-	behind     uint64 // if not 0, the sequence from which on messages are lost, untold, or at which the ring goes on behind the board
+	inDoubt    bool   // the record of a new epoch has possibly been overwritten
+	behind     uint64 // if not 0: first sequence of an unreported loss, or the ring's sequence after the board
 	isClosed   bool
 	burst      burst
 	found      polled
-	small      TooSmallError // the last one, so that none is allocated
-	heard      [64]byte      // what rang
+	small      TooSmallError // the last such error, reused so that no error is allocated
+	heard      [64]byte      // bytes read from the bell
 }
 
 // Subscribe attaches to a channel.
@@ -148,14 +148,14 @@ func (s *Subscriber) attachFile(dir, channel string) (err error) {
 	return s.attached()
 }
 
-// attached is the last step of an attachment: the gate learns the place, and the board is joined.
+// attached is the last step of an attachment: it writes the place to the gate's page, and joins the board.
 func (s *Subscriber) attached() error {
 	s.update()
 	s.passed()
 	return s.beginWithBoard()
 }
 
-// update notes whether messages must be checked.
+// update computes whether messages must be checked.
 func (s *Subscriber) update() { s.isChecked = s.isStrict() || s.gate != nil || s.isConflating() }
 
 // begin finds the place to start from in a segment that was just mapped (SPEC.md 3.0).
@@ -197,7 +197,7 @@ func (s *Subscriber) grow() {
 	}
 }
 
-// largest is the bytes of the largest payload that may be handed out: a message's, or a key's with the bytes before it.
+// largest is the size of the largest payload that can be returned: a message, or a key with the bytes before it.
 func (s *Subscriber) largest() uint64 {
 	if s.board != nil && s.opts.conflates {
 		return max(s.MaxMessage, s.board.KeyEnd)
@@ -219,7 +219,7 @@ func (s *Subscriber) Close() error {
 	return s.unmap()
 }
 
-// TryRecv takes the next event if there is one. ev.Payload is valid until the next call.
+// TryRecv receives the next event if there is one. ev.Payload is valid until the next call.
 func (s *Subscriber) TryRecv(ev *Event) (bool, error) {
 	if s.fromRun(&s.run, s.runFrom, ev) || s.inARow >= far && s.nextRun() && s.fromRun(&s.run, s.runFrom, ev) {
 		s.count()
@@ -241,13 +241,13 @@ func (s *Subscriber) nextRun() bool {
 	return true
 }
 
-// TryRecvInto does the same with the payload at the start of out. A [TooSmallError] leaves the message the next one.
+// TryRecvInto does the same with the payload at the start of out. After a [TooSmallError], the message is still the next one.
 func (s *Subscriber) TryRecvInto(out []byte, ev *Event) (bool, error) {
 	return s.receive(out, ev)
 }
 
 func (s *Subscriber) receive(out []byte, ev *Event) (bool, error) {
-	s.runFrom = noRun // what was copied behind a record that is no message counts for nothing
+	s.runFrom = noRun // bytes copied from after a record that is no message are not used
 	if s.isClosed {
 		return false, ErrClosed
 	}
@@ -267,7 +267,7 @@ func (s *Subscriber) receive(out []byte, ev *Event) (bool, error) {
 	return s.tell(s.poll(out, &s.found), before, out, ev)
 }
 
-// receiveBehind hands out what comes before the place in the ring: the board, or a loss. Without an event the ring may go on.
+// receiveBehind returns what comes before the place in the ring: the board, or a loss. If there is no event, the caller can poll the ring.
 func (s *Subscriber) receiveBehind(out []byte, ev *Event) (there bool, err error) {
 	if s.isOnBoard() {
 		isOver, err := s.fromBoard(out, ev)
@@ -279,7 +279,7 @@ func (s *Subscriber) receiveBehind(out []byte, ev *Event) (there bool, err error
 	return there, err
 }
 
-// receiveChecked is receive for messages that are more than read.
+// receiveChecked is receive for messages that must be checked.
 func (s *Subscriber) receiveChecked(out []byte, ev *Event) (there bool, err error) {
 	if !s.isStrict() && s.glance(out, ev) {
 		s.count()
@@ -295,20 +295,20 @@ func (s *Subscriber) receiveChecked(out []byte, ev *Event) (there bool, err erro
 	return there, err
 }
 
-// count counts a message that is handed out.
+// count counts a message that is returned.
 func (s *Subscriber) count() {
 	if s.noted++; s.noted == 1024 {
 		s.note()
 	}
 }
 
-// Recv waits for the next event. It returns the context's error if that is done first.
+// Recv waits for the next event. It returns the context's error if the context is done first.
 func (s *Subscriber) Recv(ctx context.Context, ev *Event) error {
 	_, err := s.recvBefore(ctx, ev, false)
 	return err
 }
 
-// recvBefore waits for the next event; behind an end, until the channel is over.
+// recvBefore waits for the next event; after an end, until the channel is over.
 func (s *Subscriber) recvBefore(ctx context.Context, ev *Event, isBehindEnd bool) (bool, error) {
 	for idle := uint(1); ; idle++ {
 		if there, err := s.TryRecv(ev); there || err != nil {
@@ -326,8 +326,8 @@ func (s *Subscriber) recvBefore(ctx context.Context, ev *Event, isBehindEnd bool
 	}
 }
 
-// Events hands out what comes, until the channel is over, the context is done, or an error was handed out. The event is the same one each
-// time. The ends of earlier publishers are events like others, and so is the last one.
+// Events returns all events until the channel is over, the context is done, or after an error. It reuses the same Event each time. The ends
+// of earlier publishers are ordinary events, and so is the last end.
 func (s *Subscriber) Events(ctx context.Context) iter.Seq2[*Event, error] {
 	return func(yield func(*Event, error) bool) {
 		var ev Event
@@ -351,9 +351,9 @@ func (s *Subscriber) Events(ctx context.Context) iter.Seq2[*Event, error] {
 	}
 }
 
-// IsOver says whether the channel is over as things stand: an end was received last, nobody publishes, and nothing lies behind. Each
-// publisher that has closed gives an end, so ask this behind each of them. A subscriber that begins with the latest message of a
-// closed channel waits for the next publisher.
+// IsOver says whether the channel is at its end now: the last event was an end, nobody publishes, and there is nothing more to receive.
+// Call this after each end, because each publisher that closes the channel causes one. A subscriber that begins with the latest message of
+// a closed channel waits for the next publisher.
 func (s *Subscriber) IsOver() bool {
 	if s.isClosed || !s.ended || s.behind != 0 || s.isWithheld() || s.isAboutToMove() {
 		return false
@@ -362,11 +362,11 @@ func (s *Subscriber) IsOver() bool {
 	if s.awaitsNext && epoch == s.beganIn {
 		return false
 	}
-	// A publisher sets the state behind the end that it wrote.
+	// A publisher sets the state after the end that it wrote.
 	return (state == StateClosed || state == StateActive) && !s.hasMore()
 }
 
-// Seek goes on at a message, forwards or backwards: a [TooOldError] or a [NotYetError] leaves the subscriber where it is.
+// Seek continues at a message, forwards or backwards. After a [TooOldError] or a [NotYetError] the subscriber keeps its place.
 func (s *Subscriber) Seek(sequence uint64) error {
 	if s.isClosed {
 		return ErrClosed
@@ -383,13 +383,13 @@ func (s *Subscriber) Seek(sequence uint64) error {
 	return nil
 }
 
-// NextSequence returns the sequence of the next message expected.
+// NextSequence returns the sequence of the next message.
 func (s *Subscriber) NextSequence() uint64 { return s.sequence }
 
-// Epoch returns the publisher's incarnation as far as the stream has told; 0 as long as it has not.
+// Epoch returns the publisher's epoch, as the stream last reported it; 0 until the stream has reported one.
 func (s *Subscriber) Epoch() uint64 { return s.known }
 
-// Lag returns how many messages are published and not yet received; it may be up to 64 too low.
+// Lag returns the number of messages that are published and not yet received. It can be up to 64 too low.
 func (s *Subscriber) Lag() uint64 {
 	if s.isClosed {
 		return 0
@@ -398,7 +398,7 @@ func (s *Subscriber) Lag() uint64 {
 	return max(count+1, s.sequence) - s.sequence
 }
 
-// PublisherState returns epoch and state as the memory has them now.
+// PublisherState returns the epoch and the state that the memory has now.
 func (s *Subscriber) PublisherState() (uint64, State) {
 	if s.isClosed {
 		return 0, StateUnknown
@@ -414,5 +414,5 @@ func (s *Subscriber) Session() (identity [10]byte, there bool) {
 	return s.session()
 }
 
-// Info returns the facts that the channel was made with.
+// Info returns the properties with which the channel was made.
 func (s *Subscriber) Info() Header { return s.segment.Header }

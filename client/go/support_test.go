@@ -15,7 +15,7 @@ import (
 	"unsafe"
 )
 
-// command is a program of this project: below $SHMCAST_BIN, or the newest build in the workspace's target.
+// command is a program of this project: from $SHMCAST_BIN, or the newest build in the workspace's target.
 func command(t testing.TB, name string, arguments ...string) *exec.Cmd {
 	t.Helper()
 	newest := ""
@@ -34,7 +34,7 @@ func command(t testing.TB, name string, arguments ...string) *exec.Cmd {
 	return cmd
 }
 
-// channels is a directory of channels of its own.
+// channels is a new directory of channels.
 func channels(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "shmcast-go-")
@@ -45,7 +45,7 @@ func channels(t testing.TB) string {
 	return dir
 }
 
-// publish runs `shmcast pub` over messages, to its end.
+// publish runs `shmcast pub` for these messages, and waits until it ends.
 func publish(t testing.TB, dir, channel string, messages [][]byte, more ...string) {
 	t.Helper()
 	cmd := command(t, "shmcast", append([]string{"pub", channel, "--dir", dir, "--framing", "u32le", "--set", "prepare=none"}, more...)...)
@@ -114,7 +114,7 @@ func over(memory []byte, with ...Option) (*Subscriber, error) {
 	return s, s.attached()
 }
 
-// transcript says in a line what an event is.
+// transcript describes an event in one line.
 func transcript(ev *Event) string {
 	switch ev.Kind {
 	case KindMessage:
@@ -133,7 +133,7 @@ func transcript(ev *Event) string {
 	return ev.Kind.String()
 }
 
-// drained is all that is there.
+// drained has all events that are available.
 func drained(t testing.TB, s *Subscriber) []string {
 	t.Helper()
 	var lines []string
@@ -150,7 +150,7 @@ func drained(t testing.TB, s *Subscriber) []string {
 	}
 }
 
-// sum makes the checksum of a header that was changed.
+// sum computes the checksum of a header again after a change.
 func sum(page []byte) {
 	crc := crc32.Update(crc32.Checksum(page[8:120], castagnoli), castagnoli, page[512:])
 	binary.LittleEndian.PutUint64(page[120:], uint64(crc))

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// mostSkipped bounds how many records without an event one call passes over.
+// mostSkipped is the largest number of records without an event that one call skips.
 const mostSkipped = 64
 
-// tell decides what the program gets of what a poll found (SPEC.md 3.5).
+// tell decides what the program gets for the result of a poll (SPEC.md 3.5).
 func (s *Subscriber) tell(kind found, before place, out []byte, ev *Event) (bool, error) {
 	for range mostSkipped {
 		there, again, err := s.tellOnce(kind, before, out, ev)
@@ -21,7 +21,7 @@ func (s *Subscriber) tell(kind found, before place, out []byte, ev *Event) (bool
 	return false, nil
 }
 
-// tellOnce does one step of tell. again: nothing is to be told, and there may be more in the ring.
+// tellOnce does one step of tell. again says that there is no event, and that the ring can have more.
 func (s *Subscriber) tellOnce(kind found, before place, out []byte, ev *Event) (there, again bool, err error) {
 	if s.isStrict() && s.withholds(kind, before) {
 		s.jump(before)
@@ -65,7 +65,7 @@ func (s *Subscriber) tellOnce(kind found, before place, out []byte, ev *Event) (
 	return true, false, nil
 }
 
-// tellLost handles a segment in which nothing more can be read. Of a daemon's channel the charter decides.
+// tellLost handles a segment in which nothing more can be read. For a daemon's channel the charter decides.
 func (s *Subscriber) tellLost(kind found, ev *Event) (bool, error) {
 	if s.hosted != nil && (kind == foundSuperseded || s.hosted.verdict(s).kind == verdictCut) {
 		return s.tryNext(ev)
@@ -98,13 +98,13 @@ func (s *Subscriber) tellIdle(ev *Event) (bool, error) {
 	return false, nil
 }
 
-// hasMore says whether there is something to receive that was committed before the state that the caller has read was set.
+// hasMore says whether there is a record that was committed before the state that the caller has read was set.
 func (s *Subscriber) hasMore() bool {
 	acquireFence()
 	return s.data.load((s.position&(s.Capacity-1))/8) != 0 || s.reader.header.load(wordFrontier)-s.position > s.Capacity
 }
 
-// hiddenEpoch tells of an epoch whose record was overwritten.
+// hiddenEpoch returns the event of an epoch whose record was overwritten.
 func (s *Subscriber) hiddenEpoch(ev *Event) bool {
 	epoch, state := s.state()
 	if s.hasMore() || s.isWithheld() {
@@ -119,7 +119,7 @@ func (s *Subscriber) hiddenEpoch(ev *Event) bool {
 	return true
 }
 
-// lapped goes on after a lap (SPEC.md 3.3): with the board, if the reader conflates.
+// lapped continues after a lap (SPEC.md 3.3): with the board, if the reader conflates.
 func (s *Subscriber) lapped(out []byte, ev *Event) (bool, error) {
 	before := s.place
 	if s.isConflating() {
@@ -131,7 +131,7 @@ func (s *Subscriber) lapped(out []byte, ev *Event) (bool, error) {
 	}
 	at, err := s.placeToResume()
 	if s.hosted != nil {
-		// Messages of a publisher that was cut off must not count as missed. The valid loss is counted where the channel goes on.
+		// Messages of a publisher that was cut off must not count as missed. The next segment counts the loss of valid messages.
 		v := s.hosted.verdict(s)
 		reached := max(at.sequence, before.sequence)
 		if v.kind == verdictClosing || v.kind == verdictCut && (err != nil || reached >= v.cut) {
@@ -171,7 +171,7 @@ func (s *Subscriber) placeToResume() (place, error) {
 	return s.oldest()
 }
 
-// note brings the page up to date.
+// note updates the reader page.
 func (s *Subscriber) note() {
 	if s.page == nil {
 		return
@@ -190,15 +190,15 @@ func (s *Subscriber) missed(messages uint64) {
 	}
 }
 
-// watch notices that the publisher died: by its lock, or by the daemon's word.
+// watch detects that the publisher died: by its lock, or by the daemon's report.
 type watch struct {
 	lock       *os.File // of a channel that is a file
 	looked     time.Time
-	generation uint64 // of the last death told, with epoch
+	generation uint64 // generation of the last reported death; epoch has its epoch
 	epoch      uint64
 }
 
-// lockPause is the pause between two looks at a lock, which are system calls.
+// lockPause is the pause between two checks of a lock, which are system calls.
 const lockPause = 10 * time.Millisecond
 
 func (w *watch) close() {
@@ -207,7 +207,7 @@ func (w *watch) close() {
 	}
 }
 
-// look tells of the publisher's death once, after all that it committed (SPEC.md 4.1, CONTROL.md 5).
+// look returns the event of the publisher's death once, after all that the publisher committed (SPEC.md 4.1, CONTROL.md 5).
 func (w *watch) look(s *Subscriber, ev *Event) (bool, error) {
 	epoch, state := s.state()
 	if state != StateActive && state != StateRecovering {
@@ -261,8 +261,8 @@ func NewBatch(most int) *Batch {
 	return &Batch{room: make([]Event, max(most, 1)), bytes: make([]byte, granule*max(most, 1)+runBytes)}
 }
 
-// RecvBatch fills b with what is there, in order, and returns how many events that are. It never waits, except that with [WaitBurst] it may
-// first let the publisher get ahead. An error comes alone, after all that was received before it.
+// RecvBatch fills b with the available events, in order, and returns their number. It never waits, but with [WaitBurst] it can first let
+// the publisher get ahead. An error comes alone, after everything that was received before it.
 func (s *Subscriber) RecvBatch(b *Batch) (int, error) {
 	if s.opts.wait != waitBurst {
 		return s.recvBatch(b)
@@ -288,7 +288,7 @@ func (s *Subscriber) recvBatch(b *Batch) (int, error) {
 		_, isSmall := err.(*TooSmallError)
 		switch {
 		case err != nil && (len(b.Events) > 0 || isSmall):
-			return len(b.Events), nil // it comes again, and then the batch has room for the largest message
+			return len(b.Events), nil // the message comes again, when the batch has room for the largest message
 		case err != nil:
 			return 0, err
 		case !there:

@@ -15,7 +15,7 @@ const (
 	aloneNap   = time.Millisecond
 )
 
-// idle waits between two empty looks, as the subscriber was told to wait. Recv calls it by itself.
+// idle waits between two empty polls, by the subscriber's strategy. Recv calls it by itself.
 func (s *Subscriber) idle(ctx context.Context) {
 	switch s.opts.wait {
 	case waitSpin:
@@ -34,7 +34,7 @@ func (s *Subscriber) idle(ctx context.Context) {
 
 // park sleeps until the daemon rings (CONTROL.md 6).
 func (s *Subscriber) park(ctx context.Context) {
-	s.empties = 63 // the next empty poll looks at the state as well
+	s.empties = 63 // the next empty poll also checks the state
 	if s.isClosed || s.behind != 0 {
 		return
 	}
@@ -80,7 +80,7 @@ func (s *Subscriber) now() uint64 {
 	return monotonic()
 }
 
-// Age returns the time since a message was published; 0 if that lies ahead, or the publisher gave no time.
+// Age returns the time since a message was published; 0 if that time is in the future, or if the publisher gave no time.
 func (s *Subscriber) Age(ticks uint64) time.Duration {
 	if s.isClosed || ticks == 0 {
 		return 0

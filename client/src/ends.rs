@@ -4,10 +4,10 @@ use crate::{Event, Start, State, Subscriber};
 
 /// Tracks the events that a subscriber receives, and reports whether the channel has ended.
 ///
-/// Pass each received event to [`note`](Self::note). Messages need not be noted. Call [`is_over`](Self::is_over) whenever there is nothing
+/// Pass each received event to [`note`](Self::note). Messages can be left out. Call [`is_over`](Self::is_over) whenever there is nothing
 /// more to receive.
 ///
-/// `is_over` may become true a little after the [`Event::End`] itself. It stays false if another publisher followed the one that ended.
+/// `is_over` can become true a little after the [`Event::End`] itself. It stays false if another publisher has followed.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -40,7 +40,8 @@ impl EndWatch {
     /// Makes the watch of a subscriber that was just opened with the start `start`. Costs a few loads.
     ///
     /// A subscriber that begins with the latest message of a closed channel waits for the next publisher. So in this watch the end of the
-    /// earlier publisher does not count, however often the subscriber reads this end. In a watch from [`EndWatch::default`], it counts.
+    /// earlier publisher does not count, however often the subscriber reads that end. In a watch from [`EndWatch::default`], that end
+    /// counts.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -68,7 +69,7 @@ impl EndWatch {
         Self { has_ended: false, old_end }
     }
 
-    /// Notes an event that the subscriber received. Costs a store. See [`EndWatch`] for an example.
+    /// Passes an event that the subscriber received to this watch. Costs a store. See [`EndWatch`] for an example.
     ///
     /// ```
     /// let mut end = shmcast::EndWatch::default();
@@ -85,8 +86,8 @@ impl EndWatch {
         }
     }
 
-    /// Whether the last event was an end, and `subscriber`, which received it, [is at the channel's end](Subscriber::is_at_end). Costs the
-    /// same as that call. See [`EndWatch`] for an example.
+    /// Whether the last event was an end, and `subscriber` [is at the channel's end](Subscriber::is_at_end). Costs the same as `is_at_end`.
+    /// See [`EndWatch`] for an example.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -32,7 +32,7 @@ pub enum ChannelError {
     NotFound {
         /// The channel.
         name: String,
-        /// The directory in which it was looked for.
+        /// The directory that was searched for the channel.
         dir: PathBuf,
     },
     /// A publisher or readers use the channel.
@@ -52,7 +52,7 @@ pub enum ChannelError {
         name: String,
         /// The name of the property.
         what: &'static str,
-        /// The value.
+        /// The value that the channel has.
         found: u64,
         /// The requested value.
         wanted: u64,
@@ -66,7 +66,7 @@ pub enum ChannelError {
     Schema {
         /// The channel.
         name: String,
-        /// The schema.
+        /// The channel's schema.
         found: SchemaId,
         /// The requested schema.
         wanted: SchemaId,
@@ -87,9 +87,9 @@ pub enum ChannelError {
     NoRoom {
         /// The channel.
         name: String,
-        /// The directory in which it should lie.
+        /// The directory in which the segment should lie.
         dir: PathBuf,
-        /// Bytes of its segment.
+        /// Bytes of the channel's segment.
         bytes: u64,
     },
     /// A size is out of range.
@@ -107,7 +107,7 @@ pub enum ChannelError {
         /// The channel.
         name: String,
     },
-    /// The builder of a conflating reader has a start in the past.
+    /// A conflating subscriber has a start in the past.
     #[error(
         "channel {name:?}: a reader that conflates begins with the next message or with the board: leave the start out, or conflation"
     )]
@@ -115,9 +115,8 @@ pub enum ChannelError {
         /// The channel.
         name: String,
     },
-    /// The builder of a reader of some tags has the start [`Start::Board`](crate::Start::Board), or conflation. The board has only the
-    /// newest message of each key. If this message has another tag, the reader would miss the older messages of its tags, and nothing
-    /// would count them.
+    /// A subscriber with tags has the start [`Start::Board`](crate::Start::Board), or conflation. The board has only the newest message of
+    /// each key, whatever its tag, so the subscriber would miss messages that nothing counts.
     #[error(
         "channel {name:?}: a reader of some tags begins in the ring and does not conflate, because the board has only the newest message \
          of each key, whatever its tag: leave the tags out, or the board and conflation"
@@ -171,7 +170,7 @@ pub enum ChannelError {
     Mode {
         /// The path that exists: the channel's directory, its segment, or its parent directory.
         path: PathBuf,
-        /// The mode.
+        /// The mode that the path has.
         found: u32,
         /// The requested mode.
         wanted: u32,
@@ -184,7 +183,7 @@ pub enum ChannelError {
         /// The owner.
         owner: u32,
     },
-    /// No daemon answers at the socket, or the daemon closed the connection, or its answer is invalid.
+    /// No daemon answers at the socket, the daemon closed the connection, or the daemon's answer is invalid.
     #[error("daemon at {}: {source}: start shmcastd, or use channels in a directory", socket.display())]
     NoDaemon {
         /// The path of the socket.
@@ -220,7 +219,7 @@ pub enum ChannelError {
     NoWaker {
         /// The channel.
         name: String,
-        /// The directory in which it lies.
+        /// The directory that has the channel.
         dir: PathBuf,
     },
     /// A journal cannot be used. For a publisher: the channel must continue where its journal ends, and cannot do so until the journal is
@@ -337,8 +336,8 @@ pub enum PublishError {
     /// The channel's sequences are used up, or the gap to be published would use them up.
     #[error(transparent)]
     OutOfSequences(#[from] OutOfSequences),
-    /// A gate's reader is too far behind, and the call never waits, or has already waited as long as the gate allows. Nothing was
-    /// published. Publish the message again later, or drop it.
+    /// A gate's reader is too far behind, and the call does not wait or has waited as long as the gate allows. Nothing was published.
+    /// Publish the message again later, or drop it.
     #[error("gate {gate} holds the message up: its reader is {behind} B behind; publish it again later")]
     Full {
         /// The gate.

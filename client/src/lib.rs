@@ -28,12 +28,12 @@
 //! ```
 //!
 //! Properties:
-//! * **Loss is a result.** The publisher never waits for a reader, unless the channel has a [`Gate`]. It may overwrite messages that a
+//! * **Loss is a result.** The publisher never waits for a reader, unless the channel has a [`Gate`]. It can overwrite messages that a
 //!   slow reader has not read. Then this reader gets [`Event::Lapped`] with the exact number of missed messages.
 //! * **Crashes are survived.** When a publisher dies, the kernel frees the publisher's lock, and another publisher can continue in the same
 //!   segment with the next sequence. Readers stay attached and get [`Event::NewEpoch`].
 //! * **Ways to wait.** If there are more readers than cores, use [`Wait::Yield`]. If each reader has a core of its own, use [`Wait::Spin`].
-//!   If a reader may be some microseconds late and should cost nothing meanwhile, use [`Wait::Park`] or, in an event loop,
+//!   If a reader should cost nothing while it waits, and can be some microseconds late, use [`Wait::Park`] or, in an event loop,
 //!   `Subscriber::recv_async` (feature `tokio`).
 //!
 //! More features:

@@ -14,7 +14,7 @@ fn whole_file() -> libc::flock {
     libc::flock { l_type: libc::F_WRLCK as _, l_whence: libc::SEEK_SET as _, l_start: 0, l_len: 0, l_pid: 0 }
 }
 
-/// Takes the exclusive lock. Returns false if another open file holds it.
+/// Takes the exclusive lock. Returns false if another open file holds the lock.
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     match fcntl(file, FcntlArg::F_OFD_SETLK(&whole_file())) {
         Ok(_) => Ok(true),
@@ -133,7 +133,7 @@ mod tests {
             assert_eq!(look([state; 2]), None, "{state:?}");
         }
         assert_eq!(look([Some((7, State::Recovering)); 2]), Some((7, State::Recovering)));
-        // Another open file, as another process has.
+        // This is another open file, like that of another process.
         let holder = file.reopen().unwrap();
         assert!(try_lock(&holder).unwrap());
         assert_eq!(look([active; 2]), None);

@@ -17,7 +17,7 @@ pub struct Message<'a> {
     pub sequence: u64,
     /// The tag that the publisher gave the message; see [`Mark::tag`](crate::Mark::tag).
     pub tag: u16,
-    /// Whether a reader may start from this message without the messages before it; see [`Mark::key`](crate::Mark::key).
+    /// Whether a reader can start from this message without the messages before it; see [`Mark::key`](crate::Mark::key).
     pub key: bool,
     /// The time of publication for [`Clock::ns_since`](crate::Clock::ns_since): the low 48 bits of the channel's clock. The time is 0 if
     /// the publisher does not stamp the message; see [`Stamps`](crate::Stamps).
@@ -99,10 +99,12 @@ pub enum Event<'a> {
         /// The session's identity, as in its packets.
         session: [u8; 10],
     },
-    /// The channel began again, with another stream. Its sequences count from 1, or continue after the journal of that stream. Earlier
-    /// messages that the reader has not received by now are lost. There are three possible reasons: the daemon lost the memory of a channel
-    /// without a journal, a reload gave the channel the journal of another stream, or a publisher restarted the channel. A bridge restarts
-    /// its channel if the source of the feed was restarted.
+    /// The channel began again, with another stream. Earlier messages that the reader has not received by now are lost. The new sequences
+    /// count from 1, or continue after the journal of the new stream. There are three possible reasons:
+    ///
+    /// - the daemon lost the memory of a channel without a journal;
+    /// - a reload gave the channel the journal of another stream;
+    /// - a publisher restarted the channel, as a bridge does if the source of the feed was restarted.
     Restarted,
     /// A publisher closed the channel. The next call that receives continues with the next publisher, and waits if there is none yet. A
     /// subscriber that reads from the journal gets this event for each publisher that closed the channel. Call

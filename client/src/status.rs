@@ -52,7 +52,7 @@ impl ChannelInfo {
 }
 
 impl ChannelDetail {
-    /// Returns the channel's status. The caller adds the publisher and the readers. `unheld`: no process holds the writer lock.
+    /// Returns the channel's status. The caller adds the publisher and the readers. `unheld` says that no process holds the writer lock.
     pub(crate) fn status(&self, name: &str, unheld: bool) -> ChannelStatus {
         let (header, geometry) = (&self.header, &self.header.geometry);
         let error = [&self.oldest, &self.tail].into_iter().find_map(|place| place.as_ref().err().cloned());
@@ -98,7 +98,7 @@ impl ChannelDetail {
     }
 }
 
-/// The status of a channel whose name alone is known.
+/// The status of a channel of which only the name is known.
 fn unseen(name: &str, state: &str, error: Option<String>) -> ChannelStatus {
     ChannelStatus {
         channel: name.to_owned(),
@@ -134,7 +134,7 @@ pub(crate) fn gate_report(
     tail: Option<Place>,
     process: impl Fn(u64) -> Process,
 ) -> GateReport {
-    // The publisher may have ended, or may not have looked at the gate since.
+    // The publisher might have ended, or might not have checked the gate since.
     let state = match claim {
         None => GateState::Absent,
         Some(_) => GateState::of_word(figures.state),
@@ -167,7 +167,7 @@ pub(crate) fn gate_report(
     }
 }
 
-/// The process with this id. Its command is `None` if this process cannot see it.
+/// The process with this id. The command is `None` if this process cannot see that process.
 fn process_of(pid: u64) -> Process {
     let pid = u32::try_from(pid).ok().filter(|pid| *pid > 0);
     Process { pid, uid: None, command: pid.and_then(command_of) }

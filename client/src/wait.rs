@@ -3,8 +3,8 @@
 use crossbeam_utils::Backoff;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
-// rustix makes the system call inline. Among many processes each time slice begins with an empty TLB, and libc's code
-// would need another page.
+// rustix makes the system call inline. With many processes, each time slice begins with an empty TLB, and the code of libc would be on one
+// more page.
 use rustix::thread::sched_yield;
 use std::io;
 use std::time::Duration;
@@ -29,13 +29,14 @@ pub enum Wait {
     /// Polls without a pause, except for the pauses of a reader that is faster than the publisher. Gives the lowest latency, and keeps one
     /// core at 100 %. Use it for no more readers than there are free cores.
     Spin,
-    /// Polls as `Spin` does, for the highest rate. In two cases the reader pauses for [`BURST_PAUSE`], so that the publisher gets ahead. In
-    /// the first case, the reader has caught up with the publisher in the middle of a burst. In the second case, the reader takes batches,
-    /// and is within [`BURST_CLOSE`] messages of the publisher.
+    /// Polls as `Spin` does, for the highest rate. In two cases the reader pauses for [`BURST_PAUSE`], so that the publisher gets ahead:
     ///
-    /// If a reader is close to the publisher, cache lines move back and forth between the two. A reader that stays behind gets several
-    /// messages together from lines that are ready. The price is a delay. If messages arrive at a rate of at least [`BURST`] in
-    /// [`BURST_WITHIN`], a message can be late by [`BURST_PAUSE`]. At lower rates there is no difference from `Spin`.
+    /// - the reader has caught up with the publisher in the middle of a burst;
+    /// - the reader takes batches, and is within [`BURST_CLOSE`] messages of the publisher.
+    ///
+    /// A reader close to the publisher makes cache lines move back and forth. A reader that stays behind gets several messages together
+    /// from lines that are ready, but a message can be late by [`BURST_PAUSE`]. If fewer than [`BURST`] messages arrive in
+    /// [`BURST_WITHIN`], there is no difference from `Spin`.
     Burst,
     /// Polls this many times without a pause. After that, yields the core after each poll.
     SpinThenYield(u32),
@@ -66,14 +67,14 @@ pub const BURST_PAUSE: Duration = Duration::from_micros(8);
 
 /// Number of polls between two checks of the clock and the segment's state while spinning.
 const SPINS_PER_LOOK: u32 = 256;
-/// Number of polls between two such checks while yielding.
+/// Number of polls between two checks of the clock and the segment's state while yielding.
 const YIELDS_PER_LOOK: u32 = 16;
 
 /// The state of one wait.
 #[derive(Debug, Default)]
 pub(crate) struct Waiter {
     idle: u32,
-    /// How often a record was found but could not be received.
+    /// Number of times that a record was found but could not be received.
     vain: u32,
     backoff: Backoff,
 }
@@ -113,7 +114,7 @@ fn idle_otherwise(wait: Wait, idle: u32, backoff: &Backoff) -> bool {
         Wait::SpinThenYield(_) | Wait::Yield => sched_yield(),
         Wait::Backoff if backoff.is_completed() => sched_yield(),
         Wait::Backoff => backoff.snooze(),
-        // The subscriber itself makes these pauses, because it knows the deadline.
+        // The subscriber itself sleeps, because it knows the deadline.
         Wait::Sleep(_) | Wait::Park => return true,
     }
     idle.is_multiple_of(YIELDS_PER_LOOK)
@@ -122,7 +123,7 @@ fn idle_otherwise(wait: Wait, idle: u32, backoff: &Backoff) -> bool {
 /// Runs the calling thread on this CPU only.
 ///
 /// # Errors
-/// The error of `sched_setaffinity`: `EINVAL` for a CPU that does not exist or that this process may not use.
+/// The error of `sched_setaffinity`: `EINVAL` for a CPU that does not exist or that this process is not allowed to use.
 ///
 /// ```
 /// shmcast::pin_current_thread(0)?;

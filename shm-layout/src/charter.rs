@@ -63,7 +63,7 @@ pub struct Entry {
     pub lock: u64,
     /// The segment's identity.
     pub uuid: [u64; 2],
-    /// The first sequence in it.
+    /// The first sequence in the generation.
     pub first: u64,
     /// The channel's epoch before the first publisher of this generation.
     pub epoch: u64,
@@ -162,7 +162,7 @@ impl HostCharter {
         self.current.map_or(1, |entry| entry.generation + 1)
     }
 
-    /// Notes that a publisher was let into the current generation.
+    /// Marks in the charter that a publisher was let into the current generation.
     pub fn grant(&mut self) {
         if let Some(entry) = &mut self.current {
             entry.is_granted = true;
@@ -293,7 +293,7 @@ mod files {
         /// Maps the charter in `file`, which came from a daemon.
         ///
         /// # Errors
-        /// [`OpenError`] when it cannot be mapped or is no charter.
+        /// [`OpenError`] when the file cannot be mapped or is no charter.
         pub fn open(file: &File) -> Result<Self, OpenError> {
             let os = |what| move |source| OpenError::Os { what, source };
             let found = file.metadata().map_err(os("read the charter's size"))?.len();
@@ -386,7 +386,7 @@ mod tests {
         let after = again(&charter);
         assert_eq!(after.current(), Some(&entry(1)));
         assert_eq!(after.view().verdict(1), Verdict::Open, "closing is taken back");
-        // The store that decides, without the hint that follows it.
+        // This is the store that decides, without the hint that follows it.
         charter.store(1, Verdict::Cut { below: 5, ended: true });
         let after = again(&charter);
         assert_eq!(after.current(), Some(&entry(2)));

@@ -1,7 +1,7 @@
 //! The CPU's own clock. Reading it takes one instruction and no system call. An invariant counter is the same on every core.
 
 /// Returns the counter in ticks. The counter is TSC on x86-64, CNTVCT on aarch64, and CLOCK_MONOTONIC in nanoseconds on other processors.
-/// Takes about 10 ns. The call is no barrier, so the processor may read the counter a few instructions early or late.
+/// Takes about 10 ns. The call is no barrier, so the processor can read the counter a few instructions early or late.
 #[inline]
 pub fn ticks() -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -100,13 +100,13 @@ pub struct OutOfSequences {
     pub sequence: u64,
 }
 
-/// The message needs more of the ring than the writer's bound allows: its record would raise the frontier beyond the bound.
+/// The message needs more of the ring than the writer's bound allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
     "the record needs the ring up to position {frontier}, which lies beyond the writer's bound: raise the bound first"
 )]
 pub struct BeyondBound {
-    /// The frontier that the record needs.
+    /// The end of the space that the record needs, as a position in the ring.
     pub frontier: u64,
 }
 

@@ -9,7 +9,7 @@
 /// The environment variable that names the fault to plant, or the memory ordering to remove.
 pub const VARIABLE: &str = "SHMCAST_FAULT";
 
-/// Whether the fault of this name is put back. In ordinary builds this is the constant `false`.
+/// Whether the fault that has this name is put back. In ordinary builds this is the constant `false`.
 ///
 /// ```
 /// assert!(!shmcast_layout::fault!("no_such_fault"));

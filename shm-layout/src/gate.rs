@@ -66,8 +66,7 @@ impl GatePage {
 
     /// Continues in another segment. Until the next [`passed`](Self::passed), the page has no valid position.
     ///
-    /// If the reader had a place in the segment before, the page does not say that it has no place. So the publisher of the new segment
-    /// waits for it from the start.
+    /// If the reader had a place in the earlier segment, the publisher of the new segment waits for the reader from the start.
     pub fn go_on(&mut self, segment: [u64; 2]) {
         self.invalidate();
         self.segment = segment;
@@ -113,7 +112,7 @@ fn after_look(said: Said) -> Said {
 #[cfg(not(loom))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GateClaim {
-    /// The page's word on the reader's place in this segment.
+    /// The reader's place in this segment, as the page reports it.
     pub said: Said,
     /// The sequence that the reader expects next; [`NO_SEQUENCE`] while the reader has no place in the ring.
     pub sequence: u64,
@@ -209,13 +208,13 @@ pub struct GateFigures {
     pub longest_ns: u64,
     /// The sum of all waits in nanoseconds.
     pub total_ns: u64,
-    /// Times that the gate was dropped.
+    /// Number of times that the gate was dropped.
     pub dropped: u64,
     /// Messages that were refused after a wait.
     pub refused: u64,
     /// Number of times that the publisher read the gate's page.
     pub looks: u64,
-    /// Claims of positions that the ring had not reached.
+    /// Number of claimed positions that the ring had not reached.
     pub impossible: u64,
     /// The number of messages that were refused by calls that never wait.
     pub turned_away: u64,
@@ -225,8 +224,8 @@ pub struct GateFigures {
 
 #[cfg(not(loom))]
 impl GateFigures {
-    /// Returns a duration in nanoseconds. The fraction `quantile` of all waits lasted no longer than this. The result is at most twice the
-    /// exact duration. Returns `None` if there was no wait.
+    /// Returns the wait, in nanoseconds, that the fraction `quantile` of all waits did not exceed. The result is at most twice the exact
+    /// value. Returns `None` if there was no wait.
     pub fn wait_ns(&self, quantile: f64) -> Option<u64> {
         let total = self.histogram.iter().fold(0u64, |sum, n| sum.saturating_add(*n));
         let rank = ((total as f64 * quantile).ceil() as u64).clamp(1, total.max(1));
@@ -343,7 +342,7 @@ impl FiguresPage {
 pub struct Figures {
     /// The publisher's process id.
     pub pid: u64,
-    /// Identity of the segment that it writes.
+    /// Identity of the segment that the publisher writes.
     pub segment: [u64; 2],
     /// The gates.
     pub gates: Vec<GateFigures>,

@@ -3,7 +3,7 @@
 //! This crate has the code that both sides of a segment share, and all of the project's `unsafe`. Programs use the
 //! `shmcast` crate. Another language implements `SPEC.md`, which lies beside this source.
 //!
-//! Functions of this crate have no examples. Programs use the crate `shmcast`, in which each function has one.
+//! Functions of this crate have no examples. Programs use the crate `shmcast`, in which each function has an example.
 //!
 //! | module | layer | must not |
 //! |---|---|---|

@@ -48,7 +48,7 @@ impl ReaderPage {
         Ok(page)
     }
 
-    /// Notes the subscriber's place.
+    /// Stores the subscriber's place.
     #[inline]
     pub(crate) fn moved(&self, place: Place) {
         self.set::<POSITION>(place.position);
@@ -93,13 +93,10 @@ impl ReaderPage {
     }
 
     /// Announces that this subscriber sleeps until there is a record at `position`. `nap` distinguishes one sleep from the next. After this
-    /// call the subscriber polls the ring once more. If the ring is still empty, the subscriber sends a byte to the daemon's waker, and
-    /// then it sleeps.
+    /// call the subscriber polls the ring once more. If the ring is still empty, it sends a byte to the daemon's waker, and then sleeps.
     ///
-    /// No subscriber is forgotten. The waker reads this word repeatedly as long as any subscriber sleeps. Before the waker stops, it
-    /// receives all bytes, and then reads the words of all subscribers once more. If it received this subscriber's byte, this last reading
-    /// shows that the subscriber sleeps, because the word was stored before the byte was sent. If the byte arrives later, the byte wakes
-    /// the waker.
+    /// So no subscriber is forgotten: before the waker stops, it receives all bytes, and then reads the words of all subscribers once more.
+    /// If it received this subscriber's byte, it now sees the word that was stored before the byte was sent. A later byte wakes the waker.
     pub fn sleeps(&self, position: u64, nap: u64) {
         self.words
             .word::<ASLEEP>()
@@ -146,28 +143,28 @@ impl HostPage {
     }
 }
 
-/// The contents of a reader page, read at one time. The subscriber may have written anything there.
+/// The contents of a reader page, read at one time. The subscriber might have written anything there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReaderStats {
     /// Process id in the subscriber's own namespace.
     pub pid: u64,
-    /// The purpose for which it reads.
+    /// The purpose for which the subscriber reads.
     pub role: Role,
-    /// The sequence it started from.
+    /// The sequence from which the subscriber started.
     pub started_at: u64,
-    /// Identity of the segment it reads.
+    /// Identity of the segment that the subscriber reads.
     pub segment: [u64; 2],
-    /// The place it will read next.
+    /// The place that the subscriber reads next.
     pub place: Place,
     /// Messages received.
     pub received: u64,
-    /// Times it was overtaken.
+    /// Number of times that the publisher overtook the subscriber.
     pub lapped: u64,
     /// Messages missed.
     pub missed: u64,
     /// The number of messages that were skipped, because the subscriber got newer messages of the same keys.
     pub conflated: u64,
-    /// The time of its last poll, in ticks of the segment's clock.
+    /// The time of the subscriber's last poll, in ticks of the segment's clock.
     pub heartbeat: u64,
     /// Counts of latencies by bucket; see [`bucket_limit_ns`].
     pub histogram: Box<[u64]>,
@@ -179,7 +176,7 @@ impl ReaderStats {
     /// # Errors
     /// [`OpenError::Os`] when the file cannot be read.
     pub fn read(file: &File) -> Result<Option<Self>, OpenError> {
-        // This reads the file and does not map it: its owner may shorten it at any time, and a fault would end the tool.
+        // The file is read and not mapped: its owner can shorten it at any time, and a fault would end the tool.
         let mut bytes = vec![0; BYTES as usize];
         match file.read_exact_at(&mut bytes, 0) {
             Ok(()) => {}
@@ -208,8 +205,8 @@ impl ReaderStats {
         }))
     }
 
-    /// Returns a latency in nanoseconds. The fraction `quantile` of the messages had at most this latency. The result is the upper limit of
-    /// a bucket, so it is at most 6.25 % too high. Returns `None` if no latency was counted.
+    /// Returns the latency, in nanoseconds, that the fraction `quantile` of the messages did not exceed. The result is the upper limit of a
+    /// bucket, so it is at most 6.25 % too high. Returns `None` if no latency was counted.
     pub fn latency_ns(&self, quantile: f64) -> Option<u64> {
         let total: u64 = self.histogram.iter().fold(0, |sum, n| sum.saturating_add(*n));
         let rank = ((total as f64 * quantile).ceil() as u64).clamp(1, total.max(1));

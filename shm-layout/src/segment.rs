@@ -25,7 +25,7 @@ use std::os::unix::fs::MetadataExt;
 pub enum Access {
     /// Reading only, enforced by the kernel.
     Read,
-    /// For reading and writing. Only the one writer has it.
+    /// Reading and writing. Only the writer has this access.
     Write,
 }
 
@@ -132,14 +132,14 @@ impl Segment {
         self.board.clone().map(View::of)
     }
 
-    /// Copies the segment's board, if it has one. The copy is for the segment in which the channel continues. Call this before the cut
-    /// between the two segments is decided.
+    /// Copies the segment's board, if it has one, for the segment in which the channel continues. Call this before it is decided at which
+    /// sequence that segment begins.
     pub fn begin_to_carry(&self) -> Option<Carry> {
         self.board().map(Carry::begin)
     }
 
-    /// Writes the valid messages of this segment's board, which are those below the cut, to the board of `next`. No other process has seen
-    /// `next`, which [continues](Self::continue_from) this segment at the cut.
+    /// Writes the messages of this segment's board that are below the sequence `below` to the board of `next`. The segment `next`
+    /// [continues](Self::continue_from) this one at that sequence, and no other process has seen it.
     pub fn carry_board(&self, carry: Option<Carry>, next: &Self, below: u64) {
         let (Some(mut carry), Some(board)) = (carry, &next.board) else { return };
         let mut buffer = vec![0; self.header.geometry.max_message as usize];
@@ -147,8 +147,8 @@ impl Segment {
         carry.put_on(board.clone(), below);
     }
 
-    /// Takes over the board, if the segment has one. Stores messages that the ring has and the board lacks. The caller has taken over the
-    /// ring as its writer, and has published nothing yet.
+    /// Takes over the board, if the segment has one. Then it stores on the board the messages that only the ring has. The caller has taken
+    /// over the ring as its writer, and has published nothing yet.
     ///
     /// # Errors
     /// [`LocateError::Corrupt`] when another program wrote to the ring.
@@ -211,7 +211,7 @@ impl Segment {
         &self.header
     }
 
-    /// Returns the present value of a word of the header page, such as [`LAZY_BYTES`]. The writer may have written anything there.
+    /// Returns the present value of a word of the header page, such as [`LAZY_BYTES`]. The writer can have written anything there.
     ///
     /// # Panics
     /// When `word` lies beyond the page.
@@ -225,7 +225,7 @@ impl Segment {
     }
 
     /// The session of another host, if a bridge fills this ring; `None` if there is no such session. Only the holder of the writer lock
-    /// gets a consistent value. While a writer changes the session, other processes may see parts of two sessions.
+    /// gets a consistent value. While a writer changes the session, other processes can see parts of two sessions.
     pub fn session(&self) -> Option<[u8; 10]> {
         let rest = self.header_word(SESSION_REST);
         (rest & HAS_SESSION != 0).then(|| session_identity([self.header_word(SESSION), rest]))
@@ -254,7 +254,7 @@ impl Segment {
             board.begin_at(next);
         }
         if epoch > 0 {
-            // The state is not *closed*: a reader that starts before the first writer would take that for the end of the stream.
+            // The state is not *closed*: a reader that starts before the first writer would take *closed* for the end of the stream.
             self.cells.header[STATE].store(State::Recovering.pack(epoch), Ordering::Release);
         }
     }
@@ -277,7 +277,7 @@ impl Segment {
         move || prepare(&map, wanted)
     }
 
-    /// The access with which it is mapped.
+    /// The access with which the segment is mapped.
     pub fn access(&self) -> Access {
         self.access
     }

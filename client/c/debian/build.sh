@@ -3,7 +3,8 @@
 #
 #   client/c/debian/build.sh [DIRECTORY, by default target/debian]
 #
-# Needs what install.sh needs, and dpkg-dev. $SHMCAST_PREFIX may name a tree that install.sh has made. Programs that use the packages need no cargo.
+# Needs what install.sh needs, and dpkg-dev. $SHMCAST_PREFIX can name a tree that install.sh has made. Programs that use the packages need
+# no cargo.
 set -euo pipefail
 here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 out=$(realpath -m "${1:-$here/../../../target/debian}")
@@ -21,7 +22,7 @@ arch=$(dpkg-architecture -qDEB_HOST_ARCH)
 maintainer=$(sed -n 's/^ -- \(.*>\)  .*/\1/p' "$here/changelog" | head -n 1)
 lib=usr/lib/$triple
 
-# The files of a package that each one has.
+# Begins a package: makes the files that every package has.
 begin() {
     local root=$made/$1
     install -d "$root/DEBIAN" "$root/usr/share/doc/$1"
@@ -73,7 +74,7 @@ install -m 644 "$prefix/lib/libshmcast.a" "$root/$lib/"
 ln -s "libshmcast.so.$major" "$root/$lib/libshmcast.so"
 sed -e 's|^prefix=.*|prefix=/usr|' -e "s|-L\${prefix}/lib|-L\${prefix}/lib/$triple|" "$prefix/lib/pkgconfig/shmcast.pc" \
     >"$root/$lib/pkgconfig/shmcast.pc"
-# One directory deeper than in a tree of install.sh.
+# This file lies one directory deeper than in a tree of install.sh.
 sed -e 's|/\.\./\.\./\.\." ABSOLUTE|/../../../.." ABSOLUTE|' -e "s|_shmcast_prefix}/lib/|_shmcast_prefix}/lib/$triple/|" \
     "$prefix/lib/cmake/shmcast/shmcastConfig.cmake" >"$root/$lib/cmake/shmcast/shmcastConfig.cmake"
 install -m 644 "$prefix/lib/cmake/shmcast/shmcastConfigVersion.cmake" "$root/$lib/cmake/shmcast/"

@@ -1,4 +1,4 @@
-/* The part of cost.rs that is C: for each line of stdin, one pass over the ring; prints nanoseconds a message. */
+/* The C part of cost.rs. For each line of stdin, makes one pass over the ring, and prints the nanoseconds per message. */
 #include <inttypes.h>
 #include <shmcast.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ static void add(const void *payload) {
     sum += first;
 }
 
-/* Messages taken. */
+/* Receives all messages of the ring, and returns their number. */
 static uint64_t take(shmcast_subscriber *subscriber, char how) {
     uint64_t taken = 0;
     int64_t got;

@@ -1,9 +1,9 @@
-//! The cost of a call from C beside one from Rust: `cargo run --profile dist -p shmcast-c --example cost -- PREFIX`, where the library is
-//! installed below PREFIX by `client/c/install.sh`. `-- PROGRAM ..` in its place measures another language's program, such as
-//! `client/python/examples/cost.py`.
+//! Compares the cost of a call from C with that of a call from Rust: `cargo run --profile dist -p shmcast-c --example cost -- PREFIX`. The
+//! library was installed below PREFIX by `client/c/install.sh`. With `-- PROGRAM ..` instead, the program of another language is measured,
+//! such as `client/python/examples/cost.py`.
 //!
-//! A ring of 8 MiB is full of messages of 32 B, and nobody publishes. Both languages read it from its oldest message to the end, in
-//! turns on one CPU: one message at a time, and in batches. Then each publishes as many messages into a ring of its own that
+//! A ring of 8 MiB is full of messages of 32 B, and nobody publishes. Both languages read the ring from its oldest message to the end, in
+//! turns on one CPU: one message at a time, and in batches. Then each language publishes as many messages into a ring of its own that
 //! nobody reads. Prints the medians of the laps and their ratio.
 #![allow(clippy::print_stdout, reason = "it is a program")]
 
@@ -52,7 +52,7 @@ impl Other {
         Ok(Self { child, asked, said: BufReader::new(said) })
     }
 
-    /// Nanoseconds a message of one lap, and the sum of the messages.
+    /// Returns the nanoseconds per message of one lap, and the sum of the messages.
     fn lap(&mut self, how: char) -> Result<(f64, u64)> {
         writeln!(self.asked, "{how}")?;
         let mut line = String::new();

@@ -69,7 +69,7 @@ pub(crate) unsafe extern "C" fn shmcast_board_open(
         let channel = board.channel().to_owned();
         Ok(Opened { board, channel })
     };
-    // SAFETY: the header asks for a place that may be written to.
+    // SAFETY: the header asks for a place that can be written to.
     done(unsafe { Handle::open_at("board", out, make) })
 }
 
@@ -94,7 +94,7 @@ pub(crate) unsafe extern "C" fn shmcast_board_get(
         let key = unsafe { bytes(key, key_length) }?;
         let found = this.board.get(key).map_err(|error| failure(&this.channel, error))?;
         let Some(entry) = found else { return Ok(code::OK) };
-        // SAFETY: not null, and the header asks for a place that may be written to.
+        // SAFETY: not null, and the header asks for a place that can be written to.
         unsafe { out.write(BoardEntry::of(&entry)) };
         Ok(code::EVENT)
     };
@@ -117,7 +117,7 @@ pub(crate) unsafe extern "C" fn shmcast_board_entries(
         for (at, entry) in entries.take(room).enumerate() {
             // SAFETY: not null, and the header asks for a place for `room` of them.
             let place = unsafe { out.add(at) };
-            // SAFETY: as above; the place may be written to.
+            // SAFETY: as above; the place can be written to.
             unsafe { place.write(BoardEntry::of(&entry)) };
         }
         Ok(all as i64)
@@ -138,7 +138,7 @@ pub(crate) unsafe extern "C" fn shmcast_board_count(
         let shmcast::BoardCounters { through, since, live: keys, refused: no_room, too_large, no_key } =
             this.board.counters();
         let counters = BoardCounters { through, keys, no_room, too_large, no_key, since, reserved: [0; 2] };
-        // SAFETY: not null, and the header asks for a place that may be written to.
+        // SAFETY: not null, and the header asks for a place that can be written to.
         unsafe { out.write(counters) };
         Ok(code::OK)
     };

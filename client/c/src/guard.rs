@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 const IDLE: u8 = 0;
 /// A call is under way.
 const ENTERED: u8 = 1;
-/// A call panicked. The state that it left behind is unknown.
+/// A call panicked. The state that the call left is unknown.
 const BROKEN: u8 = 2;
 /// The caller has closed the handle, but another handle still holds it.
 const CLOSED: u8 = 3;
@@ -20,7 +20,7 @@ const CLOSED: u8 = 3;
 /// The value that a pointer of the header points to.
 pub(crate) struct Handle<T> {
     state: AtomicU8,
-    /// It lives until the caller closes the handle.
+    /// The value lives until the caller closes the handle.
     inner: UnsafeCell<ManuallyDrop<T>>,
 }
 
@@ -79,7 +79,7 @@ impl<T> Handle<T> {
     }
 
     /// Runs a call on the handle's value. Refuses null, a call from within another call on the handle, and a handle whose earlier call
-    /// panicked. Most calls from two threads at once are also noticed and refused.
+    /// panicked. Most simultaneous calls from two threads are also noticed and refused.
     ///
     /// # Safety
     /// `this` is null or came from [`open`](Self::open) of this type and was not closed; no other thread is in a call on it.

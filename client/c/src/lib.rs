@@ -1,4 +1,4 @@
-//! The C interface of shmcast. `include/shmcast.h` is its contract: what each function does, its errors, and who may call it.
+//! The C interface of shmcast. `include/shmcast.h` is its contract: what each function does, its errors, and which threads can call it.
 //!
 //! This crate has the types of that header and the functions that it declares. A function checks its arguments and calls the
 //! library `shmcast`. It returns the result as a code, and writes other values through pointers. No panic leaves a function.

@@ -85,7 +85,7 @@ pub struct SubscribeOptions {
 /// The least size of options, which include their own size.
 const SMALLEST: u32 = size_of::<u32>() as u32;
 
-/// Structs for which each bit pattern is a valid value, also all zeros.
+/// Structs for which each bit pattern is a valid value, even all zeros.
 ///
 /// # Safety
 /// Each bit pattern must be a valid value, and the struct must begin with its size as a `u32`.
@@ -127,15 +127,14 @@ unsafe fn copy<T: Options>(options: *const T) -> Result<T, Failure> {
     Ok(ours)
 }
 
-/// Where a channel is looked for.
+/// The place of a channel.
 enum Place<'a> {
     Default,
     Directory(&'a str),
     Daemon(Client),
 }
 
-/// # Safety
-/// Both are null or texts that end with a zero.
+/// # Safety `dir` and `socket` are null or texts that end with a zero.
 unsafe fn place<'a>(dir: *const c_char, socket: *const c_char) -> Result<Place<'a>, Failure> {
     // SAFETY: by this function's contract.
     let dir = unsafe { text("dir", dir) }?;

@@ -119,7 +119,7 @@ pub(crate) unsafe extern "C" fn shmcast_publisher_open(
 ) -> i32 {
     // SAFETY: the header asks for texts that end with a zero, and for options with their size.
     let make = || Ok(Publishing { publisher: unsafe { publisher(channel, options) }?, claimed: None });
-    // SAFETY: the header asks for a place that may be written to.
+    // SAFETY: the header asks for a place that can be written to.
     done(unsafe { Handle::open_at("publisher", out, make) })
 }
 
@@ -158,7 +158,7 @@ pub(crate) unsafe extern "C" fn shmcast_publish(
     length: usize,
     sequence: *mut u64,
 ) -> i32 {
-    // SAFETY: the header asks for a handle that is open, one thread at a time, so many bytes, and a place that may be written to.
+    // SAFETY: the header asks for a handle that is open, one thread at a time, so many bytes, and a place that can be written to.
     unsafe { send(this, (data, length), sequence, Publisher::publish) }
 }
 
@@ -224,11 +224,11 @@ pub(crate) unsafe extern "C" fn shmcast_claim(
         if out.is_null() {
             return Err(no_bytes(length));
         }
-        // The claim is dropped at once. The next claim lends the same bytes, unchanged.
+        // The claim is dropped immediately. The next claim lends the same bytes, unchanged.
         let place = this.publisher.claim(length).map(|mut claim| claim.as_mut_ptr());
         let place = place.map_err(|error| this.failure(error))?;
         this.claimed = Some(length);
-        // SAFETY: not null, and the header asks for a place that may be written to.
+        // SAFETY: not null, and the header asks for a place that can be written to.
         unsafe { out.write(place) };
         Ok(())
     };
@@ -257,7 +257,7 @@ pub(crate) unsafe extern "C" fn shmcast_commit(
     };
     // SAFETY: the header asks for a handle that is open and for one thread at a time.
     let published = unsafe { Handle::enter(this, call) };
-    // SAFETY: the header asks for a place that may be written to, or NULL.
+    // SAFETY: the header asks for a place that can be written to, or NULL.
     unsafe { answer(published, sequence) }
 }
 
@@ -355,7 +355,7 @@ pub(crate) unsafe extern "C" fn shmcast_publisher_gates(
         for (at, gate) in gates.iter().take(room).enumerate() {
             // SAFETY: not null, and the header asks for a place for `room` of them.
             let place = unsafe { out.add(at) };
-            // SAFETY: as above; the place may be written to.
+            // SAFETY: as above; the place can be written to.
             unsafe { place.write(GateStatus::from(*gate)) };
         }
         Ok(gates.len() as i64)

@@ -24,12 +24,12 @@ pub(crate) struct Selecting {
 /// The handles of the subscribers, which stay the caller's.
 struct Members(Vec<Shared<Receiver>>);
 
-/// The same during a call, which all of them are in.
+/// The subscribers during a call that uses all of them.
 struct Entered<'a>(&'a [Shared<Receiver>]);
 
 impl Members {
-    /// Begins a call on each handle. If one handle refuses, ends the calls on the others, and returns an error with
-    /// the index of that handle.
+    /// Begins a call on each handle. If one handle refuses, ends the calls on the other handles, and returns an error with the index of the
+    /// handle that refused.
     fn enter(&mut self) -> Result<Entered<'_>, (usize, Failure)> {
         for (index, member) in self.0.iter().enumerate() {
             if let Err(why) = member.begin() {
@@ -122,7 +122,7 @@ pub(crate) unsafe extern "C" fn shmcast_select_open(
         drop(entered);
         Ok(Selecting { members, turns })
     };
-    // SAFETY: the header asks for a place that may be written to.
+    // SAFETY: the header asks for a place that can be written to.
     done(unsafe { Handle::open_at("select", out, make) })
 }
 
@@ -149,11 +149,11 @@ pub(crate) unsafe extern "C" fn shmcast_select_recv(
             Ok(None) => this.members.0.len(),
         };
         if !index.is_null() {
-            // SAFETY: not null, and the header asks for a place that may be written to.
+            // SAFETY: not null, and the header asks for a place that can be written to.
             unsafe { index.write(of) };
         }
         let Some((_, event)) = found.map_err(|(_, why)| why)? else { return Ok(code::OK) };
-        // SAFETY: not null, and the header asks for a place that may be written to.
+        // SAFETY: not null, and the header asks for a place that can be written to.
         unsafe { out.write(event) };
         Ok(code::EVENT)
     };
@@ -168,7 +168,7 @@ fn taken(
     Ok(found?.map(|(index, event)| (index, Event::of(event))))
 }
 
-/// Notes an event of this kind, if the watch needs it.
+/// Passes an event of this kind to the watch, if the watch needs it.
 fn note(end: &mut EndWatch, kind: u32) {
     let event = match kind {
         kind::END => shmcast::Event::End,

@@ -41,7 +41,7 @@ pub(crate) fn failure(channel: &Subscriber, error: RecvError) -> Failure {
     Failure::receiving(&channel.header().channel, error)
 }
 
-/// Returns the deadline of a wait; `None` if it has none.
+/// Returns the deadline of a wait; `None` if the wait has no deadline.
 pub(crate) fn deadline(timeout_ns: u64) -> Option<Instant> {
     if timeout_ns == FOREVER { None } else { Instant::now().checked_add(Duration::from_nanos(timeout_ns)) }
 }
@@ -69,7 +69,7 @@ unsafe fn receive(
         match how(this) {
             Ok(Some(event)) => {
                 note(end, &event);
-                // SAFETY: not null, and by this function's contract it may be written to.
+                // SAFETY: not null, and by this function's contract it can be written to.
                 unsafe { out.write(Event::of(event)) };
                 Ok(code::EVENT)
             }
@@ -92,7 +92,7 @@ pub(crate) unsafe extern "C" fn shmcast_subscriber_open(
         let (subscriber, end) = unsafe { subscriber(channel, options) }?;
         Ok(Receiver { subscriber, records: Records::with_room(BATCH_BYTES), end })
     };
-    // SAFETY: the header asks for a place that may be written to.
+    // SAFETY: the header asks for a place that can be written to.
     done(unsafe { Handle::open_at("subscriber", out, make) })
 }
 
@@ -153,7 +153,7 @@ unsafe fn receive_into(
         match how(this, room).map_err(|error| failure(this, error))? {
             Some(event) => {
                 note(end, &event);
-                // SAFETY: not null, and by this function's contract it may be written to.
+                // SAFETY: not null, and by this function's contract it can be written to.
                 unsafe { out.write(Event::of(event)) };
                 Ok(code::EVENT)
             }
@@ -227,7 +227,7 @@ pub(crate) unsafe extern "C" fn shmcast_arm(
         })
     };
     if let Some(limit) = limit.filter(|_| !timeout_ns.is_null()) {
-        // SAFETY: not null, and the header asks for a place that may be written to.
+        // SAFETY: not null, and the header asks for a place that can be written to.
         unsafe { timeout_ns.write(u64::try_from(limit.as_nanos()).unwrap_or(FOREVER)) };
     }
     armed
@@ -260,7 +260,7 @@ pub(crate) unsafe extern "C" fn shmcast_recv_batch(
             end.note(&event);
         }
         let received = received.map_err(|error| failure(subscriber, error));
-        // SAFETY: not null, and the header asks for a place that may be written to.
+        // SAFETY: not null, and the header asks for a place that can be written to.
         unsafe { out.write(Batch::of(records)) };
         Ok(received? as i64)
     };

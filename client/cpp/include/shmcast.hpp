@@ -1,9 +1,9 @@
-// shmcast for C++17 and later, on the C interface shmcast.h, which says what each call does, what it costs, and which thread may make it.
+// shmcast for C++17 and later. It uses the C interface shmcast.h, which documents each call, its cost, and the threads that can make it.
 //
-// Handles are closed when they go out of scope; they can be moved and not copied. A call that fails throws shmcast::error; with a
-// std::error_code as its last argument it puts the failure there instead, and throws nothing: the sentence is shmcast_error_message().
-// Programs that are built without exceptions use these; another call that fails aborts them. A loss of messages is no error: it is an
-// event, with exact numbers.
+// Handles are closed when they go out of scope. They can be moved, but not copied. A call that fails throws shmcast::error. With a
+// std::error_code as its last argument, the call stores the failure there and throws nothing, and shmcast_error_message() returns the
+// sentence. Programs that are built without exceptions use these calls; any other call that fails aborts them. A loss of messages is no
+// error. It is an event, with exact numbers.
 #ifndef SHMCAST_HPP
 #define SHMCAST_HPP
 
@@ -31,7 +31,7 @@
 
 namespace shmcast {
 
-// The failure of a call. The sentence is what(), the number is one of enum shmcast_code.
+// The failure of a call: what() is the sentence, and the code is a number of enum shmcast_code.
 class error : public std::runtime_error {
 public:
     explicit error(std::int64_t code)
@@ -42,8 +42,8 @@ public:
     std::int32_t code() const noexcept { return code_; }
     std::int32_t os() const noexcept { return os_; } // errno, or 0
     const char *name() const noexcept { return shmcast_error_name(code_); }
-    // Of SHMCAST_ERROR_FULL: the gate that refused the message, and how far its reader is behind, in bytes of the ring. Calls that throw nothing
-    // leave them in shmcast_error_gate() and shmcast_error_behind().
+    // For SHMCAST_ERROR_FULL: the gate that refused the message, and the lag of the gate's reader in bytes of the ring. After a call that
+    // throws nothing, use shmcast_error_gate() and shmcast_error_behind().
     const char *gate() const noexcept { return gate_; }
     std::uint64_t behind() const noexcept { return behind_; }
 
@@ -53,7 +53,7 @@ private:
     char gate_[32] = {};
 };
 
-// Of the error codes, whose numbers are those of enum shmcast_code.
+// The category of the error codes, whose numbers are those of enum shmcast_code.
 inline const std::error_category &category() noexcept {
     struct named final : std::error_category {
         const char *name() const noexcept override { return "shmcast"; }
@@ -70,7 +70,7 @@ inline const std::error_category &category() noexcept {
 #endif
 
 namespace detail {
-// The ways of a call to report a code that says failure.
+// The ways in which a call reports a code of failure.
 struct throwing {
     [[noreturn]] SHMCAST_COLD void operator()(std::int64_t code) const {
 #if defined(__cpp_exceptions)
@@ -91,7 +91,7 @@ struct returning {
 };
 inline const char *given(const std::string &text) noexcept { return text.empty() ? nullptr : text.c_str(); }
 inline const char *given(const std::optional<std::string> &text) noexcept { return text ? text->c_str() : nullptr; }
-// Whether the call was done.
+// Whether the call succeeded.
 template <class Integer, class Fail> bool check(Integer code, const Fail &fail) {
     if (code >= 0) return true;
     fail(code);
@@ -99,7 +99,7 @@ template <class Integer, class Fail> bool check(Integer code, const Fail &fail) 
 }
 } // namespace detail
 
-// Bytes that lie elsewhere: of anything with data() and size(), such as string, vector, array or span.
+// A view of bytes: of anything with data() and size(), such as string, vector, array or span.
 class bytes {
 public:
     constexpr bytes() noexcept = default;
@@ -134,13 +134,13 @@ template <class T> bytes bytes_of(const T &value) noexcept {
 // The marks that a publisher gives one message beside its payload.
 struct mark {
     std::uint16_t tag = 0;
-    bool key = false; // a reader may start afresh from it
+    bool key = false; // a reader can start afresh from this message
 };
 
 // As shmcast_publish_options; empty and 0 mean the default.
 struct publish_options {
     std::string dir;
-    std::optional<std::string> socket; // a daemon's; "" for the usual one
+    std::optional<std::string> socket; // a daemon's socket; "" for the default socket
     std::uint64_t capacity = 0, max_message = 0;
     std::uint32_t mode = 0, prepare = 0;
     std::uint64_t schema_id = 0;
@@ -156,7 +156,7 @@ struct publish_options {
         std::optional<std::uint16_t> remove_tag;
     };
     std::optional<board_of> board;
-    // Readers that the publisher waits for, within a limit, as shmcast_gate.
+    // A reader that the publisher waits for, within a limit; see shmcast_gate.
     struct gate {
         std::string name;
         std::uint32_t lag_percent = 0;
@@ -170,7 +170,7 @@ struct publish_options {
 // As shmcast_subscribe_options; empty and 0 mean the default.
 struct subscribe_options {
     std::string dir;
-    std::optional<std::string> socket; // a daemon's; "" for the usual one
+    std::optional<std::string> socket; // a daemon's socket; "" for the default socket
     shmcast_start start = SHMCAST_START_LATEST;
     std::uint64_t start_sequence = 0;
     std::chrono::system_clock::time_point start_time;
@@ -181,19 +181,19 @@ struct subscribe_options {
     std::uint64_t schema_id = 0;
     bool hidden = false, record_latency = false;
     bool watch_publisher = false; // events of SHMCAST_PUBLISHER_GONE
-    std::optional<std::string> journal; // directory of the journal to read on in; "" for none
+    std::optional<std::string> journal; // directory of the journal for missed messages; "" for none
     std::optional<std::vector<std::uint16_t>> tags; // receives only messages with one of these; not with conflate, or from the board
-    bool conflate = false; // leaves out what is no longer the newest of its key, once it is behind
-    std::uint64_t conflate_behind = 0; // by so many bytes of the ring, or half of it
+    bool conflate = false; // when behind, leaves out messages that are no longer the newest of their key
+    std::uint64_t conflate_behind = 0; // behind by more than this many bytes of the ring; 0: half of the ring
     std::string gate; // takes this gate
 };
 
 namespace detail {
-// A time that lies behind is no wait.
+// A negative time means no wait.
 inline std::uint64_t ns(std::chrono::nanoseconds time) noexcept {
     return time.count() > 0 ? static_cast<std::uint64_t>(time.count()) : 0;
 }
-// The options as C has them. They are valid as long as `options` is.
+// The options in the form of C. They are valid as long as `options` is.
 inline shmcast_subscribe_options given(const subscribe_options &options) noexcept {
     shmcast_subscribe_options c{};
     c.size = sizeof c;
@@ -207,7 +207,7 @@ inline shmcast_subscribe_options given(const subscribe_options &options) noexcep
     c.sleep_ns = ns(options.sleep), c.longest_nap_ns = ns(options.longest_nap);
     c.wait_for_channel_ns = ns(options.wait_for_channel), c.schema_id = options.schema_id;
     c.journal = detail::given(options.journal);
-    static const std::uint16_t none = 0; // no tags at all are a choice, too
+    static const std::uint16_t none = 0; // an empty list of tags is valid, too
     if (options.tags) c.tags = options.tags->empty() ? &none : options.tags->data(), c.tag_count = options.tags->size();
     if (options.conflate) c.flags |= SHMCAST_CONFLATE;
     c.conflate_behind = options.conflate_behind, c.gate = given(options.gate);
@@ -217,7 +217,7 @@ inline shmcast_subscribe_options given(const subscribe_options &options) noexcep
 
 class publisher;
 
-// Room for one message. One that goes out of scope without commit() publishes nothing. The publisher must stay where it is meanwhile.
+// Memory for one message. A claim that goes out of scope without commit() publishes nothing. The publisher must not be moved meanwhile.
 class claim {
 public:
     claim(claim &&other) noexcept
@@ -233,7 +233,7 @@ public:
     std::uint64_t commit(std::size_t length, mark with, std::error_code &code) noexcept {
         return end(detail::returning(code), length, with);
     }
-    // Whether there is room: not after a failure that was returned.
+    // Whether the claim has memory; false after a failure that was returned.
     explicit operator bool() const noexcept { return handle_ != nullptr; }
 
 private:
@@ -255,7 +255,7 @@ public:
     publisher(const std::string &channel, const publish_options &options, std::error_code &code) noexcept {
         open(channel, options, detail::returning(code));
     }
-    // Each returns the sequence of the message, or 0 if it failed.
+    // Each of these calls returns the sequence of the message, or 0 if it failed.
     std::uint64_t publish(bytes payload) { return sent(detail::throwing(), shmcast_publish, payload); }
     std::uint64_t publish(bytes payload, std::error_code &code) noexcept { return sent(detail::returning(code), shmcast_publish, payload); }
     std::uint64_t publish(bytes payload, mark with) {
@@ -270,12 +270,12 @@ public:
     std::uint64_t publish(bytes payload, mark with, std::uint64_t time, std::error_code &code) noexcept {
         return sent(detail::returning(code), shmcast_publish_at, payload, with.tag, std::int32_t(with.key), time);
     }
-    // As publish, but never waits for a gate: none if its reader is too far behind.
+    // Does the same as publish, but never waits for a gate: returns nothing if the gate's reader is too far behind.
     std::optional<std::uint64_t> try_publish(bytes payload, mark with = {}) { return tried(detail::throwing(), payload, with); }
     std::optional<std::uint64_t> try_publish(bytes payload, mark with, std::error_code &code) noexcept {
         return tried(detail::returning(code), payload, with);
     }
-    // The channel's gates, with what this publisher has counted.
+    // The channel's gates, with the counts of this publisher.
     std::vector<shmcast_gate_status> gates() const {
         std::vector<shmcast_gate_status> all(16);
         const auto count = shmcast_publisher_gates(get(), all.data(), all.size());
@@ -293,7 +293,7 @@ public:
     void session(const std::array<std::uint8_t, 10> &identity, std::error_code &code) noexcept {
         detail::check(shmcast_session(get(), identity.data()), detail::returning(code));
     }
-    // The end of the stream for readers; the destructor does the same.
+    // Ends the stream for readers. The destructor does the same.
     void close() { handle_.reset(); }
     std::uint64_t next_sequence() const noexcept { return shmcast_publisher_next_sequence(get()); }
     std::uint64_t epoch() const noexcept { return shmcast_publisher_epoch(get()); }
@@ -364,14 +364,14 @@ public:
     explicit event(const shmcast_event &c) noexcept : c_(c) {}
     std::uint32_t kind() const noexcept { return c_.kind; } // of enum shmcast_kind
     bool is_message() const noexcept { return c_.kind == SHMCAST_MESSAGE; }
-    // Of a message.
+    // The properties of a message.
     bytes payload() const noexcept { return {c_.payload, c_.length}; }
     std::string_view text() const noexcept { return payload().text(); }
-    std::uint64_t sequence() const noexcept { return c_.sequence; } // of SHMCAST_LIVE also: that of the message which comes next
+    std::uint64_t sequence() const noexcept { return c_.sequence; } // for SHMCAST_LIVE, the sequence of the next message
     std::uint64_t time() const noexcept { return c_.time; }
     std::uint16_t tag() const noexcept { return c_.tag; }
     bool key() const noexcept { return c_.key != 0; }
-    // A message's payload as a value of fixed layout; none if its size is another. A copy of that size.
+    // A message's payload as a value of fixed layout; none if its size is another. Copies the value.
     template <class T> std::optional<T> as() const noexcept {
         static_assert(std::is_trivially_copyable_v<T> && std::is_default_constructible_v<T>, "only plain bytes can be read so");
         if (!is_message() || c_.length != sizeof(T)) return std::nullopt;
@@ -379,12 +379,12 @@ public:
         std::memcpy(&value, c_.payload, sizeof value);
         return value;
     }
-    // Of a message that came from the channel's board: how many messages of its key were left out.
+    // For a message from the channel's board: the number of messages of its key that were left out.
     std::optional<std::uint64_t> conflated() const noexcept {
         if (!is_message() || c_.what.conflated.from_board == 0) return std::nullopt;
         return c_.what.conflated.left_out;
     }
-    // Of other kinds; 0 where the event is of another one.
+    // The numbers of the other kinds of events; 0 for an event of another kind.
     std::uint64_t missed() const noexcept { return c_.kind == SHMCAST_LAPPED ? c_.what.lapped.missed : 0; }
     std::uint64_t resumed_at() const noexcept { return c_.kind == SHMCAST_LAPPED ? c_.what.lapped.resumed_at : 0; }
     std::uint64_t from() const noexcept { return c_.kind == SHMCAST_GAP ? c_.what.gap.from : 0; }
@@ -405,7 +405,7 @@ private:
     shmcast_event c_;
 
 public:
-    // For a subscriber's calls, which fill it in: its memory is not touched before.
+    // For the calls of a subscriber, which fill the event in. This constructor does not touch the memory.
     explicit event(blank) noexcept {}
 };
 
@@ -417,16 +417,16 @@ public:
     }
     // The next event, however long it takes.
     event recv() { return one(detail::throwing()); }
-    event recv(std::error_code &code) noexcept { return one(detail::returning(code)); } // of kind 0 if it failed
+    event recv(std::error_code &code) noexcept { return one(detail::returning(code)); } // kind 0 after a failure
     // The next event, or none if nothing comes in time.
     std::optional<event> recv(std::chrono::nanoseconds timeout) { return some(detail::throwing(), shmcast_recv, ns(timeout)); }
     std::optional<event> recv(std::chrono::nanoseconds timeout, std::error_code &code) noexcept {
         return some(detail::returning(code), shmcast_recv, ns(timeout));
     }
-    // The next event if it is there.
+    // The next event, if there is one.
     std::optional<event> try_recv() { return some(detail::throwing(), shmcast_try_recv); }
     std::optional<event> try_recv(std::error_code &code) noexcept { return some(detail::returning(code), shmcast_try_recv); }
-    // The same two into memory of the caller.
+    // The same, with the payload copied into memory of the caller.
     std::optional<event> recv_into(std::chrono::nanoseconds timeout, void *buffer, std::size_t size) {
         return some(detail::throwing(), shmcast_recv_into, ns(timeout), buffer, size);
     }
@@ -439,8 +439,8 @@ public:
     std::optional<event> try_recv_into(void *buffer, std::size_t size, std::error_code &code) noexcept {
         return some(detail::returning(code), shmcast_try_recv_into, buffer, size);
     }
-    // Hands up to `most` events that are there to each(const event &), which must not throw: std::terminate. Returns how many. No call
-    // of the library a message.
+    // Passes up to `most` available events to each(const event &), and returns their number. `each` must not throw, or std::terminate is
+    // called. Makes no call of the library for each message.
     template <class Each> std::size_t recv_batch(std::size_t most, Each &&each) { return many(detail::throwing(), most, each); }
     template <class Each> std::size_t recv_batch(std::size_t most, Each &&each, std::error_code &code) noexcept {
         return many(detail::returning(code), most, each);
@@ -449,12 +449,12 @@ public:
     void seek(std::uint64_t sequence, std::error_code &code) noexcept {
         detail::check(shmcast_seek(get(), sequence), detail::returning(code));
     }
-    // For event loops, as shmcast_subscriber_descriptor() says: the descriptor, or -1 where nobody rings.
+    // For event loops: the descriptor of shmcast_subscriber_descriptor(), or -1 if no daemon wakes the reader.
     int descriptor() const noexcept {
         const auto descriptor = shmcast_subscriber_descriptor(get());
         return descriptor < 0 ? -1 : descriptor;
     }
-    // Before each sleep: the event that was there after all, or none, and the time to sleep at most.
+    // Call this before each sleep. Returns the event that came after all, or none. `timeout` becomes the longest time to sleep.
     std::optional<event> arm(std::chrono::nanoseconds &timeout) { return armed(detail::throwing(), timeout); }
     std::optional<event> arm(std::chrono::nanoseconds &timeout, std::error_code &code) noexcept {
         return armed(detail::returning(code), timeout);
@@ -469,12 +469,12 @@ public:
     shmcast_publisher_state publisher_state() const noexcept {
         return static_cast<shmcast_publisher_state>(shmcast_subscriber_publisher_state(get()));
     }
-    // Whether the channel is over as things stand, as shmcast_subscriber_is_over() says.
+    // Whether the channel is at its end now; see shmcast_subscriber_is_over().
     bool is_over() const noexcept { return shmcast_subscriber_is_over(get()) == 1; }
     shmcast_subscriber *get() const noexcept { return handle_.get(); }
 
-    // for (const shmcast::event &e : subscriber) receives until the channel is over. The ends of earlier publishers are events like others.
-    // The subscriber must stay where it is.
+    // for (const shmcast::event &e : subscriber) receives until the channel is at its end. The ends of earlier publishers are ordinary
+    // events. The subscriber must not be moved meanwhile.
     class iterator {
     public:
         using iterator_category = std::input_iterator_tag;
@@ -487,7 +487,7 @@ public:
         reference operator*() const noexcept { return now_; }
         pointer operator->() const noexcept { return &now_; }
         iterator &operator++() {
-            // Behind an end it looks from time to time whether a daemon has decided by now that this was the last.
+            // After an end, checks from time to time whether a daemon has decided that this was the last end.
             const std::uint64_t look = 50 * 1000 * 1000;
             for (;;) {
                 const auto code = shmcast_recv(from_->get(), has_ended_ ? look : SHMCAST_FOREVER, &now_.c_);
@@ -511,7 +511,7 @@ public:
 
 private:
     static std::uint64_t ns(std::chrono::nanoseconds time) noexcept { return detail::ns(time); }
-    // The call writes the event where the caller has it: a copy would wait for these stores.
+    // The call writes the event into the caller's memory, because a copy would wait for these stores.
     template <class Fail, class Call, class... More> std::optional<event> some(const Fail &fail, Call call, More... more) {
         std::optional<event> next(std::in_place, event::blank());
         const std::int32_t code = call(get(), more..., &next->c_);
@@ -548,7 +548,7 @@ private:
     template <class Each> static void hand_out(const shmcast_batch &batch, Each &each) noexcept {
         event now;
         now.c_.kind = SHMCAST_MESSAGE;
-        if (batch.event.kind == 0) now.c_.what = batch.event.what; // of a message from the board, which is alone
+        if (batch.event.kind == 0) now.c_.what = batch.event.what; // a message from the board is alone in its batch
         SHMCAST_FOREACH(m, &batch) {
             now.c_.payload = m.payload, now.c_.length = m.length;
             now.c_.sequence = m.sequence, now.c_.time = m.time;
@@ -565,18 +565,18 @@ private:
 
 // An event of one of several subscribers.
 struct selected {
-    std::size_t index; // of the subscriber, in the order in which they were given
+    std::size_t index; // index of the subscriber, in the order in which they were given
     event what;
 };
 
-// One wait for several subscribers, which take turns. They must stay open as long as the select is used; they may be moved.
+// One wait for several subscribers, which take turns. The subscribers must stay open as long as the select is used. They can be moved.
 class select {
 public:
     using members = std::initializer_list<std::reference_wrapper<const subscriber>>;
-    // Of the options, wait, spins and sleep have an effect.
+    // Only the options wait, spins and sleep have an effect.
     explicit select(members of, const subscribe_options &options = {}) { open(of, options, detail::throwing()); }
     select(members of, const subscribe_options &options, std::error_code &code) noexcept { open(of, options, detail::returning(code)); }
-    // The same of a vector, an array or the like.
+    // The same for a vector, an array or the like.
     template <class Range, class = decltype(std::declval<const Range &>().begin())>
     explicit select(const Range &of, const subscribe_options &options = {}) {
         open(of, options, detail::throwing());
@@ -585,18 +585,18 @@ public:
     select(const Range &of, const subscribe_options &options, std::error_code &code) noexcept {
         open(of, options, detail::returning(code));
     }
-    // The next event of any of them, however long it takes.
+    // The next event of any subscriber, however long it takes.
     selected recv() { return one(detail::throwing()); }
-    selected recv(std::error_code &code) noexcept { return one(detail::returning(code)); } // of kind 0 if it failed
+    selected recv(std::error_code &code) noexcept { return one(detail::returning(code)); } // kind 0 after a failure
     // The next event, or none if nothing comes in time.
     std::optional<selected> recv(std::chrono::nanoseconds timeout) { return some(detail::throwing(), detail::ns(timeout)); }
     std::optional<selected> recv(std::chrono::nanoseconds timeout, std::error_code &code) noexcept {
         return some(detail::returning(code), detail::ns(timeout));
     }
-    // The next event if it is there.
+    // The next event, if there is one.
     std::optional<selected> try_recv() { return some(detail::throwing(), 0); }
     std::optional<selected> try_recv(std::error_code &code) noexcept { return some(detail::returning(code), 0); }
-    // The index of the subscriber that the last failure was of; how many there are if it was of none, or nothing failed.
+    // The index of the subscriber that failed last; the number of subscribers if nothing failed, or if the failure belongs to none.
     std::size_t failed() const noexcept { return failed_; }
     std::size_t size() const noexcept { return size_; }
     shmcast_select *get() const noexcept { return handle_.get(); }
@@ -641,7 +641,7 @@ public:
     bytes key() const noexcept { return {c_.key, c_.key_length}; }
     std::uint64_t sequence() const noexcept { return c_.sequence; }
     std::uint64_t count() const noexcept { return c_.count; }
-    // The newest message; of kind 0 if the board does not have it.
+    // The newest message. Its kind is 0 if the board does not have the message.
     event message() const noexcept { return event(c_.message); }
 
 private:

@@ -1,4 +1,4 @@
-// Each call of shmcast.hpp, in the directory argv[1].
+// Tests each call of shmcast.hpp, in the directory argv[1].
 #include <shmcast.hpp>
 
 #include <cstdio>
@@ -121,7 +121,7 @@ void events() {
     next.publish(shmcast::bytes_of(7));
     const auto due = next.next_sequence();
     next.close();
-    // Behind the last message of the first publisher there is an end that is not the channel's.
+    // After the last message of the first publisher comes an end that is not the channel's end.
     s.seek(due - 2);
     std::vector<std::uint32_t> kinds;
     for (const auto &event : s) kinds.push_back(event.kind());
@@ -149,7 +149,7 @@ void selects() {
         const auto one = turn % 2 ? both.recv() : *both.recv(std::chrono::minutes(1));
         CHECK(one.index == turn % 2 && one.what.text() == (one.index == 0 ? "left" : "right") && one.what.sequence() == turn / 2 + 1);
     }
-    // Handles may be moved, and the select still has them.
+    // Handles can be moved, and the select still has them.
     auto moved = std::move(both);
     auto c = std::move(a);
     left.publish("moved");
@@ -160,7 +160,7 @@ void selects() {
     left.close(), right.close();
     for (int end = 0; end < 2; end++) CHECK(moved.recv().what.kind() == SHMCAST_END);
     CHECK(c.is_over() && b.is_over());
-    // Of a whole vector, by another strategy.
+    // A select of a whole vector, with another strategy.
     std::vector<shmcast::subscriber> all;
     auto p = publisher("one");
     all.push_back(subscriber("one")), all.push_back(subscriber("one"));
@@ -175,7 +175,7 @@ void selects() {
     std::error_code code;
     shmcast::select none(std::vector<shmcast::subscriber>{}, {}, code);
     CHECK(code.value() == SHMCAST_ERROR_ARGUMENT && code.category() == shmcast::category() && !none.get());
-    // A subscriber that is gone is told, and is no longer used.
+    // The select reports a subscriber that is gone, and no longer uses it.
     all.pop_back();
     CHECK(code_of([&] { parked.recv(); }) == SHMCAST_ERROR_MISUSE && parked.failed() == 1);
     CHECK(!parked.try_recv(code) && code.value() == SHMCAST_ERROR_MISUSE);
@@ -202,7 +202,7 @@ void choices() {
     shmcast::subscribe_options options;
     options.dir = dir, options.start = SHMCAST_START_KEY, options.journal = "";
     CHECK(shmcast::subscriber("choices", options).recv().text() == "two");
-    options.start = SHMCAST_START_TIME; // of all times
+    options.start = SHMCAST_START_TIME; // all messages
     CHECK(shmcast::subscriber("choices", options).recv().text() == "one");
     options.start = SHMCAST_START_OLDEST, options.tags = {3};
     CHECK(shmcast::subscriber("choices", options).recv().text() == "three");
@@ -210,7 +210,7 @@ void choices() {
     CHECK(!shmcast::subscriber("choices", options).try_recv());
 }
 
-// Each call that can fail, without exceptions: see plain.cpp for programs that have none.
+// Each call that can fail, without exceptions. plain.cpp is a program that is built without exceptions.
 void error_codes() {
     std::error_code code;
     shmcast::subscribe_options options;

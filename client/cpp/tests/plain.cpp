@@ -1,7 +1,7 @@
 // A program without exceptions, in the directory argv[1].
 #include <shmcast.hpp>
 
-// Has no call of the library for each message: a test looks at its machine code.
+// This function makes no call of the library for each message: a test checks its machine code.
 extern "C" std::uint64_t sum_of_batch(shmcast::subscriber &from, std::error_code &code) {
     std::uint64_t sum = 0;
     from.recv_batch(1024, [&](const shmcast::event &e) { sum += e.as<std::uint64_t>().value_or(0); }, code);

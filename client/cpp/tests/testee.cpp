@@ -12,7 +12,7 @@
 
 namespace {
 
-// A payload that checks itself: as src/payload.rs of the suite.
+// The payloads, as in src/payload.rs of the suite. Their bytes follow from the sequence.
 class payloads {
 public:
     payloads() {
@@ -63,7 +63,7 @@ private:
     std::string line_;
 };
 
-// The class of an error; of a refused segment by the words with which its sentence begins.
+// The class of an error. For a refused segment, the class follows from the words with which the sentence begins.
 std::string reason(const shmcast::error &e) {
     static constexpr std::array<std::array<std::string_view, 2>, 9> words{{
         {"truncated:", "truncated"}, {"foreign:", "foreign"}, {"layout version", "version"}, {"header: checksum", "checksum"},
@@ -91,7 +91,7 @@ std::string hexadecimal(shmcast::bytes payload) {
     return text;
 }
 
-// Whether messages are told with their payloads.
+// Whether messages are reported with their payloads.
 bool with_bytes = false;
 
 class testee {
@@ -225,7 +225,7 @@ private:
         return "ns " + std::to_string(std::chrono::duration_cast<std::chrono::nanoseconds>(clock::now() - began).count());
     }
 
-    // Reads what is there from a sequence on, again and again, and takes the time.
+    // Reads the available messages from a sequence on, again and again, and measures the time.
     std::vector<std::string> drain(const request &r) {
         std::uint64_t sum = 0, messages = 0;
         const auto add = [&](const shmcast::event &e) {
@@ -248,7 +248,7 @@ private:
         return {took, "messages " + std::to_string(messages), "sum " + std::to_string(sum)};
     }
 
-    // Receives as they come, and keeps their ages.
+    // Receives messages as they come, and keeps their ages.
     std::vector<std::string> live(const request &r) {
         std::vector<std::int64_t> ages;
         const auto messages = r.number("messages");
@@ -259,7 +259,7 @@ private:
         return {"p50 " + std::to_string(ages[messages / 2]), "p99 " + std::to_string(ages[messages * 99 / 100])};
     }
 
-    // Publishes so many messages, and takes the time.
+    // Publishes a number of messages, and measures the time.
     std::vector<std::string> fill(const request &r) {
         const std::vector<std::uint8_t> payload(r.number("length"));
         const auto messages = r.number("messages");
@@ -304,7 +304,7 @@ private:
 
     std::optional<shmcast::subscriber> subscriber_;
     std::optional<shmcast::board> board_;
-    shmcast::subscribe_options where_; // of the channel that is open
+    shmcast::subscribe_options where_; // the options of the open channel
     std::string channel_;
     std::optional<shmcast::publisher> publisher_;
 };

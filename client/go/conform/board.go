@@ -8,7 +8,7 @@ import (
 	"shmcast"
 )
 
-// reader is the channel that is open, and its board once a key was asked for.
+// reader is the channel that is open, and its board after the first request for a key.
 type reader struct {
 	*shmcast.Subscriber
 	at    *request

@@ -52,7 +52,7 @@ type request struct {
 	Bytes    int             `json:"bytes"`
 }
 
-// place is where the channel is.
+// place is the option for the channel's place.
 func (r *request) place() shmcast.Option {
 	if r.Socket != "" {
 		return shmcast.Socket(r.Socket)
@@ -66,10 +66,10 @@ type answer struct {
 	Events  *[]string `json:"events,omitempty"`
 }
 
-// enough is how many calls in a row find nothing before a poll ends.
+// enough is the number of calls in a row that find nothing before a poll ends.
 const enough = 130
 
-// withBytes has messages told with their payloads.
+// withBytes says whether messages are reported with their payloads.
 var withBytes bool
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -135,7 +135,7 @@ func main() {
 	}
 }
 
-// write plays a request for the writer.
+// write performs a request for the writer.
 func write(r *request) error {
 	switch r.Do {
 	case "create":
@@ -160,7 +160,7 @@ func write(r *request) error {
 	return nil
 }
 
-// measured is the answer with these figures, or with what went wrong.
+// measured is the answer with these figures, or with the error.
 func measured(events []string, err error) answer {
 	if err != nil {
 		return done(err)
@@ -168,7 +168,7 @@ func measured(events []string, err error) answer {
 	return answer{Events: &events}
 }
 
-// drain reads what is there from a sequence on, again and again, and takes the time.
+// drain reads the available messages from a sequence on, again and again, and measures the time.
 func drain(s *shmcast.Subscriber, r *request) ([]string, error) {
 	var sum, messages uint64
 	add := func(payload []byte) {
@@ -211,7 +211,7 @@ func drain(s *shmcast.Subscriber, r *request) ([]string, error) {
 	return []string{fmt.Sprint("ns ", took), fmt.Sprint("messages ", messages), fmt.Sprint("sum ", sum)}, nil
 }
 
-// live receives as they come, and keeps their ages.
+// live receives messages as they come, and keeps their ages.
 func live(s *shmcast.Subscriber, messages int) ([]string, error) {
 	ages := make([]int64, 0, messages)
 	var ev shmcast.Event
@@ -228,7 +228,7 @@ func live(s *shmcast.Subscriber, messages int) ([]string, error) {
 	return []string{fmt.Sprint("p50 ", ages[messages/2]), fmt.Sprint("p99 ", ages[messages*99/100])}, nil
 }
 
-// fill publishes so many messages, and takes the time.
+// fill publishes a number of messages, and measures the time.
 func fill(r *request) ([]string, error) {
 	payload := make([]byte, r.Length)
 	all := slices.Repeat([][]byte{payload}, 256)
@@ -246,7 +246,7 @@ func fill(r *request) ([]string, error) {
 	return []string{fmt.Sprint("ns ", time.Since(began).Nanoseconds())}, nil
 }
 
-// table is what payloads that check themselves are cut from: as src/payload.rs of the suite.
+// table has the bytes from which payloads are cut, as in src/payload.rs of the suite.
 var table [65536 + 4093]byte
 
 func makeTable() {

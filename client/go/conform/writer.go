@@ -12,7 +12,7 @@ import (
 
 var theWriter writer = &published{}
 
-// published publishes by the C library.
+// published is a publisher that uses the C library.
 type published struct{ to *publisher.Publisher }
 
 func (p *published) create(r *request) (err error) {

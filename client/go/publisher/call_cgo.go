@@ -17,7 +17,7 @@ static published publish(shmcast_publisher *p, const uint8_t *data, size_t lengt
 	return it;
 }
 
-// The messages lie one behind the other. How many were published: all, or those before one that fails.
+// The messages lie one after the other. Returns the number of published messages: all, or those before one that fails.
 static size_t publish_all(shmcast_publisher *p, const uint8_t *data, const uint32_t *lengths, size_t count, uint16_t tag, int32_t key) {
 	size_t done = 0;
 	while (done < count && shmcast_publish_with(p, data, lengths[done], tag, key, NULL) == SHMCAST_OK) data += lengths[done++];
@@ -38,16 +38,16 @@ func (c *caller) open() error { return nil }
 
 func (c *caller) close() {}
 
-// publish publishes a message. If it fails it has published nothing.
+// publish publishes a message. If it fails, it has published nothing.
 func (c *caller) publish(p *C.shmcast_publisher, payload []byte, tag C.uint16_t, key C.int32_t) (sequence uint64, isDone bool) {
 	it := C.publish(p, start(payload), C.size_t(len(payload)), tag, key)
 	return uint64(it.sequence), it.code >= 0
 }
 
-// atOnce is how many bytes of messages go to the C library in one call.
+// atOnce is the number of bytes of messages that one call passes to the C library.
 const atOnce = 16 << 10
 
-// publishAll returns how many messages it has published: all, or those before one that fails, or is a large one.
+// publishAll returns the number of messages that it has published: all, or those before one that fails or that is large.
 func (c *caller) publishAll(p *C.shmcast_publisher, payloads [][]byte, tag C.uint16_t, key C.int32_t) (done int) {
 	for done < len(payloads) {
 		c.data, c.lengths = c.data[:0], c.lengths[:0]

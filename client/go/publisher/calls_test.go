@@ -14,8 +14,8 @@ import (
 	"shmcast"
 )
 
-// Calls of C stand what Go does with goroutines meanwhile: signals of a profile and of the scheduler, collections of garbage, stacks that grow and
-// move, more goroutines than threads that run. Each goroutine has a publisher and reads its own channel back.
+// Calls of C must survive what Go does with goroutines meanwhile: signals of a profile and of the scheduler, garbage collections, stacks
+// that grow and move, and more goroutines than running threads. Each goroutine has a publisher and reads its own channel.
 func TestCallsStandSignalsCollectionsAndMovingStacks(t *testing.T) {
 	dir := t.TempDir()
 	if err := pprof.StartCPUProfile(io.Discard); err != nil {
@@ -81,7 +81,7 @@ func publishAndRead(t *testing.T, dir, channel string, rounds int) {
 	}
 }
 
-// publishDeep publishes from further down a stack, where the payload may lie on it.
+// publishDeep publishes from further down a stack, where the payload can lie on the stack.
 func publishDeep(p *Publisher, sequence uint64, depth int) (uint64, error) {
 	var room [3000]byte
 	if depth > 0 {

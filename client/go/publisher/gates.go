@@ -37,19 +37,19 @@ import (
 	"unsafe"
 )
 
-// Gate is a reader that the publisher waits for, within a limit. Zero stands for the default of each.
+// Gate is a reader that the publisher waits for, within a limit. A field with zero has its default.
 type Gate struct {
 	Name       string
-	LagBytes   uint64        // how far its reader may be behind, in bytes of the ring
-	LagPercent uint32        // the same of the ring; 50
-	Wait       time.Duration // how long one message waits at most; 200 us
+	LagBytes   uint64        // largest lag of the gate's reader, in bytes of the ring
+	LagPercent uint32        // largest lag as a percentage of the ring; default 50
+	Wait       time.Duration // longest wait of one message; default 200 us
 	NeverWaits bool          // no message waits
-	// Refuses: after the wait the message is not published. Without it the gate is dropped: its reader may be lapped until it has caught up to half
-	// of the lag.
+	// Refuses says that the message is not published after the wait. Otherwise the gate is dropped: its reader can be lapped until it has
+	// caught up to half of the lag.
 	Refuses bool
 }
 
-// put fills what C reads.
+// put fills the struct that C reads.
 func (g *Gate) put(t *texts, to *C.shmcast_gate) {
 	to.name = t.text(g.Name, true)
 	to.lag_bytes, to.lag_percent = C.uint64_t(g.LagBytes), C.uint32_t(g.LagPercent)
@@ -62,8 +62,8 @@ func (g *Gate) put(t *texts, to *C.shmcast_gate) {
 	}
 }
 
-// FullError says that the reader of a gate is too far behind. Nothing was published: publish it again later. The same error is used again for the next
-// message that is refused.
+// FullError says that the reader of a gate is too far behind. Nothing was published: publish the message again later. The next refused
+// message reuses the same error value.
 type FullError struct {
 	Gate   string
 	Behind uint64 // bytes of the ring
@@ -73,9 +73,9 @@ func (e *FullError) Error() string {
 	return fmt.Sprintf("gate %s holds the message up: its reader is %d B behind; publish it again later", e.Gate, e.Behind)
 }
 
-// gated is what a publisher needs for gates. A call that may wait is made by cgo, so that the scheduler knows of it.
+// gated is the publisher's state for gates. A call that can wait is made by cgo, so that the scheduler knows about the wait.
 type gated struct {
-	why   *C.char // room for C's sentence
+	why   *C.char // memory for C's sentence
 	names []string
 	full  FullError
 }
@@ -86,7 +86,7 @@ func (g *gated) close() {
 	}
 }
 
-// openGates notes the gates that a channel has.
+// openGates reads which gates the channel has.
 func (p *Publisher) openGates() error {
 	gates, err := p.Gates()
 	if err != nil || len(gates) == 0 {
@@ -99,7 +99,8 @@ func (p *Publisher) openGates() error {
 	return nil
 }
 
-// TryPublish is as [Publisher.PublishWith], and never waits for a gate: a [FullError] if its reader is too far behind.
+// TryPublish does the same as [Publisher.PublishWith], but never waits for a gate: it returns a [FullError] if the gate's reader is too far
+// behind.
 func (p *Publisher) TryPublish(payload []byte, tag uint16, key bool) (uint64, error) {
 	if p.gated == nil {
 		return p.PublishWith(payload, tag, key)
@@ -135,15 +136,15 @@ func (g *gated) fullError(o *C.gated_outcome) error {
 	return &g.full
 }
 
-// GateState is how a gate stands.
+// GateState is the state of a gate.
 type GateState uint32
 
 // The states of gates.
 const (
-	GateAbsent  GateState = C.SHMCAST_GATE_ABSENT   // nobody holds it
-	GateJoining GateState = C.SHMCAST_GATE_JOINING  // its reader has not caught up yet, and may be lapped
-	GateInForce GateState = C.SHMCAST_GATE_IN_FORCE // the publisher waits for its reader, which is not lapped
-	GateDropped GateState = C.SHMCAST_GATE_DROPPED  // its reader took too long, and may be lapped until it has caught up to half of the lag
+	GateAbsent  GateState = C.SHMCAST_GATE_ABSENT   // nobody holds the gate
+	GateJoining GateState = C.SHMCAST_GATE_JOINING  // the gate's reader has not caught up yet, and can be lapped
+	GateInForce GateState = C.SHMCAST_GATE_IN_FORCE // the publisher waits for the gate's reader, which is not lapped
+	GateDropped GateState = C.SHMCAST_GATE_DROPPED  // the gate's reader took too long, and can be lapped until it has caught up to half of the lag
 )
 
 var gateStates = [...]string{"absent", "joining", "in-force", "dropped"}
@@ -159,18 +160,18 @@ func (s GateState) String() string {
 type GateStatus struct {
 	Name       string
 	State      GateState
-	LagBytes   uint64        // how far its reader may be behind
-	Behind     uint64        // how far it is; 0 also if nobody holds the gate
-	PID        uint64        // the process that its reader claims to be; 0 if nobody holds the gate
-	Held       uint64        // messages that waited for it,
-	Longest    time.Duration // the longest of these waits,
-	Total      time.Duration // and all together
-	Dropped    uint64        // times that it was dropped
-	Refused    uint64        // messages that were refused after a wait,
-	TurnedAway uint64        // and by TryPublish
+	LagBytes   uint64        // largest lag of the gate's reader, in bytes of the ring
+	Behind     uint64        // present lag of the gate's reader; 0 also if nobody holds the gate
+	PID        uint64        // the process id that the gate's reader claims; 0 if nobody holds the gate
+	Held       uint64        // number of messages that waited for the gate
+	Longest    time.Duration // the longest of these waits
+	Total      time.Duration // the sum of these waits
+	Dropped    uint64        // number of times that the gate was dropped
+	Refused    uint64        // number of messages that were refused after a wait
+	TurnedAway uint64        // number of messages that TryPublish refused
 }
 
-// Gates returns the channel's gates, with what this publisher has counted. It allocates, and calls the system once a gate.
+// Gates returns the channel's gates, with the counts of this publisher. It allocates, and makes one system call for each gate.
 func (p *Publisher) Gates() ([]GateStatus, error) {
 	if p.handle == nil {
 		return nil, ErrClosed

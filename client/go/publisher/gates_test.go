@@ -15,7 +15,7 @@ import (
 	"shmcast"
 )
 
-// long is far longer than any honest reader takes on a busy machine.
+// long is far more time than any honest reader needs on a busy machine.
 const long = 100 * time.Second
 
 func open(t testing.TB, dir string, options Options) *Publisher {
@@ -51,7 +51,7 @@ func gate(t testing.TB, p *Publisher) GateStatus {
 	return gates[0]
 }
 
-// fill publishes until a gate refuses a message, and returns the refusal and how many were published.
+// fill publishes until a gate refuses a message, and returns the refusal and the number of published messages.
 func fill(t testing.TB, p *Publisher, payload []byte) (*FullError, int) {
 	t.Helper()
 	for n := range 100_000 {
@@ -122,7 +122,7 @@ func TestPublisherWaitsForTheReaderOfAGate(t *testing.T) {
 	}
 }
 
-// A reader of a gate that takes its messages one at a time, together, or into its own memory, loses none, at full speed of the publisher.
+// A reader of a gate loses no message at the publisher's full speed, whether it receives one at a time, in batches, or into its own memory.
 func TestReaderOfAGateLosesNothing(t *testing.T) {
 	for _, how := range []string{"one", "batch", "into"} {
 		t.Run(how, func(t *testing.T) {
@@ -308,7 +308,7 @@ func TestPagesOfGatesInWhichAnythingStandsHarmNobody(t *testing.T) {
 	}
 }
 
-// What another program writes to the page does not count at the reader's next message.
+// Words that another program writes to the page do not matter at the reader's next message.
 func TestReaderOfAGateSaysItsPositionWhateverStandsThere(t *testing.T) {
 	dir := t.TempDir()
 	p := open(t, dir, Options{Gates: []Gate{{Name: "risk", NeverWaits: true}}})
@@ -385,7 +385,7 @@ func TestBoardIsPublishedAndRead(t *testing.T) {
 	if _, there, err := b.Get([]byte("EUR")); there || err != nil {
 		t.Error("the tag does not remove the key", err)
 	}
-	if _, err := p.Publish([]byte("-JPY1")); err != nil { // it gets the slot of the key that was removed
+	if _, err := p.Publish([]byte("-JPY1")); err != nil { // this key gets the slot of the removed key
 		t.Fatal(err)
 	}
 	all, err := b.Entries()

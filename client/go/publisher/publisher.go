@@ -6,7 +6,7 @@ package publisher
 #include <stdlib.h>
 #include <string.h>
 
-// A call and its error in one, since a goroutine may be on another thread at the next call.
+// A call and its error together, because a goroutine can be on another thread at the next call.
 typedef struct { int32_t code, os; uint64_t sequence; } outcome;
 
 static outcome failed(int32_t code, char *why) {
@@ -53,7 +53,7 @@ import (
 // Code is the number of an error in shmcast.h.
 type Code int32
 
-// The codes that programs act on. shmcast.h has all.
+// The codes that programs act on. shmcast.h has all codes.
 const (
 	CodeInUse     Code = C.SHMCAST_ERROR_IN_USE
 	CodeMismatch  Code = C.SHMCAST_ERROR_MISMATCH
@@ -95,25 +95,26 @@ func failure(o C.outcome, why *[messageLength]C.char) error {
 	return &Error{Code(o.code), C.GoString(&why[0]), syscall.Errno(o.os)}
 }
 
-// Options are those of shmcast_publish_options in shmcast.h. Zero stands for the default of each.
+// Options are those of shmcast_publish_options in shmcast.h. A field with zero has its default.
 type Options struct {
 	Dir        string // directory of channels
 	Daemon     bool   // the channel is a daemon's, at Socket
-	Socket     string // the daemon's socket; "": $SHMCAST_SOCKET, or the usual one
+	Socket     string // the daemon's socket; "": $SHMCAST_SOCKET, or the default socket
 	Capacity   uint64 // bytes of the ring, a power of two
 	MaxMessage uint64 // bytes of the largest payload
 	Mode       uint32 // of a new channel's directory
-	Anew       bool   // give up the memory that is there; sequences begin at 1 again
-	Board      Board  // of a new channel: the last message of each key; of a daemon's channel its configuration says it
-	Gates      []Gate // of a channel that is a file: readers that the publisher waits for, at most 15
+	Anew       bool   // replace the existing memory; sequences begin at 1 again
+	Board      Board  // new channel: the last message of each key; for a daemon's channel, its configuration has the board
+	Gates      []Gate // only for a channel that is a file: at most 15 readers that the publisher waits for
 }
 
-// Board says which bytes of a payload are its key, and how much room a new channel's board has. Zero is no board, or what the channel has.
+// Board says which bytes of a payload are its key, and how much room a new channel's board has. Zero means no board, or the board that the
+// channel has.
 type Board struct {
 	KeyStart, KeyEnd uint32 // the first byte of the key, and the byte after the last: 1 to 256 bytes
-	Keys             uint64 // room for so many keys; 0: 1024
-	Value            uint64 // bytes of the largest message on the board, key included; 0: 256
-	RemovesByTag     bool   // messages with the tag RemoveTag remove their key; one that ends right behind its key does so in any case
+	Keys             uint64 // number of keys for which there is room; 0 means 1024
+	Value            uint64 // bytes of the largest message on the board, key included; 0 means 256
+	RemovesByTag     bool   // messages with the tag RemoveTag remove their key; a message that ends right after its key always does
 	RemoveTag        uint16
 }
 
@@ -121,10 +122,10 @@ type Board struct {
 type Publisher struct {
 	handle *C.shmcast_publisher
 	caller caller // calls C: in call_amd64.go, and in call_cgo.go for other processors
-	gated  *gated // of a channel with gates, for which a call may wait
+	gated  *gated // for a channel with gates, for which a call can wait
 }
 
-// Open makes a channel, or takes over the one that is there, with the sequences going on.
+// Open makes a channel, or takes over an existing channel and continues its sequences.
 func Open(channel string, options Options) (*Publisher, error) {
 	var memory texts
 	defer memory.free()
@@ -159,7 +160,7 @@ func Open(channel string, options Options) (*Publisher, error) {
 	return p, nil
 }
 
-// texts is what C reads while a channel is opened.
+// texts are the texts that C reads while a channel is opened.
 type texts []unsafe.Pointer
 
 func (t *texts) free() {
@@ -190,11 +191,11 @@ func (t *texts) gates(gates []Gate) *C.shmcast_gate {
 	return &all[0]
 }
 
-// Publish publishes one message and returns its sequence. It waits for nothing but gates, and allocates nothing. A [FullError] if a gate refuses
-// the message.
+// Publish publishes one message and returns its sequence. It waits only for gates, and allocates nothing. It returns a [FullError] if a
+// gate refuses the message.
 func (p *Publisher) Publish(payload []byte) (uint64, error) { return p.PublishWith(payload, 0, false) }
 
-// PublishWith does the same with a tag of your own, and if key is true as a message from which a reader may start afresh.
+// PublishWith does the same with a tag of your own. If key is true, a reader can start afresh from this message.
 func (p *Publisher) PublishWith(payload []byte, tag uint16, key bool) (uint64, error) {
 	if p.handle == nil {
 		return 0, ErrClosed
@@ -209,8 +210,8 @@ func (p *Publisher) PublishWith(payload []byte, tag uint16, key bool) (uint64, e
 	return sequence, nil
 }
 
-// PublishAll publishes each of the payloads, with the same tag and key, and returns how many it has published: all of them, or those before
-// the error. It costs less than a call for each of them.
+// PublishAll publishes each of the payloads, with the same tag and key. It returns the number of published messages: all, or those before
+// the error. It costs less than a call for each message.
 func (p *Publisher) PublishAll(payloads [][]byte, tag uint16, key bool) (int, error) {
 	if p.handle == nil {
 		return 0, ErrClosed
@@ -226,13 +227,13 @@ func (p *Publisher) PublishAll(payloads [][]byte, tag uint16, key bool) (int, er
 		if done == len(payloads) {
 			return done, nil
 		}
-		if _, err := p.PublishWith(payloads[done], tag, key); err != nil { // it fails again and says why
+		if _, err := p.PublishWith(payloads[done], tag, key); err != nil { // the call fails again, and returns the reason
 			return done, err
 		}
 	}
 }
 
-// start is the address of the first byte. Of a type for which cgo has nothing to check.
+// start is the address of the first byte, in a type for which cgo checks nothing.
 func start(payload []byte) *C.uint8_t { return (*C.uint8_t)(unsafe.SliceData(payload)) }
 
 func number(key bool) C.int32_t {
@@ -242,14 +243,14 @@ func number(key bool) C.int32_t {
 	return 0
 }
 
-// publishAgain repeats a call that failed, for its reason. Such a call has published nothing.
+// publishAgain repeats a call that failed, to get the reason. Such a call has published nothing.
 func (p *Publisher) publishAgain(payload []byte, tag uint16, key C.int32_t) (uint64, error) {
 	var why [messageLength]C.char
 	o := C.publish_why(p.handle, start(payload), C.size_t(len(payload)), C.uint16_t(tag), key, &why[0])
 	return uint64(o.sequence), failure(o, &why)
 }
 
-// Gap tells readers that the messages from the next one up to to will never come.
+// Gap tells readers that the messages from the next one up to the sequence to will never come.
 func (p *Publisher) Gap(to uint64) error {
 	if p.handle == nil {
 		return ErrClosed
@@ -272,10 +273,10 @@ func (p *Publisher) NextSequence() uint64 {
 	return uint64(C.shmcast_publisher_next_sequence(p.handle))
 }
 
-// Epoch returns this publisher's incarnation: 1 for the first of a channel.
+// Epoch returns this publisher's epoch: 1 for the first publisher of a channel.
 func (p *Publisher) Epoch() uint64 { return uint64(C.shmcast_publisher_epoch(p.handle)) }
 
-// MaxMessage returns how many bytes a message may have.
+// MaxMessage returns the largest size of a message in bytes.
 func (p *Publisher) MaxMessage() int { return int(C.shmcast_publisher_max_message(p.handle)) }
 
 // IsCutOff says whether a daemon has given the channel to another publisher.
@@ -283,7 +284,7 @@ func (p *Publisher) IsCutOff() bool {
 	return p.handle != nil && C.shmcast_publisher_is_cut_off(p.handle) == 1
 }
 
-// Close closes the channel: readers get what was published, and then the end.
+// Close closes the channel: readers get everything that was published, and then the end.
 func (p *Publisher) Close() error {
 	if p.handle == nil {
 		return nil

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// message is the payload of a sequence: each byte follows from it.
+// message is the payload of a sequence. Each byte follows from the sequence.
 func message(sequence uint64) []byte {
 	payload := make([]byte, sequence*7919%3000)
 	for i := range payload {
@@ -111,7 +111,7 @@ func TestManyMessagesArePublishedInOrder(t *testing.T) {
 	}
 	defer s.Close()
 	var all [][]byte
-	for n := range uint64(100) { // more than one call's bytes, and one message that is larger than these
+	for n := range uint64(100) { // more bytes than one call takes, and one message that is larger than that
 		all = append(all, message(n))
 	}
 	all = append(all, make([]byte, 48<<10), []byte("last"))
@@ -129,7 +129,7 @@ func TestManyMessagesArePublishedInOrder(t *testing.T) {
 	}
 }
 
-// hosted opens the publisher of channel "ticks" of a daemon of its own, whose configuration ends with this text.
+// hosted opens the publisher of channel "ticks" of a new daemon, whose configuration ends with this text.
 func hosted(t *testing.T, more string) (p *Publisher, options Options) {
 	t.Helper()
 	bin := os.Getenv("SHMCAST_BIN")
@@ -213,7 +213,7 @@ func BenchmarkPublish32(b *testing.B) {
 	}
 }
 
-// Publishers in Go are killed at full speed, and each time the next takes over. A reader checks every byte and counts every loss.
+// Publishers in Go are killed at full speed, and each time the next one takes over. A reader checks every byte and counts every loss.
 func TestKilledPublishersLoseNothingSilently(t *testing.T) {
 	dir := t.TempDir()
 	first, err := Open("c", Options{Dir: dir, Capacity: 1 << 20})
@@ -227,7 +227,8 @@ func TestKilledPublishersLoseNothingSilently(t *testing.T) {
 	defer s.Close()
 	first.Close()
 	var received, missed, last uint64
-	// A subscriber that finds nothing looks for a lap at every 64th call only. So that many calls in a row find nothing when all is told.
+	// A subscriber that finds nothing checks for a lap only at every 64th call. So everything was received after this many calls that find
+	// nothing.
 	drain := func() {
 		var ev shmcast.Event
 		for nothing := 0; nothing < 64; {

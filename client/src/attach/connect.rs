@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 pub const SOCKET_VARIABLE: &str = "SHMCAST_SOCKET";
 /// Path of the socket of the system's daemon.
 pub const DEFAULT_SOCKET: &str = "/run/shmcast/control.sock";
-/// Longest time that the daemon may take to answer.
+/// Longest wait for the daemon's answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The longest time that a daemon may take to make the memory of its channels. During this time the daemon answers that it is starting.
+/// Longest wait for a daemon that makes the memory of its channels. Meanwhile the daemon answers that it is starting.
 const STARTING: Duration = Duration::from_secs(60);
 
 /// A daemon that answers.
@@ -71,8 +71,12 @@ impl Client {
         Ok(Self { socket })
     }
 
-    /// Returns the first of these paths: `$SHMCAST_SOCKET`; [`DEFAULT_SOCKET`] if it exists; `shmcast/control.sock` in `$XDG_RUNTIME_DIR`,
-    /// at which a daemon of this user listens; and [`DEFAULT_SOCKET`] otherwise.
+    /// Returns the first of these paths:
+    ///
+    /// 1. `$SHMCAST_SOCKET`, if it is set and not empty;
+    /// 2. [`DEFAULT_SOCKET`], if this file exists;
+    /// 3. `$XDG_RUNTIME_DIR/shmcast/control.sock`, if this variable is set;
+    /// 4. [`DEFAULT_SOCKET`].
     ///
     /// ```
     /// println!("{}", shmcast::Client::default_socket().display());
@@ -100,7 +104,7 @@ impl Client {
         &self.socket
     }
 
-    /// Returns all channels that this user may read, with their readers.
+    /// Returns all channels that this user can read, with their readers.
     ///
     /// # Errors
     /// [`ChannelError`] when the daemon is gone or refuses.
@@ -119,7 +123,7 @@ impl Client {
     /// Returns one channel, with its readers.
     ///
     /// # Errors
-    /// [`ChannelError::Refused`] when there is no such channel, or this user may not read it.
+    /// [`ChannelError::Refused`] when there is no such channel, or this user is not allowed to read it.
     ///
     /// ```no_run
     /// # let client = shmcast::Client::connect()?;
@@ -131,7 +135,7 @@ impl Client {
         channels.into_iter().next().ok_or_else(|| self.confused("no channel in the answer"))
     }
 
-    /// Returns the daemon's bridges to other hosts whose channels this user may read.
+    /// Returns the daemon's bridges to other hosts whose channels this user can read.
     ///
     /// # Errors
     /// [`ChannelError`] when the daemon is gone or refuses.
@@ -158,7 +162,7 @@ impl Client {
     /// Makes a standby bridge take over from its peer, without a loss or a pause. Changes nothing if the bridge sends already.
     ///
     /// # Errors
-    /// [`ChannelError::Refused`] if there is no such bridge, if it has no peers, or if this user may not publish on its
+    /// [`ChannelError::Refused`] if there is no such bridge, if the bridge has no peers, or if this user cannot publish on its
     /// channel.
     ///
     /// ```no_run
@@ -172,7 +176,7 @@ impl Client {
     }
 
     /// Promotes a channel that a bridge of the daemon receives, because its publisher's host is gone. The channel becomes a channel of this
-    /// host. Then any program that may publish on the channel can open it.
+    /// host. Then any program that can publish on the channel can open it.
     ///
     /// The promotion skips 2^32 sequences, so that no sequence is used twice. Readers receive the skipped sequences as a gap. With `force`,
     /// the daemon promotes the channel even if the publisher's host was heard within the last three seconds, or if the channel's journal
@@ -180,7 +184,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ChannelError::Refused`] if no bridge receives the channel, if its publisher's host is heard, if its journal does not
-    /// record, or if this user may not publish on it.
+    /// record, or if this user is not allowed to publish on it.
     ///
     /// ```no_run
     /// # let client = shmcast::Client::connect()?;
@@ -200,7 +204,7 @@ impl Client {
     /// Takes a strict channel away from a publisher that still lives. A message that this publisher writes from now on reaches no reader.
     ///
     /// # Errors
-    /// [`ChannelError::Refused`] if the channel is not strict, or if this user may not publish on it.
+    /// [`ChannelError::Refused`] if the channel is not strict, or if this user is not allowed to publish on it.
     ///
     /// ```no_run
     /// # let client = shmcast::Client::connect()?;
@@ -277,7 +281,8 @@ impl Client {
         Ok(channels)
     }
 
-    /// Sends a request whose answer has many parts, and passes each part to `take`. If `take` does not expect a part, it returns an error.
+    /// Sends a request whose answer has many parts, and passes each part to `take`, which returns an error for a part that it does not
+    /// expect.
     fn ask_for_all(
         &self,
         request: &Request,

@@ -35,7 +35,7 @@ const LAST_KNOCK: Duration = Duration::from_millis(250);
 /// Time after which a keeper without attachments ends.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// An attachment to a daemon. Dropping it detaches.
+/// An attachment to a daemon. Dropping this value detaches.
 #[derive(Debug)]
 pub(crate) struct Attachment {
     shared: Arc<Inner>,
@@ -52,7 +52,7 @@ struct Inner {
     /// The descriptors that are sent with `resume`: the segment and its lock. A reader also sends its page. If the reader parks (sleeps
     /// until the daemon wakes it), it also sends its bell.
     descriptors: Mutex<Vec<Arc<ParentsOnly<File>>>>,
-    /// The channel's charter.
+    /// The channel's charter: the file in which the daemon says which segments are valid.
     charter: Mutex<File>,
     /// The process that attached. The daemon takes the socket and the lock as signs that this process lives, so no forked child of the
     /// process keeps the socket or the lock.
@@ -67,8 +67,7 @@ struct Inner {
     has_moved: AtomicBool,
     /// Generation and epoch of the last publisher that the daemon reported as dead.
     dead: Mutex<(u64, u64)>,
-    /// Whether the reader can still receive messages of the publisher `dead`. It can if it now receives the messages of this publisher, or
-    /// of an earlier one.
+    /// Whether the reader is still at the messages of the publisher `dead`, or of an earlier one.
     has_died: AtomicBool,
 }
 
@@ -148,7 +147,7 @@ impl Attachment {
     /// Takes the next segment in which the channel continues. Costs one load if there is no such segment.
     pub(crate) fn moved(&self) -> Option<Successor> {
         let moved = &self.shared.has_moved;
-        // Every reader calls this when it finds nothing to read, so it is one load while there is no segment.
+        // Every reader calls this when it finds nothing to read, so it costs only one load while there is no segment.
         if !moved.load(Ordering::Acquire) {
             return None;
         }
@@ -165,7 +164,7 @@ impl Drop for Attachment {
             return;
         }
         self.shared.left.store(true, Ordering::Release);
-        // While the keeper polls the socket, dropping this reference does not close it. So this shuts it down.
+        // Dropping this reference does not close the socket while the keeper polls it. So the socket is shut down.
         if let Some(socket) = lock(&self.shared.socket).take() {
             let _ = shutdown(&**socket, Shutdown::Both);
         }
@@ -267,8 +266,8 @@ impl Keeper {
     /// Sleeps until a daemon sends a packet or hangs up, the list changes, or `patience` has passed. Returns the attachments whose sockets
     /// are ready.
     fn wait(&self, attachments: &[Arc<Inner>], patience: Option<Duration>) -> Vec<Arc<Inner>> {
-        // We hold the sockets while we sleep. So the number of a socket that is given up meanwhile cannot belong to another one when we
-        // look at the result.
+        // We hold the sockets while we sleep. So the number of a socket that is given up meanwhile cannot belong to another socket when we
+        // read the result.
         let is_deaf = |socket: &Arc<ParentsOnly<OwnedFd>>| {
             fault!("without_a_spare_descriptor_nobody_listens") && socket.try_clone().is_err()
         };
@@ -278,7 +277,7 @@ impl Keeper {
         let mut fds = vec![PollFd::new(&self.bell, PollFlags::IN)];
         fds.extend(sockets.iter().map(|(socket, _)| PollFd::new(&***socket, PollFlags::IN)));
         let timeout = patience.map(|p| Timespec::try_from(p).expect("a second at most"));
-        // After an error (EINTR, ENOMEM) the loop looks again.
+        // After an error (EINTR, ENOMEM) the loop polls again.
         let _ = poll(&mut fds, timeout.as_ref());
         let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
         let ready: Vec<bool> = fds.iter().skip(1).map(|fd| !fd.revents().is_empty()).collect();
@@ -314,8 +313,8 @@ impl Inner {
             _ => return,
         }
         *socket = None;
-        // This store must come before the reader checks its state. A reader that still relies on a waker would sleep again, and no process
-        // would wake it.
+        // This store must come before the reader checks its state. Otherwise a reader that still relies on a waker would sleep again, and
+        // no process would wake it.
         self.connected.store(false, Ordering::Release);
         self.rouse();
     }
@@ -326,7 +325,7 @@ impl Inner {
         let (Some(segment), Some(its_lock)) = (sent.next(), sent.next()) else { return };
         lock(&self.descriptors)[..2].clone_from_slice(&[segment.clone(), its_lock]);
         if charter.is_some() {
-            // A new charter counts generations from 1 again.
+            // A new charter (the file of the daemon's verdicts) counts generations from 1 again.
             *lock(&self.dead) = (0, 0);
         }
         let ready = Segment::open(&segment, Access::Read).ok().map(|segment| {

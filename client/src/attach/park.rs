@@ -1,8 +1,8 @@
 //! Parking: a reader sleeps until the daemon reports that there is something to read. The publisher wakes no reader, and does not know
 //! which readers sleep.
 //!
-//! This module has the ends of both sides: the reader has a [`Parking`], and the host has a [`ParkedReader`]. The two ends share two
-//! objects, which no other reader uses:
+//! This module has both ends: the reader's [`Parking`], and the host's [`ParkedReader`]. The two ends share two objects, which no other
+//! reader uses:
 //!
 //! - a word in the reader's page, which says for which position the reader sleeps;
 //! - the bell, which is a socket pair.
@@ -19,12 +19,12 @@
 //!
 //! The bell is a socket pair and not an eventfd, for three reasons:
 //!
-//! - Each call that rings can be non-blocking. The flag of an eventfd belongs to all processes that hold it, and its counter may be full.
+//! - Each call that rings can be non-blocking. The flag of an eventfd belongs to all processes that hold it, and its counter can be full.
 //! - A reader cannot affect the pair of another reader. If all readers rang the same eventfd, any reader could empty or fill it.
 //! - An event loop can wait for a socket without unsafe code.
 //!
-//! The reader keeps both sockets of the bell, and sends one of them to each new daemon. So the bell outlives a daemon. If a reader rings
-//! after the daemon has died, the next daemon still finds the ring.
+//! The reader keeps both sockets of the bell, and sends one of them to each new daemon. So the bell outlives a daemon: the next daemon
+//! still finds a byte that the reader has sent.
 
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, recv, send, sockopt};
@@ -112,7 +112,7 @@ impl Parking {
         let _nap = Nap(self);
         // A time that is too long for a timespec counts as endless.
         let timeout = Timespec::try_from(self.longest.min(limit)).ok();
-        // An error is ignored: the caller looks at the ring next in any case.
+        // An error is ignored: the caller polls the ring next in any case.
         let _ = poll(&mut [PollFd::new(&self.bell, PollFlags::IN)], timeout.as_ref());
     }
 
@@ -120,11 +120,11 @@ impl Parking {
     #[cfg(feature = "tokio")]
     pub(crate) async fn nap(&self) {
         let _nap = Nap(self);
-        // The registration is only for this nap, since the next nap may be in another event loop.
+        // The registration is only for this nap, since the next nap can be in another event loop.
         let bell = self.bell.try_clone().and_then(tokio::net::UnixStream::from_std);
         match bell {
             Ok(bell) => drop(tokio::time::timeout(self.longest, bell.readable()).await),
-            // The process may be out of descriptors.
+            // The process can be out of descriptors.
             Err(_) => tokio::time::sleep(ALONE).await,
         }
     }
@@ -156,19 +156,19 @@ impl Bells {
     /// Sleeps until a bell rings, a signal arrives, or `limit` has passed.
     pub(crate) fn sleep(&self, limit: Duration) {
         let timeout = Timespec::try_from(limit).ok();
-        // An error is ignored: the caller looks at the rings next in any case.
+        // An error is ignored: the caller polls the rings next in any case.
         let _ = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], timeout.as_ref());
     }
 
     /// Sleeps as [`sleep`](Self::sleep) does, while other tasks run. The future can be dropped at any time.
     #[cfg(feature = "tokio")]
     pub(crate) async fn nap(&self, limit: Duration) {
-        // The registration is only for this nap, since the next nap may be in another event loop. The event loop has no type for an epoll
+        // The registration is only for this nap, since the next nap can be in another event loop. The event loop has no type for an epoll
         // descriptor. A stream is the nearest type, and only its readiness is used, which is the same for both.
         let bells = self.epoll.try_clone().map(UnixStream::from).and_then(tokio::net::UnixStream::from_std);
         match bells {
             Ok(bells) => drop(tokio::time::timeout(limit, bells.readable()).await),
-            // The process may be out of descriptors.
+            // The process can be out of descriptors.
             Err(_) => tokio::time::sleep(ALONE).await,
         }
     }
@@ -202,7 +202,7 @@ fn hear(bell: impl AsFd) -> bool {
     matches!(recv(bell, &mut [0u8; 512], RecvFlags::DONTWAIT), Ok((_, 1..)))
 }
 
-/// The result of a host's check of a reader that may sleep.
+/// The result of a host's check of a reader that might sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sight {
     /// The reader does not sleep, or has been woken already.

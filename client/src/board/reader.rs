@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// The largest number of searches for a key whose slot changes faster than it can be copied.
 const TRIES: usize = 64;
-/// The time for which a call waits for the segment in which the channel continues, and the pause between two looks.
+/// The longest time that a call waits for the channel's next segment, and the pause between two checks.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_micros(100);
 /// The largest number of ring records that are read in a search for a key whose slot keeps changing.
@@ -21,9 +21,9 @@ const RECORDS: usize = 4096;
 
 /// The last message of each key of a channel.
 ///
-/// A board reads through a read-only map, so neither the publisher nor any reader notices it. It receives no messages: to get the board and
-/// every later message, open a [`Subscriber`] with [`Start::Board`](crate::Start::Board). On a channel of a daemon it follows the channel
-/// to its next segments.
+/// A board reads through a read-only map, so neither the publisher nor any reader notices it. A board receives no messages. To get the
+/// board and every later message, open a [`Subscriber`] with [`Start::Board`](crate::Start::Board). A board of a daemon's channel follows
+/// the channel to its next segments.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -58,8 +58,8 @@ pub struct BoardEntry<'a> {
     pub message: Option<Message<'a>>,
     /// The sequence of the newest message.
     pub sequence: u64,
-    /// Number of messages of this key since the board got the key, removals included. A key that was removed and comes back goes on with its
-    /// count, unless the board has given its slot to another key in between. Then the count begins again.
+    /// Number of messages of this key since the board got the key, removals included. The count continues if a removed key comes back,
+    /// unless the board has given its slot to another key.
     pub count: u64,
 }
 
@@ -115,8 +115,8 @@ impl Board {
     /// board's keys, the result is `None`.
     ///
     /// Cost: three or four cache lines for small values. It makes no system call, takes no lock and allocates nothing, except when the
-    /// channel of a daemon moves to another segment. While it moves, a publisher that was cut off may write messages that are not valid.
-    /// This call then waits for the next segment, for some milliseconds at most in a daemon that runs.
+    /// channel of a daemon moves to another segment. Then this call waits for the next segment, at most some milliseconds if the daemon
+    /// runs.
     ///
     /// # Errors
     /// [`RecvError::Superseded`], [`RecvError::Unmapped`] and [`RecvError::NoBoard`] if the channel has moved; [`RecvError::Forked`];
@@ -139,8 +139,7 @@ impl Board {
         Ok(entry(payload, self.view.geometry().spec.key(), copied, is_whole, count))
     }
 
-    /// Reads the board with `read`, again and again until the messages that it read are valid. They are if the daemon has not ended the
-    /// segment before `read` returns.
+    /// Calls `read` until the messages that it read are valid. They are valid if the daemon had not ended the segment when `read` returned.
     fn valid<T>(&mut self, mut read: impl FnMut(&mut Self) -> Result<T, RecvError>) -> Result<T, RecvError> {
         let mut until = None;
         loop {
@@ -157,7 +156,7 @@ impl Board {
         }
     }
 
-    /// Searches for the newest message of a key. The message may be one that is not valid.
+    /// Searches for the newest message of a key. The found message can be invalid.
     fn look(&mut self, key: &[u8]) -> Result<Option<Found>, RecvError> {
         let through = self.view.through();
         for _ in 0..TRIES {

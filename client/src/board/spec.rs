@@ -6,8 +6,8 @@ use std::ops::Range;
 
 /// The properties of a channel's board: which bytes of a message are its key, and how much room there is.
 ///
-/// The key of a message is a range of its payload's bytes. So no packet format contains keys, and every mirror of the channel can have a
-/// board of its own. All keys of a board have the same length.
+/// The key of a message is a range of its payload's bytes. So no packet format contains keys, and each copy of the channel on another host
+/// can have a board of its own. All keys of a board have the same length.
 ///
 /// - A message that is too short to have a key is published as any other, and is not on the board.
 /// - A message that ends right after its key removes the key from the board.
@@ -129,7 +129,7 @@ impl BoardSpec {
         self.0.is_removal(payload.len(), tag)
     }
 
-    /// Number of bytes of memory that the board takes: 64 and a value for each key, and 16 to 32 for the index.
+    /// Bytes of memory that the board takes: for each key, a value, 64 bytes, and 16 to 32 bytes of the index.
     ///
     /// # Errors
     /// [`ChannelError::Board`] for sizes that no board has.

@@ -120,7 +120,7 @@ impl ChannelFiles {
                 || [UNFINISHED, READERS].iter().any(|name| self.folder.stat(name).is_ok());
             Ok(has_begun && !lock::is_locked(&lock)?)
         };
-        // The publisher may have finished the segment and ended between the two checks.
+        // The publisher might have finished the segment and ended between the two checks.
         Ok(looked(is_left())? || looked(ours::is_segment(&self.folder))?)
     }
 
@@ -175,7 +175,7 @@ impl ChannelFiles {
         let os = |what| ChannelError::os(what, self.folder.path_of(LOCK));
         let owner = self.folder.own_stat().map_err(os("look at"))?.st_uid;
         let foreign = || not_a_channel(&self.folder, LOCK, ours::NO_LOCK);
-        // This check comes before the file is opened, since it may be a link or a pipe.
+        // This check comes before the file is opened, because the name can lead to a link or a pipe.
         if self.folder.stat(LOCK).is_ok_and(|stat| !ours::is_lock(&stat, owner)) {
             return Err(foreign());
         }
@@ -198,8 +198,8 @@ impl ChannelFiles {
             return Err(ChannelError::InUse { name: self.name.clone(), holder: holder(&file) });
         }
         let held = Held::new(file);
-        // A process that removes the channel renames it under this lock. If it did so after we opened the file and before we locked it, our
-        // lock protects nothing.
+        // A process that removes the channel renames the channel's directory under this lock. If this happened after we opened the file and
+        // before we locked it, our lock protects nothing.
         match self.parent.stat(PathBuf::from(&self.name).join(LOCK)) {
             Ok(there) if is_same_file(&there, &stat) => {}
             Ok(_) => return Ok(None),
@@ -210,8 +210,8 @@ impl ChannelFiles {
             let _ = self.folder.unlink(LOCK);
             return Err(ChannelError::InUse { name: self.name.clone(), holder });
         }
-        // The id only helps processes that are refused. Errors are ignored, because a full file system must not prevent the removal of a
-        // channel.
+        // The id is only for the error messages of other processes. Errors are ignored, because a full file system must not prevent the
+        // removal of a channel.
         let pid = format!("{}\n", std::process::id());
         let _ = held.file.set_len(0).and_then(|()| held.file.write_all_at(pid.as_bytes(), 0));
         Ok(Some(Locked { held, is_new }))
@@ -240,7 +240,7 @@ impl ChannelFiles {
     /// Makes the file of a new segment under its unfinished name, and the directory for reader pages. The caller holds the lock and has
     /// checked that all files in the directory are shmcast's.
     pub(crate) fn make_unfinished(&self, mode: u32) -> Result<File, ChannelError> {
-        // A publisher that died here may have left both. The pages of living readers stay.
+        // A publisher that died here might have left the file and the directory. The pages of living readers stay.
         let _ = (self.folder.unlink(UNFINISHED), self.folder.remove_empty(READERS));
         self.make_readers(mode)?;
         let made = self.folder.create(UNFINISHED, segment_mode(mode));
@@ -329,7 +329,7 @@ impl ChannelFiles {
     }
 }
 
-/// Removes all files in the directory of a removed channel. Tries several times, because a reader may add its page meanwhile.
+/// Removes all files in the directory of a removed channel. Tries several times, because a reader can add its page meanwhile.
 fn empty(folder: &Folder) -> io::Result<()> {
     for _ in 0..8 {
         if let Ok(readers) = folder.folder(READERS) {
@@ -364,8 +364,8 @@ fn segment_mode(mode: u32) -> u32 {
 }
 
 /// Searches the processes of this user for a publisher that still runs although the files of its channel were removed. If a second
-/// publisher made the channel again, the readers of the first one would get none of its messages. `lock` is the lock file that this process
-/// has just made at the old path.
+/// publisher made the channel again, the readers of the first would miss the messages of the second. `lock` is the lock file that this
+/// process has just made at the old path.
 fn holder_without_files(lock: &File) -> Option<Holder> {
     let own = fs::read_link(format!("/proc/self/fd/{}", lock.as_raw_fd())).ok()?;
     let mut removed = own.into_os_string();
@@ -387,8 +387,8 @@ fn holder_without_files(lock: &File) -> Option<Holder> {
 fn holder(lock: &File) -> Holder {
     let mut text = String::new();
     let _ = lock.take(32).read_to_string(&mut text);
-    // The id belongs to the publisher's own PID namespace. In this namespace another process may have it. It may also belong to a process
-    // that has ended and left the lock to a child.
+    // The id is one of the publisher's PID namespace, so another process can have it here. The publisher can also have ended and left the
+    // lock to a child.
     let pid = text.trim().parse().ok().filter(|pid| has_open(*pid, lock));
     Holder::Publisher { pid, command: pid.and_then(super::command_of) }
 }

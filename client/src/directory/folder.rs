@@ -22,7 +22,7 @@ const LEASED: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Folder {
     fd: OwnedFd,
-    /// The path at which it was found, for messages only.
+    /// The path at which the directory was found, for messages only.
     path: PathBuf,
 }
 

@@ -60,10 +60,10 @@ impl GateFolder {
         }
     }
 
-    /// Opens or makes a page for each of `gates`, and makes a new page of figures. Removes the free pages of other gates. `mode` is the mode
-    /// of the channel's files.
+    /// Opens or makes a page for each of `gates`, and makes a new page of figures. Removes the free pages of other gates. `mode` is the
+    /// mode of the channel's files.
     ///
-    /// An existing page stays unchanged, because a reader may hold it. A file that has the name of a page but is no page is replaced.
+    /// An existing page stays unchanged, because a reader can hold it. A file that has the name of a page but is no page is replaced.
     pub(crate) fn open(&self, gates: &[Settled], mode: u32) -> io::Result<OpenGates> {
         self.keep_only(gates);
         let figures = self.make_figures(mode)?;
@@ -75,8 +75,8 @@ impl GateFolder {
         Ok(OpenGates { gates, figures: Some(figures) })
     }
 
-    /// Makes the page of figures of a publisher. Earlier publishers may still have theirs open, and each of them could shorten it under
-    /// another publisher's map. So each publisher gets a file of its own, and tools see the figures of the newest publisher only.
+    /// Makes the page of figures of a publisher. An earlier publisher can still have its page open, and could shorten it under another
+    /// publisher's map. So each publisher gets a file of its own, and tools see only the figures of the newest publisher.
     fn make_figures(&self, mode: u32) -> io::Result<File> {
         let unfinished = format!("{UNFINISHED_GATE}{}", unique());
         let file = self.0.create(&unfinished, 0o600 | mode & 0o444)?;
@@ -114,7 +114,8 @@ impl GateFolder {
             if is_wanted || !is_gate_file(&self.0, &name).unwrap_or(false) {
                 continue;
             }
-            // While this process has the lock, no reader takes the gate. A reader that has opened the page finds that it lost its name.
+            // While this process has the lock, no reader takes the gate. A reader that has opened the page finds that the page has lost its
+            // name.
             let lock = self.0.file(&name, OFlags::RDWR);
             let is_free = lock.as_ref().map_or(Ok(false), crate::lock::try_lock);
             if is_free.unwrap_or(false) {
@@ -136,13 +137,13 @@ impl GateFolder {
         Ok([open()?, open()?])
     }
 
-    /// Notes that another user has descriptors of these pages: the group may read the file. Nobody gets access by this bit, because only the
-    /// owner enters the directory.
+    /// Marks these pages as lent to another user, by the group's permission to read. This gives nobody access, because only the owner can
+    /// enter the directory.
     pub(crate) fn note_lent(page: &File) -> io::Result<()> {
         page.set_permissions(Permissions::from_mode(0o600 | LENT))
     }
 
-    /// Removes the page of a gate if another user ever had descriptors of it, and no reader holds it.
+    /// Removes the page of a gate if another user ever had descriptors of the page, and no reader holds the gate.
     pub(crate) fn remove_lent(&self, name: GateName) {
         let is_lent = |file: &File| file.metadata().is_ok_and(|known| known.mode() & LENT > 0);
         if let Ok(file) = self.0.file(name.as_str(), OFlags::RDWR)
@@ -190,7 +191,7 @@ impl GateFolder {
 }
 
 impl ChannelFiles {
-    /// Opens or makes the files of the publisher's gates, and removes those of other gates that no reader holds. The caller holds the
+    /// Opens or makes the files of the publisher's gates, and removes the files of other gates that no reader holds. The caller holds the
     /// channel's lock.
     pub(crate) fn open_gates(&self, gates: &[Settled]) -> Result<OpenGates, ChannelError> {
         let os = |what| ChannelError::os(what, self.folder().path_of(GATES));

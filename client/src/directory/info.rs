@@ -52,7 +52,7 @@ pub struct ChannelDetail {
     pub tail: Result<Place, String>,
     /// The position and sequence of the oldest message that a reader can start from.
     pub oldest: Result<Place, String>,
-    /// The number of published payload bytes. The last 64 messages may not be counted yet.
+    /// The number of published payload bytes. The last 64 messages might not be counted yet.
     pub published_bytes: u64,
     /// The board, if the channel has one.
     pub board: Option<BoardStatus>,
@@ -87,7 +87,7 @@ pub struct ReaderInfo {
     /// The figures on the reader's page. The process id is 0 if this process cannot see the reader, for example because the reader is in
     /// another PID namespace.
     pub stats: ReaderStats,
-    /// The command name, if its process is visible from here.
+    /// The command name, if the reader's process is visible from here.
     pub command: Option<String>,
 }
 
@@ -98,6 +98,6 @@ pub struct Removed {
     pub dir: PathBuf,
     /// The entries removed from the directory, in order: `lock`, `readers`, `segment`, and pages that dead readers left, as `readers/PAGE`.
     pub files: Vec<String>,
-    /// Bytes of memory that its files took.
+    /// Bytes of memory that the channel's files took.
     pub bytes: u64,
 }

@@ -11,7 +11,7 @@
 //! A process that removes a channel first renames the channel's directory to `DIR/.removed-RANDOM`, and then removes the files. Names that
 //! begin with a dot are never channels. So no other process finds a channel that has lost some of its files.
 //!
-//! The modes of the files decide which users may read a channel. Only the owner of the files and root can change or destroy them.
+//! The modes of the files decide which users can read a channel. Only the owner of the files and root can change or destroy them.
 //!
 //! Names below DIR never lead to files elsewhere: they are resolved in directories that are held open ([`folder`]), and links are not
 //! followed. A file is written to or removed only if it is proved to belong to a channel ([`ours`]).
@@ -68,8 +68,8 @@ pub struct Directory {
 impl Default for Directory {
     /// Returns the first of these directories that meets its condition:
     /// 1. `$SHMCAST_DIR`, if it is set and not empty;
-    /// 2. [`SHARED_DIR`], if root owns it and this user can enter and list it. The administrator makes this directory, and shmcast never
-    ///    does. It is made, for example, with mode 1777 for all users, or with 0750 for the users of a group;
+    /// 2. [`SHARED_DIR`], if root owns it and this user can enter and list it. Only the administrator makes this directory, for example
+    ///    with mode 1777 for all users, or with 0750 for the users of a group;
     /// 3. `/dev/shm/shmcast-UID`, which belongs to this user alone, and which the first publisher makes.
     fn default() -> Self {
         match std::env::var_os(DIR_VARIABLE) {
@@ -115,8 +115,7 @@ impl Directory {
     }
 
     /// Returns the state of every channel, in the order of the channels' names. A directory that does not exist holds no channels. A
-    /// subdirectory is no channel in two cases: it has neither a segment nor a lock file of shmcast's, or a publisher is still making it. A
-    /// channel exists from the moment at which it can be opened.
+    /// subdirectory is left out if it has neither a segment nor a lock file of shmcast's, or if a publisher is still making the channel.
     ///
     /// This call also removes pages that dead readers left. It changes nothing else.
     ///
@@ -190,8 +189,8 @@ impl Directory {
     /// files of a publisher that died while it made the channel.
     ///
     /// # Errors
-    /// [`ChannelError::InUse`] while it has a live publisher or reader. [`ChannelError::NotAChannel`] if the directory holds any other
-    /// file. Then nothing is removed.
+    /// [`ChannelError::InUse`] while the channel has a live publisher or reader. [`ChannelError::NotAChannel`], with nothing removed, if
+    /// the directory holds any other file.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -214,7 +213,7 @@ impl Directory {
             return Err(ChannelError::InUse { name: name.into(), holder });
         }
         let inventory = files.inventory()?.all_ours(files.folder())?;
-        // A reader may have opened the segment and not yet shown its page. It must not wait for ever on a removed segment.
+        // A reader might have opened the segment and not yet shown its page. This reader must not wait for ever on a removed segment.
         let segment = match files.segment(OFlags::RDWR) {
             Err(e) if e.is_shortage() => return Err(e),
             segment => segment.ok().flatten(),
@@ -283,7 +282,7 @@ impl Directory {
         let (folder, is_new) = match parent.make(name, mode) {
             Ok(folder) => (folder, true),
             Err(e) if is_shortage(&e) => {
-                // The directory may have been made, and then could not be opened.
+                // The directory might have been made, and then could not be opened.
                 let _ = parent.remove_empty(name);
                 return Err(ChannelError::os("create directory", self.path.join(name))(e));
             }
@@ -304,10 +303,10 @@ impl Directory {
         }
         let os = |what| ChannelError::os(what, &self.path);
         DirBuilder::new().recursive(true).mode(mode).create(&self.path).map_err(os("create directory"))?;
-        // Another user may have made the directory since we looked. `open` checks its owner.
+        // Another user might have made the directory since we checked. `open` checks its owner.
         let gone = || io::Error::from(io::ErrorKind::NotFound);
         let folder = self.open()?.ok_or_else(|| os("create directory")(gone()))?;
-        // This sets the mode exactly, since the umask may have removed bits.
+        // This sets the mode exactly, since the umask might have removed bits.
         folder.set_mode(mode).map_err(os("set the mode of"))?;
         Ok(folder)
     }

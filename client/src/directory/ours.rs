@@ -4,12 +4,12 @@
 //!
 //! | entry of a channel's directory | ours if it is an ordinary file and |
 //! |---|---|
-//! | `lock` | only its owner may open it (0600); the owner is root, this user, or the owner of the directory; the file is empty, or holds one process id and a newline |
+//! | `lock` | only its owner can open it (0600); the owner is root, this user, or the owner of the directory; the file is empty, or holds one process id and a newline |
 //! | `segment` | begins with the magic of segments, or `lock` is ours: a damaged segment can be removed |
 //! | `.segment.new` | begins with the magic of segments, or with a zero, or is empty: the magic is stored last |
 //! | `readers/PID-RANDOM` | begins with the magic of reader pages; RANDOM is 16 hexadecimal digits |
 //! | `readers/.PID-RANDOM` | begins with the magic of reader pages, or with a zero, or is empty: its reader is still making it, or died |
-//! | `gates/GATE` | its name is the name of a gate, and it has the magic or the size of gate pages: its reader may have overwritten the magic |
+//! | `gates/GATE` | its name is the name of a gate, and it has the magic or the size of gate pages: its reader can have overwritten the magic |
 //! | `gates/.figures` | always: only the owner makes files in `gates` |
 //! | `gates/.new-RANDOM` | always, as for `gates/.figures` |
 //!
@@ -65,7 +65,7 @@ pub(super) struct Inventory {
 }
 
 impl Inventory {
-    /// Reads all entries of `folder`. If the caller does not hold the channel's lock, the result may lack files that publishers or removers
+    /// Reads all entries of `folder`. If the caller does not hold the channel's lock, the result can lack files that publishers or removers
     /// make or remove meanwhile. Such a file never counts as foreign.
     ///
     /// Publishers make the lock file first, and removers remove it last. This function lists the folder, then checks the lock file, and
@@ -212,7 +212,7 @@ pub(super) fn is_page_name(name: &OsStr) -> bool {
         && parts.next().is_some_and(is_random)
 }
 
-/// Whether an entry of a directory of gates is ours. Only the owner of the directory can make files in it, but the reader of a gate may
+/// Whether an entry of a directory of gates is ours. Only the owner of the directory can make files in it, but the reader of a gate can
 /// have overwritten or extended the gate's page.
 pub(super) fn is_gate_file(gates: &Folder, name: &OsStr) -> io::Result<bool> {
     let stat = gates.stat(name)?;

@@ -66,8 +66,8 @@ fn alive(pages: &Folder, name: &OsStr) -> io::Result<Option<File>> {
     if lock::is_locked(&file)? {
         return Ok(Some(file));
     }
-    // If this user may not remove the page, it stays until another user does, or until the channel is removed. Names are never used twice,
-    // so this is the file that was checked.
+    // If this user is not allowed to remove the page, the page stays until another user removes it or the channel. Names are never used
+    // twice, so this is the file that was checked.
     if is_ours {
         let _ = pages.unlink(name);
     }
@@ -81,7 +81,7 @@ fn look_at(pages: &Folder, name: &OsStr) -> io::Result<Option<ReaderInfo>> {
     };
     let Ok(Some(mut stats)) = ReaderStats::read(&file) else { return Ok(None) };
     let Ok(pid) = stats.pid.try_into() else { return Ok(None) };
-    // The id belongs to the reader's own PID namespace. Here another process may have it.
+    // The id is one of the reader's own PID namespace. Here another process can have the same id.
     let is_seen = has_open(pid, &file);
     stats.pid = if is_seen { stats.pid } else { 0 };
     let command = is_seen.then(|| command_of(pid)).flatten();

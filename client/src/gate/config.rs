@@ -46,7 +46,7 @@ pub enum Then {
     /// The gate is restored when the reader's lag is at most half of the largest lag.
     #[default]
     Drop,
-    /// The publisher refuses the message, and its call returns an error. It never drops the gate. Gaps and sessions may use the ring beyond
+    /// The publisher refuses the message, and its call returns an error. It never drops the gate. Gaps and sessions can use the ring beyond
     /// the largest lag, and are refused when that would overwrite what the gate's reader has not read.
     Refuse,
 }
@@ -75,8 +75,8 @@ impl Gate {
         Self { name: name.into(), lag: Lag::Percent(50), wait: Duration::from_micros(200), then: Then::Drop }
     }
 
-    /// Sets the reader's largest lag, as a percentage of the ring. At a larger lag, the publisher waits. The publisher moves in chunks, so
-    /// it may wait up to a chunk earlier: a 64th of the ring, but at least 64 KiB, and an eighth of a ring below 512 KiB.
+    /// Sets the reader's largest lag, as a percentage of the ring. At a larger lag, the publisher waits. The publisher can wait too early,
+    /// by up to a 64th of the ring, or 64 KiB if this is more; in a ring below 512 KiB, by an eighth of the ring.
     ///
     /// ```
     /// let gate = shmcast::Gate::new("risk").lag_percent(75);
@@ -169,10 +169,12 @@ struct Limits {
 }
 
 impl Limits {
+    /// Returns the limits for this ring.
+    ///
     /// - The least lag leaves room for the largest record after the longest pad. So a publisher can always publish if the gate's reader has
-    ///   caught up. The frontier (the end of the ring's space that the publisher may use) moves in chunks, so the least lag also has room
+    ///   caught up. The frontier (the end of the ring's space that the publisher can use) moves in chunks, so the least lag also has room
     ///   for a chunk.
-    /// - The largest lag is smaller than the ring. A new publisher may raise the frontier by a chunk, and by the bytes that it cleans
+    /// - The largest lag is smaller than the ring: a new publisher can raise the frontier by a chunk, and by the bytes that it cleans
     ///   ahead, before it reads any gate's page.
     fn of(geometry: &Geometry) -> Self {
         let record = record_bytes(geometry.max_message);

@@ -1,6 +1,6 @@
 //! The publisher's side of its gates: the publisher reads their pages, waits for their readers, and counts the waits.
 //!
-//! The ring's writer refuses a record that would take the ring's frontier (the end of the space that it may use) beyond a bound. Only after
+//! The ring's writer refuses a record that would take the ring's frontier (the end of the space that it can use) beyond a bound. Only after
 //! such a refusal does the publisher call this module. The module checks each gate: it reads the gate's lock and page. Then the publisher
 //! raises the bound as far as all gates allow:
 //!
@@ -29,7 +29,7 @@ const SPINS_FOR: Duration = Duration::from_micros(20);
 const SPINS_LAST: Duration = Duration::from_micros(100);
 /// The time for which a publisher yields to other threads before it checks the gates again. After this time it sleeps.
 const YIELDS_FOR: Duration = Duration::from_millis(2);
-/// Length of a sleep between two looks.
+/// Length of a sleep between two checks.
 const SLEEP: Duration = Duration::from_micros(50);
 
 /// A gate of a channel, as its publisher knows it.
@@ -38,7 +38,7 @@ const SLEEP: Duration = Duration::from_micros(50);
 pub struct GateStatus {
     /// The name.
     pub name: GateName,
-    /// The state at the last look.
+    /// The state at the last check.
     pub state: GateState,
     /// The reader's largest lag in bytes of the ring. At a larger lag, the publisher waits.
     pub lag_bytes: u64,
@@ -58,7 +58,7 @@ pub struct GateStatus {
     pub longest: Duration,
     /// The sum of all waits.
     pub total: Duration,
-    /// Times that the gate was dropped.
+    /// Number of times that the gate was dropped.
     pub dropped: u64,
     /// Messages that were refused after a wait.
     pub refused: u64,
@@ -71,7 +71,7 @@ pub struct GateStatus {
 }
 
 impl GateStatus {
-    /// The wait below which the fraction `quantile` of all waits lie, at most twice the true wait; `None` if there was no wait.
+    /// The wait that the fraction `quantile` of all waits did not exceed; at most twice the true wait. `None` if there was no wait.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -99,8 +99,8 @@ struct One {
     file: File,
     standing: Standing,
     figures: GateFigures,
-    /// True until this publisher knows the position of the gate's reader, or knows that no reader has a position. While this is true, the
-    /// previous publisher may have waited for the reader.
+    /// True until this publisher knows the position of the gate's reader, or knows that no reader has a position. Until then, the publisher
+    /// assumes that the previous publisher waited for the reader.
     is_unheard: bool,
     /// Whether the present message has waited for this gate.
     has_held: bool,
@@ -161,7 +161,7 @@ impl One {
 enum Verdict {
     /// The record is published.
     Open,
-    /// The record waits. The first of the gates that hold it up gives up after `left`.
+    /// The record waits. `left` is the time until the first of its gates gives up.
     Waits { left: Duration },
     /// A gate refuses the record.
     Refused(PublishError),
@@ -192,7 +192,7 @@ impl Gates {
     }
 
     /// Reads each gate for the first time. A gate whose reader was not lapped is in force from the start, because the previous publisher
-    /// may have waited for this gate.
+    /// might have waited for this reader.
     ///
     /// At this moment the reader can be further behind than the gate's lag, because the publisher can use the ring up to the frontier that
     /// the previous publisher left.
@@ -248,10 +248,10 @@ impl Gates {
         bound_until_next_look(standings, writer.position(), self.step, frontier)
     }
 
-    /// Makes room for a record that needs the frontier `frontier`: raises the bound up to which the writer may move its frontier. Waits for
+    /// Makes room for a record that needs the frontier `frontier`: raises the bound up to which the writer can move its frontier. Waits for
     /// the gates as `patience` says, in total no longer than the longest wait of a gate.
     ///
-    /// After `Ok`, the bound may still be too low for a control record that passes a gate. The writer then raises the bound itself.
+    /// After `Ok`, the bound can still be too low for a control record that passes a gate. The writer then raises the bound itself.
     ///
     /// # Errors
     /// [`PublishError::Full`] if a gate refuses the record.
@@ -286,7 +286,7 @@ impl Gates {
         }
     }
 
-    /// The gates in force that do not let the frontier move to `frontier`.
+    /// The gates in force that do not let the frontier (the end of the space that the writer can use) move to `frontier`.
     fn holding(&mut self, frontier: u64) -> impl Iterator<Item = &mut One> {
         self.gates.iter_mut().filter(move |gate| gate.standing.bound(gate.config.lag) < frontier)
     }
@@ -298,7 +298,7 @@ impl Gates {
         for gate in self.holding(frontier) {
             let Settled { name, wait, then, .. } = gate.config;
             let held_for = match patience {
-                // A reader that hangs must not make every message be refused for ever.
+                // A reader that hangs must not cause all messages to be refused for ever.
                 Patience::Never => gate.refusing_since.get_or_insert_with(Instant::now).elapsed(),
                 Patience::Waits | Patience::Insists | Patience::Ends => {
                     gate.has_held = true;
@@ -363,7 +363,7 @@ impl Gates {
     }
 }
 
-/// Pauses between two looks, for at most about `left`.
+/// Pauses between two checks, for at most about `left`.
 fn pause(elapsed: Duration, left: Duration) {
     if elapsed < SPINS_FOR || left < SPINS_LAST {
         (0..32).for_each(|_| std::hint::spin_loop());

@@ -36,7 +36,7 @@ impl HeldGate {
     /// was opened twice for the caller alone. The reader locks `lock`, and maps `page`.
     pub(crate) fn take(name: GateName, [lock, page]: [File; 2], segment: [u64; 2]) -> Result<Self, NotHeld> {
         let is_taken = !lock::try_lock(&lock)?;
-        // A publisher without this gate may have removed the page after it was opened for this reader.
+        // A publisher without this gate might have removed the page after it was opened for this reader.
         if lock.metadata()?.nlink() == 0 {
             return Err(NotHeld::Refused(GateError::Unknown { gates: Vec::new() }));
         }

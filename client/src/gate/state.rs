@@ -1,4 +1,4 @@
-//! The state of a gate. Only its publisher decides it, from the result of one look.
+//! The state of a gate. Only its publisher decides it, from the result of one check.
 //!
 //! ```text
 //!             nobody holds the lock
@@ -18,8 +18,8 @@
 //! A reader has no place in the ring while it reads the journal, or before it has reported a loss. Such a reader needs nothing from the
 //! ring, so no message waits for it. If neither the journal nor the ring has a message, the reader reports the message as lost.
 //!
-//! A reader that holds the gate when a new ring begins may still read the ring before. It has passed nothing of the new ring, and needs all
-//! of it. Such a gate is IN FORCE at position 0 from the publisher's first look on.
+//! A reader that holds the gate when a new ring begins can still be reading the previous ring. It needs all of the new ring. So its gate is
+//! IN FORCE at position 0 from the publisher's first check on.
 //!
 //! A gate that refuses is never dropped.
 //!
@@ -76,7 +76,7 @@ impl fmt::Display for GateState {
     }
 }
 
-/// The ring at the time of a look at the gates.
+/// The ring at the time of a check of the gates.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ring {
     pub(super) tail: u64,
@@ -84,14 +84,14 @@ pub(super) struct Ring {
     pub(super) capacity: u64,
 }
 
-/// The result of a look at a gate.
+/// The result of a check of a gate.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seen {
     /// Whether a reader holds the gate's lock.
     pub(super) is_held: bool,
-    /// The page's word on the reader's place in this segment.
+    /// The reader's place in this segment, as the page reports it.
     pub(super) said: Said,
-    /// Whether the page says that the reader has no place in whichever segment it reads.
+    /// Whether the page says that the reader has no place in any segment.
     pub(super) is_placeless: bool,
 }
 
@@ -112,10 +112,10 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    /// Returns the state of the gate after a check. The claim in `seen` may be any value.
+    /// Returns the state of the gate after a check. The claim in `seen` can be any value.
     ///
-    /// The publisher begins to wait for a reader when the reader's lag is at most half of `lag`. If `is_unheard`, there is no limit: this
-    /// publisher does not know the reader's position yet, and the previous publisher may have waited for the reader.
+    /// The publisher begins to wait for a reader when the reader's lag is at most half of `lag`. If `is_unheard`, it waits at any lag,
+    /// because the previous publisher might have waited for the reader.
     pub(super) fn after(self, seen: Seen, ring: Ring, lag: u64, is_unheard: bool) -> Self {
         if !seen.is_held {
             return Self::default();
@@ -135,7 +135,7 @@ impl Standing {
         let has_gone_back = self.passed.is_some_and(|before| position < before);
         let state = match self.state {
             GateState::InForce if is_safe && !has_gone_back => GateState::InForce,
-            // Another reader took the gate between two looks, or this reader went back.
+            // Another reader took the gate between two checks, or this reader went back.
             GateState::InForce if is_within(lag) => GateState::InForce,
             _ if is_within(near) => GateState::InForce,
             GateState::Dropped => GateState::Dropped,
@@ -148,7 +148,7 @@ impl Standing {
     /// another segment. The known position stays.
     fn after_silence(self, seen: Seen, ring: Ring, is_unheard: bool) -> Self {
         let is_waited_for = matches!(self.state, GateState::InForce | GateState::Dropped);
-        // If the reader reads the segment before this one, it needs this segment from its beginning on.
+        // A reader of the previous segment needs this segment from its beginning on.
         if is_unheard && !is_waited_for && !seen.is_placeless && ring.frontier <= ring.capacity {
             return Self { state: GateState::InForce, passed: Some(0) };
         }
@@ -156,12 +156,13 @@ impl Standing {
         Self { state, ..self }
     }
 
-    /// Whether the frontier may move to `frontier`, and `spare` bytes further, without overwriting what the reader has not copied.
+    /// Whether the frontier (the end of the space that the writer can use) can move to `frontier`, and `spare` bytes further, without
+    /// overwriting what the reader has not copied.
     pub(super) fn has_room(self, frontier: u64, spare: u64, capacity: u64) -> bool {
         self.passed.is_some_and(|passed| frontier.saturating_add(spare) <= passed.saturating_add(capacity))
     }
 
-    /// The position up to which this gate lets the frontier move.
+    /// The position up to which this gate lets the frontier (the end of the space that the writer can use) move.
     pub(super) fn bound(self, lag: u64) -> u64 {
         match (self.state, self.passed) {
             (GateState::InForce, Some(passed)) => passed.saturating_add(lag),
@@ -171,7 +172,7 @@ impl Standing {
 }
 
 /// Returns the position beyond which the writer must check the gates again. The caller has checked that no gate in force holds up a record
-/// that needs `frontier`. `standings` has the states of all gates with their lags. `step` is the number of bytes by which the tail may move
+/// that needs `frontier`. `standings` has the states of all gates with their lags. `step` is the number of bytes by which the tail can move
 /// between two checks while a gate is not in force.
 pub(super) fn bound_until_next_look(
     standings: impl Iterator<Item = (Standing, u64)> + Clone,
@@ -185,27 +186,27 @@ pub(super) fn bound_until_next_look(
     if is_any_open { allowed.min(next_look) } else { allowed }
 }
 
-/// How a call waits if a gate holds up its message.
+/// The way in which a call waits if a gate holds up its message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Patience {
     /// The call waits for at most the gate's longest wait.
     Waits,
     /// The call never waits.
     Never,
-    /// The call waits at most as long as the gate allows, and then publishes a control record. A gate that drops never refuses it. A gate
-    /// that refuses lets it pass beyond the lag, as long as the ring keeps what the reader has not copied, and a chunk more. This chunk is
-    /// for the end of the stream, or for the first record of the next publisher.
+    /// The call waits at most as long as the gate allows, and then publishes a control record. If the gate refuses, the record can go
+    /// beyond the lag, as long as the ring keeps what the reader has not copied and has a chunk left. That chunk is for the end of the
+    /// stream, or for the first record of the next publisher.
     Insists,
-    /// Does the same for the record that ends the stream, and may use the last chunk.
+    /// Does the same as [`Insists`](Self::Insists) for the record that ends the stream. This record can use the last chunk.
     Ends,
 }
 
-/// The decision about a record and a gate that holds it up.
+/// The decision about a record that a gate holds up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// The record waits until the next look.
+    /// The record waits until the next check.
     Waits,
-    /// The gate is dropped, and does not hold the record up any more.
+    /// The gate is dropped, and does not hold up the record any more.
     Drops,
     /// The record is published although the gate holds it up. The gate stays in force.
     Passes,
@@ -295,7 +296,7 @@ mod tests {
         assert_eq!(look(known, true, None, tail), known);
     }
 
-    /// An earlier mistake: the publisher of a new ring overwrote messages before the reader of the old ring had come along.
+    /// An earlier mistake: the publisher of a new ring overwrote messages that the reader of the old ring had not reached yet.
     #[test]
     fn a_reader_of_the_ring_before_is_waited_for_from_the_first_look_on() {
         let elsewhere = Seen { is_held: true, said: Said::Nothing, is_placeless: false };

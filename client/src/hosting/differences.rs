@@ -7,7 +7,7 @@ use crate::clock::Clock;
 
 impl HostedSegment {
     /// Returns the settings of `spec` by which the segment was not made, under the names that the configuration of the daemon has for them.
-    /// Labels do not count. The preparation of a segment that an earlier host made is unknown, and counts as the same.
+    /// Labels do not count. The preparation of a segment that an earlier host made is unknown, and counts as unchanged.
     pub fn differences(&self, spec: &HostedSpec) -> Vec<&'static str> {
         let header = self.header();
         let (found, wanted) = (header.geometry, spec.preparation);

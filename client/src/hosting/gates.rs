@@ -57,7 +57,7 @@ pub struct LentGates {
 }
 
 impl HostedGates {
-    /// Opens the directory of the channel `name` in the directory `dir`. Makes both if they do not exist.
+    /// Opens the directory of the channel `name` in the directory `dir`. Makes the two directories if they do not exist.
     ///
     /// # Errors
     /// The system's error.
@@ -80,8 +80,8 @@ impl HostedGates {
         }
     }
 
-    /// Opens the pages of all gates for the channel's publisher, with a new page of figures. Removes the pages of other gates that no reader
-    /// holds.
+    /// Opens the pages of all gates for the channel's publisher, with a new page of figures. Removes the pages of other gates that no
+    /// reader holds.
     ///
     /// # Errors
     /// [`ChannelError::Gate`] for a gate that does not fit the segment. Otherwise the system's error.
@@ -100,7 +100,8 @@ impl HostedGates {
     /// yet.
     ///
     /// Another user's program could shorten a page long after it had the gate, and a process that maps the page would end by SIGBUS. So the
-    /// host itself gets a new page if such a program has had descriptors of the old one. The next publisher waits for the new page's reader.
+    /// host itself gets a new page if such a program has had descriptors of the old one. The next publisher waits for the new page's
+    /// reader.
     ///
     /// # Errors
     /// The system's error; `InvalidInput` if the name is not a valid gate name.
@@ -124,7 +125,8 @@ impl HostedGates {
         self.0.sights().iter().map(|sight| gate_report(sight, tail, &process)).collect()
     }
 
-    /// Forgets the figures of the publisher before. Call this when a new publisher is let in: it makes its own figures, or has no gates.
+    /// Forgets the figures of the previous publisher. Call this when a new publisher is let in, which makes its own figures or has no
+    /// gates.
     pub fn begin(&self) {
         self.0.forget_figures();
     }

@@ -26,10 +26,10 @@ pub enum Cut {
     /// The cut is at the tail of the previous generation. Sequences begin at 1 again.
     Restart,
     /// There is no cut. The host has lost the previous generation's memory. Readers that still have this memory mapped receive all messages
-    /// in it. The next generation's sequences begin at 1. If the channel has a journal, they begin after the journal's sequences.
+    /// in it. The next generation's sequences begin at 1, or after the journal's sequences if the channel has a journal.
     Lost,
     /// The cut is at the present moment. Readers do not receive any further messages of the previous generation. The next generation's
-    /// sequences begin at 1. If the channel has a journal, they begin after the journal's sequences.
+    /// sequences begin at 1, or after the journal's sequences if the channel has a journal.
     Void,
 }
 
@@ -95,7 +95,7 @@ impl HostedCharter {
         Some(Generation { generation, first, restarted, strict: is_strict, journal: false })
     }
 
-    /// Records in the charter that a publisher was let in.
+    /// Marks in the charter that a publisher was let in.
     pub fn grant(&mut self) {
         self.charter.grant();
     }
@@ -155,13 +155,13 @@ impl HostedCharter {
         if cut != Cut::Tail && first > 1 {
             entry.epoch = next.segment.state().map_or(0, |(epoch, _)| epoch);
             entry.first = first;
-            // The journal may be that of another stream, such as after a change of the configuration. Readers must not take its messages for
-            // those that follow theirs.
+            // The journal can be that of another stream, such as after a change of the configuration. Readers must not mistake its messages
+            // for the continuation of their stream.
             let goes_on = current.filter(|current| current.stream.is(entry.stream));
             entry.restarted = goes_on.map_or(entry.restarted, |current| current.restarted);
         }
         self.charter.go_on(entry, below, ended);
-        // This informs tools, and a publisher that was granted the old segment and has not opened it yet. Nothing depends on it.
+        // This informs tools, and a publisher that was granted the old segment and has not opened it yet. Nothing else depends on this.
         if let Some(before) = before.filter(|before| before.segment.access() == Access::Write) {
             before.segment.supersede();
         }
@@ -188,7 +188,7 @@ fn has_ended(before: &HostedSegment) -> bool {
 /// Returns the identity of this boot. A charter from another boot is out of date, because its memory no longer exists.
 ///
 /// # Errors
-/// If the kernel does not report it.
+/// If the kernel does not report the identity.
 pub fn boot_id() -> io::Result<[u64; 2]> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let digits: String = text.trim().chars().filter(|c| *c != '-').collect();

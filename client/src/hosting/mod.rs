@@ -121,9 +121,9 @@ pub struct HostedSegment {
 impl HostedSegment {
     /// Makes an empty segment. It belongs to no channel before a [`HostedCharter`] names it.
     ///
-    /// - `stream` is the stream that continues in the segment. Without it, the segment begins a new stream.
-    /// - `created_ns` is the time at which the sequences of the channel began. Without it, they begin now. Bridges name their sessions by
-    ///   this time.
+    /// - `stream` is the stream that continues in the segment. Without `stream`, the segment begins a new stream.
+    /// - `created_ns` is the time at which the sequences of the channel began. Without `created_ns`, they begin now. Bridges name their
+    ///   sessions by this time.
     ///
     /// The call takes time in proportion to the capacity, up to seconds for gigabytes.
     ///
@@ -161,7 +161,7 @@ impl HostedSegment {
     /// # Errors
     /// The system's error.
     pub fn hold(&self, before: u64) -> io::Result<Option<Hold>> {
-        // The file is opened again: the service manager keeps the description that we opened first, and would keep its lock.
+        // The file is opened again, because the service manager keeps the first open file, and would keep a lock on it.
         let lock = memfd::reopen(&self.lock, Reopen::ReadWrite)?;
         if !lock::try_lock(&lock)? {
             return Ok(None);
@@ -169,9 +169,9 @@ impl HostedSegment {
         Ok(Hold::of(Held::new(lock), &self.segment, before))
     }
 
-    /// Takes over the segment that the charter names, and its lock. Both files come from the service manager's store, or from a program
-    /// that was attached when the earlier host died. Returns `None` for any other memory, and for a damaged segment. So no program can pass
-    /// the memory of one channel off as that of another.
+    /// Takes over the segment that the charter (the file with the host's decisions) names, and its lock. Both files come from the service
+    /// manager's store, or from a program that was attached when the earlier host died. Returns `None` for any other memory, and for a
+    /// damaged segment. So no program can pass the memory of one channel off as that of another.
     ///
     /// # Errors
     /// The system's error, such as a lack of descriptors. In that case, try again, because the memory is not identified yet.
@@ -184,7 +184,7 @@ impl HostedSegment {
         }
         let Some(lock) = adopt_lock(lock, entry).map_err(os("open the lock of"))? else { return Ok(None) };
         let file = memfd::reopen(file, Reopen::ReadWrite).map_err(os("open"))?;
-        // If the segment was sealed after its publisher had mapped it, it can only be opened for reading. The host needs no more.
+        // If the segment was sealed after its publisher had mapped it, it can only be opened for reading. This is enough for the host.
         let opened = Segment::open(&file, Access::Write).or_else(|_| Segment::open(&file, Access::Read));
         match opened {
             Ok(segment) => Ok(Some(Self { file, lock, segment, asked: None, steps: Vec::new() })),
@@ -267,7 +267,7 @@ impl HostedSegment {
     /// last epoch before the segment was made.
     pub fn dead_publisher(&self, before: u64) -> Option<u64> {
         match lock::dead_publisher(&self.lock, || self.segment.state())? {
-            // No publisher has opened the segment since.
+            // No publisher has opened the segment since it was made.
             (epoch, State::Recovering) if epoch <= before => None,
             (epoch, _) => Some(epoch),
         }
@@ -428,7 +428,7 @@ fn new_lock(header: &Header) -> Result<File, ChannelError> {
     Ok(lock)
 }
 
-/// Opens the lock file that a program sent. Returns `None` if the charter does not name this lock.
+/// Opens the lock file that a program sent. Returns `None` if the charter (the file with the host's decisions) does not name this lock.
 fn adopt_lock(shown: &File, entry: &Entry) -> io::Result<Option<File>> {
     if !memfd::is_own(shown)? || file_id(shown)?[1] != entry.lock {
         return Ok(None);
@@ -443,7 +443,7 @@ fn adopt_lock(shown: &File, entry: &Entry) -> io::Result<Option<File>> {
     Ok(is_the_one.then_some(lock))
 }
 
-/// Returns device and inode of a file. The file may be one that [`Reopen::Path`] opened.
+/// Returns device and inode of a file. The file can be one that [`Reopen::Path`] opened.
 fn file_id(file: &File) -> io::Result<[u64; 2]> {
     use std::os::unix::fs::MetadataExt;
     let metadata = file.metadata()?;

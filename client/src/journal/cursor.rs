@@ -34,7 +34,7 @@ pub(super) struct Fault {
     pub(super) offset: u64,
     /// Number of bytes up to the next whole frame, or to the end.
     pub(super) bytes: u64,
-    /// The reason why they are no frame.
+    /// The reason why these bytes are no frame.
     pub(super) why: FormatError,
 }
 
@@ -47,14 +47,14 @@ pub(super) struct Cursor {
     offset: u64,
     /// The offset of the frame that was returned last.
     at: u64,
-    /// The number and the chain of the next frame; `None` after a jump.
+    /// The number and the chain (the checksum of the header before) of the next frame; `None` after a jump.
     expected: Option<(u32, u32)>,
     /// The number and the chain of the first frame.
     first: (u32, u32),
     trailer: Option<Trailer>,
-    /// Whether a recorder may be writing to the file.
+    /// Whether a recorder might be writing to the file.
     is_growing: bool,
-    /// The offset of a bad frame that a recorder may still be writing, and the time at which the frame was first found.
+    /// The offset of a bad frame that a recorder might still be writing, and the time at which the frame was first found.
     unsure: Option<(u64, Instant)>,
     fault: Option<Fault>,
 }
@@ -196,7 +196,7 @@ impl Cursor {
                 Found::Bad(why, behind) => {
                     self.has_waited(self.offset);
                     if !self.search(due, why, behind)? {
-                        // The next search happens after the frame has been bad for as long again.
+                        // If the frame stays bad, the next search happens after the same time again.
                         self.unsure = self.unsure.filter(|(_, since)| since.elapsed() <= UNSURE);
                         return Ok(if self.trailer.is_some() { Step::Sealed } else { Step::End });
                     }
@@ -222,7 +222,7 @@ impl Cursor {
         Ok(!is_written && !self.has_waited(self.offset))
     }
 
-    /// Reads the next frame again, because memory may hold an older state than the file. If the file is not finished, also reads once past
+    /// Reads the next frame again, because memory can hold an older state than the file. If the file is not finished, also reads once past
     /// the kernel's page cache.
     fn look_twice(&mut self, due: u64) -> io::Result<Found> {
         if self.trailer.is_some() {
@@ -271,7 +271,7 @@ impl Cursor {
             return Ok(Found::Bad(why, Some(end)));
         }
         if is_guess {
-            // A payload may contain the image of a frame. The frame after a real frame chains to it.
+            // A payload can contain the image of a frame. Only a real frame is followed by a frame that chains to it.
             let next = self.window.get(end, FRAME_HEADER_BYTES)?;
             if FrameHeader::decode(next, salt).is_ok_and(|next| next.chain != header.crc()) {
                 let what = "the frame behind it does not chain to it";
@@ -325,7 +325,7 @@ impl Cursor {
         }
     }
 
-    /// The next offset below `end` at which a frame may begin.
+    /// The next offset below `end` at which a frame can begin.
     fn candidate(&mut self, from: u64, end: u64) -> io::Result<Option<u64>> {
         let mut at = from;
         while at < end {
@@ -333,7 +333,7 @@ impl Cursor {
             if piece.len() < FRAME_HEADER_BYTES {
                 return Ok(None);
             }
-            // Searches all later bytes that are in memory at once.
+            // Searches in one step all later bytes that are in memory.
             let rest = self.window.peek(at, usize::MAX);
             let found = rest.chunks_exact(FRAME_ALIGN).position(|place| place[..4] == FRAME_MAGIC);
             if let Some(found) = found {

@@ -1,6 +1,6 @@
 //! The end of a journal, and the start of a ring that continues after it. If a channel's memory is gone, for example after a reboot, the
 //! channel's sequences continue after its journal. If the journal ends with a clean record, the next sequence is the one after the
-//! journal's last. Otherwise it is the one after the reserve, a sequence that no publisher has passed.
+//! journal's last. Otherwise the next sequence is the one after the reserve, which no publisher has passed.
 //!
 //! Before any process sees the new ring, a file is added to the journal and synced. The file says which ring comes next, which sequences
 //! are left out, and what the new reserve is. So a reader of the journal finds the ring, and no sequence is used twice.
@@ -29,7 +29,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Mode of a new file: only the recorder's user may read it.
+/// Mode of a new file: only the recorder's user can read it.
 const PRIVATE: u32 = 0o600;
 
 /// The end of a journal to which no recorder writes. As long as this value lives, no recorder begins there.
@@ -62,8 +62,8 @@ struct LastRecords {
 }
 
 impl Ending {
-    /// Reads the end of the journal of `channel` in the directory at `path`, and takes its lock. If `stream` is given, it is the journal of
-    /// this stream, and otherwise the newest one. If the recorder was killed, everything that it wrote counts.
+    /// Reads the end of the journal of `channel` in the directory at `path`, and takes its lock. It is the journal of `stream`, or the
+    /// newest one if `stream` is `None`. If the recorder was killed, everything that it wrote counts.
     ///
     /// Cost: it reads the headers of all files. If the last file is not sealed, it reads this file as a whole, at the speed of the disk.
     ///
@@ -90,7 +90,7 @@ impl Ending {
             let is_sought = stream.is_none_or(|stream| own.stream().is_some_and(|own| own.is(stream)));
             // Nothing is made in a directory that has no journal.
             if is_sought && has_journal(own.folder())? {
-                // A file that cannot be read may be the newest.
+                // A file that cannot be read might be the newest.
                 if own.files().is_empty() {
                     check_problems(&own)?;
                 }
@@ -106,8 +106,8 @@ impl Ending {
         let named = names.iter().filter_map(|name| parse_file_name(name.to_str()?)).max().unwrap_or(0);
         check_problems(&journal)?;
         let last = journal.files().last().ok_or_else(|| JournalError::Empty { path: path.clone() })?.clone();
-        // The files are synced before they are read, so that nothing that was read is lost later. An error is that of an earlier write: in
-        // that case the contents of the disk are read.
+        // The files are synced first, so that nothing that is read here is lost later. If the sync reports the error of an earlier write,
+        // the contents of the disk are read.
         for file in journal.files().iter().filter(|file| file.trailer.is_none()) {
             let _ = journal.folder().file(&file.name, OFlags::RDONLY).and_then(|file| file.sync_all());
         }
@@ -169,12 +169,11 @@ impl Ending {
         self.said.epoch.max(self.last.epoch)
     }
 
-    /// Records in the journal that the channel continues at sequence `first` in the ring with the header `ring`, which no other process has
-    /// seen yet. It writes the sequences that are left out, the ring, and the next reserve. When the call returns, they are safe from a
-    /// power cut.
+    /// Writes to the end of the journal that the channel continues at sequence `first` in the ring with the header `ring`, which no other
+    /// process has seen yet: the left-out sequences, the ring, and the next reserve. When the call returns, they are safe from a power cut.
     ///
     /// # Errors
-    /// [`JournalError::Os`]. Then the end of the journal is unchanged.
+    /// [`JournalError::Os`]. After this error, the end of the journal is unchanged.
     ///
     /// # Panics
     /// If `first` is below [`due`](Self::due), or the ring is of another stream than the journal.
@@ -190,18 +189,19 @@ impl Ending {
         assert!(first >= self.due, "a ring begins behind the journal");
         assert!(self.stream().is(ring.stream), "the ring was made for the stream of the journal");
         let own = header_of(ring).map_err(JournalError::os("make a header for", self.journal.path()))?;
-        // The epoch of the ring's first publisher. It is noted at once: the ring may be lost before a recorder has seen it.
+        // The epoch of the ring's first publisher. The journal gets this epoch now, because the ring can be lost before a recorder has seen
+        // it.
         let epoch = self.epoch().saturating_add(1);
         let header = FileHeader { epoch, ..own };
         self.write(header, first..first, Some(Clock::of_segment(ring).now()))
     }
 
-    /// Records in the journal that the channel continues in its existing ring at sequence `next`. When the call returns, this is safe from
-    /// a power cut. Without it, messages that are published next would lie after a clean end, or near the reserve, until a recorder has
-    /// written.
+    /// Writes to the end of the journal that the channel continues in its existing ring at sequence `next`. When the call returns, this is
+    /// safe from a power cut. Without this call, the journal would say that the stream has ended, or have too small a reserve, until a
+    /// recorder writes.
     ///
     /// # Errors
-    /// [`JournalError::Os`]. Then the end of the journal is unchanged.
+    /// [`JournalError::Os`]. After this error, the end of the journal is unchanged.
     ///
     /// ```no_run
     /// let ending = shmcast::journal::Ending::of("/var/lib/shmcast/ticks", "ticks", None)?;
@@ -252,8 +252,8 @@ impl Ending {
     }
 }
 
-/// Begins a journal in the directory at `path`, which it makes if it does not exist. `ring` is the header of the channel's first ring,
-/// which no other process has seen. When the call returns, the journal is safe from a power cut, and from now on no sequence is used twice.
+/// Begins a journal in the directory at `path`. The directory is made if it does not exist. `ring` is the header of the channel's first
+/// ring, which no other process has seen. When the call returns, the journal is safe from a power cut.
 /// # Errors
 /// [`JournalError::Os`], also if there is a journal already, and [`JournalError::Busy`] while a recorder writes there.
 ///
@@ -338,7 +338,7 @@ fn make_folder(path: &Path, stream: StreamId) -> Result<(Folder, u64), JournalEr
             Err(e) => return Err(JournalError::os("make the directory", path)(e.into())),
         }
     }
-    // This refuses a directory of another form.
+    // `open` refuses a directory whose journal files are not in the folders of their streams.
     let first = Streams::open(path)?.first_number();
     let folder = Folder::named(&folder).map_err(JournalError::os("open the directory", folder))?;
     Ok((folder, first))
@@ -365,7 +365,7 @@ fn lock_of(folder: &Folder) -> Result<Held, JournalError> {
     }
 }
 
-/// Gives a file its final name if the file's recorder ended before this step. The next recorder would do the same.
+/// Gives a file its final name, as the next recorder would do, if the file's recorder ended before this step.
 fn name_spare(folder: &Folder) -> Result<(), JournalError> {
     let os = || JournalError::os("name", folder.path_of(SPARE));
     let file = match folder.file(SPARE, OFlags::RDONLY) {
@@ -376,7 +376,7 @@ fn name_spare(folder: &Folder) -> Result<(), JournalError> {
     let mut page = [0; FILE_HEADER_BYTES];
     let header = match file.read_exact_at(&mut page, 0) {
         Ok(()) => FileHeader::decode(&page),
-        // Nothing was written to the file. It is removed when the next file is made.
+        // Nothing was written to the file. The file is removed when the next file is made.
         Err(_) => return Ok(()),
     };
     match header {
@@ -408,7 +408,7 @@ fn check_problems(journal: &Journal) -> Result<(), JournalError> {
     Ok(())
 }
 
-/// Returns the greatest reserve in a file's records.
+/// Returns the greatest reserve (a sequence that no publisher passes) in a file's records.
 pub(super) fn reserve_in(opened: Opened, path: &Path) -> Result<u64, JournalError> {
     last_words(opened, path).map(|(_, said)| said.reserve)
 }

@@ -35,7 +35,7 @@ pub enum JournalError {
     Flat {
         /// The directory.
         path: PathBuf,
-        /// The stream of the files, if they name it.
+        /// The stream of the files, if the files name it.
         stream: Option<StreamId>,
     },
     /// A file does not belong to a journal, or has a format that this build does not read.
@@ -62,7 +62,7 @@ pub enum JournalError {
         /// The directory.
         path: PathBuf,
     },
-    /// A recorder writes to the journal, and its reserve does not cover the channel's next sequence yet.
+    /// A recorder writes to the journal, but has not yet reserved the channel's next sequence there.
     #[error(
         "{}: its recorder has not noted that the channel goes on at sequence {next}: a power cut would give it again. Look whether \
          the recorder runs and records this channel, and try again",
@@ -98,7 +98,7 @@ pub enum JournalError {
     OtherStream {
         /// The file or directory.
         path: PathBuf,
-        /// The stream that it holds.
+        /// The stream that was found.
         found: StreamId,
         /// The stream that was to be read or continued.
         wanted: StreamId,
@@ -150,7 +150,7 @@ impl JournalError {
         Self::Codec { path: path.into(), offset, codec }
     }
 
-    /// Whether no daemon answers now. It may answer later.
+    /// Whether the error says that no daemon answers now. A later request can succeed.
     pub(crate) const fn is_absence(&self) -> bool {
         matches!(self, Self::Channel(ChannelError::NoDaemon { .. } | ChannelError::Silent { .. }))
             || self.is_crowded()

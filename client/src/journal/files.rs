@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Longest time that a daemon may take to answer a reader that was lapped.
+/// Longest wait of a lapped reader for a daemon's answer.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Time for which a reader repeats a request to a daemon that has too many requests.
@@ -35,7 +35,7 @@ pub(crate) struct Files {
 /// The source of the files.
 #[derive(Debug)]
 enum Place {
-    /// In a directory that this process may read.
+    /// In a directory that this process can read.
     Directory(Journal),
     /// A daemon, which lends one file after the other.
     Daemon {
@@ -43,7 +43,7 @@ enum Place {
         channel: String,
         /// Whether a recorder appended when the daemon last answered.
         recording: bool,
-        /// When it last answered.
+        /// The time at which the daemon last answered.
         answered: Option<Instant>,
     },
 }
@@ -67,14 +67,14 @@ pub enum Wanted {
     Time(u64),
 }
 
-/// A file of a journal that may be passed to another process.
+/// A file of a journal that can be passed to another process.
 #[derive(Debug)]
 pub struct Lent {
     /// The file, opened for reading only. No other reader shares this open file.
     pub file: Arc<File>,
     /// The number.
     pub number: u64,
-    /// The sequence due at its first frame.
+    /// The sequence due at the file's first frame.
     pub first: u64,
 }
 
@@ -85,8 +85,8 @@ impl Journal {
     /// If the message is older than all files, this opens the oldest file. If the message is not recorded yet, it opens the newest file.
     /// Returns `None` if there is no file.
     ///
-    /// `read` is the salt of a file that the reader has read to its end. Then a later file is lent, if there is one. The salt is needed
-    /// because several files may begin with the same sequence, and have control records.
+    /// `read` is the salt of a file that the reader has read to its end. Then a later file is lent, if there is one. A sequence instead of
+    /// the salt would not be enough, because several files can begin with the same sequence.
     ///
     /// # Errors
     /// [`JournalError`] if the directory or the file cannot be read.
@@ -168,7 +168,7 @@ impl Files {
             let wanted = Wanted::Sequence(end.unwrap_or(due).max(due));
             match self.ask(wanted, Some(salt)) {
                 Err(e) if e.is_absence() && self.is_waited_for() => return Ok(None),
-                // Numbers mean nothing here: the daemon may record to another directory now.
+                // Numbers cannot be compared here, because the daemon might record to another directory now.
                 asked => Some(asked?).filter(|picked| picked.opened.header.salt != salt),
             }
         };
@@ -253,7 +253,7 @@ impl Files {
         }
     }
 
-    /// Whether a recorder may append to the journal now.
+    /// Whether a recorder might append to the journal now.
     pub(crate) fn is_recording(&self) -> bool {
         match &self.place {
             Place::Directory(journal) => journal.is_recording(),
@@ -279,7 +279,7 @@ fn pick_listed(journal: &Journal, wanted: Wanted, after: u64) -> Result<Option<P
         Wanted::Sequence(sequence) => {
             later.iter().rposition(|file| file.header.sequence <= sequence).unwrap_or(0)
         }
-        // The times in a file's last frame are in no index, so the message may be in the file before.
+        // The times in a file's last frame are in no index, so the message can be in the previous file.
         Wanted::Time(time_ns) => {
             let may_have = |ns: Option<u64>| ns.is_none_or(|greatest| greatest >= time_ns);
             let first =
@@ -287,7 +287,7 @@ fn pick_listed(journal: &Journal, wanted: Wanted, after: u64) -> Result<Option<P
             first.unwrap_or(later.len()).saturating_sub(1)
         }
     };
-    // A file without messages may precede one that begins with the same sequence. It has control records.
+    // A file without messages, but with control records, can precede one that begins with the same sequence.
     while after > 0 && at > 0 && later[at - 1].header.sequence == later[at].header.sequence {
         at -= 1;
     }

@@ -24,7 +24,7 @@ pub fn ring_identity(ring: &Header) -> RingIdentity {
 /// the ring are the same in each file that has messages of this ring.
 ///
 /// # Errors
-/// The system's error, if it reports no boot id.
+/// The system's error, if the system reports no boot id.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;

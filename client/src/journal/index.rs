@@ -12,7 +12,7 @@ const APART: u64 = 1 << 20;
 pub(super) struct Known {
     /// The number of the file.
     pub(super) file: u64,
-    /// The sequence due at its first frame.
+    /// The sequence due at the file's first frame.
     pub(super) first: u64,
     /// Some of the file's frames, in order. If `is_whole`, these frames are the entries of the file's footer.
     frames: Vec<IndexEntry>,

@@ -28,15 +28,14 @@ pub struct FileInfo {
     pub name: String,
     /// The header.
     pub header: FileHeader,
-    /// The trailer, if it is sealed.
+    /// The trailer, if the file is sealed.
     pub trailer: Option<Trailer>,
     /// Bytes of the file.
     pub bytes: u64,
 }
 
 impl FileInfo {
-    /// Whether its recorder abandoned the file after an error of the disk. If the recorder had not made some of its messages safe, the next
-    /// file has them too.
+    /// Whether the recorder abandoned this file after an error of the disk. Messages that were not safe by then are also in the next file.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
@@ -53,7 +52,7 @@ impl FileInfo {
 pub struct Problem {
     /// The name in the directory.
     pub name: String,
-    /// The reason why it is not used.
+    /// The reason why the entry is not used.
     pub why: String,
 }
 
@@ -69,9 +68,8 @@ pub struct Journal {
     lock: Option<File>,
     files: Vec<Arc<FileInfo>>,
     problems: Vec<Problem>,
-    /// The modification time of the directory at the last refresh. The next refresh lists the names again if this time has changed. `None`
-    /// makes the next refresh list the names in any case. This is `None` if a later change could still get the same time, or if a file was
-    /// not valid.
+    /// The modification time of the directory at the last refresh. The next refresh lists the names again if this time has changed, or is
+    /// `None`. It is `None` if a later change could still get the same time, or if a file was not valid.
     listed: Option<(i64, i64)>,
 }
 
@@ -82,7 +80,8 @@ pub struct JournalLock {
     _held: Held,
 }
 
-/// Takes the lock of a journal's folder for a recorder. `lock` is the file `lock` in the folder. Returns `None` if another recorder has it.
+/// Takes the lock of a journal's folder for a recorder. `lock` is the file `lock` in the folder. Returns `None` if another recorder has the
+/// lock.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -125,7 +124,7 @@ impl Unusable {
 pub(super) struct Opened {
     pub(super) file: Arc<File>,
     pub(super) header: FileHeader,
-    /// The chain value of its first frame.
+    /// The chain value of the file's first frame: a checksum of the file's header.
     pub(super) chain: u32,
     pub(super) trailer: Option<Trailer>,
     pub(super) bytes: u64,
@@ -133,9 +132,9 @@ pub(super) struct Opened {
 
 /// A file whose header is damaged. Its properties come from its name and its frames.
 pub(super) struct Headless {
-    /// The sequence due at its first frame, from its name.
+    /// The sequence due at the file's first frame, from the file's name.
     pub(super) first: u64,
-    /// The greatest sequence that its frames report as durable.
+    /// The greatest sequence that the file's frames report as durable.
     pub(super) durable: u64,
     /// The sequence at which the file ends, because a later file begins there.
     pub(super) limit: Option<u64>,
@@ -202,7 +201,7 @@ impl Journal {
         self.named.or_else(|| self.files.first().map(|file| file.header.stream))
     }
 
-    /// The number of the last file; 0 without one.
+    /// The number of the last file; 0 if there is no file.
     pub(super) fn newest_number(&self) -> u64 {
         self.files.last().map_or(0, |file| file.header.file)
     }
@@ -250,7 +249,7 @@ impl Journal {
             match self.look_at(&name) {
                 Ok(file) => self.files.push(Arc::new(file)),
                 Err(Unusable::Gone) => {}
-                // It says nothing about the file, which must not pass for one that is not there.
+                // This error says nothing about the file, so the file must not count as missing.
                 Err(Unusable::Unknown(e)) => {
                     self.files.extend(known.into_values());
                     self.sort();
@@ -263,7 +262,7 @@ impl Journal {
                 Err(Unusable::Wrong(why)) => self.problems.push(Problem { name, why }),
             }
         }
-        // A file may have its name before its first bytes. This is possible only for the last file.
+        // Only the last file can have its name before its first bytes.
         let last = self.files.iter().filter_map(|file| parse_file_name(&file.name)).max();
         let is_all_written = unwritten.is_empty();
         self.problems.extend(unwritten.into_iter().filter(|file| parse_file_name(&file.name) <= last));
@@ -319,7 +318,7 @@ impl Journal {
         let (mut durable, mut at, mut salt) = (0, FILE_HEADER_BYTES as u64, None);
         let mut bytes = [0; FRAME_HEADER_BYTES];
         while file.read_exact_at(&mut bytes, at).is_ok() {
-            // The salt of the first frame is assumed to be that of the file.
+            // The first frame is assumed to have the file's salt.
             let own = u64::from_le_bytes(bytes[8..16].try_into().expect("8 bytes"));
             let Ok(frame) = FrameHeader::decode(&bytes, *salt.get_or_insert(own)) else { break };
             durable = durable.max(frame.durable);
@@ -416,7 +415,7 @@ impl Journal {
         self.files.first().map(|file| file.header.sequence)
     }
 
-    /// Returns true if a recorder runs, and if this user may open the file of the directory's [lock](take_lock). A recorder holds this
+    /// Returns true if a recorder runs, and if this user can open the file of the directory's [lock](take_lock). A recorder holds this
     /// lock. Each refresh opens the lock's file, and this call checks the lock. Cost: one system call.
     ///
     /// ```no_run

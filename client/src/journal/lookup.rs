@@ -15,8 +15,8 @@ use std::io;
 const CLOCK_WITHIN: u64 = 128 << 10;
 
 impl Journal {
-    /// Opens a reader whose first entry is at `sequence`, or later. No [`Entry::Lost`] reports sequences before the oldest that is kept:
-    /// compare with [`first_sequence`](Self::first_sequence).
+    /// Opens a reader whose first entry is at `sequence`, or later. No [`Entry::Lost`] reports sequences before the oldest one in the
+    /// journal; see [`first_sequence`](Self::first_sequence).
     ///
     /// Cost: two reads in a sealed file, one of the footer and one of the frame. In a file that is not sealed, it reads the headers of all
     /// earlier frames.
@@ -35,7 +35,7 @@ impl Journal {
     }
 
     /// Opens a reader at a wall-clock time, in nanoseconds since 1970. The reader's first message is the first one in the stream that has
-    /// this time or a later one. If the clock was set back, messages with earlier times may follow, but no message of that time or later is
+    /// this time or a later one. If the clock was set back, messages with earlier times can follow, but no message of that time or later is
     /// left out. A message without a time of its own has the time [of the last clock record](Reader::about_ns) before it.
     ///
     /// Cost: the same as for [`read_from`](Self::read_from).

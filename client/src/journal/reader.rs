@@ -131,8 +131,8 @@ impl Reader {
         wall_ns(self.clock?, self.header()?.ring.clock_hz, time)
     }
 
-    /// The wall clock of a message, also of one that carries no time of its own. Such a message counts as of the last clock record of the
-    /// journal before it, which is at most a second older. `None` if the journal says nothing about the time there.
+    /// The wall clock of a message, even if the message has no time of its own. Then the result is the time of the journal's last clock
+    /// record before the message, at most a second earlier. `None` if the journal says nothing about the time there.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
@@ -160,7 +160,7 @@ impl Reader {
         self.header.as_deref()
     }
 
-    /// Whether a recorder runs. If so, it may write more after the end.
+    /// Whether a recorder runs. If so, more entries can follow after the end.
     ///
     /// ```no_run
     /// # let journal = shmcast::journal::Journal::open("/var/lib/shmcast/ticks")?;
@@ -196,7 +196,7 @@ impl Reader {
     /// Continues at the start of a file.
     pub(super) fn enter(&mut self, picked: Picked, due: u64) {
         let Picked { opened: Opened { file, header, chain, trailer, .. }, path, hint, limit } = picked;
-        // Control records may lie between the last message of a sealed file and the first of the next.
+        // Control records can lie between the last message of a sealed file and the first of the next.
         let ends_there = |limit: &u64| trailer.is_some_and(|trailer| trailer.next == *limit);
         let limit =
             limit.filter(|limit| !ends_there(limit) || fault!("the_last_records_of_a_file_are_ignored"));
@@ -231,7 +231,7 @@ impl Reader {
     }
 
     /// Returns the next entry, or `None` at the present end of the journal. Later calls return entries that were written meanwhile. The
-    /// call never waits for a recorder, but may wait for a disk.
+    /// call never waits for a recorder, but can wait for a disk.
     ///
     /// # Errors
     /// [`JournalError`] if a file cannot be opened or read at all. The reader keeps its place.
@@ -326,7 +326,7 @@ impl Reader {
                 if let Some((_, behind)) = control.skipped() {
                     self.due = behind;
                 }
-                // A reader may begin in the middle of a gap or loss.
+                // A reader can begin in the middle of a gap or loss.
                 match control {
                     JournalControl::Loss(loss) => Entry::Lost(Loss { from: sequence, ..loss }),
                     JournalControl::Ring(ControlRecord::Gap { to, .. }) => {
@@ -395,7 +395,7 @@ impl Reader {
     /// Returns the cause of missing messages as the footer names it. If the footer has no cause, the disk lost the frames.
     fn cause_of(&mut self, from: u64) -> Result<Cause, JournalError> {
         let Some(cursor) = self.cursor.as_mut() else { return Ok(Cause::Damaged) };
-        // The footer may not be in memory. After it was read, the current frame is read again.
+        // If the footer is not in memory, reading it replaces the current frame, so the frame is read again.
         let at = cursor.at();
         let footer = cursor.footer().map_err(JournalError::os("read", &self.path))?;
         let holes = footer.map(|footer| footer.holes).unwrap_or_default();

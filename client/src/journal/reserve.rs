@@ -26,7 +26,7 @@ pub(crate) fn wait_for_reserve(path: &Path, next: u64) -> Result<(), JournalErro
         match noted(&mut journal, least) {
             Ok(reserve) if reserve >= least => return Ok(()),
             Ok(_) => {}
-            // A file may be renamed or removed between two looks.
+            // A file can be renamed or removed between two checks.
             Err(JournalError::Os { source, .. }) if source.kind() == ErrorKind::NotFound => {}
             Err(other) => return Err(other),
         }
@@ -37,8 +37,8 @@ pub(crate) fn wait_for_reserve(path: &Path, next: u64) -> Result<(), JournalErro
     }
 }
 
-/// Returns the greatest reserve that is safe from a power cut. Reads the last file only if no file header has a reserve of at least
-/// `least`.
+/// Returns the greatest reserve (a sequence that no publisher passes) that is safe from a power cut. Reads the last file only if no file
+/// header has a reserve of at least `least`.
 fn noted(journal: &mut Journal, least: u64) -> Result<u64, JournalError> {
     journal.refresh()?;
     let reserve = journal.files().iter().map(|file| file.header.reserve).max().unwrap_or(0);

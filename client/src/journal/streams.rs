@@ -34,7 +34,7 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Reads all streams in the directory at `path`. There may be none. Links in the path are followed. Links in the directory are not.
+    /// Reads all streams in the directory at `path`, if there are any. Follows links in the path, but no links in the directory.
     ///
     /// # Errors
     /// [`JournalError`] if the directory or a stream's folder cannot be read. [`JournalError::Flat`] if files of a journal lie in the
@@ -108,7 +108,7 @@ impl Streams {
         matches!((named, own), (Some(Ok(named)), Ok(own)) if is_same_file(&named, &own))
     }
 
-    /// The journals. The journal of the stream that began last is the last element. A journal may have no file.
+    /// The journals, in the order in which their streams began. A journal can have no file.
     ///
     /// ```no_run
     /// # let streams = shmcast::journal::Streams::open("/var/lib/shmcast/ticks")?;
@@ -205,7 +205,7 @@ impl Streams {
 
 impl Journal {
     /// Reads the headers and trailers of all files of the newest stream in the journal's directory at `path`. If `path` is the folder of
-    /// one stream, reads that stream. Links in the path are followed. Links in the directory are not.
+    /// one stream, reads that stream. Follows links in the path, but no links in the directory.
     ///
     /// # Errors
     /// [`JournalError`] if the directory cannot be read, or has no file of a journal. Files that cannot be used are
@@ -260,8 +260,8 @@ impl Journal {
         }
     }
 
-    /// Returns the journal of a stream in the directory at `path`. The journal may have no file yet. If the stream has no folder, returns
-    /// the newest journal, because the recorder of that journal may be about to begin a folder for this stream.
+    /// Returns the journal of a stream in the directory at `path`. The journal can have no file yet. If the stream has no folder, returns
+    /// the newest journal, because the recorder of that journal might be about to begin a folder for this stream.
     pub(crate) fn open_for(path: &Path, stream: StreamId) -> Result<Self, JournalError> {
         let folder = Folder::named(path).map_err(JournalError::os("open the directory", path))?;
         match Self::in_folder(&folder, stream) {

@@ -232,7 +232,7 @@ impl<'a> Verify<'a> {
         progress: &mut impl FnMut(&Verified),
     ) -> Result<(), JournalError> {
         let opened = match self.journal.open_file(file) {
-            // Retention may have removed the file meanwhile.
+            // Retention might have removed the file meanwhile.
             Err(JournalError::Os { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
                 return Ok(());
             }
@@ -410,7 +410,7 @@ impl<'a> Verify<'a> {
         let is_known = |entry: &IndexEntry| in_file.entries.binary_search_by_key(&entry.offset, |e| e.offset);
         let is_wrong = |entry: &&IndexEntry| match is_known(entry) {
             Ok(at) => in_file.entries[at] != **entry,
-            // An index may rightly name a frame that is damaged and so was not found.
+            // An index can rightly name a frame that is damaged and so was not found.
             Err(_) => !in_file.is_damaged,
         };
         if let Some(entry) = entries.iter().find(is_wrong) {

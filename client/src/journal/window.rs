@@ -7,7 +7,7 @@ use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// Number of bytes that are read at once.
+/// Number of bytes that one call reads.
 pub(super) const AHEAD: usize = 1 << 20;
 const PAGE: usize = 4096;
 
@@ -68,7 +68,7 @@ impl Window {
         }
     }
 
-    /// Returns a function that reads the bytes at `at` into the kernel's page cache. Returns `None` if they are in memory already.
+    /// Returns a function that reads the bytes at `at` into the kernel's page cache. Returns `None` if these bytes are in memory already.
     #[cfg(feature = "tokio")]
     pub(super) fn read_ahead(&self, at: u64, is_end: bool) -> Option<impl FnOnce() + Send + 'static> {
         let file = Arc::clone(&self.file);
@@ -76,7 +76,7 @@ impl Window {
         (!is_here).then_some(move || {
             let mut piece = vec![0; AHEAD / 8];
             for step in 0..8 {
-                // The reader itself meets any error again.
+                // An error is ignored here, because the reader itself meets it again.
                 if file
                     .read_at(&mut piece, at + step * (AHEAD / 8) as u64)
                     .is_ok_and(|read| read < piece.len())
@@ -105,7 +105,7 @@ impl Window {
         self.start = at;
         self.filled = read(&self.file, &mut self.buffer[..wanted], at)?;
         if goes_on {
-            // The disk reads the next bytes while these are processed.
+            // The disk reads the next bytes while the present ones are processed.
             let next = at + self.filled as u64;
             let _ = fadvise(&self.file, next, NonZeroU64::new(AHEAD as u64), Advice::WillNeed);
         }

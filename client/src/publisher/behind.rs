@@ -43,7 +43,7 @@ impl PublisherBuilder {
         find(dir, &self.name).map_err(|e| self.refused_by_journal(e))
     }
 
-    /// Makes `segment` continue the sequences of the journal, and records this in the journal. `segment` is new: no other process has seen
+    /// Makes `segment` continue the sequences of the journal, and writes this to the journal. `segment` is new: no other process has seen
     /// it.
     pub(super) fn go_on_behind(
         &self,
@@ -55,7 +55,7 @@ impl PublisherBuilder {
         begin(past, dir, segment, least).map_err(|e| self.refused_by_journal(e))
     }
 
-    /// Records in the journal that the channel continues in its existing ring. Call this before the first message is published in the ring.
+    /// Writes to the journal that the channel continues in its existing ring. Call this before the first message is published in the ring.
     pub(super) fn tell_journal(&self, segment: &Segment) -> Result<(), ChannelError> {
         let Some(Behind { dir, resume, .. }) = &self.behind else { return Ok(()) };
         resume(dir, segment).map_err(|e| self.refused_by_journal(e))
@@ -89,7 +89,8 @@ fn resume(dir: &Path, segment: &Segment) -> Result<(), JournalError> {
     let (first, next) = (segment.first_sequence(), next_of(segment));
     let stream = segment.header().stream;
     let ending = match Ending::of(dir, &segment.header().channel, Some(stream)) {
-        // A recorder that runs renews the reserve by itself, and has left no clean end. A gap may have passed the reserve that it wrote.
+        // A recorder that runs renews the reserve by itself, and has left no clean end. A gap can have passed the reserve that the recorder
+        // wrote.
         Err(JournalError::Busy { .. }) => return wait_for_reserve(&folder_of(dir, stream), next),
         Err(JournalError::Empty { .. }) => return create_for(dir, segment.header(), first..next),
         ending => ending?,

@@ -93,8 +93,7 @@ impl PublisherBuilder {
         self
     }
 
-    /// Uses the channel of a daemon instead of one in a directory. The daemon has made the channel, with its own capacity and other
-    /// properties.
+    /// Uses the channel of a daemon instead of one in a directory. The daemon has made the channel and chosen its properties.
     ///
     /// ```no_run
     /// # let client = shmcast::Client::connect()?;
@@ -106,7 +105,7 @@ impl PublisherBuilder {
         self
     }
 
-    /// The location of the channel: the daemon's socket, or the directory. Within it, a channel's name is unique.
+    /// The location of the channel: the daemon's socket, or the directory. Within this location, a channel's name is unique.
     ///
     /// ```
     /// let builder = shmcast::Publisher::builder("ticks").dir("/dev/shm/mine");
@@ -117,7 +116,7 @@ impl PublisherBuilder {
     }
 
     /// Sets the size of the ring in bytes: a power of two from 64 KiB to 16 GiB. The default for a new channel is [`DEFAULT_CAPACITY`]. An
-    /// existing channel must have this capacity. Without this call, an existing channel may have any capacity.
+    /// existing channel must have this capacity. Without this call, an existing channel can have any capacity.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -144,11 +143,11 @@ impl PublisherBuilder {
     }
 
     /// Sets the mode of the directories that are made. Files get the read bits of this mode. With the default 0700, only this user can read
-    /// or publish. With 0755 all users may read, and only this user may publish.
+    /// or publish. With 0755, all users can read, and only this user can publish.
     ///
-    /// An existing channel must have this mode, and the directory that contains it must let in all users whom
-    /// this mode lets in. Otherwise [`open`](Self::open) returns [`ChannelError::Mode`]. Without this call,
-    /// any mode is accepted. This option is only for channels that are files.
+    /// [`open`](Self::open) returns [`ChannelError::Mode`] if an existing channel has another mode, or if the directory that contains the
+    /// channel does not let in the users of this mode. Without this call, any mode is accepted. This option is only for channels that are
+    /// files.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -160,21 +159,19 @@ impl PublisherBuilder {
         self
     }
 
-    /// Sets how the memory is prepared before [`open`](Self::open) returns. It replaces the default.
+    /// Sets how the memory is prepared before [`open`](Self::open) returns, instead of the default. Steps that the kernel refuses are
+    /// listed by [`Publisher::preparation`], and do not make `open` fail.
     ///
     /// By default every page is touched and locked, so that no message meets a page fault, and no page is swapped out. `open` touches the
-    /// first 8 MiB before it returns. A thread of the lowest priority, `shmcast-prepare`, touches the other pages of a larger ring, from
-    /// the front to the back:
+    /// first 8 MiB. Then a thread of the lowest priority, `shmcast-prepare`, touches the other pages from front to back:
     ///
-    /// - It takes some 0.6 ms a MiB on an idle CPU. It ends when it is done, or when the publisher is dropped.
-    /// - A publisher that is ahead of the thread takes the page faults itself, about 1 us each 4 KiB, once in the life of the publisher.
-    /// - It runs on the CPUs of the thread that opens. If the opening thread has a real-time policy, there is no such thread, and `open`
-    ///   touches all pages before it returns.
+    /// - The thread takes some 0.6 ms a MiB on an idle CPU. It ends when it is done, or when the publisher is dropped.
+    /// - A publisher that overtakes the thread takes the page faults itself, about 1 us for each 4 KiB.
+    /// - The thread runs on the CPUs of the thread that calls `open`. If the calling thread has a real-time policy, `open` touches all
+    ///   pages itself.
     ///
-    /// [`Preparation::FULL`] does all of it before `open` returns, and also puts the ring on huge pages. The default leaves out huge pages:
-    /// they take some 2.5 ms a MiB, and collapsing pages that are in use makes their users wait.
-    ///
-    /// [`Publisher::preparation`] lists refused steps. They do not make `open` fail.
+    /// [`Preparation::FULL`] does all of this before `open` returns, and puts the ring on huge pages. The default has no huge pages: they
+    /// take some 2.5 ms a MiB, and collapsing pages that are in use makes their users wait.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -272,22 +269,23 @@ impl PublisherBuilder {
         self
     }
 
-    /// Makes the sequences of a new channel continue after the journal in the directory `journal`. So no sequence is used twice if the
-    /// channel's memory was lost, such as by a reboot.
+    /// Makes the sequences of a new channel continue after the journal in the directory `journal`. So no sequence is used twice, even if a
+    /// reboot lost the channel's memory.
     ///
-    /// - If the journal ends with a clean record, they continue at the next sequence.
-    /// - Otherwise they continue 2^32 further, which no publisher has reached. Readers of the journal learn which sequences are left out.
+    /// - If the journal ends with a clean record, sequences continue at the next one.
+    /// - Otherwise sequences continue 2^32 further, which no publisher has reached. Readers of the journal learn which sequences are left
+    ///   out.
     /// - The epoch continues, too.
-    /// - If there is no journal yet, this begins one. It makes the journal's directory if the parent directory exists.
+    /// - If there is no journal yet, this begins one. The parent of its directory must exist.
     ///
     /// The journal is safe from a power cut before any other process can see the channel.
     ///
-    /// If the channel exists, it continues at its next sequence, and the journal is updated if necessary. With [`anew`](Self::anew), the
-    /// sequences of the new segment continue after the journal as well.
+    /// If the channel exists, it continues at its next sequence. With [`anew`](Self::anew), the sequences of the new segment continue after
+    /// the journal.
     ///
-    /// Use this for a channel that is a file, if `shmcast record` records the channel into this directory. A daemon does the same for its
-    /// channels with journals. Without a recorder, no sequence is used twice for 2^31 messages after each start of a publisher. Making the
-    /// channel includes one sync of the file system.
+    /// Use this for a channel that is a file and that `shmcast record` records into this directory. A daemon does the same for its channels
+    /// with journals. Without a recorder, sequences can repeat after 2^31 messages of one publisher. Making the channel includes one sync
+    /// of the file system.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -328,10 +326,10 @@ impl PublisherBuilder {
         self
     }
 
-    /// Adds a gate: a reader that the publisher waits for, within a limit. Call it once for each gate, at most 15 times. Without this call
-    /// the channel has no gates, and the gates of an earlier publisher are removed.
+    /// Adds a gate: a reader that the publisher waits for, within a limit. Call this once for each gate, at most 15 times. Without this
+    /// call, the gates of an earlier publisher are removed.
     ///
-    /// Use it for a channel that is a file. Any user who may read the channel may take a gate. For the channels of a daemon, the daemon's
+    /// Use it for a channel that is a file. Any user who can read the channel can take a gate. For the channels of a daemon, the daemon's
     /// configuration sets the gates and their users.
     ///
     /// ```
@@ -350,9 +348,8 @@ impl PublisherBuilder {
     /// Opens the channel: makes it, or takes over the existing one. A takeover increments the epoch, and sequences continue, whether the
     /// last publisher closed the channel or died. Attached readers stay attached.
     ///
-    /// First it reserves the memory of a new channel, which takes about 0.2 ms per MiB. So a full file system is an error here, and not a
-    /// crash later. [`prepare`](Self::prepare) documents the other times. The first `open` in a process also measures the clock, for at
-    /// most 20 ms.
+    /// Reserving the memory of a new channel takes about 0.2 ms per MiB. [`prepare`](Self::prepare) documents the time to touch the memory.
+    /// The first `open` in a process also measures the clock, for at most 20 ms.
     ///
     /// # Errors
     /// - [`ChannelError::InUse`], with the holder, while another publisher lives
@@ -396,7 +393,7 @@ impl PublisherBuilder {
             return Err(conversation.confused(&reply));
         };
         let memory = || format!("memfd:{}", self.name);
-        // The daemon may grant a free channel to two programs at the same time. The lock decides between them.
+        // The daemon can grant a free channel to two programs at the same time. The lock decides between them.
         if !lock::try_lock(&lock).map_err(ChannelError::os("lock", memory()))? {
             let holder = Holder::Publisher { pid: None, command: None };
             return Err(ChannelError::InUse { name: self.name, holder });
@@ -458,11 +455,11 @@ impl PublisherBuilder {
             TakeOverError::Superseded => ChannelError::Superseded { name: self.name },
             TakeOverError::Locate(source) => ChannelError::Locate { name: self.name, source },
         })?;
-        // Messages that a dead publisher had committed and not yet stored are on the board before the first new one is published.
+        // First, messages that a dead publisher committed but did not store on the board are stored there.
         let locate = |source| ChannelError::Locate { name: segment.header().channel.clone(), source };
         let board = segment.board_writer().map_err(locate)?.map(|(board, _)| Box::new(board));
         let mut staging = vec![0; segment.header().geometry.max_message as usize].into_boxed_slice();
-        // The pages of a zeroed buffer are not in memory yet. This touches those that claims of common sizes need.
+        // The pages of a zeroed buffer are not in memory yet. This touches the pages that claims of common sizes need.
         staging.iter_mut().take(TOUCHED_BYTES).for_each(|byte| *byte = 0xff);
         let gates = Gates::of(gates, &segment, &mut writer);
         let stamps = self.stamps;

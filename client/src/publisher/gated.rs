@@ -9,10 +9,10 @@ use shmcast_layout::error::WriteError;
 use shmcast_layout::ring::writer::Writer;
 
 impl Publisher {
-    /// Does the same as [`publish`](Self::publish), but never waits for a gate. On a channel without gates the two are equal.
+    /// Does the same as [`publish`](Self::publish), but never waits for a gate. On a channel without gates, `publish` never waits either.
     ///
-    /// A gate with [`Then::Drop`](crate::Then::Drop) drops its reader here, too: once calls have been refused for the gate's longest wait,
-    /// the next call publishes its message. A gate with [`Then::Refuse`](crate::Then::Refuse) never drops its reader.
+    /// A gate with [`Then::Drop`](crate::Then::Drop) can drop its reader here, too: after calls have been refused for the gate's longest
+    /// wait, the next call publishes its message. A gate with [`Then::Refuse`](crate::Then::Refuse) never drops its reader.
     ///
     /// # Errors
     /// [`PublishError::Full`] when the reader of a gate is too far behind, and the errors of [`publish`](Self::publish). After an error

@@ -6,8 +6,7 @@ use shmcast_layout::layout::header::Header;
 use shmcast_layout::mem::Step;
 
 impl Publisher {
-    /// The remote session that this channel carries; `None` if there was none. The last call of [`session`](Self::session) set it, by this
-    /// or an earlier publisher.
+    /// The remote session that this or an earlier publisher last set with [`session`](Self::session); `None` if there was none.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -82,9 +81,8 @@ impl Publisher {
         self.clock
     }
 
-    /// The steps of the memory's preparation, with their results, refusals included. It is empty while a thread still prepares a part of
-    /// the memory. For a large ring this takes some tens of ms after the opening; see
-    /// [`PublisherBuilder::prepare`](super::PublisherBuilder::prepare).
+    /// The steps of the memory's preparation, with their results, refusals included. Empty while a thread still prepares a part of the
+    /// memory; see [`PublisherBuilder::prepare`](super::PublisherBuilder::prepare).
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -28,8 +28,7 @@ use std::ops::Range;
 pub use builder::{DEFAULT_CAPACITY, PublisherBuilder};
 pub use claim::Claim;
 
-/// When a message buffer is made, this many bytes at its start are touched. So the kernel has provided their memory before the first
-/// message.
+/// Number of bytes that are touched at the start of a new message buffer, so that writing there causes no page fault.
 pub(crate) const TOUCHED_BYTES: usize = 64 << 10;
 
 /// Publishes messages into a channel: one publisher a channel, any number of readers.
@@ -43,9 +42,8 @@ pub(crate) const TOUCHED_BYTES: usize = 64 << 10;
 /// Dropping a publisher closes the channel, except while the thread panics. After a panic, readers get no end, and the next publisher takes
 /// over as after a crash.
 ///
-/// After a `fork` the publisher belongs to the parent. The child has a copy, which publishes nothing and returns [`PublishError::Forked`].
-/// The channel does not change when the child drops the copy, or when the child ends. If the parent ends, the channel is free for another
-/// publisher, even if children of the parent live.
+/// After a `fork` the publisher belongs to the parent. The child's copy publishes nothing and returns [`PublishError::Forked`]. Dropping
+/// the copy does not close the channel. If the parent ends, the channel is free for another publisher, even if children of the parent live.
 ///
 /// A program that forks itself into the background must open its publishers after the fork.
 ///
@@ -68,13 +66,13 @@ pub struct Publisher {
     /// The buffer for claimed messages. The program writes the payload here, and the commit copies it into the ring in one burst.
     staging: Box<[u8]>,
     prepared: Prepared,
-    /// Whether the stream stays open when the publisher is dropped: then readers get no record of the stream's end.
+    /// Whether the stream stays open, without a record of its end, when the publisher is dropped.
     stays_open: bool,
     /// The writer lock. It is held until the writer is dropped. If this process dies, the kernel releases the lock.
     lock: Held,
     /// The attachment to the daemon, if a daemon owns the channel.
     hosted: Option<Hosted>,
-    /// The readers that this publisher waits for, if it has gates.
+    /// The readers that this publisher waits for, if the channel has gates.
     gates: Option<Box<Gates>>,
     /// The board, on which each message is stored in addition to the ring; `None` if the channel has no board.
     board: Option<Box<BoardWriter>>,
@@ -84,7 +82,7 @@ pub struct Publisher {
 struct Hosted {
     attachment: Attachment,
     charter: Charter,
-    /// The generation into which it publishes.
+    /// The generation into which this publisher publishes.
     generation: u64,
 }
 
@@ -101,7 +99,7 @@ impl Hosted {
 pub struct Mark {
     /// A number for the publisher's own use, such as a message type. Every reader gets it.
     pub tag: u16,
-    /// Whether a reader may start from this message without the messages before it, as from a snapshot.
+    /// Whether a reader can start from this message without the messages before it, as from a snapshot.
     pub key: bool,
 }
 
@@ -142,13 +140,13 @@ impl Publisher {
 
     /// Publishes one message and returns its sequence.
     ///
-    /// Cost: about one store a word, 50 to 100 ns for 64 bytes with readers polling on other cores. The call is wait-free without gates. If
-    /// a gate's reader is too far behind, the call waits for at most the gate's longest wait.
+    /// Cost: about one store a word, or 50 to 100 ns for 64 bytes while readers poll on other cores. The call is wait-free without gates.
+    /// If a gate's reader is too far behind, the call waits for at most the gate's longest wait.
     ///
     /// # Errors
     /// [`PublishError::TooLarge`] when the payload exceeds [`max_message`](Self::max_message), [`PublishError::CutOff`] once a daemon
-    /// has given the channel to another publisher, and [`PublishError::Full`] after the wait for a gate that refuses. After an error nothing
-    /// was published.
+    /// has given the channel to another publisher, and [`PublishError::Full`] after the wait for a gate that refuses. After an error
+    /// nothing was published.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -179,9 +177,9 @@ impl Publisher {
         self.publish_now(payload, mark, Patience::Waits)
     }
 
-    /// Does the same as [`publish_with`](Self::publish_with), with a time that the caller has already read from [`clock`](Self::clock).
-    /// This saves reading the clock, some 8 ns. The time may be that of the event that the message reports. Readers get the low 48 bits of
-    /// the time, and count latencies from it.
+    /// Does the same as [`publish_with`](Self::publish_with), with a time that the caller has read from [`clock`](Self::clock), such as the
+    /// time of the event that the message reports. This saves some 8 ns. Readers get the low 48 bits of the time, and count latencies from
+    /// it.
     ///
     /// # Errors
     /// The same as for [`publish`](Self::publish).
@@ -205,8 +203,7 @@ impl Publisher {
     /// Publishes several messages with one time stamp and returns their sequences. This saves reading the clock for each message.
     ///
     /// # Errors
-    /// [`PublishError`] at the first payload that is too large, or that a gate refuses. The payloads before it are published. This payload
-    /// and the later ones are not.
+    /// [`PublishError`] at the first payload that is too large, or that a gate refuses. Only the payloads before it are published.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -250,8 +247,7 @@ impl Publisher {
     /// Lends `length` bytes into which the caller writes a message, for serializers that need memory to write to. Nothing is published
     /// before [`Claim::commit`], and a dropped claim has no effect.
     ///
-    /// At first the bytes have the contents of earlier claims of this publisher. Cost: one more copy in the cache than filling the ring
-    /// directly. The copy lets the message enter the ring in one burst.
+    /// At first the bytes have the contents of earlier claims of this publisher. Cost: the commit copies the payload into the ring.
     ///
     /// # Errors
     /// [`PublishError`].
@@ -302,11 +298,11 @@ impl Publisher {
         claim.mark(mark).commit(length)
     }
 
-    /// Whether a daemon has given the channel to another publisher. Then no reader receives what this publisher publishes. Costs two loads
-    /// of words that change only once. Always false if the channel is a file.
+    /// Whether a daemon has given the channel to another publisher. If so, no reader receives what this publisher publishes. Costs two
+    /// loads. Always false if the channel is a file.
     ///
-    /// If a message was being published at that moment, it may have reached no reader. The next publisher's sequences continue at the
-    /// sequence where this publisher was cut off.
+    /// A message that was being published at that moment might have reached no reader. The next publisher's sequences continue where this
+    /// publisher was cut off.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -363,8 +359,8 @@ impl Publisher {
     /// # Errors
     /// - [`PublishError::OutOfSequences`] when `last` is [`MAX_SEQUENCE`](crate::MAX_SEQUENCE) or more.
     /// - [`PublishError::CutOff`].
-    /// - [`PublishError::Full`] when a gate with [`Then::Refuse`](crate::Then::Refuse) has waited, and the announcement might overwrite
-    ///   what the gate's reader has not read. Beyond the gate's lag, announcements have more room than messages.
+    /// - [`PublishError::Full`] when a gate with [`Then::Refuse`](crate::Then::Refuse) has waited, and the announcement might still
+    ///   overwrite what the gate's reader has not read.
     ///
     /// After an error nothing was announced.
     ///
@@ -408,10 +404,10 @@ impl Publisher {
         Ok(())
     }
 
-    /// Checks whether a gate holds up the record that [`gap`](Self::gap), [`session`](Self::session) or [`close`](Self::close) writes. Never
-    /// waits. After `Ok`, the next call of one of these does not wait for a gate.
+    /// Checks, without waiting, whether a gate holds up the next [`gap`](Self::gap), [`session`](Self::session) or [`close`](Self::close).
+    /// After `Ok`, the next of these calls does not wait for a gate.
     ///
-    /// Those calls wait for gates. A program that must not wait calls this function first. After an error it tries again later. A gate with
+    /// A program that must not wait calls this function first, and tries again later after an error. A gate with
     /// [`Then::Drop`](crate::Then::Drop) is dropped as in [`try_publish`](Self::try_publish).
     ///
     /// # Errors
@@ -443,7 +439,7 @@ impl fmt::Debug for Publisher {
 impl Drop for Publisher {
     fn drop(&mut self) {
         if !self.stays_open && !self.lock.is_a_childs() && !std::thread::panicking() {
-            // Without room for the end, the stream stays open. Otherwise its last record would overwrite what a gate protects.
+            // Without room for the end, the stream stays open, because the record of the end would overwrite what a gate protects.
             if self.make_way_for_control(Patience::Ends).is_ok() {
                 self.writer.close(self.clock.now());
             }

@@ -17,9 +17,9 @@ pub enum Armed<'a> {
 }
 
 impl Subscriber {
-    /// The descriptor that becomes readable when there is something to receive, or `None` if the subscriber was not opened with
-    /// [`Wait::Park`](crate::Wait::Park). The descriptor is for `epoll`, `poll` and event loops over them. A program may only wait until it
-    /// is readable, and must not read it, because [`arm`](Self::arm) and [`disarm`](Self::disarm) do.
+    /// The descriptor that becomes readable when there is something to receive; `None` if the subscriber was not opened with
+    /// [`Wait::Park`](crate::Wait::Park). It is for `epoll`, `poll` and event loops over them. A program must not read from it, because
+    /// [`arm`](Self::arm) and [`disarm`](Self::disarm) do.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -35,8 +35,8 @@ impl Subscriber {
     /// Prepares a sleep. Call this before each sleep in an event loop, when [`try_recv`](Self::try_recv) has found nothing. The call
     /// requests a wake-up from the daemon's waker, and polls once more, so that the program does not sleep while there is a message.
     ///
-    /// If no daemon would wake the reader, the time to wait is a millisecond. So channels that are files, and readers whose daemon is away,
-    /// work in the same loop. Cost: three system calls if there is a daemon.
+    /// If no daemon would wake the reader, the time to wait is a millisecond. So the same loop works for channels that are files, and while
+    /// the daemon is away. Cost: three system calls if there is a daemon.
     ///
     /// # Errors
     /// [`RecvError`].
@@ -61,7 +61,7 @@ impl Subscriber {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn arm(&mut self) -> Result<Armed<'_>, RecvError> {
-        // A child's bell is also its parent's bell, on which the parent may sleep.
+        // A child's bell is also its parent's bell, on which the parent can sleep.
         self.check_process()?;
         if let Some(parking) = &self.parking {
             parking.hear();
@@ -79,8 +79,8 @@ impl Subscriber {
         }
     }
 
-    /// Withdraws the request of [`arm`](Self::arm), and empties the descriptor. The next `arm` also does both. So a program that continues
-    /// to receive needs `disarm` only if the descriptor stays in its event loop meanwhile. In a forked child this does nothing.
+    /// Withdraws the request of [`arm`](Self::arm), and empties the descriptor, as the next `arm` does too. Call it before the program
+    /// receives more messages while the descriptor stays in an event loop. In a forked child this does nothing.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 /// The time for which a starting reader waits for the segment in which the channel continues.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The largest lag of a conflating reader, which may skip old messages of a key. With a larger lag, the reader gets the newest messages
+/// The largest lag of a conflating reader, which can skip old messages of a key. With a larger lag, the reader gets the newest messages
 /// from the board instead of the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Behind {
@@ -137,7 +137,7 @@ impl Subscriber {
             let joined = match (joined, verdict) {
                 (Ok(joined), Verdict::Open) => joined,
                 (Err(source), Verdict::Open) => return Err(ChannelError::Join { name, source }),
-                // The copied messages may be void. The channel continues in the next segment, and so does this reader.
+                // The copied messages can be invalid. The channel continues in the next segment, and so does this reader.
                 _ if start.elapsed() >= PATIENCE => {
                     return Err(ChannelError::Join { name, source: JoinError::TooFast });
                 }
@@ -193,8 +193,8 @@ impl Subscriber {
         self.verdict_on_read()
     }
 
-    /// Merges the caller's copy of the board with the ring. While a channel moves to another segment, the copy may contain messages that
-    /// are not valid: those of a publisher that was cut off. So the caller must look at [`verdict_now`](Self::verdict_now) afterwards.
+    /// Merges the caller's copy of the board with the ring. While a channel moves to another segment, the copy can contain messages that
+    /// are not valid: those of a publisher that was cut off. So the caller must check [`verdict_now`](Self::verdict_now) afterwards.
     pub(crate) fn join_into(&mut self, snapshot: &mut Snapshot) -> Result<(), RecvError> {
         snapshot.join(&mut self.reader, self.buffer.payload_mut())?;
         Ok(())
@@ -303,8 +303,8 @@ impl Subscriber {
         Outcome::Other(Event::Live { sequence })
     }
 
-    /// Records a received message. If the reader conflates (may skip old messages of a key) and is too far behind, its next event comes
-    /// from the board.
+    /// Counts a received message. If the reader conflates (can skip old messages of a key) and is too far behind, its next event comes from
+    /// the board.
     pub(super) fn track(&mut self, copied: Copied, payload: &[u8]) {
         let Some(joining) = &mut self.joining else { return };
         let Some(conflation) = &mut joining.conflation else { return };
@@ -326,7 +326,7 @@ impl Subscriber {
         self.buffer = buffer;
     }
 
-    /// Returns the message in `poll`, if there is one that the caller must record with [`track`](Self::track).
+    /// Returns the message in `poll`, if there is one that the caller must pass to [`track`](Self::track).
     #[inline(always)]
     pub(super) fn tracks(&self, poll: &Poll) -> Option<Copied> {
         match poll {

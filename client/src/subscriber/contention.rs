@@ -187,8 +187,8 @@ mod tests {
             Self { contention: Contention::none(), sequence: 1, now_ns: 5, paused: 0 }
         }
 
-        /// Simulates a reader that polls `polls` times in vain. If the reader did not pause, it then receives one message, which takes
-        /// `alone_ns`. If it paused, it receives 64 messages, and each takes `after_pause_ns`.
+        /// Simulates a reader that polls `polls` times and finds nothing. If the reader did not pause, it then receives one message, which
+        /// takes `alone_ns`. If it paused, it receives 64 messages, and each takes `after_pause_ns`.
         fn turn(&mut self, polls: u32, alone_ns: u64, after_pause_ns: u64) {
             let now_ns = self.now_ns;
             let mut pauses = false;

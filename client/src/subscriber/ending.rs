@@ -5,13 +5,13 @@ use shmcast_layout::layout::header::{State, WRITER_PID};
 use std::sync::atomic::{Ordering, fence};
 
 impl Subscriber {
-    /// Whether the channel has ended at this moment. No publisher is active, and neither the ring nor the journal has anything after the
+    /// Whether the channel has ended at this moment: no publisher is active, and neither the ring nor the journal has anything after the
     /// events that this subscriber has received.
     ///
     /// [`Event::End`](crate::Event::End) says that *a* publisher closed the channel. A subscriber that reads from the journal gets one such
-    /// event for each publisher that has closed. Call this at each of them, and continue to receive while it returns false.
+    /// event for each publisher that has closed. Call this at each `End`, and continue to receive while the result is false.
     ///
-    /// The result is valid only for this moment, because a later publisher may open the channel again. After a publisher that died without
+    /// The result is valid only for this moment, because a later publisher can open the channel again. After a publisher that died without
     /// closing, the result stays false.
     ///
     /// Cost: a few loads. While the journal is read, also a short search in the ring. It makes no system call.

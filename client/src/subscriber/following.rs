@@ -24,7 +24,8 @@ impl Subscriber {
     /// If the reader has skipped the record that announces a new epoch, returns the event of this epoch. The number of the epoch comes from
     /// the segment's state word.
     pub(super) fn epoch_in_force(&mut self) -> Option<Outcome> {
-        // While a new publisher is recovering, its record is still to come. A publisher that has closed is not reported any more.
+        // While a new publisher is recovering, the record of its epoch has not come yet. A publisher that has closed is not reported any
+        // more.
         let (epoch, State::Active) = self.reader.state()? else { return None };
         if epoch <= self.epoch {
             return None;
@@ -54,7 +55,7 @@ impl Subscriber {
     }
 
     /// Treats `epoch` as the last reported epoch. So each later publisher is reported, even one that had taken over before this subscriber
-    /// was opened. It is for a reader that continues where an earlier reader ended.
+    /// was opened. Use this for a reader that continues where an earlier reader ended.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -95,8 +96,7 @@ impl Subscriber {
     }
 
     /// Continues after a lap, or at a sequence older than everything in the ring. If a journal has the missing messages, continues in the
-    /// journal, and returns no event. The caller then polls again. This function cannot poll, because only the caller has the buffer for
-    /// the message.
+    /// journal, and returns no event. The caller then polls again.
     #[cold]
     pub(super) fn skip(&mut self) -> Result<Option<Outcome>, RecvError> {
         if self.is_conflating() {
@@ -110,7 +110,7 @@ impl Subscriber {
         let entered = if is_wanted { self.enter_past(self.next_sequence()) } else { Entered::Not };
         match entered {
             Entered::Past => return Ok(None),
-            // The next poll tries again. This reader pauses here, because the bell of a parked reader would wake it at once.
+            // The next poll tries again. This reader pauses here, because the bell of a parked reader would wake it immediately.
             Entered::NotYet => {
                 std::thread::sleep(WAIT_FOR_FILES);
                 return Ok(None);
@@ -145,7 +145,7 @@ impl Subscriber {
         Ok(Some(Outcome::Other(Event::Lapped(Lapped { missed, resumed_at: self.next_sequence() }))))
     }
 
-    /// Called after a jump. Whether the reader has possibly skipped the event of a new epoch.
+    /// Whether the reader, after a jump, has possibly skipped the event of a new epoch.
     pub(super) fn doubt_after_jump(&self) -> Doubt {
         // The state is read after the jump. The state of any record that the jump skipped was set before that record
         // was committed.
@@ -155,7 +155,7 @@ impl Subscriber {
         if is_in_doubt { Doubt::Epoch } else { Doubt::None }
     }
 
-    /// Returns what the charter says about a message that the caller read before this call. A channel that is a file has no charter, so its
+    /// Returns the daemon's verdict on a message that the caller read before this call. A channel that is a file has no daemon, so its
     /// messages are always valid.
     #[inline]
     pub(super) fn verdict_on_read(&self) -> Verdict {
@@ -172,7 +172,7 @@ impl Subscriber {
         matches!(self.verdict_on_read(), Verdict::Cut { .. })
     }
 
-    /// Whether the record that was just read from a strict channel must be withheld, now or for good.
+    /// Whether the record that was just read from a strict channel must be withheld, either now or for ever.
     #[inline]
     pub(super) fn withholds(&self, poll: &Poll) -> bool {
         if fault!("void_messages_are_handed_out") {
@@ -201,7 +201,7 @@ impl Subscriber {
         let Some(found) = hosted.find_ahead(sequence) else { return Ok(false) };
         let (before, place) = found?;
         hosted.next.drain(..before);
-        // This cannot fail, because the segment is mapped and its charter is the present one.
+        // This cannot fail, because the segment is mapped and its charter (the file of the daemon's verdicts) is the present one.
         let _ = self.go_on();
         self.reader.jump(place);
         Ok(true)
@@ -277,8 +277,8 @@ impl Subscriber {
     }
 }
 
-/// Whether a record that was just read must be withheld, now or for good. `verdict` was loaded after the record was read. `next` returns
-/// the sequence after the record.
+/// Whether a record that was just read must be withheld, either now or for ever. `verdict` was loaded after the record was read. `next`
+/// returns the sequence after the record.
 #[inline]
 pub(super) fn is_kept_back(verdict: Verdict, poll: &Poll, next: impl FnOnce() -> u64) -> bool {
     match (verdict, poll) {
@@ -286,7 +286,7 @@ pub(super) fn is_kept_back(verdict: Verdict, poll: &Poll, next: impl FnOnce() ->
         (Verdict::Closing, _) => true,
         (Verdict::Cut { below, .. }, Poll::Message(copied)) => copied.sequence >= below,
         (Verdict::Cut { below, .. }, Poll::Control(ControlRecord::Gap { from, .. })) => *from >= below,
-        // The charter says whether an end right at the cut was written before the cut.
+        // The charter (the daemon's verdicts) says whether an end right at the cut was written before the cut.
         (Verdict::Cut { below, ended }, Poll::Control(ControlRecord::End)) => {
             let next = next();
             next > below || next == below && !ended
@@ -300,9 +300,9 @@ pub(super) fn is_kept_back(verdict: Verdict, poll: &Poll, next: impl FnOnce() ->
 /// The sequence that a reader expects in the next generation. `expected` is the sequence that the reader expected before.
 pub(super) fn expected_in(generation: Generation, is_restart: bool, expected: u64) -> u64 {
     match is_restart {
-        // A reader that joined after void messages expects a higher sequence than the generation's first.
+        // A reader that joined after invalid messages expects a higher sequence than the generation's first.
         false => expected.min(generation.first),
-        // A stream may begin after a journal, and not with sequence 1.
+        // A stream can begin after a journal, and not with sequence 1.
         true if generation.restarted == generation.generation => generation.first,
         true => 1,
     }

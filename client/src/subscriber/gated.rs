@@ -18,7 +18,7 @@ impl Subscriber {
         self.gate.as_ref().map(|gate| gate.name())
     }
 
-    /// Writes the subscriber's place in the ring to the gate's page. The publisher may then overwrite the records before this place.
+    /// Writes the subscriber's place in the ring to the gate's page. The publisher can then overwrite the records before this place.
     ///
     /// - While the subscriber returns messages of the board, the place is the one at which the subscriber will continue in the ring.
     /// - While the subscriber reads the journal, or has a loss to report, the page says that the subscriber has no place in the ring.

@@ -30,7 +30,7 @@ use std::collections::VecDeque;
 pub(super) struct Hosted {
     pub(super) attachment: Attachment,
     pub(super) charter: Charter,
-    /// The source of the journal, for a channel that may get a journal later.
+    /// The source of the journal, for a channel that can get a journal later.
     pub(super) journal: Option<Origin>,
     /// The generation that the subscriber reads.
     pub(super) generation: Generation,
@@ -39,7 +39,7 @@ pub(super) struct Hosted {
 }
 
 impl Hosted {
-    /// Returns what the charter says about a message that the caller read before this call.
+    /// Returns the daemon's verdict on a message that the caller read before this call.
     #[inline]
     pub(super) fn verdict_on_read(&self) -> Verdict {
         self.charter.verdict_on_read(self.generation.generation)
@@ -100,7 +100,7 @@ impl Hosted {
             next.ready = Segment::open(&next.segment, Access::Read).ok().map(|segment| (segment, Vec::new()));
         }
         let Some((segment, _)) = &next.ready else {
-            // The next call tries to map it again. Until then the sequence counts as not published yet.
+            // The next call tries to map the segment again. Until then the sequence counts as not published yet.
             return Some(Err(LocateError::NotYet { sequence, next: next.generation.first }));
         };
         Some(segment.locator().seek(sequence).map(|place| (at, place)))

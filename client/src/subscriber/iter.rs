@@ -13,14 +13,14 @@ pub struct Iter<'a> {
 impl Iterator for Iter<'_> {
     type Item = Result<OwnedEvent, RecvError>;
 
-    /// Waits as [`Subscriber::recv`] does. Never returns `None`, because another publisher may follow after an end.
+    /// Waits as [`Subscriber::recv`] does. Never returns `None`, because another publisher can follow after an end.
     fn next(&mut self) -> Option<Self::Item> {
         Some(self.subscriber.recv().map(Event::into_owned))
     }
 }
 
 impl Subscriber {
-    /// Returns an iterator over the events from here on. Each event owns its bytes. Cost: one more allocation for each message than
+    /// Returns an iterator over all later events. Each event owns its bytes. Cost: one more allocation for each message than
     /// [`recv`](Self::recv).
     ///
     /// ```

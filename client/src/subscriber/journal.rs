@@ -18,7 +18,7 @@ impl Subscriber {
     /// messages. From now on this subscriber reads only the ring, as with [`History::Never`](crate::History::Never).
     ///
     /// Returns `None` if the channel has no journal, as [`SubscriberBuilder::history`](crate::SubscriberBuilder::history) says, or if this
-    /// subscriber is reading the journal. A channel of a daemon may get its journal later: then a later call returns it.
+    /// subscriber is reading the journal. A channel of a daemon can get its journal later: then a later call returns it.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -49,11 +49,11 @@ impl Subscriber {
         matches!(self.doubt, Doubt::None | Doubt::Epoch)
     }
 
-    /// Returns the next event if there is one, as [`try_recv`](Self::try_recv) does. With a message from the journal, also returns the wall
-    /// clock of its time, in nanoseconds since 1970; 0 if it has no time. With any other event, the second value is `None`: the time of a
-    /// message from the ring is one of the [`clock`](Self::clock) now.
+    /// Returns the next event if there is one, as [`try_recv`](Self::try_recv) does. With a message from the journal, also returns the
+    /// message's wall-clock time, in nanoseconds since 1970; 0 if the message has no time. With any other event, the second value is
+    /// `None`: [`clock`](Self::clock) is the clock of a message from the ring.
     ///
-    /// The journal has the wall clock of each second of the ring that it recorded. That ring's clock may be one of an earlier boot.
+    /// The clock of a ring in the journal can be one of an earlier boot, so the journal also records the wall clock each second.
     ///
     /// # Errors
     /// Those of [`try_recv`](Self::try_recv).

@@ -72,7 +72,7 @@ impl Subscriber {
         }
     }
 
-    /// The number of messages that are published and not yet received. It may be up to 64 too low.
+    /// The number of messages that are published and not yet received. It can be up to 64 too low.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -101,8 +101,8 @@ impl Subscriber {
         self.epoch
     }
 
-    /// The publisher's epoch and state in the segment now. After a publisher has died, the state is still [`State::Active`].
-    /// [`Directory::channel`](crate::Directory::channel) checks the kernel's lock.
+    /// The publisher's epoch and state in the segment now. The state of a publisher that has died is still [`State::Active`];
+    /// [`Directory::channel`](crate::Directory::channel) detects the death.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -117,9 +117,8 @@ impl Subscriber {
         self.reader.state()
     }
 
-    /// The remote session that this channel carries, or `None` if it carries no remote session. The publisher stores the session in the
-    /// segment. While the publisher changes the session, the result may mix the old and the new one. An event in the stream reports each
-    /// change.
+    /// The remote session that this channel carries; `None` if it carries no remote session. While the publisher changes the session, the
+    /// result can mix the old and the new one. An event in the stream reports each change.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -133,9 +132,8 @@ impl Subscriber {
         self.segment.session()
     }
 
-    /// The clock of the last message, for the ages of messages. It is the clock of the ring that had the message. While the journal is
-    /// read, this is the ring of the journal's file, whose times have no meaning after a reboot. The wall clock of such a message comes with
-    /// it from [`try_recv_dated`](Self::try_recv_dated).
+    /// The clock of the ring that had the last message, for the ages of messages. While the journal is read, this clock's times have no
+    /// meaning after a reboot. [`try_recv_dated`](Self::try_recv_dated) returns messages with the wall clock.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -178,9 +176,9 @@ impl Subscriber {
         &self.steps
     }
 
-    /// The reason why tools cannot see this subscriber, although its builder has a [`page`](crate::SubscriberBuilder::page): the file
-    /// system was full or read-only, or this user may not write there. `None` if the subscriber has its page, or should have none. The
-    /// subscriber receives messages in any case, but `rm` removes the channel while such a reader uses it.
+    /// The reason why tools cannot see this subscriber although its builder requested a [`page`](crate::SubscriberBuilder::page): the file
+    /// system was full or read-only, or this user is not allowed to write there. Otherwise `None`. Without the page, the subscriber
+    /// receives messages as usual, but `shmcast rm` removes the channel while the subscriber uses it.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

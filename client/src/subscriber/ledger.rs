@@ -1,13 +1,12 @@
-//! Counts the messages of each key that a conflating reader got. Such a reader may skip old messages of a key. From the counts, the ledger
+//! Counts the messages of each key that a conflating reader got. Such a reader can skip old messages of a key. From the counts, the ledger
 //! computes how many messages were left out.
 //!
-//! When the reader takes a message from the board, the ledger notes the board's count of the key's messages. It then counts the messages of
-//! this key that the reader receives from the ring. When the reader next reads the board, the ledger's count is lower than the board's by
-//! the number of messages that were left out.
+//! When the reader takes a message from the board, the ledger stores the board's count of the key's messages. It then counts the messages
+//! of this key that the reader receives from the ring. When the reader next reads the board, the ledger's count is lower than the board's
+//! by the number of messages that were left out.
 //!
 //! A full board refuses the messages of new keys, and does not count them. So if the board has refused a message, the ledger searches the
-//! board for the slot of each key that it has not seen there. The slot names the first message that the board counts. For all other keys,
-//! a message costs no look at the board.
+//! board for the slot of each key that it has not seen there. The slot names the first message that the board counts.
 //!
 //! All memory is allocated when the reader opens.
 
@@ -27,7 +26,7 @@ struct Row {
     born: u64,
     /// The number of the key's messages that this reader got or reported as left out. The count starts at `born`.
     given: u64,
-    /// The sequence of the key's first message after the key was last removed. The board may have forgotten the key in between.
+    /// The sequence of the key's first message after the key was last removed. The board can have forgotten the key in between.
     again: u64,
     /// The number of messages of `given` from the message `again` on.
     given_again: u64,
@@ -44,8 +43,8 @@ impl Row {
         (self.born, self.given, self.again, self.given_again) = (self.last, 1, self.last, 1);
     }
 
-    /// Asks the board from which message on it counts the key's messages. The message `last` is counted here already. `has_moved` as in
-    /// [`Ledger`].
+    /// Asks the board from which message on it counts the key's messages. The message `last` is counted here already. `has_moved` has the
+    /// same meaning as in [`Ledger`].
     #[cold]
     fn locate(&mut self, view: &View, key: &[u8], has_moved: bool) {
         let through = view.through();
@@ -113,7 +112,7 @@ impl Ledger {
         Self { has_moved: true, ..Self::for_board(snapshot) }
     }
 
-    /// Whether a message that this reader received may have found no room on the board.
+    /// Whether the board possibly had no room for a message that this reader received.
     fn may_refuse(&self, view: &View) -> bool {
         self.has_moved || view.has_refused()
     }
@@ -202,8 +201,8 @@ impl Ledger {
         let sequence = snapshot.view().forgotten();
         let has_all = !self.may_refuse(snapshot.view());
         while let Some(row) = self.rows.get(self.forgotten) {
-            // A key that never had room on the board is not there either, and was not removed. If no removal was forgotten since its last
-            // message, the key was not removed.
+            // A missing key was removed only if it had been on the board, and if the board has forgotten a removal since the key's last
+            // message.
             let was_there = row.is_there || has_all;
             if !was_there || row.is_removed || sequence <= row.last || snapshot.has(row.identity) {
                 self.forgotten += 1;
@@ -238,7 +237,7 @@ impl Ledger {
         for (number, row) in old.rows.iter().enumerate() {
             let key = &old.keys[number * old.key_bytes..][..old.key_bytes];
             let identity = geometry.identity(key);
-            // A smaller board may have had no room for the key. If the board lacks messages before `since`, it may lack the key.
+            // A smaller board can have lacked room for the key. If the board lacks messages before `since`, it can lack the key.
             let is_there = row.is_there && geometry.spec.keys >= slots && row.last >= since;
             if let (at, None) = self.place_of(identity) {
                 self.add(at, Row { identity, is_there, ..*row }, key);

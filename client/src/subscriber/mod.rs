@@ -65,13 +65,13 @@ use tags::Tags;
 pub use turns::{Lent, SelectError, Turns};
 use watch::Watch;
 
-/// The greatest number of messages that the subscriber returns before it counts them on the reader page.
+/// The greatest number of messages that the subscriber returns before it updates the counts on the reader page.
 const BATCH: usize = 64;
 
 /// Receives a channel's messages, in order, each one once.
 ///
 /// A subscriber reads through a read-only map, so neither the publisher nor other readers can notice it. Receiving takes no lock and
-/// allocates nothing, and makes no system call unless the wait strategy does. While it reads the journal, it may do all three (see
+/// allocates nothing, and makes no system call unless the wait strategy does. Receiving from the journal can do all three (see
 /// [`SubscriberBuilder::history`]).
 ///
 /// After a `fork` the subscriber belongs to the parent. The child's copy receives nothing, and returns [`RecvError::Forked`]. Dropping the
@@ -91,8 +91,8 @@ const BATCH: usize = 64;
 /// assert_eq!(subscriber.try_recv()?, None);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-// The fields are in the order in which a message uses them, for the reason that `Reader` gives. A message uses the second line, the third
-// line, which begins with the end of the reader, and the page.
+// The fields are in the order in which a message uses them; `Reader` gives the reason. A message uses the second and the third cache line,
+// and the page.
 #[repr(C, align(64))]
 pub struct Subscriber {
     reader: Reader,
@@ -100,9 +100,8 @@ pub struct Subscriber {
     /// The attachment to the daemon, if a daemon owns the channel.
     hosted: Option<Box<Hosted>>,
     wait: Wait,
-    /// Whether each message must be checked before it is returned. There are four reasons: the channel is strict, `tags` may leave the
-    /// message out, the journal is read, or a gate's page must be updated. Other fields say the same, but this field is in the cache line
-    /// that each message uses.
+    /// Whether each message must be checked before it is returned: because the channel is strict, `tags` can leave the message out, the
+    /// journal is read, or a gate's page must be updated. Other fields say the same, but are not in the cache lines that each message uses.
     is_checked: bool,
     doubt: Doubt,
     /// Whether the last batch ended close to the publisher. Set only with [`Wait::Burst`].
@@ -110,7 +109,7 @@ pub struct Subscriber {
     record_latency: bool,
     /// The count of forks of the process that opened the subscriber.
     forks: u32,
-    // The fourth line.
+    // The fourth cache line.
     page: Option<Page>,
     clock: Clock,
     contention: Contention,
@@ -142,19 +141,19 @@ pub struct Subscriber {
     named: Option<Box<named::Named>>,
     /// The gate that this subscriber holds.
     gate: Option<Box<HeldGate>>,
-    /// The channel's journal, if it may have one.
+    /// The channel's journal, if it can have one.
     past: Option<Box<Past>>,
-    /// The channel's board, if this subscriber begins with the board or conflates (may skip old messages of a key).
+    /// The channel's board, if this subscriber begins with the board or conflates (can skip old messages of a key).
     joining: Option<Box<board::Joining>>,
 }
 
 const _: () = assert!(offset_of!(Subscriber, page) == 3 * 64, "what a message needs fills the third line");
 
-/// The reason why another event may come before the ring's next event.
+/// The reason why another event can come before the ring's next event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Doubt {
     None,
-    /// A lap may have hidden the takeover of another publisher.
+    /// A lap has possibly hidden the takeover of another publisher.
     Epoch,
     /// The reader expects messages that are older than everything in the ring. `behind` is the first of them.
     Behind,
@@ -182,8 +181,7 @@ impl Subscriber {
     /// Blocks, by the wait strategy, until something arrives. The end of a stream is an event, and so is a new publisher. The death of a
     /// publisher is an event only with [`watch_publisher`](SubscriberBuilder::watch_publisher).
     ///
-    /// # Errors
-    /// [`RecvError`]. Only [`TooSmall`](RecvError::TooSmall) of the `_into` variant is worth another try.
+    /// # Errors [`RecvError`]. Calling again helps only after [`TooSmall`](RecvError::TooSmall), which only the `_into` calls return.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -205,12 +203,10 @@ impl Subscriber {
     }
 
     /// Does the same as [`recv`](Self::recv), in an event loop: other tasks run until something arrives. Open the subscriber with
-    /// [`Wait::Park`], so that the daemon's waker wakes it. With any other strategy, and on channels that are files, this call polls every
-    /// millisecond.
+    /// [`Wait::Park`]. With any other strategy, and on channels that are files, this call polls every millisecond.
     ///
-    /// Cancel-safe: a future that is dropped before it is ready has received nothing. A subscriber that always has more lets other tasks
-    /// run now and then. Cost if there is an event: the same as for [`try_recv`](Self::try_recv), without a system call. Before a sleep,
-    /// some system calls.
+    /// Cancel-safe: a future that is dropped before it is ready has received nothing. Other tasks run now and then even if there is always
+    /// another event. An event that is there costs the same as with [`try_recv`](Self::try_recv). A sleep costs some system calls.
     ///
     /// # Errors
     /// [`RecvError`].
@@ -269,12 +265,11 @@ impl Subscriber {
 
     /// Returns the next event if there is one. Never waits for one.
     ///
-    /// If a call finds no message, only one such call in 64 checks for the end of the channel, a successor, or a lap by as many bytes as
-    /// the ring has. A program that calls seldom should call [`recv_deadline`](Self::recv_deadline) with a deadline in the past, which
-    /// checks each time.
+    /// Of the calls that find no message, only one in 64 checks for the end of the channel, a successor, or a lap by exactly one ring. A
+    /// program that calls seldom should call [`recv_deadline`](Self::recv_deadline) with a deadline in the past, which checks each time.
     ///
-    /// Cost if there is no event: one load of a line in this core's cache. If the channel runs at full rate, and the reader has measured
-    /// that the channel is faster with pauses, this call first lets the publisher get ahead, for at most 4 us. [`Wait`] describes this.
+    /// Cost if there is no event: one load of a line in this core's cache. On a channel at full rate, this call can first let the publisher
+    /// get ahead, for at most 4 us; see [`Wait`].
     ///
     /// # Errors
     /// [`RecvError`].
@@ -331,20 +326,18 @@ impl Subscriber {
         Ok(outcome.map(|outcome| outcome.into_event(buffer)))
     }
 
-    /// Passes up to `most` available events to `each`, and returns their number. Never waits for one, but may let the publisher get ahead,
+    /// Passes up to `most` available events to `each`, and returns their number. Never waits for one, but can let the publisher get ahead,
     /// as [`Wait`] describes.
     ///
-    /// A batch ends where the channel continues in another ring. So its messages have the [`header`](Self::header) and the
-    /// [`clock`](Self::clock) that the subscriber had before the call. For this reason a batch may be short or empty although there are
-    /// more events.
+    /// A batch ends where the channel continues in another ring, so it can be short or empty although there are more events. Its messages
+    /// have the [`header`](Self::header) and the [`clock`](Self::clock) that the subscriber had before the call.
     ///
-    /// `each` returns nothing, or a [`ControlFlow`] that may stop it. The event at which it stopped has been received and counts. The next
-    /// call continues after it.
+    /// `each` returns nothing, or a [`ControlFlow`] that can stop the batch. The event that stopped the batch has been received and counts.
     ///
-    /// If `each` panics and the caller catches the panic, messages that were passed before the panic may be repeated.
+    /// If `each` panics and the caller catches the panic, messages that were passed before the panic can come again.
     ///
     /// # Errors
-    /// [`RecvError`]. The events before it have been passed to `each`.
+    /// [`RecvError`]. The events before the error have been passed to `each`.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -432,8 +425,7 @@ impl Subscriber {
 
     /// Polls for the next event: once without `WAITS`, and with `WAITS` until there is an event or the deadline has passed.
     ///
-    /// This is one small inline loop, which returns the two common results directly. So a message reaches the caller in registers. Small
-    /// code matters if many readers share a core, because each page of code then causes a TLB miss in each time slice.
+    /// The loop is small and inline: if many readers share a core, each page of code causes a TLB miss in each time slice.
     #[inline(always)]
     fn receive<const WAITS: bool>(
         &mut self,
@@ -447,7 +439,7 @@ impl Subscriber {
                     self.note_received(copied.time);
                     return Ok(Some(Event::Message(message(copied, self.buffer.payload()))));
                 }
-                // The message may be void, or have another tag than the caller asked for.
+                // The message can be invalid, or have another tag than the caller asked for.
                 Glance::Message(copied) => self.admit_message(copied)?,
                 Glance::Nothing if self.is_all_in_the_ring() => None,
                 Glance::Nothing => self.tell_nothing()?,
@@ -466,8 +458,8 @@ impl Subscriber {
         }
     }
 
-    /// Whether the next event can only be a record of this ring. This is so if there is no daemon that could move the channel to another
-    /// segment, and if no lap has possibly hidden a takeover.
+    /// Whether the next event can only be a record of this ring: no daemon can move the channel to another segment, and no lap has possibly
+    /// hidden a takeover.
     #[inline(always)]
     fn is_all_in_the_ring(&self) -> bool {
         self.hosted.is_none() && self.doubt == Doubt::None

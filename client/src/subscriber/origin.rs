@@ -16,9 +16,9 @@ pub(super) const JOURNALS_VARIABLE: &str = "SHMCAST_JOURNALS";
 pub(super) const STALL: Duration = Duration::from_secs(2);
 /// Pause before the next search for a journal that was not found.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Longest time that a recorder may take to begin the journal of a new stream.
+/// Longest wait for a recorder to begin the journal of a new stream.
 const NAMED_WITHIN: Duration = Duration::from_millis(500);
-/// Pause before the next search for such a journal.
+/// Pause before the next search for the journal of a new stream.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// The source of messages that the ring no longer has; see [`SubscriberBuilder::history`](crate::SubscriberBuilder::history).
@@ -34,8 +34,8 @@ pub enum History {
     Never,
     /// The journal in this directory, which must exist.
     Dir(PathBuf),
-    /// The journal in this directory. While the directory does not exist, there is no journal. It is for a reader that needs the ring above
-    /// all, such as a bridge: a mount that is away does not keep it from starting.
+    /// The journal in this directory. While the directory does not exist, there is no journal. Use this for a reader, such as a bridge,
+    /// that must start even if the file system of the journal is not mounted.
     DirIfThere(PathBuf),
 }
 
@@ -97,7 +97,7 @@ impl Told {
             self.due = due;
         }
         if let Some(at) = self.from_there.iter().position(|told| *told == control) {
-            // The record stays remembered, because the reader may change back to the source that it left.
+            // The record stays remembered, because the reader can change back to the source that it left.
             self.from_there.remove(at);
             self.from_here.push(control);
             return false;
@@ -124,7 +124,7 @@ pub(super) enum Origin {
 
 /// The reason why the subscriber found no journal.
 pub(super) enum Missing {
-    /// The journal may be available soon: its recorder may be about to begin it, or its daemon may be about to answer.
+    /// The journal might be available soon: its recorder might be about to begin it, or its daemon might be about to answer.
     NotYet,
     /// There is no journal of this stream.
     None,
@@ -164,7 +164,7 @@ impl Origin {
         Self::Directory { path, owners: None, must_exist }
     }
 
-    /// Refuses a directory that must exist and cannot be read. The directory may still be empty.
+    /// Refuses a directory that must exist and cannot be read. The directory can still be empty.
     pub(super) fn check(&self) -> Result<(), JournalError> {
         match self {
             Self::Directory { path, must_exist: true, .. } => {
@@ -223,19 +223,19 @@ impl Past {
         self.hasty_until = self.hasty_until.filter(|_| self.is_hasty(now)).or(Some(now + AGAIN));
     }
 
-    /// Whether a search that cannot find out if there is a journal returns its error without a wait. This is so for a second after such an
-    /// error was waited out.
+    /// Whether a search that cannot find out if there is a journal returns its error without a wait. This is so for a second after an
+    /// earlier search has waited in vain.
     fn is_hasty(&self, now: Instant) -> bool {
         self.hasty_until.is_some_and(|until| now < until)
     }
 
-    /// Whether the daemon that passes the journal's files may be restarting.
+    /// Whether the daemon that passes the journal's files might be restarting.
     pub(super) fn is_waited_for(&self) -> bool {
         self.absent_since.is_some_and(|since| since.elapsed() < PATIENCE_FOR_DAEMON)
     }
 
-    /// Opens the journal of this stream, and waits for it. Returns `None` if there is no journal. Returns an error if nobody knows after
-    /// the wait whether there is a journal.
+    /// Opens the journal of this stream, and waits for it. Returns `None` if there is no journal. Returns an error if it is still unknown
+    /// after the wait whether there is a journal.
     pub(super) fn open_and_wait(
         &mut self,
         stream: StreamId,
@@ -283,13 +283,13 @@ impl Past {
         (self.sought, self.again_at) = (None, None);
         let patience = match missing {
             Missing::NotYet => NAMED_WITHIN,
-            // A daemon that does not answer may be restarting.
+            // A daemon that does not answer might be restarting.
             Missing::Unknown(_) if is_hasty && !is_absent => Duration::ZERO,
             Missing::Unknown(_) => STALL,
             Missing::None => Duration::ZERO,
         };
-        // The search itself may have taken long, such as in a process that was stopped. So a late search does not decide, and the next one
-        // does.
+        // The search itself might have taken long, such as in a process that was stopped. So a late search does not decide, and the next
+        // one does.
         if now - begun < patience {
             (self.sought, self.again_at) = (Some((due, begun)), Some(Instant::now() + LOOK_AGAIN));
             return Err(Missing::NotYet);
@@ -334,8 +334,8 @@ impl Past {
 mod tests {
     use super::*;
 
-    /// An earlier mistake: a reader gave up a journal that it could not read, and did not look for it again for a second. Messages that the
-    /// reader missed in that second were lost, although the journal had them.
+    /// An earlier mistake: a reader gave up a journal that it could not read, and did not search for it again for a second. Messages that
+    /// the reader missed in that second were lost, although the journal had them.
     #[test]
     fn a_journal_that_could_not_be_read_is_looked_for_at_the_next_loss() {
         let dir = tempfile::tempdir().unwrap();

@@ -8,7 +8,7 @@
 //!          or it is there, and the journal has no more
 //! ```
 //! The whole state of a subscriber here is the sequence that is due. Each lower sequence was delivered once, or reported as missing by one
-//! event. The ring and the journal have the same stream, and both find a message by its sequence. So the subscriber may change between
+//! event. The ring and the journal have the same stream, and both find a message by its sequence. So the subscriber can change between
 //! them at any message.
 //!
 //! While a recorder lives, only the recorder decides which messages are lost, and a subscriber waits for its decision. When the recorder is
@@ -37,7 +37,7 @@ const WAIT: Wait = Wait::Sleep(Duration::from_micros(200));
 /// The result of an attempt to continue in the journal.
 pub(super) enum Entered {
     Past,
-    /// The journal may be available soon.
+    /// The journal might be available soon.
     NotYet,
     Not,
 }
@@ -88,7 +88,7 @@ impl Subscriber {
             return false;
         }
         reader.unread();
-        // If only the surrounding frames show a loss, there is no record to which the reader could go back.
+        // If a loss has no record of its own, there is no record to which the reader could go back.
         if reader.due() != sequence && reader.seek(sequence).is_err() {
             return false;
         }
@@ -184,7 +184,7 @@ impl Subscriber {
         if may_pass && self.may_wait_for_past() { Ok(None) } else { self.give_up_past() }
     }
 
-    /// Whether to wait for a journal that cannot be read now. The cause may pass soon, such as a lack of descriptors or memory.
+    /// Whether to wait for a journal that cannot be read now. The cause might pass soon, such as a lack of descriptors or memory.
     fn may_wait_for_past(&mut self) -> bool {
         let Some(past) = &mut self.past else { return false };
         past.waits_since.get_or_insert_with(Instant::now).elapsed() < STALL
@@ -250,21 +250,20 @@ impl Subscriber {
                 return Ok(self.go_on_in_ring(due, place));
             }
             Ok(false) => {}
-            // The sequence belongs to a later segment, which does not have it. So the end of this segment is not the place of this
-            // sequence.
+            // The reader could not move to the later segment to which this sequence belongs. The end of this segment is not its place.
             Err(_) if fault!("the_end_of_a_segment_is_live") => {}
             Err(_) => return Ok(None),
         }
         let Ok(place) = self.reader.locator().seek(due) else { return Ok(None) };
         let enough = if with_room { self.header().geometry.capacity / 4 } else { 0 };
-        // A gap in the ring may cover the sequence. Then the next record is the gap, which begins at an earlier sequence.
+        // A gap in the ring can cover the sequence. Then the next record is the gap, which begins at an earlier sequence.
         if !self.is_of_this_segment(due) || place.sequence != due || self.reader.spare(place) < enough {
             return Ok(None);
         }
         Ok(self.go_on_in_ring(due, place))
     }
 
-    /// Whether a message belongs to the current segment. A message that is not valid may have the same sequence as a valid message in a
+    /// Whether a message belongs to the current segment. A message that is not valid can have the same sequence as a valid message in a
     /// later segment. The sequence at which a segment ends does not belong to that segment, because the segment never gets a valid message
     /// there.
     fn is_of_this_segment(&self, sequence: u64) -> bool {
@@ -301,7 +300,7 @@ impl Subscriber {
         let due = self.reader.place().sequence;
         let ahead = self.find_ahead(due);
         match ahead.unwrap_or_else(|| self.reader.locator().seek(due)) {
-            // The message has arrived, or a gap of the ring covers the sequence. Then the gap begins at an earlier sequence.
+            // The message has arrived, or a gap of the ring covers the sequence. In the second case, the gap begins at an earlier sequence.
             Ok(place) if place.sequence == due || ahead.is_some() => return Ok(Some(None)),
             Ok(place) => return Ok(Some(self.go_on_in_a_gap(due, place))),
             Err(LocateError::NotYet { .. }) => return Ok(Some(None)),
@@ -310,7 +309,7 @@ impl Subscriber {
         }
         let Some(past) = &mut self.past else { return Ok(Some(None)) };
         if !past.reader.as_ref().is_some_and(Reader::is_recording) {
-            // The recorder may have written its last frames just before it ended.
+            // The recorder might have written its last frames just before it ended.
             if !past.is_final {
                 past.is_final = true;
                 past.reader.iter_mut().for_each(Reader::look_now);
@@ -341,7 +340,7 @@ impl Subscriber {
         if place.sequence != due {
             return self.go_on_in_a_gap(due, place);
         }
-        // There may be records to report before the message: another epoch, or a session.
+        // There can be records to report before the message: another epoch, or a session.
         let behind = if fault!("records_at_the_seam_are_passed_over") {
             None
         } else {
@@ -431,7 +430,7 @@ impl Subscriber {
 
     /// Called if the next sequence is older than everything in the journal.
     fn lose_to_retention(&mut self, missed: u64, resumed_at: u64) -> Result<Option<Outcome>, RecvError> {
-        // The ring may have older messages than the journal.
+        // The ring can have older messages than the journal.
         let due = self.reader.place().sequence;
         let sought = self.find_ahead(due).unwrap_or_else(|| self.reader.locator().seek(due));
         match sought {

@@ -34,7 +34,7 @@ const HEADER: usize = RECORD_HEADER as usize;
 #[derive(Debug)]
 pub struct Records {
     buffer: Buffer,
-    /// Size in bytes at which a batch is full. A single message may be larger.
+    /// Size in bytes at which a batch is full. A single message can be larger.
     limit: usize,
     /// Bytes of the records.
     bytes: usize,
@@ -49,7 +49,7 @@ pub struct Records {
 
 impl Records {
     /// Allocates memory for this many bytes of records. [`Subscriber::recv_records`] allocates more when a single message is larger. 16 KiB
-    /// fit into a core's first cache, and are the fastest for small messages that are processed at once.
+    /// fit into a core's first cache, and are the fastest for small messages that are processed immediately.
     ///
     /// ```
     /// assert!(shmcast::Records::with_room(64 << 10).is_empty());
@@ -76,7 +76,7 @@ impl Records {
         self.messages
     }
 
-    /// Whether there is no message. There may be an [`event`](Self::event).
+    /// Whether there is no message. There can be an [`event`](Self::event).
     ///
     /// ```
     /// assert!(shmcast::Records::with_room(4096).is_empty());
@@ -133,7 +133,7 @@ impl Records {
                 [0, 8].map(|at| u64::from_le_bytes(header[at..at + 8].try_into().expect("a word")));
             let (commit, meta) = (Commit::from_word(commit), Meta::from_word(meta));
             let (record, others) = rest.split_at(commit.record_bytes() as usize);
-            // Tags may have left out messages, so sequences may jump.
+            // Tags can leave out messages, so sequences can jump.
             let sequence = due + u64::from(commit.sequence_low().wrapping_sub(due as u32));
             (rest, due) = (others, sequence + 1);
             let payload = &record[HEADER..HEADER + commit.length() as usize];
@@ -176,7 +176,7 @@ impl Records {
 
 impl Subscriber {
     /// Replaces the content of `records` by up to `most` available messages, and the first other event after them. Returns the number of
-    /// messages, plus 1 if there is an event. Never waits, but with [`Wait::Burst`] may first let the publisher get ahead.
+    /// messages, plus 1 if there is an event. Never waits, but with [`Wait::Burst`] can first let the publisher get ahead.
     ///
     /// A batch ends where the channel continues in another ring, as for [`recv_batch`](Self::recv_batch).
     ///
@@ -256,7 +256,7 @@ impl Subscriber {
         }
     }
 
-    /// Appends more to `records`.
+    /// Appends messages to `records`.
     fn fill(&mut self, most: usize, records: &mut Records) -> Result<usize, RecvError> {
         while records.messages < most && records.bytes < records.limit {
             if self.doubt == Doubt::Board && records.messages > 0 {

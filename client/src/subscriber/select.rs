@@ -18,11 +18,11 @@ use std::time::Instant;
 /// **Fairness.** Subscribers take turns: after an event of one subscriber, the select polls all others before it polls this one again. So a
 /// subscriber that has an event waits for at most one event of each other subscriber, however many events these have.
 ///
-/// **Waiting.** The strategy given to [`new`](Self::new) applies. The strategies of the subscribers do not count, with one exception: a
-/// subscriber can be woken only if it was opened with [`Wait::Park`]. If one of them was not, or its daemon is away, [`Wait::Park`] and
-/// `recv_async` poll every millisecond. [`Wait::Burst`] is [`Wait::Spin`] here.
+/// **Waiting.** The strategy given to [`new`](Self::new) applies, and not those of the subscribers. However, [`Wait::Park`] and
+/// `recv_async` poll every millisecond if a subscriber was opened without [`Wait::Park`], or if its daemon is away. [`Wait::Burst`] is
+/// [`Wait::Spin`] here.
 ///
-/// **Types.** [`add_typed`](Self::add_typed) adds subscribers of one type. A select may have subscribers of several types, and untyped ones
+/// **Types.** [`add_typed`](Self::add_typed) adds subscribers of one type. A select can have subscribers of several types, and untyped ones
 /// (features `pod` and `serde`).
 ///
 /// **Cost.** Polling a subscriber that has nothing costs one load of a line in this core's cache, as for [`Subscriber::try_recv`]. A sleep

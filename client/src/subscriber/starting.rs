@@ -13,7 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Start {
-    /// With the next message published.
+    /// Start with the next message that is published.
     #[default]
     Latest,
     /// Start with the oldest message in the channel's journal. If there is no journal, start with the oldest message in the ring that is
@@ -44,9 +44,9 @@ pub enum Start {
     /// [`Event::Live`](crate::Event::Live), then every later message. However fast the publisher is, no later message is missing, and no
     /// message comes twice. `open` allocates the reader's memory for this.
     ///
-    /// Keys that were removed are left out. If the newest message of a key is too large for the board, the reader does not get it: an
-    /// [`Event::Lapped`](crate::Event::Lapped), which comes before `Live`, counts it as missed. A channel without a board is an error.
-    /// Cost: about a millisecond for 10,000 keys of 256 bytes.
+    /// Keys that were removed are left out. If the newest message of a key is too large for the board,
+    /// [`Event::Lapped`](crate::Event::Lapped) counts it as missed, before `Live`. A channel without a board is an error. Cost: about a
+    /// millisecond for 10,000 keys of 256 bytes.
     Board,
 }
 
@@ -181,7 +181,7 @@ impl Subscriber {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn seek(&mut self, sequence: u64) -> Result<(), LocateError> {
-        // A gate's page is shared with the parent, and has the parent's place.
+        // A forked child shares the gate's page with its parent. The page must keep the parent's place.
         self.check_process().map_err(|_| LocateError::Forked)?;
         if !self.seek_ahead(sequence)? {
             match self.reader.locator().seek(sequence) {

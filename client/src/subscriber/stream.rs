@@ -37,13 +37,13 @@ impl<I> fmt::Debug for EventStream<'_, I> {
 }
 
 impl Subscriber {
-    /// Returns the events from here on as a stream. Each event owns its bytes. The stream waits as [`recv_async`](Self::recv_async) does,
-    /// and panics outside of a tokio runtime as it does.
+    /// Returns all later events as a stream. Each event owns its bytes. The stream waits as [`recv_async`](Self::recv_async) does, and
+    /// panics outside of a tokio runtime.
     ///
     /// The stream is cancel-safe: a future that is dropped while it waits for the next item has received nothing. After the stream is
     /// dropped, the subscriber returns the next event.
     ///
-    /// The stream never ends by itself, because another publisher may follow after an end. After an error, the caller decides whether to
+    /// The stream never ends by itself, because another publisher can follow after an end. After an error, the caller decides whether to
     /// continue. Cost: one more allocation for each message than `recv_async`.
     ///
     /// ```

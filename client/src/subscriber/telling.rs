@@ -126,7 +126,7 @@ impl Subscriber {
         }
     }
 
-    /// Counts the message for its key, if this reader conflates (may skip old messages of a key) and the message was accepted. The payload
+    /// Counts the message for its key, if this reader conflates (can skip old messages of a key) and the message was accepted. The payload
     /// is in `buffer`, or in this subscriber's own buffer.
     #[inline(always)]
     fn track_if_taken(&mut self, poll: Poll, before: Place, buffer: Option<&[u8]>) {
@@ -140,8 +140,8 @@ impl Subscriber {
         }
     }
 
-    /// Accepts the result of a poll. But if the charter says that the record must be withheld, the reader goes back to `before`, its place
-    /// before the poll, and tries the next segment.
+    /// Accepts the result of a poll. But if the charter (the daemon's verdicts) says that the record must be withheld, the reader goes back
+    /// to `before`, its place before the poll, and tries the next segment.
     #[inline]
     pub(super) fn admit(
         &mut self,
@@ -154,7 +154,7 @@ impl Subscriber {
             return self.try_next_segment();
         }
         self.note_passed();
-        // The poll skipped a record that causes no event. There may be more after the record, so this is not the end.
+        // The poll skipped a record that causes no event. There can be more after the record, so this is not the end.
         let is_passed_over = poll == Poll::Empty && self.reader.place() != before;
         if is_passed_over && self.doubt != Doubt::Behind {
             return Ok(None);
@@ -213,10 +213,11 @@ impl Subscriber {
             },
             Poll::Lapped => return self.skip(),
             Poll::TooSmall { needed } => return Err(RecvError::TooSmall { needed, available }),
-            // A program that can write to the segment may have stored this. If there is a charter, only the charter decides.
+            // A program that can write to the segment can have stored this. If there is a charter (the daemon's verdicts), only the charter
+            // decides.
             Poll::Superseded if self.hosted.is_some() => return self.try_next_segment(),
             Poll::Superseded => return Err(RecvError::Superseded),
-            // The next segment counts the loss after it.
+            // The next segment reports the loss of the messages after this record.
             Poll::Corrupt(_) if self.is_over() => return self.try_next_segment(),
             Poll::Corrupt(corrupt) => return Err(corrupt.into()),
         };

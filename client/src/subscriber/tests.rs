@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const CAPACITY: u64 = 64 << 10;
 
-/// The second segment of a channel. Its first held messages up to 100, of epoch 1.
+/// The second segment of a channel. The first segment had messages up to 100, of epoch 1.
 fn continued() -> Segment {
     let geometry = Geometry::new(CAPACITY, None).unwrap();
     let file = memfd::create("continued").unwrap();
@@ -23,7 +23,7 @@ fn continued() -> Segment {
     segment
 }
 
-/// A subscriber of `segment` with a page, as if a daemon had sent both.
+/// A subscriber of `segment` with a page, as if a daemon had sent the segment and the page.
 fn subscribe(segment: Segment, start: Start) -> Subscriber {
     let builder = Subscriber::builder("t").start(start).prepare(Preparation::NONE);
     let page = memfd::create("page").unwrap();
@@ -71,7 +71,7 @@ fn a_start_before_a_continued_segment_is_a_loss_and_no_damage() {
     }
 }
 
-/// Each poll finds a record that cannot be received, like a void record of a strict channel.
+/// Each poll finds a record that cannot be received, such as an invalid record of a strict channel.
 #[test]
 fn every_wait_keeps_its_deadline_before_a_record_that_cannot_be_had() {
     let long = Duration::from_secs(3600);
@@ -113,7 +113,7 @@ fn a_seek_takes_back_a_start_that_was_too_early() {
     assert!(matches!(next(&mut subscriber), Some(Event::Message(m)) if m.sequence == 101));
 }
 
-/// Messages that it published between the last empty poll and the look at its lock come first.
+/// Messages that the publisher sent between the reader's last empty poll and the check of the lock come first.
 #[test]
 fn a_death_is_told_behind_what_nobody_has_polled_for_yet() {
     let segment = continued();

@@ -24,11 +24,11 @@ pub struct SelectError {
     pub source: RecvError,
 }
 
-/// Receives from several subscribers that stay with their owner, who lends them for each call. A [`Select`](crate::Select) owns its
-/// subscribers, and is otherwise the same. The page of `Select` describes order, fairness, waiting, errors and cost.
+/// Receives from several subscribers that the caller lends for each call. A [`Select`](crate::Select) does the same with subscribers that
+/// it owns. Its page describes order, fairness, waiting, errors and cost.
 ///
-/// Lend the subscribers that were [added](Self::add), in the same order. If another subscriber is lent in place of one of them, this
-/// receives from it, but nothing wakes it. Then [`Wait::Park`] polls every millisecond.
+/// Lend the subscribers that were [added](Self::add), in the same order. This also receives from any other subscriber in their place, but
+/// nothing wakes it, so [`Wait::Park`] then polls every millisecond.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -59,8 +59,8 @@ pub struct Turns {
     added: Vec<Option<u64>>,
 }
 
-/// Subscribers that a caller lends to [`Turns`] for a call. It is implemented for arrays and slices whose elements are or borrow a
-/// [`Subscriber`].
+/// Subscribers that a caller lends to [`Turns`] for a call. It is implemented for arrays and slices of [`Subscriber`]s, or of values that
+/// borrow one.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -379,7 +379,7 @@ fn each<S: Lent + ?Sized>(subscribers: &S) -> impl Iterator<Item = &Subscriber> 
     (0..subscribers.count()).map(|index| subscribers.subscriber(index))
 }
 
-/// The subscribers that may be woken.
+/// The subscribers that can be woken.
 fn parked<S: Lent + ?Sized>(subscribers: &S) -> impl Iterator<Item = &Parking> {
     each(subscribers).filter_map(|subscriber| subscriber.parking.as_ref())
 }

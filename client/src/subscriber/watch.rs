@@ -3,8 +3,8 @@
 //! The publisher holds the writer lock, and the kernel releases this lock when the publisher ends, however that happens. A reader of a
 //! channel that is a file checks the lock itself.
 //!
-//! A reader of a daemon's channel cannot check the lock, because only the publisher and the daemon can open it. So the daemon reports the
-//! death. A reader looks for the death only after a poll that found nothing.
+//! A reader of a daemon's channel cannot check the lock, because only the publisher and the daemon can open the lock's file. So the daemon
+//! reports the death. A reader looks for the death only after a poll that found nothing.
 
 use super::{Doubt, Outcome, Subscriber};
 use crate::lock;
@@ -39,7 +39,7 @@ impl Watch {
         Self { lock: None, looked: None, told: None }
     }
 
-    /// Forgets the reported deaths. Called when the channel restarts, because generations and epochs may begin again too.
+    /// Forgets the reported deaths. Called when the channel restarts, because generations and epochs can also begin again.
     pub(super) fn forget(&mut self) {
         self.told = None;
     }

@@ -263,7 +263,7 @@ mod with_serde {
     }
 
     impl<'a> Message<'a> {
-        /// Decodes the payload as a serde value in the postcard format. The value may borrow from the payload.
+        /// Decodes the payload as a serde value in the postcard format. The value can borrow from the payload.
         ///
         /// # Errors
         /// [`DecodeError::Postcard`], or [`DecodeError::Trailing`] when the value ends before the payload does.

@@ -11,8 +11,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
 
-/// Publishes values of one type. It dereferences to the untyped [`Publisher`](crate::Publisher), which has
-/// the other getters.
+/// Publishes values of one type. It dereferences to the untyped [`Publisher`](crate::Publisher), for getters such as `next_sequence`.
 ///
 /// ```
 /// # #[cfg(feature = "serde")] {

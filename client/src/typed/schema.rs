@@ -1,4 +1,4 @@
-//! The types that a channel may have, and the codecs between their values and messages.
+//! The types that a channel can have, and the codecs between their values and messages.
 
 #[cfg(feature = "serde")]
 use super::EncodeError;
@@ -11,7 +11,7 @@ use serde::{Serialize, de::DeserializeOwned};
 #[cfg(feature = "pod")]
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// A type that a channel's messages may have, with a number and a name.
+/// A type that a channel's messages can have, with a number and a name.
 ///
 /// The publisher that makes a channel writes `ID` and `NAME` into the channel. Each publisher or subscriber that opens the channel compares
 /// both values with its own. Neither value is computed from the type. Change both values whenever the meaning of the type's bytes changes,
@@ -92,7 +92,7 @@ pub(super) fn schema<T: Schema>() -> SchemaId {
     SchemaId { id: T::ID, name: T::NAME.to_owned() }
 }
 
-/// Withholds messages of another type. The next segment of a channel may have another type, and so may a file of the channel's journal.
+/// Withholds messages of another type. The next segment of a channel can have another type, and so can a file of the channel's journal.
 /// `checked` is the last ring whose schema matched.
 #[inline]
 pub(super) fn check<T: Schema>(

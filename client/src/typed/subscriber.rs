@@ -33,7 +33,7 @@ pub enum RecvError {
     /// The message has another type than the requested one. There are two possible reasons: the channel now has another schema in the
     /// daemon's configuration, or the message comes from the channel's journal and was published before such a change.
     ///
-    /// The message counts as received. Later messages from the journal may have the requested type again. Events that are no messages are
+    /// The message counts as received. Later messages from the journal can have the requested type again. Events that are no messages are
     /// still returned.
     #[error(
         "the channel goes on with {found} here, and {wanted} was asked for: subscribe again with that type, or begin behind these messages"
@@ -46,11 +46,10 @@ pub enum RecvError {
     },
 }
 
-/// Receives values of one type. It dereferences to the untyped [`Subscriber`](crate::Subscriber), which has
-/// the other getters.
+/// Receives values of one type. It dereferences to the untyped [`Subscriber`](crate::Subscriber), for getters such as `lag`.
 ///
-/// Each message is decoded into a new value. A large value of fixed layout can be read in place instead, with
-/// the untyped subscriber and [`Message::pod`](crate::Message::pod).
+/// Each message is decoded into a new value. To read a large value of fixed layout in place, use the untyped subscriber and
+/// [`Message::pod`](crate::Message::pod).
 ///
 /// ```
 /// # #[cfg(feature = "pod")] {
@@ -159,14 +158,14 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
     }
 
     /// Passes up to `most` available events to `each`, and returns their number, as
-    /// [`Subscriber::recv_batch`](crate::Subscriber::recv_batch) does. Never waits. It decodes each value and compares its channel's
-    /// schema, so an event costs as much as with [`try_recv`](Self::try_recv).
+    /// [`Subscriber::recv_batch`](crate::Subscriber::recv_batch) does. Never waits. An event costs as much as with
+    /// [`try_recv`](Self::try_recv).
     ///
-    /// `each` returns nothing, or a [`ControlFlow`](std::ops::ControlFlow) that may stop it. The event at which it stopped
-    /// has been received and counts.
+    /// `each` returns nothing, or a [`ControlFlow`](std::ops::ControlFlow) that can stop the batch. The event that stopped the batch has
+    /// been received and counts.
     ///
     /// # Errors
-    /// [`RecvError`]. The events before it have been passed to `each`.
+    /// [`RecvError`]. The events before the error have been passed to `each`.
     ///
     /// ```
     /// # #[cfg(feature = "pod")] {
@@ -240,8 +239,7 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
         self.check(event)
     }
 
-    /// Iterates over the events from here on. Each step waits as [`recv`](Self::recv) does. The iterator
-    /// never ends.
+    /// Iterates over all later events. Each step waits as [`recv`](Self::recv) does. The iterator never ends.
     ///
     /// ```
     /// # #[cfg(feature = "pod")] {
@@ -269,7 +267,7 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
         Iter { subscriber: self }
     }
 
-    /// The events from here on as a stream: see [`Subscriber::stream`](crate::Subscriber::stream).
+    /// All later events as a stream: see [`Subscriber::stream`](crate::Subscriber::stream).
     ///
     /// ```
     /// # #[cfg(feature = "pod")] {
@@ -362,7 +360,7 @@ impl<T: Schema, C: Codec<T>> Subscriber<T, C> {
         self.untyped.seek(sequence)
     }
 
-    /// Returns the same subscriber without its type. A [`Select`](crate::Select) also takes it [with its type](crate::Select::add_typed).
+    /// Returns the same subscriber without its type. [`Select::add_typed`](crate::Select::add_typed) takes a subscriber with its type.
     ///
     /// ```
     /// # #[cfg(feature = "pod")] {
@@ -416,7 +414,7 @@ pub struct Iter<'a, T, C> {
 impl<T: Schema, C: Codec<T>> Iterator for Iter<'_, T, C> {
     type Item = Result<Event<T>, RecvError>;
 
-    /// Waits as [`Subscriber::recv`] does. Never returns `None`, because the next publisher may follow after an end.
+    /// Waits as [`Subscriber::recv`] does. Never returns `None`: after the end of a stream, another publisher can begin.
     fn next(&mut self) -> Option<Self::Item> {
         Some(self.subscriber.recv())
     }

@@ -1,10 +1,10 @@
 //! Copies a board into the segment in which its channel continues.
 //!
-//! A daemon ends a segment while the segment's publisher may still write to it. The daemon decides a sequence, the cut. Messages below the
+//! A daemon ends a segment while the segment's publisher can still write to it. The daemon decides a sequence, the cut. Messages below the
 //! cut are valid, and the new board must have the valid messages of the old board.
 //!
 //! [`Carry::begin`] copies the slots before the daemon decides the cut. [`Carry::finish`] then merges the messages that the ring received
-//! between the copy and the cut. The slots are copied so early because the publisher may still store messages after the cut. Such a message
+//! between the copy and the cut. The slots are copied so early because the publisher can still store messages after the cut. Such a message
 //! would replace a valid one in its slot.
 
 use super::failures::JoinError;
@@ -25,7 +25,7 @@ pub struct Carry {
     snapshot: Snapshot,
     /// The sequence up to which the copy has every message. `None` if no copy could be made yet.
     through: Option<u64>,
-    /// The sequence from which on the copy is complete. If the newest message of a key is older, the copy may lack that message.
+    /// The sequence from which on the copy is complete. If the newest message of a key is older, the copy can lack that message.
     since: u64,
 }
 
@@ -47,7 +47,7 @@ impl Carry {
                 && let Ok(end) = self.merge(reader, through, below, buffer)
             {
                 if end < below {
-                    // The cut lies above the last message that was there. Valid messages may still come to the old segment.
+                    // The cut lies above the last message that was there. Valid messages can still come to the old segment.
                     self.since = below;
                 }
                 return;
@@ -86,8 +86,8 @@ impl Carry {
         let is_same = spec.key() == self.snapshot.view().geometry().spec.key();
         let mut all: Vec<_> =
             self.snapshot.all().filter(|listed| is_same && listed.message.sequence < below).collect();
-        // A full board had refused some keys of the ring's messages. Keys that had a slot come before them, and so keep a slot. Removals
-        // come last, because a board with less room may not take all of them. They keep their order.
+        // Keys that had a slot come first, and so keep a slot: a full board had refused some keys of the ring's messages. Removals come
+        // last, in their order, because a smaller board might not take all of them.
         let slots = self.snapshot.view().geometry().spec.keys;
         all.sort_unstable_by_key(|listed| {
             (listed.is_removed, listed.row as u64 >= slots, listed.message.sequence)

@@ -25,7 +25,7 @@ pub struct Joined {
     pub place: Place,
     /// The epoch in the last epoch record that was merged; 0 if there was none.
     pub epoch: u64,
-    /// The number of passes that it took.
+    /// Number of passes of the join.
     pub passes: u32,
 }
 
@@ -85,7 +85,7 @@ pub struct Snapshot {
     slots: usize,
     /// Number of slots that had been used when the board was copied.
     high: usize,
-    /// Number of rows after those of the slots that are in use.
+    /// Number of rows in use for keys that only the ring had.
     more: usize,
     /// A hash index with open addressing. It maps the two words that identify a key to the number of the key's row, plus 1.
     index: Box<[u32]>,
@@ -303,7 +303,7 @@ impl Snapshot {
         }
     }
 
-    /// Notes a message from the ring. Returns false if its key is new and there is no free row.
+    /// Stores a message from the ring in the row of its key. Returns false if the key is new and there is no free row.
     fn take(&mut self, copied: Copied, payload: &[u8]) -> bool {
         let geometry = *self.view.geometry();
         let Some(key) = geometry.key_of(payload) else { return true };
@@ -345,8 +345,8 @@ impl Snapshot {
         true
     }
 
-    /// Clears the rows of some slots: a store had begun there, but the ring had no message of the slot's key. The publisher was about to
-    /// give these slots to other keys.
+    /// Clears the rows of slots that the publisher was about to give to other keys: a store had begun there, but the ring had no message of
+    /// the slot's key.
     fn drop_unresolved(&mut self) {
         for row in &mut self.rows[..self.high] {
             if row.version & 1 == 1 && row.version != TO_COPY {
@@ -463,10 +463,11 @@ fn copy_slot(view: &View, slot: u32, value: &mut [u8]) -> Option<Row> {
             Look::Stored(head) => {
                 return Some(Row { version: head.version, head, count: head.count(), left_out: 0 });
             }
-            // This message is not counted in the THROUGH that the caller has loaded. Only the ones before it are left out of the merge.
+            // THROUGH, as the caller has loaded it, is below this message. So the merge leaves out only the messages before this one.
             Look::Changing(head) => (head, head.sequence.saturating_sub(1), head.count()),
             Look::Busy(head) => {
-                // The message that is being stored is the first of its key after this one: the version did not change meanwhile.
+                // No message of the key lies between this one and the one that is being stored, because the version did not change
+                // meanwhile.
                 let Some(through) = view.through_before(slot, head.version) else { continue };
                 (head, through, head.count())
             }

@@ -53,7 +53,7 @@ impl BoardCells {
         let places = (0..self.geometry.entries).map(|step| self.entry_at(fingerprint, step));
         for number in places {
             if self.entry(number).is_none() {
-                // A reader that misses the entry still finds the message in the ring: it is not counted in THROUGH yet.
+                // A reader that misses the entry still finds the message in the ring, because THROUGH does not count the message yet.
                 return self
                     .index
                     .wrapped(number)
@@ -76,7 +76,7 @@ impl BoardCells {
         for _ in 1..self.geometry.entries {
             number = number.wrapping_add(1);
             let Some(entry) = self.entry(number) else { break };
-            // An entry may go back into the gap unless its search begins behind the gap.
+            // An entry can move back into the gap unless its search begins after the gap.
             let from_home = number.wrapping_sub(u64::from(entry.fingerprint)) & mask;
             if from_home >= number.wrapping_sub(gap) & mask {
                 self.index.wrapped(gap).store(entry.word(), Ordering::Relaxed);
@@ -87,7 +87,7 @@ impl BoardCells {
         moved::end(&self.header);
     }
 
-    /// Builds the whole index again from the heads of the slots. A publisher that died may have left the index half changed.
+    /// Builds the whole index again from the heads of the slots. A publisher that died can have left the index half changed.
     pub(super) fn rebuild(&self, high: u32) {
         moved::begin(&self.header);
         for number in 0..self.geometry.entries {

@@ -14,7 +14,7 @@
 //! | stored | the slot's words, `version.store(Release)` (the odd version is also stored with `Release`) | version, `fence(Acquire)`, the slot's words | a reader sees all words of the store that the version names, and the ring has the stored message, even if the store has only begun |
 //! | named | the count of a key's messages, `key.store(Release)` | key, `fence(Acquire)`, the count | in the middle of a store, the count belongs to the key that the slot names |
 //! | through | the slot's version, `THROUGH.store(Release)` | THROUGH, `fence(Acquire)`, the slots | a reader sees every message up to the loaded sequence, or a newer message of the same key |
-//! | moved | index version odd, `fence(Release)`, entries | entries, `fence(Acquire)`, index version | a reader repeats a search that may have missed a moving entry |
+//! | moved | index version odd, `fence(Release)`, entries | entries, `fence(Acquire)`, index version | a reader repeats a search that might have missed a moving entry |
 //!
 //! # Why nothing is missing and nothing comes twice
 //! *Definitions.* `t` is the value that the reader loaded from THROUGH before it copied the slots. `M` is the highest sequence among the
@@ -27,7 +27,7 @@
 //! *Proof.*
 //! 1. Let `m <= t` be the newest message of a key at or below `t`. By *through* the reader sees the store of `m`, a later store of the same
 //!    key, or a later removal of the key. By *store* and *stored* the copy is one whole store.
-//! 2. The slot may be in the middle of a store when the reader copies it. The message that is being stored was committed to the ring, and
+//! 2. The slot can be in the middle of a store when the reader copies it. The message that is being stored was committed to the ring, and
 //!    is not yet counted in THROUGH: its sequence is above `t`. If the publisher stopped in the middle of the store, the reader gives up on
 //!    the slot after some attempts. It then finds the message in the ring above `t`, because it reads the tail afterwards, and the tail
 //!    includes the message.
@@ -40,7 +40,7 @@
 //! meanwhile. Each pass takes less time, because fewer slots changed.
 //!
 //! # After a crash
-//! A publisher may die after it commits a message to the ring and before it stores THROUGH. The next publisher holds the kernel's lock.
+//! A publisher can die after it commits a message to the ring and before it stores THROUGH. The next publisher holds the kernel's lock.
 //! Before its first message, it copies the ring's messages above THROUGH to the board. It skips a message whose slot already has this
 //! sequence or a later one.
 //!
@@ -131,7 +131,7 @@ impl BoardCells {
     }
 }
 
-/// The head of a slot. Another process may have written it: check each field before use.
+/// The head of a slot. Another process might have written it: check each field before use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Head {
     /// The word of the slot's version: it never repeats.
@@ -144,7 +144,7 @@ pub struct Head {
     pub meta: Meta,
     /// The publish time: low 48 bits of the channel's clock.
     pub time: u64,
-    /// The sequence of the key's first message since it got this slot.
+    /// The sequence of the key's first message since the key got this slot.
     pub born: u64,
     /// The words that identify the key.
     pub identity: [u64; 2],

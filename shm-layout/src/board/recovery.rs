@@ -1,4 +1,4 @@
-//! Takes a board over from an earlier publisher. A dead publisher may have left one slot half stored. This module repairs that slot, and
+//! Takes a board over from an earlier publisher. A dead publisher can have left one slot half stored. This module repairs that slot, and
 //! then stores the ring's messages that the board lacks.
 
 use super::sync_points::{store, stored};

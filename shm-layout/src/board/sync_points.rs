@@ -60,7 +60,7 @@ pub(super) mod stored {
     }
 }
 
-/// A store may give a slot to a new key. The writer first stores the number from which the new key's messages are counted, and then the
+/// A store can give a slot to a new key. The writer first stores the number from which the new key's messages are counted, and then the
 /// words of the key. So a reader that loads these words also loads the right number.
 pub(super) mod named {
     use super::*;

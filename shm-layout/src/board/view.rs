@@ -12,9 +12,8 @@ use crate::sync::Ordering;
 /// The number of attempts to read a slot that is in the middle of a store. A store takes some nanoseconds. If a publisher stopped in a
 /// store, a reader without this limit would try for ever.
 const LOOKS: u32 = if cfg!(loom) { 2 } else { 256 };
-/// The largest number of attempts of [`View::tenure_of`] to find a key's slot. For each attempt, the largest number of entries of the index
-/// and of slots that it reads. The index is at most half full, and has hardly ever more than one slot for a fingerprint. So in a sound
-/// index, no search needs as many.
+/// The limit of [`View::tenure_of`] for its attempts, and in each attempt for the entries of the index and the slots that it reads. No
+/// search in a sound index needs so many: the index is at most half full, and hardly ever has more than one slot for a fingerprint.
 const TENURE_LOOKS: u32 = if cfg!(loom) { 2 } else { 16 };
 const TENURE_ENTRIES: u64 = 4096;
 const TENURE_CANDIDATES: usize = 16;
@@ -63,7 +62,7 @@ pub enum Lookup {
 /// The result of a search for the first message that a slot counts for a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tenure {
-    /// A slot has the key since this sequence. The key may have been removed since.
+    /// A slot has had the key since this sequence, even if the key was removed meanwhile.
     Since(u64),
     /// No slot has the key.
     None,
@@ -71,12 +70,12 @@ pub enum Tenure {
     Unknown,
 }
 
-/// The counts in a board's header. Another process may have written them: check each before use.
+/// The counts in a board's header. Another process might have written them: check each before use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// The sequence up to which every message is on the board.
     pub through: u64,
-    /// The board is complete from this sequence on. If the newest message of a key is older, the board may lack that message.
+    /// The board is complete from this sequence on. If the newest message of a key is older, the board can lack that message.
     pub since: u64,
     /// Number of keys.
     pub live: u64,
@@ -168,7 +167,7 @@ impl View {
                 continue;
             }
             let began_before = *first.get_or_insert(version) == version;
-            // One line is read faster than it changes.
+            // The slot's head is one cache line, which can be read faster than it changes.
             let is_whole = !began_before && store::is_unchanged(&head[HEAD_VERSION], version);
             let bytes = self.cells.stored_bytes(seen.meta).min(out.len());
             self.copier.load(value, &mut out[..bytes]);
@@ -180,8 +179,8 @@ impl View {
                 return Look::Changing(seen);
             }
         }
-        // The publisher may be about to give the slot to another key. It stores the words of that key after the number from which the key's
-        // messages are counted.
+        // The publisher can be about to give the slot to another key. It first stores the number from which that key's messages are
+        // counted, and then the words of the key.
         busy.identity = named::see(head);
         // A store to the same key changes no byte of the key. The caller compares the key with the words that identify it.
         let bytes = (self.cells.geometry.spec.key_end as usize).min(out.len());
@@ -205,8 +204,8 @@ impl View {
         }
         let identity = self.cells.geometry.identity(key);
         let fingerprint = self.cells.geometry.fingerprint(identity);
-        // A sound index has hardly ever more than one slot for a fingerprint. If the index names too many, the slots are searched without
-        // it.
+        // A sound index has hardly ever more than one slot for a fingerprint. If the index names too many slots, all slots are searched
+        // without the index.
         let mut candidates = CANDIDATES;
         for _ in 0..LOOKS {
             let version = moved::see(&self.cells.header);
@@ -240,7 +239,7 @@ impl View {
     /// Searches for the sequence of a key's first message since the key got its slot. Finds the slot of a removed key, too, until another
     /// key gets the slot. Copies no value. The number of reads is bounded, whatever the board holds.
     ///
-    /// If a caller has loaded [`through`](Self::through) before, the answer also counts for all messages up to that sequence.
+    /// If a caller has loaded [`through`](Self::through) before, the answer takes all messages up to that sequence into account.
     pub fn tenure_of(&self, key: &[u8]) -> Tenure {
         let identity = self.cells.geometry.identity(key);
         let fingerprint = self.cells.geometry.fingerprint(identity);

@@ -31,9 +31,8 @@ pub struct BoardWriter {
     copier: Copier,
     /// Number of slots that have been used.
     pub(super) high: u32,
-    /// The slots without a key. A slot comes into this list if its key was removed, or was lost in a takeover. A new key gets the head of
-    /// the list if that slot lost its key in a takeover. Otherwise it gets a slot that was never used. If no such slot is left, it gets the
-    /// head of the list.
+    /// The slots that have lost their key, by a removal or in a takeover. A new key gets the first of these slots if that slot lost its key
+    /// in a takeover. Otherwise the key gets a slot that was never used. If no such slot is left, the key gets the first of these slots.
     pub(super) vacant: Vacant,
 }
 
@@ -115,7 +114,7 @@ impl BoardWriter {
                 self.vacant.put_last(slot);
                 self.add_live(u64::MAX);
             }
-            // Removed once more: the slots are given out in the order of the last removals.
+            // The key was removed once more. Slots are given out in the order of their last removals.
             (true, true) => {
                 self.vacant.take(slot);
                 self.vacant.put_last(slot);
@@ -213,7 +212,7 @@ impl BoardWriter {
         }
     }
 
-    /// Announces that removals up to this sequence may be missing.
+    /// Announces that removals up to this sequence might be missing.
     pub(super) fn forget_up_to(&self, sequence: u64) {
         self.cells.set(FORGOTTEN, self.cells.count(FORGOTTEN).max(sequence));
     }

@@ -3,25 +3,23 @@
 //! One packet holds one JSON object of at most [`MAX_PACKET`](crate::sys::handoff::MAX_PACKET) bytes, with the descriptors beside it.
 //! Unknown requests and fields are errors, so that neither side guesses.
 //!
-//! A connection begins with [`Request::Hello`]. Each connection is one attachment. The attachment lasts as long as the program holds the
-//! connection, and ends with the connection, for whatever reason.
+//! A connection begins with [`Request::Hello`]. Each connection is one attachment, which ends with the connection for whatever reason.
 //!
-//! `CONTROL.md`, which lies beside `SPEC.md`, describes the conversation for other languages: each request with its reply and the
-//! descriptors on both sides, and the packets that the daemon sends without a request.
+//! `CONTROL.md`, beside `SPEC.md`, describes the conversation for other languages: each packet, with its descriptors.
 //!
 //! A bell is one end of a stream socket pair. The reader makes the pair, keeps the other end, and sends the bell to the daemon. A byte from
-//! the reader says that the reader is about to sleep. A byte from the daemon says that there may be something to read. Each reader has a
+//! the reader says that the reader is about to sleep. A byte from the daemon says that there might be something to read. Each reader has a
 //! pair of its own, so that no process can take, stop or forge the bytes of another reader.
 //!
-//! After a program has subscribed, the daemon may send packets without a request:
+//! After a program has subscribed, the daemon can send packets without a request:
 //!
 //! - `moved` has the new segment and its lock. It can come at any time.
-//! - `publisher-gone` goes to a reader that set `watch`. The reader ignores the packet if the segment's state names another epoch, or says
+//! - `publisher-gone` goes to a reader that set `watch`. The reader ignores this packet if the segment's state names another epoch, or says
 //!   that the channel was closed.
-//! - `cut-off` goes to a publisher whose channel was taken from it.
+//! - `cut-off` goes to a publisher whose channel was taken away.
 //!
-//! The daemon changes the charter before it sends `moved` or `cut-off`. Programs go by the charter, and not by the packet
-//! ([`layout::charter`](crate::layout::charter)).
+//! The daemon changes the charter ([`layout::charter`](crate::layout::charter)) before it sends `moved` or `cut-off`. Programs trust the
+//! charter, not the packet.
 //!
 //! The lock of a segment is a sealed file that holds the segment's uuid. The publisher keeps the file locked. Readers hold a descriptor of
 //! the file, but cannot lock the file through it.
@@ -82,14 +80,14 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "is_false")]
         watch: bool,
     },
-    /// Report all channels that the asking user may read.
+    /// Report all channels that the asking user can read.
     List {},
     /// Report one channel.
     Stat {
         /// The channel.
         channel: String,
     },
-    /// Report all bridges whose channels the asking user may read.
+    /// Report all bridges whose channels the asking user can read.
     Bridges {},
     /// Make a standby bridge take over from its peer.
     BridgeTakeOver {
@@ -132,7 +130,8 @@ pub enum Request {
         /// The first message of this time or later, in nanoseconds since 1970. It must not be given together with a sequence.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         time_ns: Option<u64>,
-        /// The salt of a file that the reader has read to its end. The daemon then passes a later file, if there is one.
+        /// The salt (the random number) of a file that the reader has read to its end. The daemon then passes a later file, if there is
+        /// one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         read: Option<u64>,
     },
@@ -152,7 +151,7 @@ fn is_false(flag: &bool) -> bool {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Response {
-    /// The conversation may continue.
+    /// The conversation can continue.
     Welcome {
         /// [`VERSION`] of the daemon.
         version: u32,
@@ -164,7 +163,7 @@ pub enum Response {
     Starting {},
     /// Attached as publisher.
     Publishing {
-        /// The generation into which it publishes.
+        /// The generation into which the publisher publishes.
         generation: u64,
         /// Number of the channel's gates, which the publisher requests by [`Request::Gates`]; 0 can be left out.
         #[serde(default, skip_serializing_if = "is_zero")]
@@ -199,7 +198,7 @@ pub enum Response {
     Moved(Generation),
     /// The channel's publisher died without closing the channel. Only readers that requested this packet get it.
     PublisherGone {
-        /// The generation into which it published.
+        /// The generation into which the publisher published.
         generation: u64,
         /// The epoch.
         epoch: u64,
@@ -215,7 +214,7 @@ pub enum Response {
 /// A channel that came from another host. Now it belongs to this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Promotion {
-    /// The session under which it is sent from now on.
+    /// The session under which the channel is sent from now on.
     pub session: String,
     /// The first of the messages that will never arrive.
     pub from: u64,
@@ -229,7 +228,7 @@ pub struct Promotion {
 pub struct Generation {
     /// The number, from 1.
     pub generation: u64,
-    /// The first sequence in it.
+    /// The first sequence in the generation.
     pub first: u64,
     /// The generation in which sequences last began at 1. It is this generation or an earlier one.
     pub restarted: u64,
@@ -359,7 +358,7 @@ pub struct ChannelStatus {
     /// The journal, if the daemon keeps one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub journal: Option<JournalStatus>,
-    /// The board, if it has one.
+    /// The board, if the channel has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub board: Option<BoardStatus>,
     /// The gates, as the last publisher with gates reported them.
@@ -422,9 +421,9 @@ pub struct BridgeStatus {
     pub direction: String,
     /// `waiting`, `running`, `ending` or `failed`.
     pub state: String,
-    /// The session that it carries, once it knows one.
+    /// The session that the bridge carries, once this is known.
     pub session: Option<String>,
-    /// The event that it waits for, or the reason why it failed.
+    /// The event that the bridge waits for, or the reason why the bridge failed.
     pub why: Option<String>,
     /// Steps that the kernel refused, each with its reason. The bridge runs nevertheless.
     pub refusals: Vec<String>,
@@ -440,13 +439,13 @@ pub struct Event {
     pub time_ns: u64,
     /// The kind of event: `attached`, `detached`, `refused`, `moved`, `taken-over`, `cut-off`, `removed`, `reloaded` and the like.
     pub event: String,
-    /// The channel that it concerns, if any.
+    /// The channel that the event concerns, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channel: Option<String>,
     /// `publisher` or `reader`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// The process that it concerns.
+    /// The process that the event concerns.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process: Option<Process>,
     /// Details, for people.

@@ -16,7 +16,7 @@ pub struct BoardStatus {
     pub key: [u64; 2],
     /// The sequence up to which all messages are on the board.
     pub through: u64,
-    /// The board is complete from this sequence on. If the newest message of a key is older, the board may lack that message.
+    /// The board is complete from this sequence on. If the newest message of a key is older, the board can lack that message.
     pub since: u64,
     /// The number of messages that are not on the board because there was no room for their keys.
     pub refused: u64,
@@ -35,22 +35,22 @@ pub struct ReaderStatus {
     pub process: Process,
     /// The role: `reader`, `recorder` or `bridge`.
     pub role: String,
-    /// The sequence it expects next.
+    /// The sequence that the reader expects next.
     pub next_sequence: u64,
-    /// Messages published that it has not read.
+    /// Published messages that the reader has not read.
     pub lag: Option<u64>,
     /// Messages received.
     pub received: u64,
-    /// Times it was overtaken.
+    /// Number of times that the publisher overtook the reader.
     pub lapped: u64,
-    /// Messages it missed.
+    /// Messages that the reader missed.
     pub missed: u64,
     /// The number of messages that the reader skipped, because it got newer messages of the same keys from the board.
     #[serde(default, skip_serializing_if = "is_none_left_out")]
     pub conflated: u64,
-    /// The sequence it began with.
+    /// The sequence with which the reader began.
     pub started_at: u64,
-    /// Latencies it recorded, if it does.
+    /// The latencies that the reader recorded; `None` if it records no latencies.
     pub latency_ns: Option<LatencyStatus>,
 }
 

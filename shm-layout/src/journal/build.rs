@@ -11,25 +11,25 @@ use crate::layout::record::{Commit, Flags, Meta};
 pub struct FrameDraft {
     /// The kind.
     pub kind: FrameKind,
-    /// The codec of its body.
+    /// The codec of the frame's body.
     pub codec: Codec,
-    /// Hints about its records.
+    /// Hints about the frame's records.
     pub flags: FrameFlags,
     /// The sequence of the first record. If the first record is a control record, this is the sequence of the next message.
     pub sequence: u64,
-    /// The sequence due after its last record.
+    /// The sequence due after the frame's last record.
     pub next: u64,
-    /// Messages in it.
+    /// Messages in the frame.
     pub messages: u32,
-    /// Bytes of their payloads.
+    /// Bytes of the messages' payloads.
     pub payload_bytes: u64,
-    /// Wall clock of its first record, in nanoseconds since 1970.
+    /// Wall clock of the frame's first record, in nanoseconds since 1970.
     pub time_ns: u64,
-    /// Bytes of its body as stored.
+    /// Bytes of the frame's body as stored.
     pub length: u32,
     /// CRC-32C of the body as stored.
     pub body_crc: u32,
-    /// The sequences of its key messages.
+    /// The sequences of the frame's key messages.
     pub keys: Vec<u64>,
     /// The control records except clock records. Each entry has the kind of the record, and the next sequence at the record's place.
     pub controls: Vec<(u64, u64)>,

@@ -93,7 +93,7 @@ impl Composer {
         self.due
     }
 
-    /// The salt of the file.
+    /// The salt of the file, a random number.
     pub const fn salt(&self) -> u64 {
         self.salt
     }

@@ -36,7 +36,7 @@ pub enum Cause {
     Damaged,
     /// No message has these sequences, and none ever will. They are skipped so that no sequence is used twice.
     Reserve,
-    /// A tool cut them out.
+    /// A tool removed the messages.
     Cut,
     /// A cause that a later minor version added.
     Other(u64),
@@ -135,7 +135,7 @@ pub enum JournalControl {
     },
     /// The result of recovering the previous file.
     Mended {
-        /// The number.
+        /// The file's number.
         file: u64,
         /// Whole frames that were kept.
         frames: u64,

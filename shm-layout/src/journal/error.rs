@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// Bytes that no correct recorder wrote. A disk may have changed them.
+/// Bytes that no correct recorder wrote. A disk can have changed them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum FormatError {
@@ -40,12 +40,12 @@ pub enum FormatError {
         /// Checksum of the bytes found.
         computed: u32,
     },
-    /// A frame belongs to another file. An older file may have left it in a reused block of the disk.
+    /// A frame belongs to another file. An older file can have left it in a reused block of the disk.
     #[error("a frame of another file: salt {found:#018x}, this file's is {salt:#018x}")]
     Salt {
         /// Salt found.
         found: u64,
-        /// The file's salt.
+        /// The file's salt, a random number.
         salt: u64,
     },
     /// A field has a value that no recorder writes.

@@ -51,7 +51,7 @@ pub struct FileHeader {
     pub previous_salt: u64,
     /// Chain value of the last frame of the previous file; 0 if `previous_salt` is 0.
     pub previous_chain: u32,
-    /// The size in bytes of the largest data frame that the file may have, with header and padding. A reader needs a buffer of this size.
+    /// The size in bytes of the largest data frame that the file can have, with header and padding. A reader needs a buffer of this size.
     pub largest_frame: u32,
     /// The reserve at the time when the file was made; 0 for none. No publisher uses a higher sequence before a later reserve is durable.
     pub reserve: u64,
@@ -227,7 +227,7 @@ fn is_of_this_version(page: &[u8]) -> bool {
 /// The name of the next file while a recorder prepares it.
 pub const SPARE: &str = "spare.tmp";
 
-/// Parses a name of the form of [`file_name`], and returns the file's number. The number may have any number of digits, and the name may
+/// Parses a name of the form of [`file_name`], and returns the file's number. The number can have any number of digits, and the name can
 /// have the suffix `.suspect`. If the file's header has another number, the header is right.
 pub fn parse_file_name(name: &str) -> Option<u64> {
     parts_of_name(name)?.0.parse().ok()

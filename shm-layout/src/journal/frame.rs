@@ -54,7 +54,7 @@ impl FrameFlags {
 /// A decoded frame header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// The file's salt.
+    /// The file's salt, a random number.
     pub salt: u64,
     /// Bytes of the body as stored, at most [`MAX_BODY`].
     pub length: u32,
@@ -62,7 +62,7 @@ pub struct FrameHeader {
     pub body_crc: u32,
     /// The sequence due at the frame's first record.
     pub sequence: u64,
-    /// Messages in it.
+    /// Messages in the frame.
     pub messages: u32,
     /// The [`crc`](Self::crc) of the previous frame. The first frame has the checksum of the file's header here.
     pub chain: u32,
@@ -75,9 +75,9 @@ pub struct FrameHeader {
     pub number: u32,
     /// The kind.
     pub kind: FrameKind,
-    /// The codec of its body.
+    /// The codec of the frame's body.
     pub codec: Codec,
-    /// Hints about its records.
+    /// Hints about the frame's records.
     pub flags: FrameFlags,
 }
 

@@ -10,9 +10,9 @@ const FOOTER_HEAD: usize = 48;
 /// The offset of a data frame. The entry also has the frame's first sequence and its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IndexEntry {
-    /// The sequence due at its start.
+    /// The sequence due at the frame's start.
     pub sequence: u64,
-    /// Byte offset of its header.
+    /// Byte offset of the frame's header.
     pub offset: u64,
     /// The index time.
     pub time_ns: u64,
@@ -23,16 +23,16 @@ pub struct IndexEntry {
 pub struct KeyEntry {
     /// The sequence.
     pub sequence: u64,
-    /// Byte offset of its frame.
+    /// Byte offset of the message's frame.
     pub offset: u64,
 }
 
 /// A control record's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ControlEntry {
-    /// The sequence due at it.
+    /// The sequence due at the record.
     pub sequence: u64,
-    /// Byte offset of its frame.
+    /// Byte offset of the record's frame.
     pub offset: u64,
     /// The kind.
     pub kind: u64,
@@ -78,7 +78,7 @@ impl Index {
 pub struct Footer {
     /// Messages in the file.
     pub messages: u64,
-    /// Bytes of their payloads.
+    /// Bytes of the messages' payloads.
     pub payload_bytes: u64,
     /// Byte offset of the last index frame; 0 for none.
     pub last_index: u64,

@@ -8,7 +8,7 @@
 //! | records of a data frame | [`FrameBuilder`] | [`Records`] |
 //! | the frames of one file in order, index, footer, trailer | [`Composer`] | [`FrameHeader`], [`Index`], [`Footer`], [`Trailer`] |
 //!
-//! Another process wrote the bytes that this module decodes, and a disk may have changed them. Each length and offset is checked before it
+//! Another process wrote the bytes that this module decodes, and a disk can have changed them. Each length and offset is checked before it
 //! is used, and each error says what is wrong.
 
 mod build;
@@ -55,7 +55,7 @@ pub const FRAME_ALIGN: usize = 64;
 pub const PAGE: usize = 4096;
 /// Largest body of a frame, in bytes as stored.
 pub const MAX_BODY: usize = 1 << 25;
-/// Size in bytes of a full data frame with its header. A frame with a large message may be larger.
+/// Size in bytes of a full data frame with its header. A frame with a large message can be larger.
 pub const FRAME_TARGET: usize = 512 << 10;
 /// After this many bytes of data frames, an index frame follows.
 pub const INDEX_EVERY: u64 = 4 << 20;
@@ -63,7 +63,8 @@ pub const INDEX_EVERY: u64 = 4 << 20;
 pub const ENTRY_EVERY: u64 = 64 << 10;
 /// Greatest number of entries of an index, and of each of the footer's four lists.
 pub const MAX_ENTRIES: usize = 16_384;
-/// The distance of a new reserve from the next sequence. When half of this distance is used, the recorder writes a later reserve.
+/// The distance of a new reserve (a sequence that no publisher passes) from the next sequence. When half of this distance is used, the
+/// recorder writes a later reserve.
 pub const RESERVE: u64 = 1 << 32;
 /// The largest size of a file that a recorder makes: 64 GiB. The field for the footer's offset would allow up to 256 GiB.
 pub const MAX_FILE: u64 = 64 << 30;

@@ -30,7 +30,7 @@ pub enum RecordBody<'a> {
         payload: &'a [u8],
         /// The publisher's own tag.
         tag: u16,
-        /// Whether a reader may start from it.
+        /// Whether a reader can start from this message.
         key: bool,
     },
     /// A control record, which has no sequence of its own.

@@ -19,7 +19,7 @@ use thiserror::Error;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SHMBORD1");
 /// Layout version of the board: major in bits 16 to 31, minor below.
 pub const VERSION: u64 = 1 << 16;
-/// Most keys that a board may have.
+/// Most keys that a board can have.
 pub const MAX_KEYS: u64 = 1 << 24;
 /// Longest key in bytes.
 pub const MAX_KEY_BYTES: u64 = 256;
@@ -36,7 +36,7 @@ const HAS_TAG: u64 = 1 << 16;
 
 /// The sequence up to which every message is on the board.
 pub const THROUGH: usize = 16;
-/// The sequence from which on the board is complete. If the newest message of a key is older, the board may lack that message.
+/// The sequence from which on the board is complete. If the newest message of a key is older, the board can lack that message.
 pub const SINCE: usize = 32;
 /// Number of slots that have ever been used.
 pub const HIGH: usize = 33;
@@ -44,7 +44,7 @@ pub const HIGH: usize = 33;
 pub const LIVE: usize = 34;
 /// Number of messages whose key found no room.
 pub const REFUSED: usize = 35;
-/// Number of messages that were larger than a value may be.
+/// Number of messages that were larger than a value can be.
 pub const TOO_LARGE: usize = 36;
 /// Number of messages that were too short to have a key.
 pub const NO_KEY: usize = 37;
@@ -317,7 +317,7 @@ const LENGTH: u64 = (1 << 25) - 1;
 pub struct Meta(u64);
 
 impl Meta {
-    /// A message from which a reader may start afresh.
+    /// A message from which a reader can start afresh.
     pub const KEY: Self = Self(1 << 32);
     /// The message removed its key.
     pub const REMOVED: Self = Self(1 << 33);
@@ -334,7 +334,7 @@ impl Meta {
         Self(length as u64 & LENGTH | (tag as u64) << 48)
     }
 
-    /// The same with another flag.
+    /// The same properties, with `flag` set or not.
     #[inline(always)]
     pub const fn with(self, flag: Self, is_set: bool) -> Self {
         if is_set { Self(self.0 | flag.0) } else { self }

@@ -19,7 +19,7 @@
 //!                                          12  when the memory's sequences began, in nanoseconds since 1970
 //!                                          13  stream id (two words)
 //! ```
-//! Programs read the verdicts, and whether there is a journal. The other words are for the next daemon.
+//! Programs read only the verdicts, and whether there is a journal. All other words are for the next daemon.
 
 use super::geometry::WORD;
 
@@ -67,7 +67,7 @@ pub enum Verdict {
     Closing,
     /// Messages below the sequence `below` are valid, and all others are not. The channel continues in a later generation.
     Cut {
-        /// The first void sequence.
+        /// The first sequence that is not valid.
         below: u64,
         /// Whether the stream ended at the cut.
         ended: bool,

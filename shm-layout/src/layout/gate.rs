@@ -44,9 +44,9 @@ pub const POSITION: usize = 16;
 pub const CHECK: usize = 17;
 /// Word of the sequence that the reader expects next, for tools; [`NO_SEQUENCE`] while the reader has no place in the ring.
 pub const SEQUENCE: usize = 18;
-/// Says that the reader has no place in the ring, whichever ring it reads. No message has this sequence.
+/// The sequence which says that the reader has no place in any ring. No message has this sequence.
 ///
-/// The publisher of a new ring needs this word: it does not know the identity of the ring before, so the check word tells it nothing.
+/// The publisher of a new ring needs this value, because it cannot interpret the check word without the identity of the previous ring.
 pub const NO_SEQUENCE: u64 = u64::MAX;
 /// Word of the reader's process id, for tools and errors.
 pub const PID: usize = 19;
@@ -176,7 +176,7 @@ mod tests {
         for (before, after) in pairs {
             let words = |position| [position, check(position, segment)];
             let [old, new] = [words(before), words(after)];
-            // Each of the 16 bytes may be of the one pair or of the other.
+            // Each of the 16 bytes can be of the one pair or of the other.
             for torn in 0..1u32 << 16 {
                 let mut mixed = [0; 2];
                 for (at, word) in mixed.iter_mut().enumerate() {

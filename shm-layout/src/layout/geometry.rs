@@ -24,7 +24,7 @@ pub const HUGE_PAGE: u64 = 2 << 20;
 /// The limit of positions: each position is less than this. With this limit, sums of positions and sizes cannot overflow. A ring with 1 GB
 /// a second reaches the limit in 146 years. A larger position means that the ring is damaged.
 pub const MAX_COUNT: u64 = 1 << 62;
-/// The limit of sequences: each message's sequence is less than this, and the sequence of the next message may be equal to it. With this
+/// The limit of sequences: each message's sequence is less than this, and the sequence of the next message can be equal to it. With this
 /// limit, a sequence fits in 48 bits. A channel that publishes a million messages a second reaches the limit in 8 years. A larger sequence
 /// means that the ring is damaged.
 pub const MAX_SEQUENCE: u64 = (1 << 48) - 1;
@@ -44,7 +44,8 @@ pub const AHEAD: u64 = GRANULE;
 pub struct Geometry {
     /// Bytes of the data ring; a power of two, [`MIN_CAPACITY`] to [`MAX_CAPACITY`].
     pub capacity: u64,
-    /// The step in bytes by which the frontier moves; a power of two, at most an eighth of the capacity.
+    /// The step in bytes by which the frontier (the end of the space that the writer can write to) moves; a power of two, at most an eighth
+    /// of the capacity.
     pub chunk: u64,
     /// The number of entries of the sequence index; a power of two. There is one entry for each granule, so that the index finds every
     /// message in the ring.
@@ -159,7 +160,7 @@ pub enum GeometryError {
     Chunk {
         /// The chunk found.
         chunk: u64,
-        /// The ring it should fit.
+        /// The capacity of the ring.
         capacity: u64,
     },
     /// The index does not have one entry for each granule.
@@ -167,7 +168,7 @@ pub enum GeometryError {
     Index {
         /// The entries found.
         index_entries: u64,
-        /// The ring they should fit.
+        /// The capacity of the ring.
         capacity: u64,
     },
     /// The largest message is larger than the ring allows.
@@ -179,7 +180,7 @@ pub enum GeometryError {
         max_message: u64,
         /// The largest that fits.
         limit: u64,
-        /// The ring it should fit.
+        /// The capacity of the ring.
         capacity: u64,
     },
     /// The data does not begin right after the index.

@@ -33,13 +33,13 @@ pub const MINOR_WITH_BOARD: u16 = 1;
 /// Words of the header page.
 pub const HEADER_WORDS: usize = (HEADER_BYTES / WORD) as usize;
 
-/// Word index of the frontier.
+/// Word index of the frontier: the end of the space that the writer can write to.
 pub const FRONTIER: usize = 16;
 /// Word index of epoch and state.
 pub const STATE: usize = 32;
 /// Word index of the writer's process id; diagnostic only.
 pub const WRITER_PID: usize = 33;
-/// Word index of the count of published messages. The count may lack the last 64 messages.
+/// Word index of the count of published messages. The count can lack the last 64 messages.
 pub const LAZY_PUBLISHED: usize = 48;
 /// Word index of the clock at the last lazy update, in ticks.
 pub const LAZY_TIME: usize = 49;
@@ -70,7 +70,7 @@ pub const TEXT_BYTES: usize = (HEADER_WORDS - TEXT) * WORD as usize;
 /// The stage in the life of a segment: the low byte of the state word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// A publisher holds the segment, or died while it held it.
+    /// A publisher holds the segment, or died without closing it.
     Active,
     /// A new publisher repairs the ring of a dead one.
     Recovering,

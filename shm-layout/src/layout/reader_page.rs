@@ -8,8 +8,8 @@
 //!      4  segment uuid (two words)     12  messages missed
 //!      6  role                        13  messages left out, because newer ones of their keys came from the board
 //! ```
-//! Only that subscriber writes the page, with relaxed stores. The publisher never reads it. Tools do not trust its words: a false one can
-//! mislead an operator, and no program.
+//! Only that subscriber writes the page, with relaxed stores. The publisher never reads it. Tools do not trust the page: a false word can
+//! mislead an operator, but no program.
 
 use super::geometry::WORD;
 
@@ -23,11 +23,11 @@ pub const PID: usize = 2;
 pub const STARTED_AT: usize = 3;
 /// The first of the two words of the identity of the segment that the reader reads.
 pub const SEGMENT: usize = 4;
-/// Word of the purpose for which it reads: a [`Role`].
+/// Word of the purpose for which the subscriber reads: a [`Role`].
 pub const ROLE: usize = 6;
-/// Word of the position of the next record it expects.
+/// Word of the position of the next record that the subscriber expects.
 pub const POSITION: usize = 8;
-/// Word of the sequence of the next message it expects.
+/// Word of the sequence of the next message that the subscriber expects.
 pub const SEQUENCE: usize = 9;
 /// Word of the count of messages received.
 pub const RECEIVED: usize = 10;
@@ -39,8 +39,8 @@ pub const MISSED: usize = 12;
 pub const CONFLATED: usize = 13;
 /// The word with the time of the reader's last poll, in ticks of the clock.
 pub const HEARTBEAT: usize = 16;
-/// Word that says whether a parked subscriber sleeps; 0 while it is awake. While it sleeps, the word is the position that it waits for,
-/// plus an odd number below 64. The position is a multiple of 64, and the odd number changes with each sleep.
+/// Word that says whether a parked subscriber sleeps: 0 while the subscriber is awake. During a sleep, the word is the position that the
+/// subscriber waits for, plus an odd number below 64. The position is a multiple of 64, and the odd number changes with each sleep.
 pub const ASLEEP: usize = 17;
 /// First word of the latency histogram.
 pub const HISTOGRAM: usize = 32;
@@ -58,9 +58,9 @@ pub enum Role {
     /// A program that uses the messages.
     #[default]
     Reader,
-    /// A recorder, which writes them to a journal.
+    /// A recorder, which writes the messages to a journal.
     Recorder,
-    /// A bridge, which sends them to other hosts.
+    /// A bridge, which sends the messages to other hosts.
     Bridge,
 }
 

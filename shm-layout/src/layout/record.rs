@@ -29,7 +29,7 @@ impl Flags {
     pub const VALID: Self = Self(1);
     /// Filler up to the end of the ring. It has no sequence of its own.
     pub const PAD: Self = Self(1 << 1);
-    /// A message, such as a snapshot, from which a reader may start without the messages before it.
+    /// A message, such as a snapshot, from which a reader can start without the messages before it.
     pub const KEY: Self = Self(1 << 2);
     /// A [`ControlRecord`]. It has no sequence of its own.
     pub const CONTROL: Self = Self(1 << 3);

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-/// The identity of a stream. A stream is all messages of a channel since its sequences last began at 1. A channel gets a new stream at that
-/// moment, and at no other time. The stream remains the same when a new publisher or a new generation of a strict channel begins, when the
-/// daemon restarts and, with a journal, when the host reboots.
+/// The identity of a stream. A stream is all messages of a channel since its sequences last began at 1. A channel gets a new stream only
+/// when its sequences begin at 1 again. The stream remains the same when a new publisher or a new generation of a strict channel begins,
+/// when the daemon restarts and, with a journal, when the host reboots.
 ///
 /// Two channels have the same stream if and only if [`is`](Self::is) says so for their ids.
 ///

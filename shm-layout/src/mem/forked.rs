@@ -9,8 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 #[must_use = "a child that is not waited for stays a zombie"]
 pub struct Forked(libc::pid_t);
 
-/// Forks a child that runs `part` and then ends at once. The child runs no destructors of the parent's values. After a panic the child ends
-/// with an error.
+/// Forks a child that runs `part` and then ends immediately. The child runs no destructors of the parent's values. After a panic the child
+/// ends with an error.
 ///
 /// # Errors
 /// [`io::ErrorKind::Unsupported`] if the process has several threads. Otherwise the system's error.
@@ -26,7 +26,7 @@ pub fn fork(part: impl FnOnce()) -> io::Result<Forked> {
         -1 => Err(io::Error::last_os_error()),
         0 => {
             let is_well = catch_unwind(AssertUnwindSafe(part)).is_ok();
-            // SAFETY: the call ends the process at once, and the parent owns all that is left behind.
+            // SAFETY: the call ends the process immediately, and the parent owns all that is left behind.
             unsafe { libc::_exit(i32::from(!is_well)) }
         }
         pid => Ok(Forked(pid)),

@@ -62,7 +62,7 @@ pub fn is_ours(file: &File) -> io::Result<bool> {
     Ok(is_own(file)? && sealed)
 }
 
-/// Returns true if two conditions hold: the file is a regular file of this process's own user, and only that user may open it again. If
+/// Returns true if two conditions hold: the file is a regular file of this process's own user, and only that user can open it again. If
 /// they hold, opening the file again has no side effect. The call also works for a descriptor that [`Reopen::Path`] made.
 ///
 /// # Errors

@@ -89,8 +89,8 @@ impl Map {
 fn aligned(length: usize, make: impl Fn() -> io::Result<MmapRaw>) -> io::Result<MmapRaw> {
     let make = || {
         let map = make()?;
-        // A core dump leaves out the map, since it may hold messages that the reader of the dump must not see. Kernels without this advice
-        // include it.
+        // A core dump leaves out the map, because the map can hold messages that the reader of the dump must not see. Kernels without this
+        // advice include the map.
         let _ = map.advise(Advice::DontDump);
         Ok(map)
     };

@@ -75,7 +75,7 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// Number of bytes that one call touches. The last piece may be shorter.
+    /// Number of bytes that one call touches. The last piece can be shorter.
     pub const PIECE_BYTES: u64 = PIECE as u64;
 
     /// Iterates over all pages of `map`. The map must be writable, because touching allocates the pages that the file lacks.
@@ -138,9 +138,8 @@ pub fn prepare(map: &Map, wanted: Preparation) -> Vec<Step> {
     if let Some(node) = wanted.numa_node.filter(|_| map.writable) {
         steps.push(Step { name: "NUMA node", result: prefer(map, node) });
     }
-    // Huge pages come after the pages exist, because collapsing fills holes at a higher cost than populating.
-    // In a file system in memory, a reader that touches a hole allocates a page too, so only the file's maker may fill it.
-    // Locking touches every page as well.
+    // Huge pages are made after the pages exist, because collapsing fills holes at a higher cost than touching does. In a file system in
+    // memory, a reader that touches a hole allocates a page too, so only the file's maker fills holes. Locking touches every page as well.
     let holes = map.has_holes && !fault!("readers_fill_holes");
     let unless_holes = |step: &dyn Fn() -> io::Result<()>| if holes { Err(full_of_holes()) } else { step() };
     if wanted.prefault {

@@ -88,13 +88,14 @@ impl Locator {
         Ok(place)
     }
 
-    /// Checks an empty place. The lazy line says which sequence is next there, and another word of the ring must confirm this sequence.
+    /// Checks an empty place. The lazy line (the writer's count of messages) says which sequence is next there, and another word of the
+    /// ring must confirm this sequence.
     pub(crate) fn confirm(&self, place: Place) -> Result<(), Miss> {
         if self.is_explained(place)? {
             return Ok(());
         }
         match self.inspect(place)? {
-            // The record that was looked at may have been overwritten after a record came.
+            // A record came meanwhile, so the words that were read before can be out of date.
             Found::Record { .. } => Err(Miss::Overrun),
             Found::Nothing => {
                 let Place { position, sequence } = place;

@@ -1,4 +1,4 @@
-//! Shared words: a slice of atomics that another process may be writing. The slice keeps its memory mapped.
+//! Shared words: a slice of atomics that another process might be writing. The slice keeps its memory mapped.
 //!
 //! All access to shared memory goes through this module. It never makes a `&[u8]` or `&T` of shared memory. Readers use relaxed loads of at
 //! most eight bytes, because the standard library allows these on read-only pages.
@@ -27,7 +27,7 @@ pub struct Cells {
     _owner: Arc<Box<dyn Any + Send + Sync>>,
 }
 
-// SAFETY: the words are atomics, which any thread may use, and the owner that keeps them mapped is Send and Sync.
+// SAFETY: the words are atomics, which any thread can use, and the owner that keeps them mapped is Send and Sync.
 unsafe impl Send for Cells {}
 // SAFETY: as above; `Cells` hands out nothing but shared references to atomics.
 unsafe impl Sync for Cells {}
@@ -89,7 +89,7 @@ impl Cells {
         let Some(run) = self.run_at(from, end - from) else {
             return self.zero_across_the_end(from, end, step);
         };
-        // A loop, because a call of `for_each` was not inlined into a publisher's every message.
+        // This is a loop, because the compiler did not inline `for_each` here.
         for line in run.chunks_exact((step / WORD) as usize) {
             line[0].store(0, Ordering::Relaxed);
         }
@@ -117,7 +117,7 @@ impl Deref for Cells {
     #[inline(always)]
     fn deref(&self) -> &[AtomicU64] {
         // SAFETY: `from_raw` was promised that these words are aligned and mapped while `_owner` lives, which is at
-        // least as long as this borrow. Others may write them meanwhile: they are atomics.
+        // least as long as this borrow. Others can write them meanwhile: they are atomics.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.last + 1) }
     }
 }

@@ -1,6 +1,6 @@
 //! Finds places in a ring: its tail, its oldest safe record, or a given sequence.
 //!
-//! Readers that join or were lapped, tools, and a publisher's successor use these searches. No message passes through them.
+//! Readers that join or were lapped, tools, and a publisher's successor use these searches.
 //!
 //! The searches rely on the index. For each sequence, the index has the position of its record, or of the pads right before the record. For
 //! the next sequence, the index has the position of the tail, or of the gap right before the tail. Another process writes these words. So a
@@ -27,8 +27,8 @@ const ATTEMPTS: usize = 1;
 /// records than this.
 pub(crate) const TAIL_STEPS: u64 = 4 * lazy::EVERY;
 
-/// During a check, the count in the lazy line, which the writer updates rarely, must advance by less than this. Then the low half of a
-/// sequence cannot have repeated.
+/// A check counts only if the number in the lazy line, which the writer updates rarely, advanced by less than this meanwhile. Then the low
+/// half of a sequence cannot have repeated.
 const LOW_HALF: u64 = 1 << 31;
 
 /// A record boundary and the sequence that is due there.
@@ -36,7 +36,7 @@ const LOW_HALF: u64 = 1 << 31;
 pub struct Place {
     /// Byte position, a multiple of a granule.
     pub position: u64,
-    /// The sequence of the next message at or after it.
+    /// The sequence of the next message at or after the position.
     pub sequence: u64,
 }
 
@@ -60,7 +60,7 @@ pub enum LocateError {
     TooOld {
         /// The requested sequence.
         sequence: u64,
-        /// The oldest that a reader can still start from.
+        /// The oldest sequence that a reader can still start from.
         oldest: u64,
     },
     /// The message has not been published.
@@ -74,7 +74,7 @@ pub enum LocateError {
     /// Another program wrote to the segment.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
-    /// The subscriber is a copy that `fork` made in a child process. It keeps its place.
+    /// The subscriber is a copy that `fork` made in a child process. The copy keeps its place.
     #[error("this subscriber belongs to the process that was forked: open one of its own here")]
     Forked,
 }
@@ -82,7 +82,7 @@ pub enum LocateError {
 /// The reason why a search begins again, or cannot succeed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Miss {
-    /// The writer was faster: it may have overwritten the record that the search read.
+    /// The writer was faster: it might have overwritten the record that the search read.
     Overrun,
     /// Another program wrote to the segment.
     Corrupt(Corrupt),
@@ -116,7 +116,7 @@ impl Locator {
         Self { cells, geometry }
     }
 
-    /// Finds the place after all messages that were published before this call. A message that was published during the call may already be
+    /// Finds the place after all messages that were published before this call. A message that was published during the call can already be
     /// at this place.
     ///
     /// If the publisher is too fast for the search, the result is an overwritten place. A reader that begins at this place learns that it
@@ -146,7 +146,7 @@ impl Locator {
         Ok(place)
     }
 
-    /// Returns a place that the writer has overwritten. The place's sequence is the one after the last message that the lazy line counts.
+    /// Returns a place that the writer has overwritten. The place's sequence is the one after the last message that the writer has counted.
     fn overwritten(&self) -> Result<Place, LocateError> {
         let frontier = window::frontier_before_loads(&self.cells.header);
         let published = lazy::peek(&self.cells.header);
@@ -154,7 +154,7 @@ impl Locator {
             return Err(Corrupt { position: frontier, sequence: 0, word: published }.into());
         }
         let behind = frontier.checked_sub(self.geometry.capacity + GRANULE).map(|p| p & !(GRANULE - 1));
-        // If nothing in the ring has been overwritten yet, its start is readable.
+        // If nothing in the ring has been overwritten yet, the ring's start is readable.
         Ok(behind.map_or(self.start(), |position| Place { position, sequence: published + 1 }))
     }
 
@@ -210,7 +210,7 @@ impl Locator {
         if let Some(sought) = self.retry(|attempt| self.seek_now(sequence, attempt))? {
             return sought;
         }
-        // No place lasts long enough to be looked at.
+        // The writer overwrites each place before the search has read it.
         let tail = self.tail()?;
         match sequence.cmp(&tail.sequence) {
             Less => Err(LocateError::TooOld { sequence, oldest: tail.sequence }),
@@ -277,13 +277,13 @@ impl Locator {
         let position = self.indexed(sequence);
         index::follow();
         let place = Place { position, sequence };
-        // The writer reuses no entry before the lazy line has moved on from it.
+        // The writer reuses no entry before the lazy line (the writer's count of messages) has moved on from this entry.
         let ahead = lazy::peek(&self.cells.header).wrapping_sub(published);
         match ahead {
             0 => Ok(place),
             _ if mutant!("no_lazy_recheck") => Ok(place),
-            // The entry may belong to a later sequence by now. Then the low half of the number in its record differs. A
-            // publisher of key messages moves the line on with each of them.
+            // The entry can belong to a later sequence by now. Then the low half of the number in its record differs. Each key message also
+            // moves the lazy line on.
             1..LOW_HALF => match self.inspect(place) {
                 Ok(Found::Record { .. }) => Ok(place),
                 _ => Err(Miss::Overrun),
@@ -357,7 +357,7 @@ impl Locator {
             return Ok(Found::Nothing);
         }
         let (sequence, next) = match control {
-            // The index names a gap for each sequence in it, and for the one after it.
+            // The index names a gap for each sequence in the gap, and for the next sequence.
             Some(Some(gap @ ControlRecord::Gap { from, to })) if (from..=to + 1).contains(&sequence) => {
                 (from, gap.next_sequence(from))
             }

@@ -11,7 +11,7 @@
 //! * **Clean ahead.** Before a record is committed, the first word of the granule right after it is zero. So the word at the tail is zero
 //!   until the commit, whatever bytes earlier laps and payloads left there.
 //! * **Frontier.** Before the writer touches any granule below position `F`, it announces `F`, once a chunk. After a reader has copied a
-//!   record at `p`, it loads the frontier: `F - p > capacity` means that the copy may be torn.
+//!   record at `p`, it loads the frontier: `F - p > capacity` means that the copy can be torn.
 //!
 //! # The pairs
 //! Each release has one acquire. `sync_points.rs` holds both ends, and the rest of this module calls them by their names.
@@ -56,7 +56,7 @@
 //! frontier and above the tail, where no reader accepts a record yet.
 //!
 //! # A reader that the writer waits for
-//! The caller may give the writer a bound, which the frontier does not pass. The caller knows the position `p` of a reader, which has
+//! The caller can give the writer a bound, which the frontier does not pass. The caller knows the position `p` of a reader, which has
 //! copied everything before `p`. The caller loads `p` with an acquire (`gate.rs`). With a bound of at most `p + capacity`, the writer
 //! stores only over bytes that this reader has copied. So the reader is never lapped while the caller sets no higher bound. The writer
 //! checks the bound only when it is about to announce a frontier.

@@ -1,8 +1,8 @@
 //! The synchronization points of the ring: each release, each acquire that belongs to it, and the mutant that removes one of them.
 //!
 //! The documentation of the module `ring` says what each pair guarantees. `writer/`, `reader/`, `locate.rs` and `bound.rs` call these
-//! functions. Those files themselves contain no fence, and no ordering but `Relaxed`. The functions are inlined. On x86-64 each is a plain
-//! load or store. On aarch64 each has one additional `dmb` or `stlr`.
+//! functions. Those files themselves contain no fence, and no ordering but `Relaxed`. The functions are inlined. On x86-64 each function is
+//! a plain load or store. On aarch64 each function has one additional `dmb` or `stlr`.
 //!
 //! A mutant weakens one function, only in builds for the model (`fault.rs`). The model must detect each mutant (`tests/loom.rs`).
 
@@ -58,12 +58,12 @@ pub(super) mod commit {
     }
 }
 
-/// Before the writer stores any byte below a frontier, it announces the frontier. A reader that has loaded such a byte sees at least that
-/// frontier afterwards.
+/// Before the writer stores any byte below a frontier, it announces the frontier. A frontier is the end of the space that the writer can
+/// write to. A reader that has loaded such a byte sees at least that frontier afterwards.
 pub(super) mod window {
     use super::*;
 
-    /// Announces that the writer will store to granules below `frontier`. Stores before this call may become visible after the
+    /// Announces that the writer will store to granules below `frontier`. Stores before this call can become visible after the
     /// announcement.
     #[inline]
     pub(in crate::ring) fn announce(header: &Page, frontier: u64) {
@@ -123,7 +123,7 @@ pub(super) mod window {
 pub(super) mod index {
     use super::*;
 
-    /// Stores the position for the record of `sequence`. The record itself may not exist yet.
+    /// Stores the position for the record of `sequence`. The record itself might not exist yet.
     #[inline(always)]
     pub(in crate::ring) fn publish(index: &Cells, sequence: u64, position: u64) {
         index.wrapped(sequence).store(position, release(mutant!("relaxed_index"))); // SYNC POINT: index
@@ -150,8 +150,8 @@ pub(super) mod lazy {
     use super::*;
 
     /// The number of messages between two updates of the lazy line. A joiner walks over at most this many messages, each with at most one
-    /// pad before it. The number is smaller than the number of index entries. So while the lazy line points to an entry, the writer does
-    /// not reuse it.
+    /// pad before it. The number is smaller than the number of index entries. So the writer does not reuse the entry to which the lazy line
+    /// points.
     pub(in crate::ring) const EVERY: u64 = if cfg!(loom) { 2 } else { 64 };
 
     /// Stores that all messages up to `published` are published.

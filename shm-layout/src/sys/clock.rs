@@ -20,7 +20,7 @@ use std::io;
 /// }
 /// ```
 pub fn error_ns() -> io::Result<Option<u64>> {
-    // SAFETY: all fields of the struct are integers, and integers may be zero.
+    // SAFETY: all fields of the struct are integers, and integers can be zero.
     let mut state: libc::timex = unsafe { std::mem::zeroed() };
     // SAFETY: the struct is valid and ours alone. With `modes` at zero the call only writes into it.
     let result = unsafe { libc::adjtimex(&mut state) };

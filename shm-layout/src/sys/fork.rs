@@ -31,7 +31,7 @@ struct Slot {
 // SAFETY: `next` is written before the slot is shared, and slots are never freed.
 unsafe impl Sync for Slot {}
 
-/// Number of forks that lead to this process. A handle stores the number of the process that made it. In a child the number is different.
+/// Number of forks that led to this process. A handle stores the number of the process that made it. In a child the number is different.
 /// Cost: a load of a word that does not change in a process.
 ///
 /// ```
@@ -72,7 +72,7 @@ pub fn watch() -> u32 {
 /// ```
 #[derive(Debug)]
 pub struct ParentsOnly<T> {
-    // The fields are dropped in this order: after a descriptor is closed, its number may belong to another file.
+    // The fields are dropped in this order: after a descriptor is closed, its number can belong to another file.
     _kept: Kept,
     inner: T,
 }
@@ -147,7 +147,7 @@ extern "C" fn in_child() {
 /// Closes a descriptor, and lets a new event counter take its number. The child closes this number again when it drops its copy of the
 /// handle. So the number must not belong to another descriptor by then.
 fn give_up(descriptor: RawFd) {
-    // SAFETY: the number is one of a handle that is in use in the parent, so it is the child's own copy of that.
+    // SAFETY: the number is one of a handle that is in use in the parent, so it is the child's own copy of that descriptor.
     unsafe { libc::close(descriptor) };
     // SAFETY: the call is given no memory. The number that was just closed is free, so there is room for one.
     let other = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };

@@ -23,7 +23,7 @@ pub const MAX_KEPT: usize = 8192;
 /// The greatest number of descriptors that [`inherited`] accepts: the stored ones, and the sockets at which the service manager listens.
 pub const MAX_INHERITED: usize = MAX_KEPT + 64;
 
-/// The process at the other end of a socket. The kernel recorded the ids of the process when it connected.
+/// The process at the other end of a socket. The kernel recorded the ids of the process when the process connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
     /// Process id in our own namespace; 0 if the process is in a namespace that we cannot see.
@@ -103,7 +103,7 @@ pub fn accept(listener: impl AsFd) -> io::Result<OwnedFd> {
 /// # Errors
 /// The error of `getsockopt`.
 pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
-    // rustix has this call too, but its process ids cannot be 0, which stands for a peer in another namespace.
+    // rustix has this call too, but its type for process ids excludes 0, the id of a peer in another namespace.
     let cred = nix::sys::socket::getsockopt(&socket, nix::sys::socket::sockopt::PeerCredentials)?;
     Ok(Peer { pid: cred.pid().unsigned_abs(), uid: cred.uid(), gid: cred.gid() })
 }

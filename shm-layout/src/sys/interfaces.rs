@@ -1,7 +1,7 @@
 //! The addresses of the host's interfaces. IPv4 addresses come from the `ioctl` of netdevice(7), and IPv6 addresses from
 //! `/proc/net/if_inet6`.
 //!
-//! `getifaddrs` is not used, because it needs netlink sockets, which a service's unit may forbid. The `ioctl` needs only an ordinary IPv4
+//! `getifaddrs` is not used, because it needs netlink sockets, which a service's unit can forbid. The `ioctl` needs only an ordinary IPv4
 //! socket. No library wraps this `ioctl` safely.
 
 use nix::errno::Errno;

@@ -13,10 +13,10 @@ const NOBODYS: libc::c_int = libc::SIGURG;
 /// The types of file systems on other hosts: NFS, CIFS and SMB. This kernel does not know which programs of other hosts have a file open.
 const REMOTE: [u32; 3] = [0x6969, 0xff53_4d42, 0xfe53_4d42];
 
-/// Whether any process has opened the file once more, besides the descriptor `file`, which is open for reading. A map counts as an open
-/// file, and so does a descriptor in a packet that has not been received. A descriptor that only names the file (`O_PATH`) does not count.
+/// Whether the file is open anywhere besides the descriptor `file`, which is open for reading. A map counts as an open file, and so does a
+/// descriptor in a packet that has not been received. A descriptor that only names the file (`O_PATH`) does not count.
 ///
-/// A program that opens the file at the same moment waits for some microseconds. With `O_NONBLOCK` its `open` may fail in that time, with
+/// A program that opens the file at the same moment waits for some microseconds. With `O_NONBLOCK` its `open` can fail in that time, with
 /// `EWOULDBLOCK`.
 ///
 /// # Errors
@@ -76,7 +76,7 @@ mod tests {
         assert!(is_open_elsewhere(&own).unwrap(), "a map keeps it");
         drop(map);
         assert!(!is_open_elsewhere(&own).unwrap());
-        // A descriptor that nobody has received yet.
+        // A descriptor in a packet that was not received yet.
         let (here, there) = std::os::unix::net::UnixStream::pair().unwrap();
         let lent = File::open(&path).unwrap();
         crate::sys::handoff::send(OwnedFd::from(here), b"x", &[std::os::fd::AsFd::as_fd(&lent)]).unwrap();
@@ -87,7 +87,7 @@ mod tests {
         while is_open_elsewhere(&own).unwrap() {
             assert!(Instant::now() < until, "the packet is gone");
         }
-        // Without its name too.
+        // The same after the file's name was removed.
         let other = File::open(&path).unwrap();
         path.close().unwrap();
         assert!(is_open_elsewhere(&own).unwrap());
@@ -95,7 +95,8 @@ mod tests {
         assert!(!is_open_elsewhere(&own).unwrap());
     }
 
-    /// A test in which other programs open the file during the check. All of them can open the file, and the check does not kill this process.
+    /// A test in which other programs open the file during the check. All of them can open the file, and the check does not kill this
+    /// process.
     #[test]
     fn a_look_at_a_file_harms_nobody_who_opens_it() {
         let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();

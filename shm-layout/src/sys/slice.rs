@@ -26,7 +26,7 @@ struct Attributes {
 /// Cost: three system calls.
 ///
 /// Since Linux 6.18 a thread that yields gives up the remaining part of its slice. It runs again when the other threads on its CPU have had
-/// as much time. If two threads have equal slices, one may yield and still continue to run, again and again. A thread with a longer slice
+/// as much time. If two threads have equal slices, one can yield and still continue to run, again and again. A thread with a longer slice
 /// always yields to the other.
 ///
 /// # Errors

@@ -1,5 +1,5 @@
-//! Programs that were built with an earlier header go on with this library. `abi/` has the header of each release with which something
-//! was added; nothing that stands in one of them may change its number, its place or its size, or go.
+//! Programs that were built with an earlier header work with this library. `abi/` has the header of each release that added something. No
+//! item of these headers can disappear, or change its number, place or size.
 
 use crate::support::{C, HERE, has, library, program, run};
 use shmcast_testkit::scratch;
@@ -17,7 +17,7 @@ fn earlier() -> Vec<PathBuf> {
     all
 }
 
-/// A program that prints each number, size and place that a header has, and needs each of its functions.
+/// A program that prints each number, size and place that a header has, and refers to each of its functions.
 fn witness(header: &str) -> String {
     let code: String =
         header.split("/*").map(|part| part.split_once("*/").map_or(part, |(_, code)| code)).collect();
@@ -98,7 +98,7 @@ fn nothing_of_an_earlier_header_changes() {
     }
 }
 
-/// The check above finds what it is for.
+/// The check above detects changes.
 #[test]
 fn what_must_not_change_is_noticed() {
     if !has("what_must_not_change_is_noticed", C[0]) {

@@ -1,4 +1,4 @@
-/* Each function, each event and each error that one process can bring about, in the directory argv[1]. */
+/* Tests each function, and each event and error that one process can cause, in the directory argv[1]. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
@@ -228,7 +228,7 @@ static void opening(void) {
     FAILS(shmcast_subscriber_open("held", &so, &s), SHMCAST_ERROR_ARGUMENT, "resume 77");
 }
 
-/* A program of another version: fewer options, or more. */
+/* A program of another version passes fewer options, or more. */
 static void versions(void) {
     struct { shmcast_subscribe_options known; uint64_t newer[64]; } more = {.known = SHMCAST_SUBSCRIBE_OPTIONS};
     more.known.size = sizeof more, more.known.dir = dir;
@@ -315,7 +315,7 @@ static void overwritten(void) {
     shmcast_publisher_close(p), shmcast_subscriber_close(s);
 }
 
-/* A file that is no segment, a directory of somebody else's, and one that cannot be. */
+/* A file that is no segment, a directory of another user, and a directory that cannot exist. */
 static void damage(void) {
     shmcast_publisher_close(publisher("damaged", 1 << 16));
     char path[4096];

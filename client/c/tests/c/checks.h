@@ -1,4 +1,4 @@
-/* What the programs of calls share: checks, and handles in the directory `dir`. */
+/* The parts that the test programs share: checks, and handles in the directory `dir`. */
 #include <shmcast.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,11 +1,11 @@
-/* The functions and options that the first header did not have, in the directory argv[1]. calls.c has the others: it is built with that
- * header, too. */
+/* Tests the functions and options that the first header did not have, in the directory argv[1]. calls.c tests all others, and is also built
+ * with the first header. */
 #include <time.h>
 #include <unistd.h>
 
 #include "checks.h"
 
-/* Where a reader begins, and what it leaves out. */
+/* The start of a reader, and the messages that it leaves out. */
 static void choices(void) {
     shmcast_publisher *p = publisher("choices", 1 << 16);
     struct timespec between;
@@ -33,7 +33,7 @@ static void choices(void) {
     shmcast_publisher_close(p);
 }
 
-/* The memory of the channel is lost, and its sequences go on behind its journal; readers read on there. */
+/* The memory of the channel is lost. Its sequences continue after its journal, in which readers continue. */
 static void journals(void) {
     char journal[4096], memory[4096], gone[4096];
     snprintf(journal, sizeof journal, "%s/journal", dir);
@@ -58,7 +58,7 @@ static void journals(void) {
     CHECK(shmcast_publisher_open("t", &po, &p) < 0 && p == NULL);
 }
 
-/* The calls of an event loop, and waits into a buffer of one's own; with a daemon the conformance suite has them. */
+/* The calls of an event loop, and waits with a buffer of the caller. The conformance suite tests them with a daemon. */
 static void loops(void) {
     shmcast_publisher *p = publisher("loops", 1 << 16);
     shmcast_subscriber *s = subscriber("loops", SHMCAST_START_LATEST, 0);
@@ -81,7 +81,7 @@ static void loops(void) {
     shmcast_publisher_close(p), shmcast_subscriber_close(s);
 }
 
-/* Whether an end was the channel's. */
+/* Whether an end was the channel's end. */
 static void ends(void) {
     for (int i = 0; i < 2; i++) {
         shmcast_publisher *p = publisher("ends", 1 << 16);
@@ -98,7 +98,7 @@ static void ends(void) {
         CHECK(shmcast_subscriber_is_over(s) == 1 && shmcast_subscriber_is_over(NULL) == 0);
         CHECK(shmcast_seek(s, 1) == SHMCAST_OK);
     }
-    /* On a closed channel without a message for it, it waits for the next publisher. */
+    /* This subscriber begins on a closed channel that has no message for it, so it waits for the next publisher. */
     shmcast_subscriber *waiting = subscriber("ends", SHMCAST_START_LATEST, 0);
     next(waiting, SHMCAST_END);
     CHECK(shmcast_subscriber_is_over(waiting) == 0);
@@ -109,7 +109,7 @@ static void ends(void) {
     shmcast_subscriber_close(waiting), shmcast_subscriber_close(s);
 }
 
-/* The last message of each key: joined to the stream, for readers that are slow, and key by key. */
+/* Boards: joined to the stream, for slow readers, and read key by key. */
 static void boards(void) {
     shmcast_publish_options po = SHMCAST_PUBLISH_OPTIONS;
     po.dir = dir, po.capacity = 1 << 16, po.board_start = 0, po.board_stop = 3, po.board_keys = 8, po.board_value = 64;

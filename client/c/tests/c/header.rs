@@ -1,4 +1,4 @@
-//! The header says what the source is: functions, their types, sizes, offsets and numbers.
+//! Checks that the header agrees with the source: functions, their types, sizes, offsets and numbers.
 
 use crate::support::{C, CPP, HERE, has, library, run};
 use shmcast_c::{
@@ -21,7 +21,7 @@ fn header() -> String {
     text.split("/*").map(|part| part.split_once("*/").map_or(part, |(_, code)| code)).collect()
 }
 
-/// The name in C of a type of the source. Bytes are `void` there.
+/// The name in C of a type of the source. The type of bytes is `void` there.
 fn in_c(rust: &str) -> &str {
     match rust {
         "" => "void",

@@ -1,4 +1,5 @@
-//! `install.sh` into an empty directory, which then is moved: programs are built from there by pkg-config, statically and by CMake.
+//! Runs `install.sh` into an empty directory, and moves the directory. Then builds programs from there by pkg-config, statically and by
+//! CMake.
 
 use crate::support::{C, HERE, has, run};
 use shmcast_testkit::scratch;
@@ -31,7 +32,7 @@ fn what_is_installed_builds_programs_wherever_it_lies() {
     if !has(NAME, C[0]) || !has(NAME, "pkg-config") {
         return;
     }
-    // On a disk: the library of a profile that is not for release is large.
+    // The directory is on a disk, because the library of a profile that is not for release is large.
     let dir = tempfile::tempdir().unwrap();
     let (first, prefix) = (dir.path().join("first"), dir.path().join("moved/here"));
     run(Command::new(Path::new(HERE).join("install.sh")).arg(&first).arg("dev"));

@@ -1,4 +1,4 @@
-//! Readers in C and C++ that are lapped, and read on in the journal that a recorder keeps.
+//! Readers in C and C++ that are lapped, and continue in the journal that a recorder keeps.
 
 use crate::support::{C, CPP, command, has, number, pattern, program};
 use shmcast::{History, Mark, Publisher, Start, Subscriber};
@@ -10,12 +10,12 @@ use std::path::Path;
 use std::process::ChildStdout;
 
 const CAPACITY: u64 = 1 << 20;
-/// Some eight rings full.
+/// Number of messages, which fill the ring some eight times.
 const MESSAGES: u64 = 1_000;
-/// The ring has room for so many between two looks at the recorder, so that it is not lapped.
+/// Number of messages between two checks of the recorder. The ring has room for them, so the recorder is not lapped.
 const STRIDE: u64 = 20;
 
-/// A receiver that has attached, and stands still.
+/// A receiver that has attached, and is stopped.
 struct Reader {
     process: Process,
     said: BufReader<ChildStdout>,
@@ -34,7 +34,7 @@ impl Reader {
         Self { process, said }
     }
 
-    /// The sums, after the program has continued and come to the end.
+    /// Lets the program continue to its end, and returns its sums.
     fn end(mut self) -> String {
         self.process.resume();
         let mut said = String::new();
@@ -51,8 +51,8 @@ fn until(recorder: &Recorder, drained: u64) {
     });
 }
 
-/// The readers are stopped while all is published, which laps them some eight times. Each then takes every message, once, and is told
-/// once that it is live again.
+/// The readers are stopped while all messages are published, which laps the readers some eight times. Each reader then receives every
+/// message once, and one event that it is live again.
 fn is_live_again(readers: &[(&Path, &str)]) {
     let (channels, journals) = (scratch(), scratch());
     let mut publisher = Publisher::builder("t").dir(channels.path()).capacity(CAPACITY).open().unwrap();

@@ -1,4 +1,4 @@
-/* Messages that can be checked: length and bytes follow from the sequence. support.rs beside it has the same. */
+/* Messages that can be checked: length and bytes follow from the sequence. support.rs in this directory has the same pattern. */
 #ifndef PATTERN_H
 #define PATTERN_H
 #include <stddef.h>
@@ -22,7 +22,7 @@ static inline void pattern_fill(uint64_t sequence, uint8_t *bytes) {
     for (size_t i = 0, length = pattern_length(sequence); i < length; i++) bytes[i] = pattern_byte(sequence, i);
 }
 
-/* Bytes that are wrong; a wrong length counts as one. */
+/* The number of wrong bytes. A wrong length counts as one. */
 static inline uint64_t pattern_wrong(uint64_t sequence, const uint8_t *bytes, size_t length) {
     uint64_t wrong = length != pattern_length(sequence);
     for (size_t i = 0; i < length; i++) wrong += bytes[i] != pattern_byte(sequence, i);

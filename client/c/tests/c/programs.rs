@@ -1,4 +1,4 @@
-//! Programs in C against the library as it was built: each call, and traffic in both directions.
+//! Programs in C that use the library as it was built: each call, and traffic in both directions.
 
 use crate::support::{C, CPP, SANITIZERS, command, has, has_sanitizers, number, pattern, program, run};
 use shmcast::{Event, Mark, Preparation, Publisher, Start, Subscriber};
@@ -49,7 +49,7 @@ fn cpp_does_what_its_header_says() {
     run(&mut command(&checked, [channels.path()]));
 }
 
-/// Programs without exceptions have the whole header, and a message of a batch costs no call.
+/// Programs without exceptions can use the whole header, and a message of a batch costs no call.
 #[test]
 fn cpp_needs_no_exceptions_and_a_batch_no_call_a_message() {
     const NAME: &str = "cpp_needs_no_exceptions_and_a_batch_no_call_a_message";
@@ -66,7 +66,7 @@ fn cpp_needs_no_exceptions_and_a_batch_no_call_a_message() {
         let is_of_library = |call: &&str| call.contains("shmcast_recv_batch");
         let (batches, others): (Vec<&str>, Vec<&str>) = calls.iter().partition(|call| is_of_library(call));
         assert!(batches.len() == 1, "{code}");
-        // The others clear an earlier failure, or put one there.
+        // All other calls clear an earlier failure, or store one.
         assert!(others.iter().all(|call| call.contains("category") || call.contains("returning")), "{code}");
     }
 }
@@ -91,7 +91,7 @@ impl Receiver {
         assert_eq!(line, "attached\n");
     }
 
-    /// The sums, of this many messages.
+    /// Returns the program's sums, which must be those of this many messages.
     fn end(mut self, published: u64) -> String {
         let mut said = String::new();
         self.said.read_to_string(&mut said).unwrap();

@@ -13,7 +13,7 @@ fn quoted(name: &str) -> String {
     rest.split_once("\n```").unwrap().0.to_owned() + "\n"
 }
 
-/// That program, built into `dir`.
+/// The program of this name, built into `dir`.
 fn built(compiler: &[&str], name: &str, dir: &Path) -> PathBuf {
     let (source, program) = (dir.join(name), dir.join(name.replace('.', "-")));
     fs::write(&source, quoted(name)).unwrap();

@@ -1,4 +1,4 @@
-/* One wait for several subscribers, in the directory argv[1]. */
+/* Tests one wait for several subscribers, in the directory argv[1]. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
@@ -37,12 +37,12 @@ static void they_take_turns(void) {
         CHECK(shmcast_select_recv(all, PATIENCE, &index, &e) == SHMCAST_EVENT && index == turn % 3);
         is_message(&e, turn / 3 + 1, index == 1 ? "busy" : "quiet");
     }
-    /* Calls on the subscribers go on between those on the select. */
+    /* The subscribers can be called between calls on the select. */
     e = next(s[1], SHMCAST_MESSAGE);
     is_message(&e, 6, "busy");
     CHECK(shmcast_seek(s[1], 20) == SHMCAST_OK);
     CHECK(shmcast_select_recv(all, SHMCAST_FOREVER, NULL, &e) == SHMCAST_EVENT && e.sequence == 20);
-    /* Losses and ends are told, each with its subscriber. */
+    /* Losses and ends come with the index of their subscriber. */
     CHECK(shmcast_gap(p[2], 99) == SHMCAST_OK);
     CHECK(shmcast_select_recv(all, PATIENCE, &index, &e) == SHMCAST_EVENT && index == 2);
     CHECK(e.kind == SHMCAST_GAP && e.what.gap.from == 6 && e.what.gap.to == 99);
@@ -124,13 +124,13 @@ static void misuse(void) {
     CHECK(shmcast_select_open(s, 2, NULL, &select) == SHMCAST_OK);
     FAILS(shmcast_select_recv(select, 0, &index, NULL), SHMCAST_ERROR_ARGUMENT, "nowhere to put the event");
     CHECK(index == 99);
-    /* In a select, a subscriber may be closed: nothing of it is used any more. */
+    /* A subscriber of a select can be closed. The select no longer uses it. */
     CHECK(shmcast_subscriber_close(s[1]) == SHMCAST_OK);
     FAILS(shmcast_select_recv(select, 0, &index, &e), SHMCAST_ERROR_MISUSE, "subscriber 1 of the select: the handle was closed");
     CHECK(index == 1);
     FAILS(shmcast_select_recv(select, SHMCAST_FOREVER, &index, &e), SHMCAST_ERROR_MISUSE, "was closed");
     say(p, "x");
-    e = next(s[0], SHMCAST_MESSAGE); /* the other is as usable as before */
+    e = next(s[0], SHMCAST_MESSAGE); /* the other subscriber still works */
     CHECK(shmcast_select_close(select) == SHMCAST_OK);
     CHECK(shmcast_select_open(s, 1, NULL, &select) == SHMCAST_OK);
     say(p, "y");
@@ -175,7 +175,7 @@ static volatile sig_atomic_t rang;
 
 static void ring(int number) { rang = number; }
 
-/* A wait goes on after a signal, as all waits of this library do. */
+/* A wait continues after a signal, as all waits of this library do. */
 static void a_signal_does_not_end_a_wait(void) {
     to_be_woken = publisher("signal", 1 << 16);
     shmcast_subscriber *s = subscriber("signal", SHMCAST_START_OLDEST, 0);
@@ -219,7 +219,7 @@ static void a_child_has_none_of_it(void) {
     shmcast_select_close(select), shmcast_subscriber_close(s), shmcast_publisher_close(p);
 }
 
-/* One that can receive nothing more is told each time that its turn comes, and the others go on. */
+/* A subscriber that can receive nothing more is reported at each of its turns, and the others continue. */
 static void one_that_fails_holds_up_nobody(void) {
     shmcast_publish_options o = SHMCAST_PUBLISH_OPTIONS;
     shmcast_publisher *p = publisher("replaced", 1 << 16), *good = publisher("good", 1 << 16), *anew;

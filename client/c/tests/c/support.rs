@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Of this package.
+/// The directory of this package.
 pub(crate) const HERE: &str = env!("CARGO_MANIFEST_DIR");
 /// The compiler and flags with which each C program must compile.
 pub(crate) const C: &[&str] =
@@ -16,7 +16,7 @@ pub(crate) const C: &[&str] =
 /// The compiler and flags with which each C++ program must compile.
 pub(crate) const CPP: &[&str] =
     &["c++", "-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g", "-O2"];
-/// Optimized less, because what they add takes long to optimize.
+/// The flags of the sanitizers, with little optimization, because optimizing their code takes long.
 pub(crate) const SANITIZERS: &[&str] = &["-fsanitize=address,undefined", "-O1"];
 
 /// Whether this command is installed; says that `test` is skipped if not.
@@ -42,7 +42,7 @@ pub(crate) fn has_sanitizers(test: &str, compiler: &[&str]) -> bool {
     runs
 }
 
-/// Where cargo has put the library beside this test.
+/// The path at which cargo has put the library for this test.
 pub(crate) fn library() -> PathBuf {
     let this = std::env::current_exe().expect("this program's own path");
     let library = this.parent().expect("a directory").join("libshmcast_c.so");
@@ -78,7 +78,7 @@ pub(crate) fn program(compiler: &[&str], more: &[&str], source: &str) -> PathBuf
         let source = Path::new(HERE).join(source);
         let stem = source.file_stem().and_then(OsStr::to_str).expect("a name");
         let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{stem}-{:x}", hasher.finish()));
-        // Another run may be using the program of this name.
+        // Another run can be using the program that has this name.
         let unfinished = program.with_extension(std::process::id().to_string());
         compile(compiler, more, &source, &unfinished);
         std::fs::rename(unfinished, &program).unwrap();
@@ -87,7 +87,7 @@ pub(crate) fn program(compiler: &[&str], more: &[&str], source: &str) -> PathBuf
     once.get_or_init(build).clone()
 }
 
-/// Runs a command, which must succeed; its stdout.
+/// Runs a command, which must succeed. Returns its stdout.
 pub(crate) fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
     let said = String::from_utf8_lossy(&output.stderr);
@@ -101,7 +101,7 @@ pub(crate) fn command(program: &Path, arguments: impl IntoIterator<Item = impl A
     command
 }
 
-/// As `pattern_length` of `c/pattern.h`.
+/// The payload of a sequence, as in `c/pattern.h`.
 pub(crate) fn pattern(sequence: u64) -> Vec<u8> {
     let hash = (sequence.wrapping_mul(2_654_435_761) as u32) >> 7;
     let length = match sequence % 8 {

@@ -14,7 +14,7 @@ static shmcast_publisher *publisher;
 static shmcast_board *board;
 static int events, with_bytes;
 static char place[4096], channel[256];
-static char board_place[4096], board_channel[256]; /* of the subscriber */
+static char board_place[4096], board_channel[256]; /* the place of the subscriber's channel */
 static int board_is_daemons;
 
 static uint32_t crc32c(const uint8_t *bytes, size_t length) {
@@ -26,7 +26,7 @@ static uint32_t crc32c(const uint8_t *bytes, size_t length) {
     return ~crc;
 }
 
-/* The value behind this name in the request: a number, or a text that is copied. 0 and no text if it is not there. */
+/* The value of this name in the request: a number, or a text that is copied. If the name is missing, 0 and no text. */
 static uint64_t value(const char *request, const char *name, char *text, size_t size) {
     const char *at = strstr(request, name);
     if (text) *text = 0;
@@ -39,7 +39,7 @@ static uint64_t value(const char *request, const char *name, char *text, size_t 
     return 0;
 }
 
-/* The payload that checks itself: as src/payload.rs of the suite. */
+/* The bytes from which payloads are cut, as in src/payload.rs of the suite. */
 static uint8_t table[65536 + 4093];
 
 static void make_table(void) {
@@ -56,7 +56,7 @@ static const uint8_t *checked(uint64_t sequence, size_t longest, size_t *length)
 
 static void say(const char *text) { printf("%s\"%s\"", events++ ? "," : "", text); }
 
-/* Says a message. What came from the board has more behind it: a name, and a number. */
+/* Prints a message. After a message from the board come a name and a number. */
 static void message(uint64_t sequence, uint16_t tag, int key, uint64_t time, const void *payload, size_t length, const char *more,
                     uint64_t number) {
     const uint8_t *bytes = payload;
@@ -120,7 +120,7 @@ static void batch(int most) {
             return;
         }
         empty = count > 0 ? 0 : empty + 1;
-        const struct shmcast_conflated *of = &b.event.what.conflated; /* of a message from the board, which is alone */
+        const struct shmcast_conflated *of = &b.event.what.conflated; /* a message from the board is alone in its batch */
         const char *more = b.event.kind == 0 && of->from_board ? "conflated" : NULL;
         SHMCAST_FOREACH(m, &b) message(m.sequence, m.tag, m.key, m.time, m.payload, m.length, more, of->left_out);
         if (b.event.kind != 0) other(&b.event);
@@ -144,7 +144,7 @@ static const char *reason(int32_t code) {
     return shmcast_error_name(code);
 }
 
-/* Reads where the channel is. Returns whether it is a daemon's. */
+/* Reads the channel's place. Returns whether the channel is a daemon's. */
 static int read_place(const char *request) {
     value(request, "\"channel\":", channel, sizeof channel);
     value(request, "\"socket\":", place, sizeof place);
@@ -275,7 +275,7 @@ static void count_other(const shmcast_event *e) {
     else if (e->kind != SHMCAST_NEW_EPOCH && e->kind != SHMCAST_LIVE) wrong++;
 }
 
-/* Waits as an event loop does, and has a message in a buffer of its own. */
+/* Waits as an event loop does, and receives into a buffer of its own. */
 static int32_t recv_by_descriptor(shmcast_subscriber *s, shmcast_event *e) {
     static uint8_t room[65536];
     for (;;) {
@@ -329,7 +329,7 @@ static uint64_t first_word(const void *payload, size_t length) {
     return word;
 }
 
-/* Reads what is there from a sequence on, again and again, and takes the time. */
+/* Reads the available messages from a sequence on, again and again, and measures the time. */
 static int64_t drain(const char *request) {
     char how[16];
     uint64_t passes = value(request, "\"passes\":", NULL, 0), sequence = value(request, "\"sequence\":", NULL, 0);
@@ -357,7 +357,7 @@ static int by_number(const void *one, const void *other) {
     return (a > b) - (a < b);
 }
 
-/* Receives as they come, and keeps their ages. */
+/* Receives messages as they come, and keeps their ages. */
 static int64_t live(const char *request) {
     size_t messages = value(request, "\"messages\":", NULL, 0), count = 0;
     uint64_t *ages = malloc(messages * sizeof *ages);
@@ -375,7 +375,7 @@ static int64_t live(const char *request) {
     return code;
 }
 
-/* Publishes so many messages, and takes the time. */
+/* Publishes a number of messages, and measures the time. */
 static int64_t fill(const char *request) {
     static const uint8_t payload[65536];
     size_t length = value(request, "\"length\":", NULL, 0);
@@ -387,7 +387,7 @@ static int64_t fill(const char *request) {
     return printf("{\"events\":[\"ns %" PRIu64 "\"]}\n", now_ns() - began);
 }
 
-/* Plays a request that is answered by its success. */
+/* Performs a request whose answer is only success or failure. */
 static int32_t play(const char *what, const char *request) {
     if (strcmp(what, "open") == 0) return open_channel(request);
     if (strcmp(what, "seek") == 0) return shmcast_seek(subscriber, value(request, "\"sequence\":", NULL, 0));

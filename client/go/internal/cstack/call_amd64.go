@@ -29,11 +29,11 @@ func New() (*Stack, error) {
 	return &Stack{memory, unsafe.Pointer(&memory[stackBytes-64])}, nil
 }
 
-// Close gives the stack back. No call may follow.
+// Close frees the stack. No call can follow.
 func (s *Stack) Close() error { return syscall.Munmap(s.memory) }
 
-// Call calls a function with these arguments and returns what it returns. What the pointers point to stays there during the call, and C may not
-// keep them.
+// Call calls a function with these arguments, and returns its result. The memory behind the pointers does not move during the call, and C
+// must not keep the pointers.
 func (s *Stack) Call(function, a, b unsafe.Pointer, c, d, e uintptr, f unsafe.Pointer) int32 {
 	return call(function, s.top, a, b, c, d, e, f)
 }

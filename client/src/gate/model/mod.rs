@@ -35,8 +35,8 @@ struct Gates {
     mutant: Option<Mutant>,
     /// The action after the longest wait, for each gate. Gate `n` waits for `n + 1` ticks.
     then: Vec<Then>,
-    /// Whether the ring is new, and the only reader of each gate has the gate since the ring before. In this ring, the publisher may also
-    /// end the stream.
+    /// Whether the ring is new, and the only reader of each gate has held the gate since the previous ring. In this ring, the publisher can
+    /// also end the stream.
     is_new_ring: bool,
 }
 
@@ -144,7 +144,7 @@ impl Gates {
         }
     }
 
-    /// Does what `Writer::publish` does if the frontier may move, or what `Writer::control` does.
+    /// Does what `Writer::publish` does if the frontier can move, or what `Writer::control` does.
     fn publish(&self, state: &mut State, patience: Patience) {
         state.frontier = frontier_for(state);
         state.tail += 1;
@@ -393,7 +393,7 @@ impl Model for Gates {
         };
         let is_known = !matches!(state.doing, Doing::Opens(_) | Doing::Dead);
         let lapped = (is_known && state.gates.iter().any(is_lapped)).then_some(NOT_LAPPED);
-        // A reader that had the gate from the beginning, and never left the ring, can be lapped by nothing but a takeover.
+        // A reader that had the gate from the beginning, and never left the ring, can be lapped only by a takeover.
         let is_let_down = |(gate, then): (&Gate, &Then)| {
             let Reader { place, lies, moves, is_old, .. } = gate.reader;
             *then == Then::Refuse && is_old && !lies && moves == 0 && state.frontier > place + CAPACITY

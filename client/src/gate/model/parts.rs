@@ -10,7 +10,7 @@ pub(super) enum Mutant {
     FrontierUnseen,
     /// The bound is never set.
     NoBound,
-    /// A gate may lag by the whole ring.
+    /// The largest lag of a gate is the whole ring.
     LagOfTheRing,
     /// The publisher does not compare the time that a message has waited with the limit.
     NoLimit,
@@ -26,7 +26,7 @@ pub(super) enum Mutant {
     ControlDrops,
     /// A control record passes a gate that refuses, whether the ring has room or not.
     ControlPasses,
-    /// A reader of the ring before is not waited for in the new ring until it has come.
+    /// In the new ring, the publisher does not wait for a reader of the previous ring until that reader has arrived.
     ElsewhereUnseen,
 }
 
@@ -35,19 +35,19 @@ pub(super) enum Mutant {
 pub(super) struct Reader {
     /// Number of the reader, from 1; 0 if no reader holds the lock.
     pub(super) who: u8,
-    /// The record that it copies next.
+    /// The record that the reader copies next.
     pub(super) place: u64,
     /// Whether this reader has invalidated the position of the previous reader.
     pub(super) has_begun: bool,
     /// Whether this reader has stored a position that is further than its place.
     pub(super) lies: bool,
-    /// Whether it has stored its position, and not the check yet.
+    /// Whether the reader has stored its position, and not the check yet.
     pub(super) is_torn: bool,
     /// Counts how often the reader left the ring for the journal and came back. The count is odd while the reader has no place in the ring.
     pub(super) moves: u8,
     /// Whether the reader had the gate before this ring began.
     pub(super) is_old: bool,
-    /// Whether it still reads the ring before.
+    /// Whether the reader still reads the previous ring.
     pub(super) is_elsewhere: bool,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Reader {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Gate {
     pub(super) reader: Reader,
-    /// Number of readers that have held it.
+    /// Number of readers that have held the gate.
     pub(super) holders: u8,
     /// The word of the gate's page, and the number of the reader that stored it.
     pub(super) page: (Said, u8),
@@ -110,7 +110,7 @@ pub(super) enum Action {
     GoOn,
     /// Time passes.
     Tick,
-    /// The ring is a new one, and this gate has a reader that reads the ring before.
+    /// The ring is a new one, and this gate has a reader that reads the previous ring.
     Elsewhere(usize),
     /// `HeldGate::go_on`: this reader comes to the ring.
     Arrive(usize),
@@ -130,7 +130,7 @@ pub(super) enum Action {
     Pass(usize),
     /// A hostile reader claims a position that the ring has not reached.
     Lie(usize),
-    /// `GatePage::leave`. The reader then reads the journal and may come back to any place, or it closes.
+    /// `GatePage::leave`. The reader then reads the journal and can come back to any place, or it closes.
     Leave(usize),
     /// The reader comes back from the journal.
     Return(usize),

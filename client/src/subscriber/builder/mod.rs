@@ -136,9 +136,8 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Sets the longest time that a reader with [`Wait::Park`] sleeps before it polls without a wake-up: 0.1 s by default. A daemon that
-    /// hangs can delay the reader by this time. While no messages arrive, the reader wakes once in this time, which is its only cost. The
-    /// reader notices at once if the daemon dies.
+    /// Sets the longest sleep of a reader with [`Wait::Park`]: 0.1 s by default. A daemon that hangs can delay a message by this time. A
+    /// shorter sleep costs more wake-ups while no messages arrive.
     ///
     /// ```no_run
     /// # let client = shmcast::Client::connect()?;
@@ -182,12 +181,12 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Sets whether tools can see this subscriber, its lag and its losses; true by default. If true, each message costs a few stores to a
-    /// cache line of the subscriber's own, and the subscriber has a file of 4 KiB. If false, tools that wait for readers do not count this
-    /// subscriber, and the channel can be removed while this subscriber uses it.
+    /// Sets whether tools can see this subscriber, its lag and its losses; true by default.
     ///
-    /// If the file system is full or read-only, or this user may not write there, the subscriber works without a page; see
-    /// [`Subscriber::page_refused`].
+    /// - If true, each message costs a few stores to a cache line of the subscriber's own, and the subscriber has a file of 4 KiB.
+    /// - If false, tools that wait for readers do not count this subscriber, and the channel can be removed while this subscriber uses it.
+    ///
+    /// If the file cannot be made, the subscriber works without it; see [`Subscriber::page_refused`].
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -215,8 +214,8 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Sets the purpose of this subscriber, which tools show; [`Role::Reader`] by default. Tools that wait for readers wait only for this
-    /// default role, because a recorder or a bridge uses no message itself.
+    /// Sets the purpose of this subscriber, which tools show; [`Role::Reader`] by default. Tools that wait for readers count only readers
+    /// with this default role.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -233,9 +232,8 @@ impl SubscriberBuilder {
 
     /// Sets how long [`open`](Self::open) waits for the channel to appear. By default it does not wait.
     ///
-    /// If a channel appears in this time, the subscriber reads it from its oldest message on, even with [`Start::Latest`], because all of
-    /// its messages were published after `open` was called. If a channel exists already, the subscriber reads it from
-    /// [`start`](Self::start) on. This includes a channel whose publisher has closed it: `open` does not wait for the next publisher.
+    /// If the channel appears in this time, the subscriber begins at the channel's oldest message, even with [`Start::Latest`]. If the
+    /// channel exists already, the subscriber begins at its [`start`](Self::start), even if the channel is closed.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -275,13 +273,11 @@ impl SubscriberBuilder {
     /// Makes the subscriber return only messages with one of these tags; all messages by default. With an empty list, it returns no
     /// messages.
     ///
-    /// All other events are the same as without this option. Losses count messages of every tag, and so do sequences and the figures that
-    /// tools show. A message that is left out costs about as much as receiving it would, and wakes a parked reader. Batches cost as much as
-    /// single messages.
+    /// Other events are returned as without this option. Sequences, losses, and the figures that tools show count messages of every tag. A
+    /// message that is left out costs about as much as a received one, and wakes a parked reader. A batch costs as much as single messages.
     ///
-    /// A reader of some tags can neither begin with the board ([`Start::Board`]) nor [`conflate`](Self::conflate): the board has only the
-    /// newest message of each key, and it may have another tag than the messages that it replaces. Opening it fails with
-    /// [`ChannelError::BoardWithTags`].
+    /// With this option, [`Start::Board`] and [`conflate`](Self::conflate) make opening fail with [`ChannelError::BoardWithTags`]: the
+    /// board has only the newest message of each key, and that message can have another tag.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -300,11 +296,12 @@ impl SubscriberBuilder {
 
     /// Sets whether the subscriber returns [`Event::PublisherGone`](crate::Event::PublisherGone) when the publisher dies; false by default.
     ///
-    /// The publisher holds a lock of the kernel, which the kernel frees when the publisher dies. For a channel that is a file, this reader
-    /// checks the lock itself. So it must be able to open the channel's lock file, which belongs to the publisher's user. The reader checks
-    /// at most every hundredth of a second, and only while nothing arrives, so messages cost nothing more.
+    /// The kernel frees the publisher's lock when the publisher dies. If the channel is a file, the subscriber checks this lock, at most
+    /// every 10 ms and only while nothing arrives. The subscriber must be allowed to open the lock file, which belongs to the publisher's
+    /// user.
     ///
-    /// For a channel of a daemon, the daemon checks the lock and informs the readers. A daemon that was away informs them when it is back.
+    /// If the channel is a daemon's, the daemon checks the lock and informs the readers. A daemon that was down does this when it runs
+    /// again.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -328,24 +325,22 @@ impl SubscriberBuilder {
     /// Sets the source of messages that the ring no longer has. By default ([`History::Auto`]) it is the channel's journal, if there is
     /// one.
     ///
-    /// A reader reads missed messages in the journal in two cases: it is lapped and continues at the oldest message ([`Resume::Oldest`]),
-    /// or it starts or seeks before everything in the ring. When the reader has caught up, it receives [`Event::Live`](crate::Event::Live),
-    /// and reads the ring again. It may change between the two any number of times.
+    /// A reader reads missed messages in the journal if it is lapped and continues at the oldest message ([`Resume::Oldest`]), or if it
+    /// starts or seeks before everything in the ring. When it has caught up, it receives [`Event::Live`](crate::Event::Live), and reads the
+    /// ring again.
     ///
     /// Each sequence is delivered once, or reported as missing once:
     ///
     /// - [`Event::Lost`](crate::Event::Lost), with the cause, reports sequences that the journal itself does not have.
-    /// - [`Event::Lapped`](crate::Event::Lapped) reports them if retention removed them, or if no recorder is left to report them.
-    /// - Receiving returns [`RecvError::Stalled`](crate::RecvError::Stalled) while the recorder makes no progress for more than two
-    ///   seconds.
+    /// - [`Event::Lapped`](crate::Event::Lapped) reports sequences that retention removed, or that no recorder is left to report.
     ///
-    /// Reading the journal allocates some MiB, makes system calls, and may wait for a disk. It may also wait for a slow daemon, half a
-    /// second for each answer and three seconds in all. All of this happens only between the lap and `Live`. Use [`History::Never`] for a
-    /// reader that must avoid these waits, or that wants only the newest messages.
+    /// Receiving returns [`RecvError::Stalled`](crate::RecvError::Stalled) while the recorder makes no progress for more than two seconds.
     ///
-    /// A journal is used only if it keeps the channel's stream. A journal that cannot be read is an error: the directory of
-    /// [`History::Dir`] must exist, and `open` fails if it cannot find a start in the past for this reason. The latencies of messages from
-    /// the journal are not recorded.
+    /// Between the lap and `Live`, receiving allocates some MiB, makes system calls, and can wait for a disk, or up to three seconds for a
+    /// slow daemon. Use [`History::Never`] for a reader that must avoid these waits.
+    ///
+    /// A journal of another stream is not used. `open` fails if the directory of [`History::Dir`] does not exist, or if the journal in
+    /// which the subscriber should start cannot be read. The latencies of messages from the journal are not recorded.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -371,20 +366,18 @@ impl SubscriberBuilder {
     ///
     /// [`Message::conflated`](crate::Message::conflated) is the exact number of messages of the key that were left out.
     ///
-    /// The board has no replacement for a message without a key, or for a message whose key is not on the board. An
-    /// [`Event::Lapped`](crate::Event::Lapped) before `Live` counts these messages.
+    /// The board has no replacement for a message without a key, or for a message whose key is not on the board.
+    /// [`Event::Lapped`](crate::Event::Lapped), before `Live`, counts these messages.
     ///
-    /// If a key was removed, the reader gets the message that removed the key. If the board has forgotten that message by then, the reader
-    /// gets a message with only the key. This message has zeros before the key, and the sequence of the last forgotten removal. The reader
-    /// gets such a message only for a key that it knows to have been on the board. A full board refuses some keys. If the board has refused
-    /// a message, the reader knows of a key what the board had when the reader last read it, or when the reader got a message of the key.
-    /// All other removals are counted by [`Event::Lapped`](crate::Event::Lapped).
+    /// If a key was removed, the reader gets the message that removed the key. If the board no longer has that message, and the reader
+    /// knows that the key was on the board, the reader gets a substitute: zeros and then the key, with the sequence of the last forgotten
+    /// removal. [`Event::Lapped`](crate::Event::Lapped) counts all other removals.
     ///
-    /// After a seek backwards, later counts are too low by the number of messages that come again.
+    /// After a seek backwards, `conflated` is too low by the number of messages that come again.
     ///
-    /// The subscriber begins with the next message ([`Start::Latest`]) or with the board ([`Start::Board`]), reads no journal, and receives
-    /// messages of all [`tags`](Self::tags). Cost: reading the key of each message, some 10 ns, and memory for a copy of the board. If the
-    /// board has refused messages, also a search of its index for each message whose key is not on the board.
+    /// Works only with [`Start::Latest`] or [`Start::Board`], without [`tags`](Self::tags), and reads no journal. Cost: some 10 ns a
+    /// message to read its key, and memory for a copy of the board. If the board has refused messages, each message whose key is not on the
+    /// board also costs a search of the board's index.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -408,8 +401,8 @@ impl SubscriberBuilder {
     }
 
     /// Does the same as [`conflate`](Self::conflate), but for a lag of more than `bytes` bytes of the ring. A message takes 16 bytes more
-    /// than its payload, rounded up to a multiple of 64. The publisher announces its position in chunks: a 64th of the ring, but at least
-    /// 64 KiB, and an eighth of a ring below 512 KiB. So the measured lag may be up to a chunk too large.
+    /// than its payload, rounded up to a multiple of 64. The measured lag can be too large by a 64th of the ring, or by 64 KiB if this is
+    /// more; in a ring below 512 KiB, by an eighth of the ring.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -426,14 +419,13 @@ impl SubscriberBuilder {
     /// Takes the gate `name` of the channel. The publisher then waits for this subscriber, within the gate's limit. The channel's
     /// publisher, or the configuration of its daemon, sets the gates. The subscriber keeps the gate until it is dropped.
     ///
-    /// The gate is in force when the publisher has noticed the subscriber, and the subscriber's lag is at most half of the gate's largest
-    /// lag. From then on, the subscriber receives each message before the publisher overwrites it, unless the publisher waits too long and
-    /// drops the gate.
+    /// The gate is in force once the publisher has noticed the subscriber, and the subscriber's lag is at most half of the gate's largest
+    /// lag. Until then, the subscriber can be lapped. After that, it is lapped only if the publisher has waited too long and has dropped
+    /// the gate.
     ///
-    /// Before the gate is in force, the subscriber can be lapped. If the subscriber begins at the newest message, the gate is in force
-    /// before the subscriber can fall behind so far, unless the ring is very small.
+    /// A subscriber that begins at the newest message is not lapped before the gate is in force, unless the ring is very small.
     ///
-    /// Cost: three stores a message to a line of the subscriber's own.
+    /// Cost: three stores a message, to a cache line of the subscriber's own.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -449,10 +441,10 @@ impl SubscriberBuilder {
         self
     }
 
-    /// Opens the subscriber. If pages are touched first, this takes time in proportion to the capacity, about 0.1 ms per MiB.
+    /// Opens the subscriber. Touching the pages takes about 0.1 ms per MiB of the ring.
     ///
     /// # Errors
-    /// [`ChannelError`]. Then no file is left.
+    /// [`ChannelError`]. After an error, no file is left.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -466,11 +458,11 @@ impl SubscriberBuilder {
         self.open_while(|| start.elapsed() < patience)
     }
 
-    /// Does the same as [`open`](Self::open), but waits for a channel that does not exist yet as long as `goes_on` returns true. It calls
-    /// `goes_on` every 5 ms, and ignores [`wait_for_channel`](Self::wait_for_channel). It is for programs that must stop on request.
+    /// Does the same as [`open`](Self::open). But while the channel does not exist, this call waits until `goes_on` returns false. It calls
+    /// `goes_on` every 5 ms, and ignores [`wait_for_channel`](Self::wait_for_channel). Use it in programs that must stop on request.
     ///
     /// # Errors
-    /// [`ChannelError`]. Then no file is left.
+    /// [`ChannelError`]. After an error, no file is left.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

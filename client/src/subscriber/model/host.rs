@@ -15,7 +15,7 @@ const BOOT: [u64; 2] = [1, 2];
 /// The words of a charter that are not zero.
 pub(super) type Charter = Rc<Vec<(u16, u64)>>;
 
-/// A call to the charter.
+/// A call by which a daemon changes the charter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Call {
     /// `HostCharter::open` by the next daemon.
@@ -113,12 +113,12 @@ impl Host {
     }
 }
 
-/// Whether the model makes moves with this cut. A new kind of cut does not compile before it is listed here.
+/// Whether the model makes moves with this cut. If a new kind of cut is added, this does not compile until the kind is listed here.
 const fn is_made(cut: Cut) -> bool {
     match cut {
         Cut::Tail => true,
-        // `Restart` differs in the first sequence of the next generation alone. In the other two, the daemon does not have the ring, and
-        // there is no tail that it could read too early.
+        // `Restart` differs only in the first sequence of the next generation. With `Lost` and `Void`, there is no tail that the daemon
+        // could read too early.
         Cut::Restart | Cut::Lost | Cut::Void => false,
     }
 }

@@ -38,7 +38,7 @@ enum Fault {
     ClosingIsOpen,
     /// A planted fault: a reader continues in a segment that arrived after its last poll.
     FollowsAtOnce,
-    /// A planted fault: the daemon lets a publisher in before it records that in the charter.
+    /// A planted fault: the daemon lets a publisher in before the charter says so.
     LetsInFirst,
     /// The next generation begins with a sequence below the cut.
     BeginsBeforeTheCut,
@@ -68,9 +68,9 @@ struct Reader {
     copied: Option<u64>,
     /// Whether the next segment had arrived before the last poll.
     was_here: bool,
-    /// Whether that poll found no valid message.
+    /// Whether the last poll found no valid message.
     found_nothing: bool,
-    /// The messages that it handed out: generation and sequence.
+    /// The messages that the reader handed out: generation and sequence.
     got: Vec<(usize, u64)>,
 }
 
@@ -100,7 +100,7 @@ struct World {
 /// The next step of the model.
 #[derive(Debug, Clone, Copy)]
 enum Action {
-    /// `Publisher::publish`. The publisher may have been cut off while it was stopped.
+    /// `Publisher::publish`. The publisher can have been cut off while it was stopped.
     Publish(usize),
     /// A publisher requests the channel. This covers `Registry::publish`, `Channel::make_way` and the beginning of `HostedCharter::go_on`.
     Ask,
@@ -168,7 +168,7 @@ impl Strict {
             }
             Daemon::Cuts(below) | Daemon::Moves(below, _) => {
                 let done = if let Daemon::Moves(_, done) = world.daemon { done } else { 0 };
-                // The call is made on the charter before the move. Each step shows one more of its stores.
+                // The call `go_on` gets the charter as it was before the move. Each step of the model shows one more store of this call.
                 if done == 0 {
                     world.before = world.charter.clone();
                 }
@@ -213,7 +213,7 @@ impl Strict {
                 let found = match verdict(charter, reader.generation) {
                     _ if self.is(Fault::NoVerdict) => Verdict::Open,
                     Verdict::Closing if self.is(Fault::ClosingIsOpen) => Verdict::Open,
-                    // A new verdict does not compile before the model follows it.
+                    // If a new verdict is added, this does not compile until the model handles it.
                     found @ (Verdict::Open | Verdict::Closing | Verdict::Cut { .. }) => found,
                 };
                 let copied = Copied { length: 0, sequence, tag: 0, key: false, time: 0 };

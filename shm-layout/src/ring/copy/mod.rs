@@ -1,6 +1,6 @@
 //! Copies payload between private bytes and shared words.
 //!
-//! Payload words are relaxed atomics. The writer may overwrite them while a reader reads them. After the copy, the reader checks the
+//! Payload words are relaxed atomics. The writer can overwrite them while a reader reads them. After the copy, the reader checks the
 //! frontier, and so finds out whether the writer has overwritten them.
 //!
 //! # Two ways to copy
@@ -15,7 +15,7 @@
 //!    these accesses into pieces of at least a byte.
 //! 2. The protocol needs one property of payload: each byte that is read was written at some time. The fences before and after decide
 //!    whether it was the right time. So tearing between words or inside them changes nothing.
-//! 3. The compiler may assume nothing about the memory behind an assembly block, so it sees no data race.
+//! 3. The compiler can assume nothing about the memory behind an assembly block, so it sees no data race.
 
 use crate::sync::{AtomicU64, Ordering};
 use std::iter::zip;

@@ -1,12 +1,12 @@
 use super::*;
 use crate::ring::cells::Cells;
 
-/// Each that there is on some processor, as far as this one can.
+/// A copier without AVX, and the copier of this processor.
 fn copiers() -> [Copier; 2] {
     [Copier { has_avx: false }, Copier::of_this_processor()]
 }
 
-/// A byte that follows from its place, and is none of the marks below.
+/// The byte at index `i`. It differs from all marks in the tests below.
 fn byte(i: usize) -> u8 {
     (i * 7 + 1) as u8 & 0x7f
 }

@@ -22,7 +22,7 @@ pub(super) fn store_pair(words: &[AtomicU64; 2], pieces: &[[u8; 8]; 2]) {
     }
 }
 
-/// Copies 16 to 64 bytes without a loop. It copies the same number of bytes from the start and from the end, and the two pieces may
+/// Copies 16 to 64 bytes without a loop. It copies the same number of bytes from the start and from the end, and the two pieces can
 /// overlap.
 #[inline(always)]
 pub(super) fn load_ends(words: &[AtomicU64], bytes: &mut [u8]) {
@@ -228,7 +228,7 @@ unsafe fn copy_wide(from: *const u8, to: *mut u8, skip: usize, length: usize) ->
 
 /// Clears the upper halves of the vector registers. Without this, later instructions on the lower halves would wait for the upper halves on
 /// some processors. The assembly block tells the compiler that no value survives in these registers, because a caller that is built for AVX
-/// may keep values there.
+/// can keep values there.
 ///
 /// # Safety
 /// The processor has AVX.
@@ -249,7 +249,7 @@ unsafe fn clear_upper_halves() {
 }
 
 /// Copies the bytes from offset `skip` up to offset `length`. `length` is at least 32. The call always copies the last 32 bytes. Some of
-/// these 32 bytes can lie before `skip`, and some are perhaps copied twice.
+/// these can lie before `skip`, and some can be copied twice.
 ///
 /// # Safety
 /// The same as for [`Copier::copy`].

@@ -82,7 +82,7 @@ fn taken_together() {
 }
 
 /// A reader copies two records together while the writer overwrites both. The writer overwrites the second record last. Only the reader's
-/// check of the frontier shows that the copy may be torn.
+/// check of the frontier shows that the copy can be torn.
 #[test]
 fn lapped_while_taking_together() {
     explore("lapped_while_taking_together", 2, || {
@@ -310,7 +310,7 @@ fn joining(story: &Story) -> Watch {
     story.joining(2, Locator::tail)
 }
 
-/// The dead writer left a record half written above the tail. No reader may read this record, even if it looks complete.
+/// The dead writer left a record half written above the tail. No reader must accept this record, even if it looks complete.
 #[test]
 fn takeover_from_a_publisher() {
     let life = |story: &mut Story, stores| story.die(Do::Publish(LONG, 2), stores);

@@ -212,7 +212,7 @@ impl Story {
         tasks.iter().for_each(|task| self.act(*task));
     }
 
-    /// Notes the record that ends at `after`.
+    /// Adds the record that ends at `after` to the writer's notes.
     fn note(&mut self, after: Place, sequence: u64, what: What) {
         let bytes = match &what {
             What::Message(payload) => record_bytes(payload.len() as u64),
@@ -354,7 +354,7 @@ impl Story {
     }
 
     /// Runs a writer on a separate thread until it dies, while a reader watches. A successor has nothing from the dead writer but the
-    /// memory and the kernel's lock. The caller continues as the successor. The reader may see all stores of the dead writer, or only some.
+    /// memory and the kernel's lock. The caller continues as the successor. The reader can see all stores of the dead writer, or only some.
     pub(super) fn lives(
         self,
         watch: Watch,
@@ -431,7 +431,7 @@ impl Story {
     }
 }
 
-/// Whether `record` is the next record for a reader that was at `before`. A pad may come first.
+/// Whether `record` is the next record for a reader that was at `before`. A pad can come first.
 fn leads_to(before: &Place, record: &Record) -> bool {
     let capacity = GRANULES * GRANULE;
     let padded =
@@ -445,7 +445,7 @@ fn read(mut reader: Reader, polls: usize, resume: Option<Resume>) -> Vec<Seen> {
     for _ in 0..polls {
         let before = reader.place();
         let one = read_one(&mut reader, |reader| resume.map(|policy| reader.resume(policy)));
-        // A pad before a record that is not there yet.
+        // This is a pad before a record that does not exist yet.
         let is_pad = one.is_none() && reader.place() != before;
         match one {
             Some(one) => seen.push(one),

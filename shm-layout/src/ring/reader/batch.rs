@@ -53,7 +53,7 @@ impl Reader {
         out: &mut [u8],
         mut each: impl FnMut(Copied, &[u8]) -> F,
     ) -> usize {
-        // The writer waits for this line when it next stores to it, so a reader loads it no more often than it must.
+        // After a reader has loaded this line, the writer's next store to the line must wait. So readers load it as seldom as possible.
         if self.known() <= KNOWN {
             self.published = lazy::see_for_run(&self.header);
         }
@@ -61,7 +61,7 @@ impl Reader {
         let mut are_small = true;
         while taken < most {
             // A record is at least one granule, so `RUN / GRANULE` known messages have at least [`RUN`] bytes. A gap is one granule and
-            // counts for many messages. Bytes that were copied from behind a gap are never read.
+            // counts for many messages. Bytes that were copied from after a gap are never read.
             if are_small && self.known() >= (RUN / GRANULE) as i64 {
                 let (in_run, is_over) = self.poll_run(most - taken, out, &mut each);
                 taken += in_run;
@@ -97,7 +97,7 @@ impl Reader {
 
     /// Does the same as [`poll_batch`](Self::poll_batch) for a run of small records, which it copies together. The caller knows that
     /// [`RUN`] bytes of records were published. Takes no message in two cases: the first record is not small or is no message; or the
-    /// writer may have overwritten the run. Returns the number of messages, and whether `each` stopped.
+    /// writer has possibly overwritten the run. Returns the number of messages, and whether `each` stopped.
     #[inline(always)]
     fn poll_run<F: Flow>(
         &mut self,
@@ -112,7 +112,7 @@ impl Reader {
         if bytes > RUN_RECORD {
             return (0, false);
         }
-        // Records are often of one size: then these are whole records.
+        // Records often have the same size. Then these bytes are whole records.
         let run = (RUN as u32 - RUN as u32 % bytes as u32) as usize;
         let Some(out) = out.get_mut(..run) else { return (0, false) };
         copier.load_records(&record[..run / WORD as usize], out);

@@ -18,7 +18,7 @@ use std::mem::offset_of;
 pub use batch::{Flow, RUN};
 pub use records::{Taken, put_header};
 
-/// The number of empty polls after which the reader loads the frontier and the state again.
+/// The number of empty polls after which the reader checks again for a lap and for the end.
 #[cfg(not(loom))]
 const LOOK_EVERY: u8 = 64;
 #[cfg(loom)]
@@ -55,8 +55,8 @@ pub enum Glance {
     Nothing,
     /// A message; its payload is in the buffer.
     Message(Copied),
-    /// There is something other than a message, or the reader must check the frontier and the state. Nothing was consumed. Call
-    /// [`Reader::poll`] to get the result.
+    /// There is something other than a message, or a check for a lap or for the end is due. Nothing was consumed. Call [`Reader::poll`] to
+    /// get the result.
     Other,
 }
 
@@ -69,7 +69,7 @@ pub struct Copied {
     pub sequence: u64,
     /// The tag that the publisher chose.
     pub tag: u16,
-    /// Whether this is a key message, from which a reader may start without the messages before it.
+    /// Whether this is a key message, from which a reader can start without the messages before it.
     pub key: bool,
     /// Publish time: low 48 bits of the segment's clock, in ticks.
     pub time: u64,
@@ -93,21 +93,20 @@ pub enum Resume {
 
 /// Reads records from a ring.
 ///
-/// A message needs only the second cache line of this struct and the start of the third. The owner may place fields of its own in the
-/// remaining bytes of the third line. If there are many readers, none of these lines is in the caches, and a reader waits for each line
-/// that it touches.
+/// A message needs only the second cache line of this struct and the start of the third. The owner can place fields of its own in the rest
+/// of the third line. If there are many readers, none of these lines is in the caches, and a reader waits for each one.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Reader {
     // Cold fields.
     index: Cells,
     geometry: Geometry,
-    // The second line.
+    // The second cache line.
     data: Cells,
     header: Page,
     /// The place of the next record.
     place: Place,
-    // The third.
+    // The third cache line.
     /// A copy of the geometry's field. With this copy, taking a message does not touch the geometry's cache line.
     max_message: u32,
     copier: Copier,
@@ -145,7 +144,7 @@ impl Reader {
     /// Polls for the next record, and copies a message's payload to the start of `out`. Wait-free; no allocation, lock or system call.
     ///
     /// Cost for a reader that has caught up: an empty poll, or a message of up to 48 bytes, takes one cache line. A longer message takes
-    /// `ceil((16 + length) / 64)` lines. Once a chunk, the line of the frontier is added.
+    /// `ceil((16 + length) / 64)` lines. Once a chunk, one more line is read.
     #[inline(always)]
     pub fn poll(&mut self, out: &mut [u8]) -> Poll {
         match look_at::<false>(&self.data, &self.header, self.max_message, self.copier, self.place, out) {
@@ -160,9 +159,9 @@ impl Reader {
 
     /// Does the same as [`poll`](Self::poll), but copies whole records, and returns only the two common results in full.
     ///
-    /// The payload begins 16 bytes after the start of `out`, as it does in its record. The copy may also change other bytes of `out`, up to
-    /// the end of the record's last line. For this reason, the copy needs no branch on the length. If `out` is 64-byte aligned, no copied
-    /// piece crosses a cache line. If the record does not fit in `out`, the result is [`Glance::Other`].
+    /// The payload begins 16 bytes after the start of `out`, as it does in its record. The copy has no branch on the length, so it can
+    /// change further bytes of `out`, up to the end of the record's last line. The copy is fastest if `out` is 64-byte aligned. If the
+    /// record does not fit in `out`, the result is [`Glance::Other`].
     #[inline(always)]
     pub fn glance(&mut self, out: &mut [u8]) -> Glance {
         self.glance_at::<true>(out)
@@ -207,8 +206,7 @@ impl Reader {
         }
         match commit.length() as usize {
             needed if needed > out.len() => Poll::TooSmall { needed },
-            // The first look did not find a message that could be taken, and this one does. The next poll
-            // takes it.
+            // A message was committed after the first look. The next poll takes it.
             _ => Poll::Empty,
         }
     }
@@ -216,8 +214,8 @@ impl Reader {
     /// Calls `rest` repeatedly until a record is committed at this reader's place, or until `rest` returns true. Returns whether there is a
     /// record, which [`poll`](Self::poll) then returns.
     ///
-    /// Touches only one word of the ring. This matters if a hundred processes share a CPU, because a process then finds none of its lines
-    /// in the cache when it runs again.
+    /// Touches only one word of the ring: if a hundred processes share a CPU, a process finds none of its lines in the cache when it runs
+    /// again.
     #[inline(always)]
     pub fn rest_until_due(&self, mut rest: impl FnMut() -> bool) -> bool {
         let word = self.data.word_at(self.place.position);
@@ -244,7 +242,7 @@ impl Reader {
         if is_look_due { self.look() } else { Some(Poll::Empty) }
     }
 
-    /// Whether the next empty poll must call [`look`](Self::look), which checks the frontier and the state.
+    /// Whether the next empty poll must call [`look`](Self::look), which checks for a lap and for the end.
     #[inline(always)]
     fn is_look_due(&self) -> bool {
         self.empties.wrapping_add(1).is_multiple_of(LOOK_EVERY)
@@ -253,7 +251,7 @@ impl Reader {
     /// Checks whether the writer has overtaken this reader, or has closed or replaced the segment. An empty poll does not detect this.
     /// Returns `None` if this reader's next record has been committed. The next [`poll`](Self::poll) then returns the record.
     ///
-    /// Each 64th empty poll calls this function. Call it also before a long sleep.
+    /// Each 64th empty poll calls this function. Call this function also before a long sleep.
     #[cold]
     pub fn look(&mut self) -> Option<Poll> {
         if mutant!("window_before_close") && !self.in_window(0) {
@@ -265,14 +263,13 @@ impl Reader {
         if commit.word() != 0 {
             return crate::fault!("what_is_there_is_nothing").then_some(Poll::Empty);
         }
-        // The window is checked last, because the zero may belong to a later lap. In that case the stream has not ended.
+        // The window is checked last, because the zero word can belong to a later lap. In that case the stream has not ended.
         if !mutant!("window_before_close") && !self.in_window(0) {
             return Some(self.outside(commit));
         }
         Some(match state {
             Some(State::Superseded) => Poll::Superseded,
-            // A reader that joined or resumed after the end record gets the end here. All others read it in
-            // the stream.
+            // A reader that joined or resumed after the end record gets the end here. All other readers read the end in the stream.
             Some(State::Closed) if !self.ended => {
                 self.ended = true;
                 Poll::Control(ControlRecord::End)
@@ -305,8 +302,8 @@ impl Reader {
                 self.place.sequence = control.next_sequence(self.place.sequence);
                 Poll::Control(control)
             }
-            // The record after the pad is at the ring's start. No writer pads a whole ring. So this recursion ends at once, whatever the
-            // bytes are.
+            // The record after the pad is at the ring's start. No writer pads a whole ring. So this recursion ends immediately, whatever
+            // the bytes are.
             None if is_pad && commit.record_bytes() < self.geometry.capacity => self.poll_again(out),
             None => Poll::Empty,
         }
@@ -324,7 +321,7 @@ impl Reader {
     }
 
     /// Returns the reason why a record is not in the valid part of the ring. If the record is older, this reader was lapped. If the record
-    /// is beyond the frontier, no correct writer can have committed it.
+    /// is beyond the frontier (the end of the space that the writer can write to), no correct writer can have committed it.
     #[cold]
     fn outside(&self, commit: Commit) -> Poll {
         let frontier = window::frontier(&self.header);
@@ -356,8 +353,8 @@ impl Reader {
                 _ => locator.oldest()?,
             },
         };
-        // A search that ended at an overwritten place may return a place before this reader's place. A reader never goes back, because it
-        // would deliver messages twice. It stays, and is still lapped.
+        // A search that ended at an overwritten place can return a place before this reader's place. A reader never goes back, because it
+        // would deliver messages twice. The reader stays at its place, and is still lapped.
         let Some(missed) = place.sequence.checked_sub(self.place.sequence) else { return Ok(0) };
         self.jump(place);
         Ok(missed)
@@ -380,7 +377,7 @@ impl Reader {
         self.place
     }
 
-    /// The number of messages that are published and not yet read. It may be up to 64 too low.
+    /// The number of messages that are published and not yet read. It can be up to 64 too low.
     pub fn lag(&self) -> u64 {
         let published = lazy::peek(&self.header);
         published.saturating_add(1).saturating_sub(self.place.sequence)

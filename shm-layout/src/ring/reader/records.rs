@@ -68,7 +68,7 @@ impl Reader {
 
     /// Does the same as [`poll_records`](Self::poll_records) for a run of small records, which it copies together. The caller knows that
     /// [`RUN`] bytes of records were published. Takes no message in three cases: the first record is not small or is no message; `out` is
-    /// too small; or the writer may have overwritten the run.
+    /// too small; or the writer has possibly overwritten the run.
     #[inline(always)]
     fn take_run(&mut self, most: usize, out: &mut [u8]) -> Taken {
         let Self { max_message, copier, place: Place { position, sequence }, .. } = *self;
@@ -78,7 +78,7 @@ impl Reader {
         if bytes > RUN_RECORD {
             return nothing;
         }
-        // Records are often of one size: then these are whole records.
+        // Records often have the same size. Then these bytes are whole records.
         let run = (RUN - RUN % bytes) as usize;
         let Some(out) = out.get_mut(..run) else { return nothing };
         copier.load_records(&record[..run / WORD as usize], out);
@@ -86,15 +86,15 @@ impl Reader {
             return nothing;
         }
         let mut taken = nothing;
-        // The size of the last record, and the word of the next one if that is of the same size. No message has the word 0.
+        // The size of the last record, and the commit word of the next record if both have the same size. No message has the word 0.
         let (mut stride, mut expected) = (GRANULE as usize, Commit::from_word(0));
         while taken.messages < most
             && let Some(record) = out.get(taken.bytes..taken.bytes + stride)
         {
             let word = record.first_chunk().expect("a granule at least");
             let found = Commit::from_word(u64::from_le_bytes(*word));
-            // As long as the size stays, the place of the next record depends on no load: the processor looks at many
-            // records at once.
+            // While the size stays the same, the place of the next record depends on no load, so the processor checks several records in
+            // parallel.
             if taken.messages == 0 || !found.is_like(expected) {
                 let due = sequence.wrapping_add(taken.messages as u64);
                 stride = found.record_bytes() as usize;

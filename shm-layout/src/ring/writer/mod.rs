@@ -30,7 +30,7 @@ const MAX_EPOCH: u64 = u64::MAX >> 8;
 const SMALL: u64 = 8 * GRANULE;
 /// The least number of bytes that the writer cleans ahead at a time.
 const AT_ONCE: u64 = AHEAD / 4 / GRANULE * GRANULE;
-// A small record needs clean granules for itself and the granule after it. They are always clean.
+// A small record needs clean granules for itself and the granule after it. These granules are always clean.
 const _: () = assert!(cfg!(loom) || SMALL + GRANULE <= AHEAD - AT_ONCE);
 /// Number of payload bytes that share the first cache line with the record's header.
 const INLINE: usize = (GRANULE - RECORD_HEADER) as usize;
@@ -49,12 +49,12 @@ pub struct Writer {
     next: u64,
     /// The commit words from the tail up to this position are zero. This position is never beyond the frontier.
     clean: u64,
-    /// The value of FRONTIER.
+    /// The end of the space that the writer can write to, as the word FRONTIER announces it.
     frontier: u64,
     /// The largest payload plus 1, so each payload is shorter than this. 0 when no sequence is left.
     limit: u32,
     copier: Copier,
-    // The second line.
+    // The second cache line.
     index: Cells,
     header: Page,
     bytes: u64,
@@ -113,8 +113,8 @@ impl Writer {
         writer.header[STATE].store(State::Recovering.pack(writer.epoch), Ordering::Relaxed);
         writer.header[WRITER_PID].store(u64::from(pid), Ordering::Relaxed);
         if let Some(gap) = tail.gap {
-            // This is the order in which the dead writer would have gone on: the lazy line moves on first, and only then may the
-            // entry that it named become the tail's.
+            // The dead writer would have used the same order: it moves the lazy line on, and only then reuses the entry that this line
+            // named.
             writer.index_gap(gap, writer.next);
             writer.update_lazy(time);
         }
@@ -124,7 +124,7 @@ impl Writer {
         if old_epoch > 0 {
             writer.control(ControlRecord::Epoch { epoch: writer.epoch }, time);
         }
-        // Readers act only on the states that end a segment. This one informs tools.
+        // Readers act only on the states that end a segment. This state only informs tools.
         writer.header[STATE].store(State::Active.pack(writer.epoch), Ordering::Relaxed);
         Ok(writer)
     }
@@ -192,7 +192,7 @@ impl Writer {
         let is_small = bytes <= SMALL;
         let early = if is_small { None } else { Some(now()) };
         let record = match self.data.run_at(self.tail, bytes) {
-            // The record before this one was small, and the writer then did ahead what `prepare` would do here.
+            // The record before this one was small. After it, the writer already did what `prepare` would do here.
             Some(record) if self.tail + bytes + GRANULE <= self.clean => record,
             _ => {
                 self.make_room(bytes)?;
@@ -201,7 +201,7 @@ impl Writer {
         };
         let line = record.first_chunk::<LINE_WORDS>().expect("a whole line");
         let [word, meta, inline @ ..] = line;
-        // Readers poll the first line. It is stored last and in one burst, so that no reader fetches it half-written.
+        // Readers poll the first line. This line is stored last and in one burst, so that no reader fetches it half-written.
         let first = self.copier.store_rest::<INLINE>(&record[(RECORD_HEADER / WORD) as usize..], payload);
         let time = early.unwrap_or_else(now);
         meta.store(Meta::new(tag, time).word(), Ordering::Relaxed);
@@ -216,7 +216,7 @@ impl Writer {
             self.last_key = sequence;
         }
         self.committed();
-        // Readers that lost their place look for key messages in the lazy line.
+        // The lazy line is updated for each key message, because readers that lost their place find key messages there.
         if key || self.next.is_multiple_of(lazy::EVERY) {
             self.update_lazy(time);
         }
@@ -274,14 +274,14 @@ impl Writer {
         self.next
     }
 
-    /// The position up to which this writer may already be writing. Everything more than one capacity below this position may already be
+    /// The position up to which this writer might already be writing. Everything more than one capacity below this position can already be
     /// overwritten.
     pub fn frontier(&self) -> u64 {
         self.frontier
     }
 
-    /// Sets a bound for the frontier, the position up to which the writer may write. The default, `u64::MAX`, is no bound. A bound below
-    /// the frontier keeps the frontier unchanged.
+    /// Sets a bound for the frontier, the position up to which the writer is allowed to write. The default, `u64::MAX`, is no bound. A
+    /// bound below the frontier keeps the frontier unchanged.
     ///
     /// If a message needs a frontier beyond the bound, the writer refuses the message with [`WriteError::BeyondBound`]. It never refuses a
     /// control record. If the bound is too low for a control record, the writer raises the bound.
@@ -289,7 +289,7 @@ impl Writer {
         self.bound = bound;
     }
 
-    /// Returns the frontier that the next control record needs, if it is beyond the bound.
+    /// Returns the end of the space (the frontier) that the next control record needs, if this end is beyond the bound.
     pub fn control_beyond_bound(&self) -> Option<BeyondBound> {
         let frontier = self.frontier_for(GRANULE);
         self.is_beyond_bound(frontier).then_some(BeyondBound { frontier })
@@ -319,8 +319,8 @@ impl Writer {
         let next = control.next_sequence(self.next);
         let is_gap = next > self.next;
         if is_gap {
-            // A gap may reuse any entry of the index, and also the entry that the lazy line names. This entry then names the gap record,
-            // which is the right start for a walk on both sides of the gap.
+            // A gap can reuse any entry of the index, and also the entry that the lazy line (the count of messages) names. This entry then
+            // names the gap record, which is the right start for a walk on both sides of the gap.
             self.update_lazy(time);
         }
         let record = self.data.run_at(self.tail, GRANULE).expect("there is room now");
@@ -369,7 +369,7 @@ impl Writer {
         if need > self.frontier { need.next_multiple_of(self.geometry.chunk) } else { self.frontier }
     }
 
-    /// Whether the frontier would have to move beyond the bound.
+    /// Whether the writer would need space beyond its bound.
     #[inline]
     fn is_beyond_bound(&self, frontier: u64) -> bool {
         frontier > self.frontier.max(self.bound) && !mutant!("bound_is_ignored")
@@ -407,8 +407,8 @@ impl Writer {
     /// Zeroes commit words that the next records will need. Several granules are cleaned at a time, so that most messages execute less
     /// code. If the bound does not allow this, this call cleans nothing, and `prepare` cleans for the next record.
     ///
-    /// Call this after the commit. On x86-64, stores become visible in program order. So if this call came before the commit, readers would
-    /// wait until the cache misses of its stores are over.
+    /// Call this after the commit. On x86-64, stores become visible in program order, so readers would otherwise wait for the cache misses
+    /// of these stores.
     #[inline(always)]
     fn clean_ahead(&mut self) {
         if self.clean < self.tail + AHEAD - AT_ONCE {

@@ -51,14 +51,14 @@ pub struct Inbox {
     alone: u32,
 }
 
-/// A function that returns the length of each datagram in merged bytes. The last datagram may be shorter.
+/// A function that returns the length of each datagram in merged bytes. The last datagram can be shorter.
 pub type SegmentOf = fn(&[u8]) -> usize;
 
 /// One delivery of the kernel: a datagram, or several merged datagrams.
 #[derive(Debug, Clone, Copy)]
 struct Arrival {
     bytes: usize,
-    /// Bytes of each datagram in it.
+    /// Bytes of each datagram in this delivery.
     segment: usize,
     from: SocketAddr,
     is_truncated: bool,
@@ -80,14 +80,14 @@ impl Arrival {
 pub struct Datagram<'a> {
     /// The payload.
     pub bytes: &'a [u8],
-    /// The sender's address in the packet. It may be forged.
+    /// The sender's address in the packet. It can be forged.
     pub from: SocketAddr,
     /// Whether the datagram was longer than the slot. If so, `bytes` is only its beginning.
     pub is_truncated: bool,
     /// The time at which the kernel received the datagram, in nanoseconds since 1970. `None` if the socket has no time stamps
     /// (`SO_TIMESTAMPNS`), or if the call did not request one.
     pub time_ns: Option<u64>,
-    /// Whether the kernel had merged it with other datagrams.
+    /// Whether the kernel had merged this datagram with others.
     pub is_merged: bool,
 }
 
@@ -128,7 +128,7 @@ impl Inbox {
     ///   third of a microsecond. While datagrams arrive faster than they are taken, each one has a time stamp.
     ///
     /// # Errors
-    /// The error of `recvmmsg`, such as an ICMP error on an earlier send. If no datagram waits, the result is 0 and no error.
+    /// The error of `recvmmsg`, such as an ICMP error on an earlier send. If no datagram waits, the result is 0, which is no error.
     #[inline]
     pub fn receive(&mut self, socket: impl AsFd) -> io::Result<usize> {
         (self.received, self.expects_more) = (0, false);
@@ -193,7 +193,7 @@ impl Inbox {
         header.msg_control = controls.as_mut_ptr().cast();
         header.msg_controllen = size_of::<ControlWords>() as _;
         let (fd, flags) = (socket.as_fd().as_raw_fd(), libc::MSG_DONTWAIT);
-        // The C library's own call is a cancellation point, which costs it two locked instructions in a program with threads.
+        // The C library's own call is a cancellation point, which costs two locked instructions in a program with threads.
         // SAFETY: `fd` is open as long as `socket` is borrowed; the header names one slot, one address and one control buffer with
         // their true lengths, all of which outlive the call.
         let bytes = unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut header, flags) };
@@ -250,7 +250,7 @@ impl Inbox {
     }
 
     /// Whether the last [`receive`](Self::receive) requested more than one datagram and got as many as it requested. If so, more datagrams
-    /// may wait.
+    /// can wait.
     pub fn expects_more(&self) -> bool {
         self.expects_more
     }
@@ -273,7 +273,7 @@ impl Inbox {
         arrivals.flat_map(|(at, arrival)| {
             let slot = &self.slab[at * self.slot_bytes..][..arrival.bytes];
             let mut next = Some(0);
-            // An empty datagram counts, too. A step of an iterator would divide.
+            // An empty datagram counts, too. This closure divides nothing, unlike `step_by`.
             std::iter::from_fn(move || {
                 let at = next?;
                 let end = slot.len().min(at + arrival.segment);
@@ -335,7 +335,7 @@ impl Controls {
 
 /// Switches merging (`UDP_GRO`) on or off. With merging, the kernel merges equally long datagrams of one sender if it finds several at a
 /// time. Only an inbox made by [`Inbox::merging`] separates merged datagrams again. Keep that inbox for a while after merging is switched
-/// off, because merged datagrams may still wait at the socket.
+/// off, because merged datagrams can still wait at the socket.
 ///
 /// If the socket drops merged datagrams, [`drops`] counts them as one datagram. A datagram that arrives alone takes 6 % longer while
 /// merging is on.

@@ -158,7 +158,7 @@ fn send_many<'a>(
     total
 }
 
-/// Whether the kernel may have refused only to split the packet. It may then accept the same datagrams one by one.
+/// Whether the kernel has possibly refused only to split the packet. It can then accept the same datagrams one by one.
 fn refuses_segments(error: Errno) -> bool {
     matches!(error, Errno::EINVAL | Errno::EIO | Errno::EMSGSIZE | Errno::ENOPROTOOPT | Errno::EOPNOTSUPP)
 }
@@ -245,7 +245,7 @@ impl SegmentControl {
 }
 
 /// The number of datagrams at the start of `vectors` that can be sent as one packet. All of these are as long as the first one, except that
-/// the last may be shorter.
+/// the last can be shorter.
 fn equal_ones(vectors: &[libc::iovec]) -> usize {
     let size = vectors[0].iov_len;
     let (mut count, mut bytes) = (0, 0);

@@ -85,7 +85,7 @@ fn one_in_sixteen_that_come_alone_is_stamped_and_all_that_come_together() {
     let from = near.local_addr().unwrap();
     let mut stamped = Vec::new();
     for n in 0..40u8 {
-        // The last two are longer than the slot.
+        // The last two datagrams are longer than the slot.
         let datagram = [n; 20];
         send(&near, to, [&datagram[..if n < 38 { 7 } else { 20 }]]);
         receive_one(&mut inbox, &far);
@@ -140,7 +140,7 @@ fn the_preference_for_busy_polling_is_set_or_refused_with_a_reason() {
     }
 }
 
-/// Four rows of equal datagrams, the second with a shorter one at its end, and one that is longer than all before it.
+/// Four rows of equal datagrams. The second row ends with a shorter datagram. One datagram is longer than all before it.
 fn rows() -> Vec<Vec<u8>> {
     let sizes = [[1_400; 20].as_slice(), &[300; 5], &[7], &[900; 40], &[1_100], &[0], &[64; 3]].concat();
     sizes.into_iter().enumerate().map(|(n, size)| vec![n as u8; size]).collect()
@@ -154,7 +154,7 @@ fn segments_arrive_as_the_datagrams_that_they_were() {
         .unwrap();
     let (datagrams, mut segments) = (rows(), Segments::On);
     let sent = send_segmented(&near, to, datagrams.iter().map(Vec::as_slice), &mut segments);
-    // 20 and 6 and 6 fill the first batch, 32 the second. The last three follow an empty one.
+    // The first batch has 20, 6 and 6 datagrams, and the second batch has 32. The last three datagrams follow an empty one.
     let alone = 2;
     assert_eq!(segments, Segments::On);
     assert_eq!((sent.sent, sent.refused), (datagrams.len() as u64, 0));
@@ -237,7 +237,7 @@ fn what_was_put_together_before_it_was_told_to_stop_is_taken_apart() {
             "told to stop: {is_told_to_stop}"
         );
     }
-    // From then on the kernel takes them apart itself.
+    // From now on the kernel separates merged datagrams itself.
     merge(&far, false).unwrap();
     wait();
     let mut inbox = Inbox::merging(<[u8]>::len);
