@@ -43,7 +43,7 @@ impl Backlog {
                 self.put_after_lost(MESSAGE, [sequence, marks, meta.time_ns], data);
             }
             Delivery::Message { sequence, .. } => self.lose(sequence..sequence + 1),
-            // Gaps without a limit would be a backlog without a limit.
+            // Without a limit, many gaps would use much memory.
             Delivery::Gap { ref missing } if self.bytes >= MAX_BYTES || self.lost.is_some() => {
                 self.lose(missing.clone());
             }
@@ -162,7 +162,7 @@ mod tests {
         }
     }
 
-    /// An earlier mistake: a session that came after the last message that found no room began without a gap for this message.
+    /// An earlier mistake: the backlog dropped its last messages, and then a session began. No gap stood for the dropped messages.
     #[test]
     fn messages_beyond_the_bound_become_a_gap_and_all_else_is_kept() {
         let (mut backlog, data) = (Backlog::default(), vec![0; 1 << 16]);

@@ -28,7 +28,7 @@ const NO_SESSION: Session = Session::from_bytes([b' '; 10]);
 #[derive(Debug)]
 pub struct Keys {
     ring: Mutex<Option<Keyring>>,
-    /// Grows with each change.
+    /// A number that grows with each change of the keys.
     version: AtomicU64,
 }
 

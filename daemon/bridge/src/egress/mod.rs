@@ -136,7 +136,7 @@ impl Egress {
             return Err(BridgeError::of(spec, "send: this bridge receives"));
         };
         // The feed is read only from the ring. A journal is read at the speed of a disk, and receivers would have to wait for it. Repairs
-        // are read from both, on another thread.
+        // are read from the ring and the journal, on another thread.
         let (past, channel) = (channel.clone(), channel.history(History::Never));
         let opened = Opened::open(spec, send, &channel, &options)?;
         let Opened { feeds, mut refusals, attached, state, .. } = opened;

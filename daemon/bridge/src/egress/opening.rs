@@ -76,8 +76,8 @@ impl<'a> Opened<'a> {
         let heard = |most| heard_term(spec, send, &keys, most, &mut refusals);
         let own = own_term(spec, said);
         let session = session_to_send(spec, &attached.subscriber, &options.origins, own, resumed, heard)?;
-        // Open this socket last. Requests that arrived while the bridge listened would be answered late, after their receivers had repeated
-        // them.
+        // Open this socket last. Otherwise requests would arrive while the bridge still listens for other sessions, and would be answered
+        // late.
         let server = open_server(spec, send, &mut refusals)?;
         let feeds = Feeds { session, profile, lines, others, link, keys };
         let resumes = resumed.is_some();

@@ -97,8 +97,8 @@ impl Outlet {
             pacer: link.map(|link| Pacer::of(link, clock.now_ns())),
             keeps_session: spec.session.is_some(),
             is_over: false,
-            // Wherever a bridge begins, it waits for the next publisher. When it takes over, it reads messages again that it has read
-            // before.
+            // If the channel is closed when the bridge begins, the bridge waits for the next publisher. The end of the earlier publisher
+            // does not count, even if a bridge that takes over reads it again.
             end: EndWatch::of(subscriber, Start::Latest),
             gap_end: 0,
             lines,
@@ -169,8 +169,7 @@ impl Outlet {
     fn note_unsent(&mut self, refused: PushError) {
         match refused {
             PushError::TooLong { .. } => self.counters.messages_too_long += 1,
-            // The senders begin where the ring is read, and the ring is read forward. So this is a fault of the ring or of the bridge, and
-            // must be visible.
+            // Neither error can happen unless the ring or the bridge has a fault. The counter makes the fault visible.
             PushError::WentBack { .. } | PushError::BatchFull => self.counters.messages_missed += 1,
         }
     }
@@ -460,7 +459,7 @@ mod tests {
     fn line(socket: UdpSocket) -> Line {
         crate::socket::set_patience(&socket).unwrap();
         let to = "127.0.0.1:9".parse().unwrap();
-        // A Unix socket knows no segments.
+        // A Unix socket does not support segments.
         Line { segments: Segments::Off, ..Line::to(to, None, socket, true) }
     }
 

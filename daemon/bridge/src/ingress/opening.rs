@@ -78,7 +78,7 @@ pub(super) fn locks_of(spec: &BridgeSpec, receive: &ReceiveSpec, is_native: bool
 pub(super) fn receiver_id(spec: &BridgeSpec, channel: &PublisherBuilder) -> Result<u64, BridgeError> {
     let host = match std::fs::read("/etc/machine-id") {
         Ok(id) if !id.is_empty() => id,
-        // Without a machine ID, the boot ID serves until the next boot.
+        // Without a machine ID, the boot ID identifies the host until the next boot.
         _ => boot_id().map_err(BridgeError::Start)?.iter().flat_map(|word| word.to_ne_bytes()).collect(),
     };
     // Containers that are copies of one image differ only in their host name.

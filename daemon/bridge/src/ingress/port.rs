@@ -163,7 +163,7 @@ pub(super) fn explain_a_loss(
 /// Records how long the datagrams of a batch took from the kernel to the ring. Call this when the batch is in the ring. Datagrams that the
 /// kernel received before `since_ns` are left out.
 ///
-/// The clock is read once for the batch, so a measured time is too long by at most the time that the batch took.
+/// The clock is read once for the batch, so a measured duration is too long by at most the duration of the batch.
 #[inline]
 pub(super) fn record_to_ring(inbox: &Inbox, since_ns: u64, to_ring: &mut Histogram) {
     let mut in_ring_ns = None;

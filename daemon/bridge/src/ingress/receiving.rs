@@ -49,7 +49,7 @@ enum Found {
     Nothing,
     /// Datagrams, and probably no more are waiting.
     All,
-    /// Datagrams, and more may be waiting.
+    /// Datagrams, and more might be waiting.
     More,
 }
 
@@ -152,7 +152,8 @@ impl Receiving {
     #[cold]
     fn end(&mut self) {
         self.leave();
-        // Messages that a gate still holds up then are missing here. An ingress that continues this session requests them again.
+        // If a gate still holds messages up after this, they are not published. An ingress that continues this session requests these
+        // messages again.
         self.inlet.drain(Duration::from_nanos(LEAVE_NS));
         self.show(true);
         match self.inlet.local.error.take() {
@@ -233,7 +234,7 @@ impl Receiving {
                 explain_a_loss(head, socket, drops, dropped, receiver);
             }
             if datagram.is_truncated {
-                // The datagram was truncated. Its parser would only report that its end is missing.
+                // The datagram was truncated. A parser would only report that its end is missing.
                 continue;
             }
             native::take(native.as_mut(), now_ns, origin, datagram.bytes, (&mut *receiver, &mut *inlet));

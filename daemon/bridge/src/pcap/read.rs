@@ -95,8 +95,8 @@ struct Shared {
 
 /// A reader that first gives the parser the whole header of the file, even if the header arrives in pieces.
 ///
-/// A new parser asks for bytes once more than it needs, and then gets none from this reader. If this reader asked the file for bytes, and
-/// the file were a pipe, the parser would wait for the second packet before it returned the first packet.
+/// A new parser makes one read more than it needs. This reader answers that read with no bytes. If it passed the read on to a pipe, the
+/// parser would wait for the second packet before it returned the first packet.
 struct Noting<R> {
     from: R,
     head: Vec<u8>,

@@ -168,7 +168,7 @@ impl LeaseClient {
 
     fn enter(&mut self, now_ns: u64, state: LeaseState) {
         self.state = state;
-        // Another server may answer next.
+        // Another server might answer next.
         self.is_old &= state != LeaseState::Greeting;
         (self.tries, self.wait_ns, self.send_at_ns) = (0, RETRY_FIRST_NS, now_ns);
         self.ask_anew();
@@ -196,7 +196,7 @@ impl LeaseClient {
         match self.state {
             LeaseState::Held { ends_ns } if now_ns >= ends_ns => self.enter(now_ns, LeaseState::Greeting),
             LeaseState::Leaving if self.tries >= UNSUBSCRIBE_TRIES => self.enter(now_ns, LeaseState::Gone),
-            // The cookie may be from before a restart of the server, so that the server no longer answers it.
+            // The cookie might be older than the server's last restart. The server then does not answer it.
             LeaseState::Subscribing if self.tries >= UNSUBSCRIBE_TRIES => {
                 self.enter(now_ns, LeaseState::Greeting)
             }
@@ -228,7 +228,7 @@ impl LeaseClient {
     pub(crate) fn next_deadline(&self) -> Option<u64> {
         match self.state {
             LeaseState::Gone => None,
-            // A feed with live packets has a heartbeat each second. A lease for repairs only may be silent for long.
+            // A feed with live packets has a heartbeat each second. A lease for repairs only can be silent for a long time.
             LeaseState::Held { .. } if self.live => {
                 Some(self.send_at_ns.min(self.heard_ns.saturating_add(self.silence_ns)))
             }

@@ -147,7 +147,7 @@ impl Pacer {
     /// Notes that this many bytes were sent.
     #[inline]
     pub(crate) fn charge(&mut self, now_ns: u64, bytes: u64) {
-        // The link was free for these bytes since they were published. This is true only up to a limit.
+        // The link was free for these bytes since they were published, but at most `WINDOW_NS` are counted.
         let since_ns = self.empty_ns.clamp(now_ns.saturating_sub(WINDOW_NS), now_ns);
         self.bucket.charge(since_ns, self.rate, bytes);
         // The debt only shrinks with time. So it cannot be larger when the next packets are sent.
@@ -328,7 +328,7 @@ mod tests {
         let at = |us: u64| SECOND_NS + us * MICROSECOND_NS;
         remainder.note_live(at(0), 0);
         assert!(remainder.is_open(at(0)));
-        // 3 ms of the link leave in 0.1 ms. The repairs that leave meanwhile are those that always may.
+        // Live packets that take 3 ms of the link are sent in 0.1 ms. Meanwhile only those repairs are sent that are always allowed.
         remainder.note_live(at(100), link.percent(100) * 3 / 1_000);
         let mut repairs = 0;
         for us in 100..2_400 {

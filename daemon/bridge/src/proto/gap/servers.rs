@@ -62,7 +62,7 @@ const PROBE_EVERY_NS: u64 = SECOND_NS;
 const DOUBT_EVERY_NS: u64 = SECOND_NS / 20;
 
 impl Server {
-    /// Notes that the server sent a datagram. It is up then.
+    /// Notes that the server sent a datagram, so the server is up.
     pub(super) fn note_heard(&mut self, now_ns: u64) {
         (self.heard_ns, self.unanswered_ns, self.failures, self.is_down) = (now_ns, 0, 0, false);
     }

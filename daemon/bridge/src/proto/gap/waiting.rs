@@ -21,7 +21,7 @@ use super::{FIRST_WINDOW, GapPolicy, Gaps, Hole, State};
 const IGNORED_LIMIT: u32 = 32;
 
 impl Gaps {
-    /// Notes that a server sent a datagram. It is up then.
+    /// Notes that a server sent a datagram, so the server is up.
     pub(crate) fn note_alive(&mut self, now_ns: u64, server: usize) {
         self.heard_ns = now_ns;
         if let Some(state) = self.servers.get_mut(server) {
@@ -49,7 +49,7 @@ impl Gaps {
         };
         let hole = &mut self.holes[at];
         hole.doublings += 1;
-        // The time after which the hole is given up restarts.
+        // The time until the hole is given up starts again.
         (hole.ignored, hole.asked_ns) = (0, now_ns);
         let wait_ns = self.servers[server].timeout_ns(hole.doublings, &self.config).min(longest_ns);
         let until_ns = now_ns.saturating_add(wait_ns);
@@ -153,7 +153,7 @@ impl Gaps {
         if !is_alive {
             state.back_off(now_ns, &self.config);
         }
-        // Each answer widens the window by one. So it narrows only if more than a third of the answers are lost.
+        // Each answer widens the window by one. So the window narrows only if more than a third of the answers are lost.
         let narrowed = if is_alive { self.window.saturating_sub(2) } else { 0 };
         self.window = narrowed.max(FIRST_WINDOW.min(self.config.max_requests));
         if state.note_failure(now_ns) {

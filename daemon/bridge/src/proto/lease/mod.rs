@@ -20,7 +20,7 @@
 //! - The table of the buckets for addresses is bounded. When a flood from forged addresses has filled the table, all further addresses
 //!   share one bucket.
 //!
-//! A lease that is not renewed expires, and sooner if another receiver needs its place. This module has no sockets, and sends no live
+//! A lease that is not renewed expires. It ends earlier if another receiver needs its place. This module has no sockets, and sends no live
 //! packets.
 
 #[cfg(test)]
@@ -248,7 +248,7 @@ impl LeaseServer {
         let rtt_ns = wish.rtt_ns.unwrap_or(known_ns);
         let Wish { live, receiver, .. } = wish;
         let lease = Lease { live, receiver, renewed_ns: now_ns, ends_ns, rtt_ns, bucket };
-        // A client with a lease for repairs only needs room among the leases with live packets.
+        // If a client's lease is for repairs, and the client now wants live packets, it needs a place among the leases with live packets.
         let is_renewal = |own: &Lease| own.live || !wish.live;
         if self.leases.get(&from).is_some_and(is_renewal) {
             self.counters.renewed += 1;
@@ -372,7 +372,7 @@ impl LeaseServer {
         self.longest_ns = self.leases.values().map(|lease| lease.rtt_ns).max().unwrap_or(0);
     }
 
-    /// Returns the time at which the next lease may expire, or `None` if there is no lease.
+    /// Returns the time at which the next lease can expire, or `None` if there is no lease.
     #[cfg(test)]
     pub(crate) fn next_deadline(&self) -> Option<u64> {
         (!self.leases.is_empty()).then_some(self.ends_ns)
@@ -394,7 +394,7 @@ impl LeaseServer {
         self.longest_ns
     }
 
-    /// Returns the number of leases. It includes those that have expired and were not removed yet.
+    /// Returns the number of leases. The number includes leases that have expired but were not removed yet.
     pub(crate) fn len(&self) -> usize {
         self.leases.len()
     }
@@ -430,8 +430,8 @@ fn issued_ns(cookie: &Cookie) -> u64 {
     (issued(cookie) / 2).saturating_mul(MICROSECOND_NS)
 }
 
-// Returns the round trip that a question with a valid cookie shows. A client uses a cookie at once for its first question. After
-// `RETRY_FIRST_NS`, the question may be a repeat, which shows no round trip.
+// Returns the round trip that a question with a valid cookie shows. A client uses a cookie immediately for its first question. After
+// `RETRY_FIRST_NS`, the question can be a repeat, which shows no round trip.
 fn rtt_of(now_ns: u64, cookie: &Cookie) -> Option<u64> {
     let took_ns = now_ns.saturating_sub(issued_ns(cookie));
     (issued(cookie) % 2 == 1 && took_ns < RETRY_FIRST_NS).then_some(took_ns)

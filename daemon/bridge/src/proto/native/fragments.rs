@@ -200,7 +200,7 @@ impl Assembler {
 
     /// Takes a fragment of the message `sequence`. `is_due` says whether this message is the next one to deliver.
     pub fn take(&mut self, sequence: u64, fragment: &Fragment<'_>, is_due: bool) -> FragmentOutcome {
-        // Each thread of a sender reads the clocks itself, so the times of two fragments differ a little.
+        // Each thread of a sender reads the clocks itself, so the times of two fragments can differ a little.
         let what = |total: u32, meta: &Meta| (total, meta.tag, meta.key);
         let agrees =
             |known: &Assembly| what(known.total(), &known.meta) == what(fragment.total, &fragment.meta);
@@ -246,7 +246,8 @@ impl Assembler {
         Some(self.insert(assembly))
     }
 
-    // Returns a buffer of an earlier message of about that size, or a new one. Near the limit, other buffers are freed for it.
+    // Returns a buffer for a message of this size. The buffer is new, or an earlier message has used it. Near the limit, other buffers are
+    // freed first.
     fn buffer(&mut self, total: usize) -> Assembly {
         let (class, size) = class_of(total);
         if let Some(pooled) = self.pools[class].pop() {

@@ -71,7 +71,7 @@ impl RecordWriter {
         self.count
     }
 
-    /// Returns the part of the buffer into which the caller may copy the next message. [`RecordWriter::commit`] then adds this message.
+    /// Returns the part of the buffer into which the caller can copy the next message. [`RecordWriter::commit`] then adds this message.
     /// Returns `None` if there is no room for a message.
     pub(crate) fn room<'b>(&self, buffer: &'b mut [u8]) -> Option<&'b mut [u8]> {
         let room = if self.count < u16::MAX {

@@ -52,7 +52,7 @@ impl SenderKey {
         SenderKey(LessSafeKey::new(UnboundKey::from(derived)))
     }
 
-    /// Seals `text` in place. The seal also covers `about`. A sender must never seal two texts under one number.
+    /// Seals `text` in place. The seal also authenticates `about`. A sender must never seal two texts under one number.
     pub fn seal(&self, number: u64, about: &[u8], text: &mut [u8]) -> Option<[u8; SEAL_BYTES]> {
         let seal = self.0.seal_in_place_separate_tag(nonce_of(number), Aad::from(about), text).ok()?;
         seal.as_ref().try_into().ok()
