@@ -115,7 +115,7 @@ impl Watch {
     }
 }
 
-/// The state of one line that may be silent.
+/// The state of one line that might be silent.
 #[derive(Debug)]
 struct Heard {
     datagrams: u64,

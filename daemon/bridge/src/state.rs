@@ -29,7 +29,7 @@ const MAGIC: &[u8; 8] = b"SHMCBST1";
 /// The progress of an egress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Progress {
-    /// The identity of the run in the ring.
+    /// The identity of the ring's run.
     pub(super) ring: [u64; 2],
     pub(super) session: Session,
     /// The sequence after the last sent message.
@@ -85,7 +85,7 @@ impl StateFile {
         self.number += 1;
         self.write_slot(self.number % 2, progress)?;
         if is_lost {
-            // Somebody may have put another file there, so both slots are replaced.
+            // Somebody might have put another file there, so both slots are replaced.
             self.write_slot((self.number + 1) % 2, progress)?;
         }
         self.file.sync_all()?;
@@ -176,7 +176,7 @@ mod tests {
             assert_eq!(StateFile::open(&path).unwrap().1, Some(progress(next)));
         }
         assert_eq!(state.begin(session), None);
-        // A write that a power failure cut short.
+        // A power failure cuts a write short.
         for byte in 0..SLOT_BYTES {
             let mut bytes = std::fs::read(&path).unwrap();
             bytes[SLOT_BYTES + byte] ^= 1;

@@ -124,7 +124,7 @@ impl Sending {
     }
 
     /// Begins a change to another ring. Until [`end_change`](Self::end_change), session, ring and sequences do not belong together. Only
-    /// the sending thread may call this.
+    /// the sending thread is allowed to call this.
     pub(super) fn begin_change(&self) {
         let number = self.changes.load(Ordering::Relaxed);
         self.changes.store(number + 1, Ordering::Relaxed);
@@ -182,8 +182,8 @@ impl Sending {
     /// Notes which session this bridge sends, from which ring, and where the session began.
     ///
     /// - A resumed session began where the state file or the previous bridge says.
-    /// - Any other session began when the channel last restarted. That may be several rings ago: without a state file, this bridge does not
-    ///   know which messages an earlier bridge has sent in this session, and receivers may still request these messages.
+    /// Any other session began when the channel last restarted. That might be several rings ago: without a state file, this bridge does not
+    /// know which messages an earlier bridge has sent in this session, and receivers might still request these messages.
     pub(super) fn note_start(
         &self,
         subscriber: &Subscriber,
@@ -295,7 +295,7 @@ mod tests {
     use crate::spec::WaitMode;
     use crate::waiting::Choice;
 
-    /// A term beyond belief must not hide the one that is true.
+    /// A term that is too high to be believed must not hide the true term.
     #[test]
     fn the_highest_term_told_is_one_that_is_believed() {
         let shared = Sending::new(RefusedSettings::default(), Choice::of(WaitMode::Block).shown, 0, 1, None);

@@ -12,7 +12,7 @@ use std::net::UdpSocket;
 pub struct Drops {
     /// The number of drops at the last call of [`look`](Self::look).
     last: u32,
-    /// Whether the last drops may still explain a loss.
+    /// Whether the last drops might still explain a loss.
     are_new: bool,
     /// Whether the socket has been empty since the last drops.
     was_empty: bool,

@@ -98,8 +98,8 @@ pub struct BridgeSpec {
     /// discipline chooses a band by this number. If this is `None`, the kernel derives the priority from `dscp`.
     #[serde(default)]
     pub priority: Option<u8>,
-    /// The speed of the outgoing link. Live packets use at most 95 % of it, and repairs use the rest. The default `auto` takes the speed
-    /// that the interface reports. If the interface reports none, packets are not limited.
+    /// The speed of the outgoing link. Live packets use at most 95 % of this speed, and repairs use the rest. The default `auto` takes the
+    /// speed that the interface reports. If the interface reports no speed, packets are not limited.
     #[serde(default)]
     pub link: LinkSpeed,
     /// Sends the channel to other hosts.
@@ -208,8 +208,8 @@ pub struct ReceiveSpec {
     /// The policy for messages that no server has; `skip` by default.
     pub gap: GapMode,
     /// With `skip`: the time after which the bridge gives up a missing message, in milliseconds; 5 000 by default. The bridge gives up if
-    /// no server has answered anything for this time, or if the servers that answer have ignored the bridge's requests for this message. It
-    /// does not give up while a server says that it holds the message.
+    /// no server has answered anything for this time, or if the servers that answer have ignored the bridge's requests for this message.
+    /// The bridge does not give up while a server says that it has the message.
     pub give_up_ms: u64,
     /// The time for which the bridge waits before it requests a message that seems to be lost, in microseconds; 50 by default. The message
     /// might only be late.

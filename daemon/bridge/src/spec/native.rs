@@ -36,7 +36,7 @@ pub enum TimeMode {
     /// message arrives.
     #[default]
     Origin,
-    /// The time at which they arrive.
+    /// The time at which the message arrives.
     Arrival,
 }
 

@@ -10,7 +10,7 @@ use crate::private;
 
 /// The sizes of a block, in bytes.
 const BLOCK_BYTES: RangeInclusive<usize> = 1 << 10..=8 << 20;
-/// The numbers of blocks that may wait for an answer.
+/// The allowed numbers of blocks that wait for an answer.
 const IN_FLIGHT: RangeInclusive<usize> = 1..=1_024;
 /// The limits of [`ack_ms`](NatsSpec::ack_ms), in milliseconds.
 const ACK_MS: RangeInclusive<u64> = 100..=60_000;

@@ -42,7 +42,7 @@ impl<T: FromBytes + IntoBytes + Immutable> Default for Board<T> {
 }
 
 impl<T: FromBytes + IntoBytes + Immutable> Board<T> {
-    /// Stores all counters. Costs one relaxed store per word. Only one thread may call this.
+    /// Stores all counters. Costs one relaxed store per word. Only one thread is allowed to call this.
     pub fn show(&self, counters: &T) {
         for (cell, bytes) in self.words.iter().zip(counters.as_bytes().as_chunks::<8>().0) {
             cell.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
@@ -70,7 +70,7 @@ impl Default for SharedHistogram {
 }
 
 impl SharedHistogram {
-    /// Stores the whole histogram, about 500 words. Only one thread may call this.
+    /// Stores the whole histogram, about 500 words. Only one thread is allowed to call this.
     pub fn show(&self, histogram: &Histogram) {
         self.0.iter().zip(histogram.words()).for_each(|(cell, word)| cell.store(word, Ordering::Relaxed));
     }

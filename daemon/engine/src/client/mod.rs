@@ -83,8 +83,8 @@ pub(crate) struct Log {
     creates: Option<NatsSpec>,
     /// Whether a single server keeps the stream. Only in this case does an append name the previous entry ([`append_if`](Log::append_if)).
     is_alone: Arc<AtomicBool>,
-    /// When a server last refused an append, it named this number as that of the log's last entry. 0 if no append was refused since the
-    /// log's end was last read.
+    /// The number of the log's last entry, as a server named it when it last refused an append. 0 if no append was refused since the log's
+    /// end was last read.
     stores_after: Arc<AtomicU64>,
 }
 
@@ -126,7 +126,7 @@ async fn connect(spec: &BridgeSpec, nats: &NatsSpec, link: &Arc<Link>) -> Result
     let failed = |why: String| EngineError::Connect { servers: shown(&nats.servers), why };
     let told = link.clone();
     let direction = if spec.send.is_some() { "send" } else { "recv" };
-    // A connection whose account cannot be read gives no reason of its own.
+    // A connection whose account cannot be read would fail without a reason, so the account is read here first.
     identity::read(nats, &[]).map_err(failed)?;
     let mut options = identified(nats, link)
         .name(format!("shmcast {direction} {}", spec.title()))
@@ -163,7 +163,7 @@ async fn connect(spec: &BridgeSpec, nats: &NatsSpec, link: &Arc<Link>) -> Result
     let addresses: Vec<String> = nats.servers.iter().map(ToString::to_string).collect();
     for tries in 1.. {
         match options.clone().connect(&addresses[..]).await {
-            // Servers far away, or busy ones, may need longer than one try.
+            // Servers that are far away or busy might need longer than one try.
             Err(e) if e.kind() == ConnectErrorKind::TimedOut && tries < CONNECT_TRIES => {}
             Err(e) => return Err(failed(sentence(&e))),
             Ok(client) => {
@@ -216,8 +216,8 @@ impl Log {
             return Err(EngineError::BlockTooLarge { block: nats.block_bytes, most });
         }
         let context = context::ContextBuilder::new().ack_timeout(nats.ack()).timeout(REQUEST);
-        // Appends that nobody waits for any more count until they time out. One too many is refused and does not wait: the thread that
-        // would wait is the one that takes answers.
+        // Appends that nobody waits for any more still count until they time out. An append above the limit is refused and does not wait,
+        // because the waiting thread is also the one that takes answers.
         let context = context.max_ack_inflight(8 * nats.in_flight + 64).backpressure_on_inflight(false);
         let context = match &nats.domain {
             Some(domain) => context.domain(domain).build(client.clone()),
@@ -453,7 +453,7 @@ impl Log {
     /// Publishes a short message that the stream does not keep. If the connection does not accept the message for some time, the message is
     /// dropped, because such messages are sent again and again.
     pub(crate) async fn say(&self, subject: impl Into<Subject>, word: Bytes) {
-        // An error says that the client has ended, which the next append says as well.
+        // An error means that the client has ended. The next append reports this, too.
         let _ = tokio::time::timeout(REQUEST, self.client.publish(subject.into(), word)).await;
     }
 

@@ -74,7 +74,7 @@ pub enum Origin {
 pub enum Delivery<'a> {
     /// From here on, the receiver follows this session.
     NewSession {
-        /// The name.
+        /// The session's name.
         session: Session,
         /// The first sequence that will be delivered, or reported as a gap.
         next: u64,
@@ -92,14 +92,14 @@ pub enum Delivery<'a> {
     },
     /// These messages will never arrive.
     Gap {
-        /// Their sequences.
+        /// The sequences of the missing messages.
         missing: Range<u64>,
     },
     /// The session has ended, and all of its messages were delivered or reported as gaps.
     End {
-        /// The name.
+        /// The session's name.
         session: Session,
-        /// The sequence after its last message.
+        /// The sequence after the session's last message.
         next: u64,
     },
 }

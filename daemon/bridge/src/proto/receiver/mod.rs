@@ -103,7 +103,7 @@ impl Receiver {
     pub fn new(mut config: ReceiverConfig) -> Receiver {
         config.lines = config.lines.clamp(1, MAX_LINES);
         if config.is_native {
-            // Native answers have a longer head. Requests are cut to the messages that still fit.
+            // Native answers have longer headers. Requests ask only for the messages that still fit.
             let heads = HEAD_BYTES + BASE_BYTES + SEAL_BYTES - HEADER_BYTES;
             config.gaps.payload_bytes = config.gaps.payload_bytes.saturating_sub(heads);
         }
@@ -321,7 +321,7 @@ impl Receiver {
         self.next = self.next.max(messages.end());
     }
 
-    // Stores those messages of an early packet that are not stored yet. Messages for which the store has no room stay, or become, a hole.
+    // Stores those messages of an early packet that are not stored yet. Messages that do not fit the store are in a hole afterwards.
     fn keep(&mut self, now_ns: u64, origin: Origin, messages: Messages<'_>) -> u64 {
         let (first, end) = (messages.first(), messages.end());
         self.raise_horizon(now_ns, first);
@@ -329,7 +329,7 @@ impl Receiver {
         while let Some(missing) = self.store.next_missing(at, end) {
             at = missing.end;
             let count = missing.end - missing.start;
-            // Repairs may use the whole store. Live packets may use three quarters of it, so that there is room for repairs.
+            // Repairs can use the whole store. Live packets can use only three quarters of it, so that there is room for repairs.
             let spare = matches!(origin, Origin::Line(_)) && missing.end > self.horizon;
             if self.gaps.has_room(missing.start, missing.end)
                 && self.store.insert(messages.range(missing.clone()), spare)
@@ -347,7 +347,7 @@ impl Receiver {
         kept
     }
 
-    // Closes holes over `arrived`. Returns how many of those messages were missing.
+    // Closes the holes that the messages `arrived` fill. Returns how many of these messages were missing.
     fn fill(&mut self, now_ns: u64, origin: Origin, arrived: Range<u64>, packet_first: u64) -> u64 {
         if self.gaps.is_empty() {
             return 0;
@@ -379,7 +379,7 @@ impl Receiver {
         };
         *passed = end.max(*passed);
         self.counters.lines[line].packets += 1;
-        // With a single line, a packet after a hole proves nothing. Only the hold time distinguishes lost packets from late ones.
+        // With a single line, a packet after a hole proves nothing. Only the waiting time distinguishes lost packets from late ones.
         if self.config.lines > 1 && !self.gaps.is_empty() {
             let by_all = self.lines.iter().take(self.config.lines).min();
             let by_all = by_all.copied().unwrap_or(0);

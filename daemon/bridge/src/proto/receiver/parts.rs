@@ -76,7 +76,7 @@ impl Receiver {
             self.assembler.recycle(whole);
             return;
         }
-        // The store has an entry for the message, and its bytes stay in the assembler.
+        // The store has an entry for the message, while the message's bytes stay in the assembler.
         self.handle_messages(now_ns, origin, whole.apart(), sink);
         match self.store.next_missing(sequence, sequence + 1) {
             None => self.assembler.keep(whole),

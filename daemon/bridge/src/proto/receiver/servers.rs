@@ -75,7 +75,7 @@ impl Receiver {
     }
 
     // Notes a server's packet with messages. Returns whether it was requested. Some servers label every packet of a long answer with the
-    // sequence of the first one, and for these only the first packet's sequence is right.
+    // first packet's sequence. Of such an answer, only the first packet has the right sequence.
     pub(super) fn note_reply(&mut self, now_ns: u64, server: usize, first: u64, size: usize) -> bool {
         if let Some(counters) = self.counters.servers.get_mut(server) {
             counters.packets += 1;

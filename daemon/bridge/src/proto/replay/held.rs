@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 pub struct Held {
     /// The oldest sequence that can be read.
     pub oldest: u64,
-    /// The sequence after the newest one.
+    /// The sequence after the newest one that can be read.
     pub next: u64,
     /// The place of the first message asked for, if the server holds it.
     pub place: Place,

@@ -6,9 +6,9 @@
 //!    ^  │ the same receiver: its answer was lost     │ anybody, later
 //!    └──┴────────────────────────────────────────────┘
 //! ```
-//! The first receiver that asks for a range gets an answer at once, and alone. If a second receiver soon asks for the same range, the loss
-//! affects several receivers. If that happened to many recent ranges, even the first answer to a range is sent to all receivers. A receiver
-//! that misses an answer for all asks again, and gets an answer alone.
+//! The first receiver that asks for a range immediately gets an answer, which is sent only to this receiver. If a second receiver soon asks
+//! for the same range, the loss affects several receivers. If that happened to many recent ranges, even the first answer to a range is sent
+//! to all receivers. A receiver that misses such an answer asks again, and gets an answer of its own.
 //!
 //! When the rate of repairs is used up, the server tells all receivers in one datagram how long they should wait. For a while afterwards,
 //! the server sends each repair to all receivers, so that the same rate serves more of them.

@@ -12,8 +12,8 @@
 //! proved address to wait. Without this answer, the source would think that its request was lost.
 //!
 //! **Journal.** If the channel has a journal, the server also sends messages that the ring no longer has (`past`). It answers a request for
-//! such messages after the disk has been read. The number of bytes that such answers send at once is at most what the rate allows in two
-//! milliseconds. The rest of the rate is for messages in the ring.
+//! such messages after the disk has been read. A burst of such answers is at most what the rate allows in two milliseconds. The rest of the
+//! rate is for messages in the ring.
 
 mod held;
 mod merge;
@@ -338,7 +338,7 @@ impl Replay {
         proved || self.config.trust_allowed
     }
 
-    // Returns the size of the largest datagram that may answer a request of `asked_bytes`.
+    // Returns the size of the largest datagram that is allowed as the answer to a request of `asked_bytes`.
     fn limit(&self, proved: bool, asked_bytes: usize) -> usize {
         match self.may_have_all(proved) {
             true => self.config.payload_bytes,
@@ -357,7 +357,7 @@ impl Replay {
     fn afford(&mut self, now_ns: u64, from: SocketAddr, place: Place) -> Result<(), Refusal> {
         let rate = match place {
             Place::Ring => self.global_rate,
-            // Half of the burst is for messages in the ring. Old messages are not urgent: they leave evenly, so that live packets do not
+            // Half of the burst is for messages in the ring. Old messages are not urgent: they are sent evenly, so that live packets do not
             // wait for them on the link.
             Place::Shelf | Place::Disk | Place::Busy => {
                 let evenly = self.global_rate.per_second / PAST_BURST_SHARE;
@@ -407,8 +407,8 @@ impl Replay {
             self.counters.totals.multicast_replies += u64::from(to_all);
             return Reply::Messages { bytes, count, to_all };
         }
-        // Not a single message fits. Either the source is not proved and may not get one, or the ring has overwritten the message
-        // meanwhile.
+        // Not a single message fits. Either the source has not proved its address and must not get so many bytes, or the ring has
+        // overwritten the message meanwhile.
         if offered + HEADER_BYTES + LENGTH_BYTES < self.config.payload_bytes {
             return Reply::Nothing(self.counters.refuse(Refusal::Unproved));
         }

@@ -60,7 +60,7 @@ pub struct Past<Q> {
     floor: u64,
     /// Requests that wait for this sequence or a later one get the answer to ask again later.
     turned_away: Option<u64>,
-    /// Since when the journal cannot be read, in nanoseconds.
+    /// The time since which the journal cannot be read, in nanoseconds.
     failing_ns: Option<u64>,
     retry_ns: u64,
     counters: PastCounters,
@@ -273,7 +273,7 @@ mod tests {
             while past.poll_ready(now_ns).is_some() {}
         }
         assert!(gone > 1_000 && past.counters().errors > 50, "{gone} {:?}", past.counters());
-        // Nobody asked for an hour, and the disk is well again.
+        // For an hour nobody sends a request, and the disk works again.
         let later_ns = 3_600 * SECOND_NS;
         assert_eq!(past.held(later_ns, 100, RING, &100).place, Place::Disk);
         past.wait(100, 100);

@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use super::super::wire::Meta;
 
-/// The bytes of messages from which on a block is full.
+/// A block is full if it has at least this many bytes of messages.
 const BLOCK_BYTES: usize = 256 << 10;
 /// The most messages of a block.
 const BLOCK_MESSAGES: usize = 8_192;
@@ -189,7 +189,7 @@ impl Shelf {
 
     fn put(&mut self, block: Block) {
         self.absent = self.absent.take().filter(|(absent, _)| absent.start >= block.end());
-        // A block that begins elsewhere may contain a part of the new one.
+        // A block that begins elsewhere can contain a part of the new one.
         self.blocks.retain(|old| {
             let stays = old.first < block.first || old.end() > block.end();
             self.bytes -= if stays { 0 } else { old.bytes.capacity() };

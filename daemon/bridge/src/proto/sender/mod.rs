@@ -8,7 +8,7 @@
 //! sender of a native line sends pulses in place of heartbeats. It also sends the marks of messages, and sends messages that are larger
 //! than a packet in fragments.
 //!
-//! This module knows no repairs (`replay`), no destinations and no ring.
+//! This module handles no repairs (`replay`), no destinations and no ring.
 //!
 //! ```text
 //! loop { push.. ; close; if batch is not empty { send each datagram(); clear(now) } else { send poll_idle(now) } }

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-/// How badly a link behaves. Shares are probabilities for one datagram.
+/// The faults of a link. Shares are probabilities for one datagram.
 #[derive(Debug, Clone, Default)]
 pub struct Profile {
     pub loss: f64,
-    /// The chance that a burst of loss begins, and that one ends.
+    /// The probabilities that a burst of losses begins, and that a burst ends.
     pub burst_begins: f64,
     pub burst_ends: f64,
     pub duplicate: f64,
@@ -40,7 +40,7 @@ impl Link {
         Link { profile, in_burst: false, last_ns: 0 }
     }
 
-    /// Sends a datagram and gives the copies that arrive, at most two.
+    /// Sends a datagram. Returns the copies that arrive, at most two.
     pub(crate) fn send(&mut self, rng: &mut fastrand::Rng, now_ns: u64, bytes: &[u8]) -> Vec<Arrival> {
         let copies = 1 + usize::from(rng.f64() < self.profile.duplicate);
         let mut arrivals = Vec::with_capacity(copies);

@@ -154,7 +154,7 @@ pub enum Unopened {
     Unknown,
 }
 
-/// A sender of which a packet was opened.
+/// A known sender: at least one of its packets was opened.
 struct Known {
     sender: u64,
     group: GroupKey,
@@ -197,8 +197,8 @@ impl fmt::Debug for Opener {
 }
 
 impl Opener {
-    /// Makes an opener that knows up to `most` senders at a time. The packets of receivers are opened if `from_receivers` is set, and
-    /// otherwise those of the senders and servers of a feed.
+    /// Makes an opener that knows up to `most` senders at a time. If `from_receivers` is set, it opens packets of receivers, and otherwise
+    /// packets of senders and servers.
     pub fn new(from_receivers: bool, most: usize) -> Opener {
         let known = Vec::with_capacity(most);
         let (tries, counters) = (TokenBucket::default(), OpenerCounters::default());
