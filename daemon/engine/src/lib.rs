@@ -91,7 +91,7 @@ pub enum EngineError {
         /// The channel.
         channel: String,
     },
-    /// The servers refused something.
+    /// The servers refused an operation on the stream.
     #[error("stream {stream:?}: {why}")]
     Refused {
         /// The stream.
@@ -104,9 +104,9 @@ pub enum EngineError {
         "blocks of {block} B exceed the {most} B that the servers take: write block_bytes = {most}, or raise max_payload there"
     )]
     BlockTooLarge {
-        /// The configured size.
+        /// The configured size of blocks, in bytes.
         block: usize,
-        /// The largest that fits.
+        /// The largest size that the servers accept, in bytes.
         most: usize,
     },
 }
