@@ -168,7 +168,7 @@ impl Local {
     }
 
     /// Notes an error of the publisher. Returns false if a gate holds the delivery up. After any other error the channel accepts no more
-    /// messages: another publisher took it, or its sequences are used up.
+    /// messages: another publisher took the channel, or its sequences are used up.
     ///
     /// An earlier mistake: a gate that refused one message ended the bridge, and so the streams of all readers.
     #[cold]

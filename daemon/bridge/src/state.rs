@@ -1,6 +1,6 @@
-//! The state file of an egress. The file has the session under which the ring was sent, and the sequence up to which the ring was sent.
-//! From the file, a restarted egress learns where to continue, and which session names are used already. If somebody removes or moves the
-//! file while the egress runs, the egress creates the file again.
+//! The state file of an egress. The file has the session of the ring, and the sequence up to which the ring was sent. From the file, a
+//! restarted egress learns where to continue, and which session names are used already. If somebody removes or moves the file while the
+//! egress runs, the egress creates the file again.
 //!
 //! The file has three slots of 64 bytes. The egress writes the first two slots alternately, and the complete slot with the higher number is
 //! valid. The third slot has the sequence with which the session began. Numbers are little-endian:

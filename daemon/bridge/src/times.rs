@@ -16,8 +16,8 @@ use super::thread::wall_ns;
 /// If two readings of the channel's clock are less than this apart, the reading of the wall clock between them is exact enough. The unit is
 /// nanoseconds.
 const CLOSE_NS: u64 = 1_000;
-/// The greatest distance, in ticks, of a message's time from the present. A time that is farther away does not fit the 48 bits of a
-/// message's time. The limit is lower than the 48 bits allow, because some time passes until the message is read.
+/// The greatest distance, in ticks, of a message's time from the present. A message's time has 48 bits. The limit is lower than these bits
+/// allow, because some time passes until the message is read.
 const FARTHEST_TICKS: u64 = (1 << 47) - (1 << 44);
 /// The limit for repeated readings. Both clocks are read again until the readings are close together, but at most this number of times.
 const READINGS: usize = 8;

@@ -10,10 +10,10 @@
 //! on the log's order or completeness.
 //!
 //! [`proto`] has the format and the state machines of both ends, without input and output. With the feature `nats`, `send`, `receive` and
-//! `stream` run them over a real client. Without the feature, starting an end fails with [`EngineError::NotBuilt`].
+//! `stream` run the state machines over a real client. Without the feature, starting an end fails with [`EngineError::NotBuilt`].
 //!
-//! A [`Sender`] is an ordinary reader of the ring. Unless it takes a gate, the channel's publisher never notices it. Messages that the
-//! servers cannot accept wait in the ring, or in the channel's journal.
+//! A [`Sender`] is an ordinary reader of the ring. The channel's publisher never notices the sender, unless the sender takes a gate.
+//! Messages that the servers cannot accept wait in the ring, or in the channel's journal.
 #![forbid(unsafe_code)]
 
 mod options;

@@ -131,7 +131,7 @@ impl Outlet {
             }
             // The loop attaches again when the channel begins again.
             Event::NewSession { .. } | Event::NewEpoch { .. } | Event::Restarted => self.end.note(&event),
-            // The event may be the end of an earlier publisher. The egress decides this once no more events wait.
+            // The event might be the end of an earlier publisher. The egress decides this once no more events wait.
             Event::End => self.end.note(&event),
             // The library and the bridge are released together, so each kind of event that exists is handled above.
             other => debug_assert!(false, "bridges do not carry {other:?}"),

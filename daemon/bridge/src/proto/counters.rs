@@ -231,11 +231,11 @@ counters! {
         requests,
         /// Requests that were repeated.
         requests_repeated,
-        /// Losses for which this receiver waited before it requested them, because other receivers probably request the same messages.
+        /// Losses that this receiver did not request immediately, because other receivers probably request the same messages.
         requests_delayed: counter "delayed_requests_total",
         /// Losses that were repaired before this receiver requested them. Other receivers had requested them.
         requests_saved: counter "saved_requests_total",
-        /// Repairs that a server sent to all receivers, and in which this receiver needed no message.
+        /// Repairs for all receivers in which this receiver needed no message.
         repairs_overheard: counter "overheard_repairs_total",
         /// Times that a server told all receivers to wait.
         pauses: counter "pauses_total",

@@ -6,7 +6,7 @@
 //!  locked ── 3 s without a packet of its source ─────────────────────────────> open, locked by the next 16
 //!  locked ── 5 ms without one, and 3 packets of another in order ────────────> locked to that other
 //! ```
-//! So another host that sends a copy of the feed can take over when the first host falls silent. The line stores the packets of the copy
+//! Another host that sends a copy of the feed can take over when the first host falls silent. The line stores the packets of the copy
 //! meanwhile, so that no message is lost when the lock changes to that host. A host that sends anything else is ignored.
 //!
 //! If the operator lists sources, packets of all listed sources are accepted at any time, and packets of other sources never.

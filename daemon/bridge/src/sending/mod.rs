@@ -36,8 +36,8 @@ pub(super) struct Sending {
     pub(super) groups: Renewal,
     /// The number of bytes that live packets have taken on the wire so far.
     pub(super) live_bytes: AtomicU64,
-    /// The ten bytes of the name of the session that is sent. The first word has eight of the bytes, and the second word has two. During a
-    /// change of the session, a reader can get one word of each session. These two words are the name of no session.
+    /// The name of the session that is sent: eight bytes in the first word, and two in the second. During a change of the session, a reader
+    /// can get one word of each session. These two words are the name of no session.
     pub(super) session: [AtomicU64; 2],
     /// The sequence after the last sent message. Repairs never go beyond this sequence.
     pub(super) next: AtomicU64,
@@ -145,9 +145,8 @@ impl Sending {
         Some(self.changes.load(Ordering::Acquire)).filter(|number| number.is_multiple_of(2))
     }
 
-    /// Returns the session that is sent, and the sequence after the last sent message. The sending thread numbers its changes from one ring
-    /// to another, and `change` is the number of the change to the caller's ring. Returns `None` if the sending thread has changed to
-    /// another ring since, or is changing now.
+    /// Returns the session that is sent, and the sequence after the last sent message. `change` is the number of the sending thread's
+    /// change to the caller's ring. Returns `None` if the sending thread has changed to another ring since, or is changing now.
     pub(super) fn feed(&self, change: u64) -> Option<(Session, u64)> {
         let feed = (self.session(), self.next.load(Ordering::Acquire));
         // SYNC POINT: feed-change.
@@ -182,8 +181,8 @@ impl Sending {
     /// Notes which session this bridge sends, from which ring, and where the session began.
     ///
     /// - A resumed session began where the state file or the previous bridge says.
-    /// Any other session began when the channel last restarted. That might be several rings ago: without a state file, this bridge does not
-    /// know which messages an earlier bridge has sent in this session, and receivers might still request these messages.
+    /// - Any other session began when the channel last restarted. That might be several rings ago: without a state file, this bridge does
+    ///   not know which messages an earlier bridge has sent in this session, and receivers might still request these messages.
     pub(super) fn note_start(
         &self,
         subscriber: &Subscriber,

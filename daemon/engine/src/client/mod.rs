@@ -44,7 +44,7 @@ const CONNECT_TRIES: u32 = 3;
 const PING: Duration = Duration::from_secs(1);
 /// The longest pause between two attempts to connect again.
 const RECONNECT: Duration = Duration::from_secs(1);
-/// The longest time that a request about the log may take.
+/// The longest time that a request about the log can take.
 const REQUEST: Duration = Duration::from_secs(2);
 /// The longest time for which the client waits until the servers of a stream have a leader.
 const ELECTION: Duration = Duration::from_secs(10);
@@ -52,8 +52,8 @@ const ELECTION: Duration = Duration::from_secs(10);
 const NAME: &str = "Nats-Msg-Id";
 /// The time for which the servers remember the names of blocks.
 const NAMES: Duration = Duration::from_secs(1);
-/// At most this number of pulses and this number of requests wait in a sender's client. Further pulses and requests are dropped, and later
-/// sent again.
+/// At most this many pulses and this many requests wait in a sender's client. Further pulses and requests are dropped, and later sent
+/// again.
 const MOST_WORDS: usize = 256;
 /// The number of bytes of an append without its block: the subject, the reply subject, and the headers.
 const OVERHEAD_BYTES: usize = 512;

@@ -27,7 +27,7 @@ pub(crate) enum Mutant {
     AsksNobody,
     /// A planted mistake: the reader gives up all missing messages of a hole if nobody has the first of them.
     GivesUpAll,
-    /// A planted mistake: the reader gives up messages that nobody has sent. It should first search the log again.
+    /// A planted mistake: the reader gives up messages that no writer has. It should first search the log again.
     TrustsTheCopy,
     /// A planted mistake: the reader does not notice that the log's end has moved back.
     TrustsTheEnd,

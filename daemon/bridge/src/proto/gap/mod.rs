@@ -65,8 +65,8 @@ struct Hole {
     end: u64,
     state: State,
     found_ns: u64,
-    /// The time at which the hole was shown to exist. If the servers have been silent for long enough since then, the hole is given up.
-    /// Before the hole is shown to exist, this is the time at which it was found, and the hole is not given up for silence.
+    /// The time at which the hole was shown to exist; before that, the time at which it was found. After the hole was shown to exist, it is
+    /// given up if the servers are silent for long enough.
     shown_ns: u64,
     /// The time of the first request for the hole, or of a server's later notice to wait. It has no meaning while `attempts` is 0.
     asked_ns: u64,

@@ -154,7 +154,7 @@ impl Gaps {
     }
 
     // Makes the hole at `at` as large as one answer: joins it with wanted neighbours, or cuts it. Returns the most messages that a request
-    // to this server may name.
+    // to this server can name.
     //
     // A hole of at most twice the size of one answer is not cut. If the estimated size was too low, one answer can be enough, and the rest
     // of a short answer is requested immediately. A server of another make is asked only for what surely fits one packet.

@@ -7,17 +7,17 @@
 //! - No server has sent anything for the time that the policy sets.
 //! - Servers answer other requests, and have repeatedly ignored the requests for this hole.
 //!
-//! The last two cases do not apply while nothing has confirmed that the messages exist. If a server says that it holds the messages, the
-//! time of these two cases restarts.
+//! The last two cases do not apply while nothing has confirmed that the messages exist. If a server says that it has the messages, the time
+//! for these two cases starts again.
 //!
 //! If the receiver has no servers, a hole with confirmed messages is given up after the wait for late packets.
 
 use super::super::counters::ReceiverCounters;
 use super::{FIRST_WINDOW, GapPolicy, Gaps, Hole, State};
 
-/// If servers that answer other requests have ignored this many requests for a hole, the hole can be given up. To the receiver, a lost
-/// request or a lost answer also looks like an ignored request. If 20 % of the packets are lost in each direction, this many requests look
-/// ignored by chance once in 10^14 times.
+/// If servers that answer other requests have ignored this many requests for a hole, the hole can be given up. A lost request or answer
+/// also looks like an ignored request. If 20 % of the packets are lost in each direction, this many requests look ignored by chance once in
+/// 10^14 times.
 const IGNORED_LIMIT: u32 = 32;
 
 impl Gaps {

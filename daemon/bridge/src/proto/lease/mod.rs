@@ -48,7 +48,7 @@ const CROWD: Rate = Rate { per_second: 20_000, burst: 2_000 };
 pub(crate) struct LeaseConfig {
     /// The networks whose addresses may have leases. The list is empty by default, and then no address may have a lease.
     pub allow: AllowList,
-    /// The duration of a lease, in nanoseconds. A client may ask for less, but not for more.
+    /// The duration of a lease, in nanoseconds. A client can ask for a shorter lease, but not for a longer one.
     pub lease_ns: u64,
     /// The time for which a cookie is valid, in nanoseconds. If this is shorter than a lease, each renewal takes an additional round trip.
     pub cookie_ns: u64,
@@ -60,8 +60,8 @@ pub(crate) struct LeaseConfig {
     pub leases_per_source: usize,
     /// The rate of control datagrams for each source address, and for each lease.
     pub source_rate: Rate,
-    /// At most this many sources without a valid cookie have a rate limit (bucket) of their own. All other sources without a valid cookie
-    /// share one rate limit.
+    /// At most this many sources without a valid cookie have a token bucket of their own. All other sources without a valid cookie share
+    /// one bucket.
     pub max_sources: usize,
 }
 

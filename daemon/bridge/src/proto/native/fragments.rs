@@ -5,7 +5,7 @@
 //! ```
 //! The assembler keeps each message's buffer until the message is delivered. All buffers together have a limit. Beyond the limit, the
 //! assembler refuses fragments of early messages. It always accepts the message that is delivered next, so that delivery never stops. If a
-//! fragment contradicts earlier fragments of its message, the assembly of this message restarts, because the earlier fragments may be
+//! fragment contradicts earlier fragments of its message, the assembly of this message restarts, because the earlier fragments might be
 //! wrong.
 
 use super::super::wire::message::{Form, KEY, Malformed, Messages, Meta};

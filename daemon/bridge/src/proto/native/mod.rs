@@ -1,5 +1,5 @@
-//! The native profile of a line, for shmcast's own receivers. Messages keep their tag, key flag and publish time. They may be larger than a
-//! packet, and may be sealed.
+//! The native profile of a line, for shmcast's own receivers. Messages keep their tag, key flag and publish time. They can be larger than a
+//! packet, and can be sealed.
 //!
 //! Every native packet is a valid MoldUDP64 packet with one message, so that captures and Wireshark accept it:
 //! ```text

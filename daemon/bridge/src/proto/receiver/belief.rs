@@ -25,13 +25,12 @@ const CONTRADICTIONS: u32 = 4;
 /// If a line has repeated a claim for this time and sent nothing else, the claim is believed. The unit is nanoseconds.
 const REPEATED_NS: u64 = SECOND_NS;
 /// An announced end of the session is believed if it arrives from two lines or servers, or if it arrives again after this time, in
-/// nanoseconds. Before this time, a repeated end might be a copy of the same packet.
+/// nanoseconds. An earlier repetition might be a copy of the same packet.
 const END_AGAIN_NS: u64 = 100 * MICROSECOND_NS;
 /// An announced end of the session is also believed after this many packets with the same end, even if these packets arrive together. The
 /// network never makes so many copies of one packet.
 const ENDS: u32 = 3;
-/// A jump of the sequences is plausible if it is at most the number of messages that the feed delivered in the last period of this length.
-/// The length is in nanoseconds.
+/// A jump of the sequences is plausible if the feed delivered at least as many messages in the last period of this length, in nanoseconds.
 const BELIEVED_NS: u64 = SECOND_NS / 4;
 
 /// Packets so far ahead of the others that the receiver believes these packets only if several of them agree with each other.

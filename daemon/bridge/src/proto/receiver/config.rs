@@ -19,12 +19,11 @@ pub struct ReceiverConfig {
     pub max_early_packets: usize,
     /// The most bytes of early packets in the store.
     pub max_early_bytes: usize,
-    /// The limit for packets that are ahead of the feed, in messages. The receiver believes a packet beyond the limit only after further
-    /// packets have confirmed it. The limit in force is the larger of this value and the number of messages that the feed delivered in the
-    /// last 250 ms.
+    /// The limit for packets that are ahead of the feed, in messages. A packet beyond the limit is believed only after further packets have
+    /// confirmed it. If the feed delivered more messages than this in the last 250 ms, that number is the limit.
     pub max_jump: u64,
-    /// Whether the receiver believes each packet without a second packet that confirms it. Set this to true only for packets of a capture
-    /// file, because nobody can forge packets into a file while it is read.
+    /// Whether each packet is believed without a second packet that confirms it. Set this only for packets of a capture file, because
+    /// nobody can forge packets into a file while it is read.
     pub trusts: bool,
     /// The configuration of the repair of holes.
     pub gaps: GapConfig,

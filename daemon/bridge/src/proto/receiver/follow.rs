@@ -7,9 +7,8 @@
 //! | alive | any other | never: its packets are dropped and counted |
 //! | silent, or ended | any that fits (on native lines, only of the same channel) | after three packets |
 //!
-//! On native lines every session belongs to a channel of shmcast, except for a mirror of a feed of another make. So a session with another
-//! tag belongs to another channel. The receiver must not mix the messages of two channels. For this reason the receiver never follows a
-//! session with another tag, even if the followed session is silent.
+//! On native lines, a session with another tag belongs to another channel, except in a mirror of a feed of another make. The receiver must
+//! not mix the messages of two channels. So the receiver never follows a session with another tag, even if the followed session is silent.
 //!
 //! On plain lines, a session with another tag might be the same feed: senders of other makes can choose a new name for each day's session.
 //!

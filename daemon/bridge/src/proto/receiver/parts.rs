@@ -1,6 +1,6 @@
 //! Handles messages that arrive in fragments. A message counts as missing until all of its fragments have arrived. If a later message has
-//! arrived, the missing message is in a hole. If no later message has arrived, the missing message is not yet counted among the messages
-//! that are known to exist.
+//! arrived, the incomplete message is in a hole. Otherwise the incomplete message does not yet count among the messages that are known to
+//! exist.
 
 use super::super::native::fragments::{Fragment, FragmentOutcome};
 use super::super::wire::{Head, Malformed, Messages};

@@ -82,8 +82,7 @@ pub struct ReplayConfig {
     pub link: Option<Link>,
     /// The configuration of plain repairs for all receivers. `None` if each repair is sent only to its asker.
     pub merge: Option<MergeConfig>,
-    /// The configuration of native repairs that are sent to all receivers together. `None` if a repair is sent only to the receiver that
-    /// asked for it.
+    /// The configuration of native repairs for all receivers. `None` if each repair is sent only to its asker.
     pub merge_native: Option<MergeConfig>,
 }
 

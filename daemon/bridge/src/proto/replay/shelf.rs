@@ -23,7 +23,7 @@ const BLOCK_MESSAGES: usize = 8_192;
 /// The most blocks on the shelf.
 const MAX_BLOCKS: usize = 16;
 /// The greatest number of bytes on the shelf. The shelf has the blocks that were read from the journal. The newest block stays on the shelf
-/// even if it alone is larger.
+/// even if this block alone is larger.
 const MAX_BYTES: usize = 64 << 20;
 /// The time for which the server remembers that the journal lacks some messages, in nanoseconds. After this time the server searches the
 /// journal again, because a recorder might have started.

@@ -26,7 +26,7 @@
 //! - Data completes the sequences of its messages.
 //! - A fragment completes the sequence of its message if it is the message's last fragment.
 //! - A gap completes sequences whose messages will never arrive.
-//! An end and a takeover complete no sequence. A takeover says that another writer continues.
+//! - An end and a takeover complete no sequence. A takeover says that another writer continues.
 //!
 //! A reader can judge a block by the block alone: the sequences give the block's place in the stream, and the CRC covers all its bytes. So
 //! readers notice it if the log reorders, loses or damages blocks.

@@ -51,9 +51,8 @@ impl Log {
         Ok(self.last)
     }
 
-    /// Returns the problem if the last block is in the wrong place. The block before it must be the one that it was built for, and must
-    /// have the same key. This is checked only if the block before it is valid and unchanged. A block that was built for a log without a
-    /// valid block names no block before it.
+    /// Checks the place of the last block. If this block names a previous block, that block must stand before it. Both blocks must have the
+    /// same key. Nothing is checked if the block before is damaged or changed. Returns the problem, if there is one.
     pub(super) fn misplaced(&self) -> Option<&'static str> {
         let [.., before, last] = &self.entries[..] else { return None };
         let is_untouched = !self.is_nameless && !before.is_changed && before.number + 1 == last.number;

@@ -2,7 +2,7 @@
 //!
 //! A story has a channel, one or two writers, a log, and a reader with a ring. These things happen to the log:
 //!
-//! - Answers are lost, and appends come late.
+//! - Answers are lost, and appends arrive late.
 //! - The log loses its end or its beginning.
 //! - It exchanges, drops and damages blocks.
 //! - It is removed and made again.

@@ -37,8 +37,8 @@ pub struct Last {
     pub id: Option<BlockId>,
     /// The reason why the last valid block cannot be opened; `None` if it can be opened.
     pub unopened: Option<Damaged>,
-    /// When the server last refused an append, it named this number as that of the log's last entry. The number differs from `sequence`
-    /// only if the log has lost its end and does not know this. `None` if no append was refused, or if several servers keep the log.
+    /// The number of the log's last entry, as the server named it when it last refused an append. It differs from `sequence` only if the
+    /// log has lost its end and does not know this. `None` if no append was refused, or if several servers keep the log.
     pub stores_after: Option<u64>,
     /// Whether the last block belongs to another stream, although the log has an earlier block of the writer's stream.
     pub had_ours: bool,
