@@ -56,8 +56,8 @@ impl Origins {
     /// Returns the session of this tag under which `ring` was sent.
     ///
     /// # Errors
-    /// If `ring` was not sent under this tag, the error is the lowest epoch that a new session of the ring may have. No earlier ring has a
-    /// session with this epoch, even if the clock goes back.
+    /// If `ring` was not sent under this tag, the error is the lowest epoch that a new session of the ring is allowed to have. No earlier
+    /// ring has a session with this epoch, even if the clock goes back.
     pub(crate) fn of_ring(&self, tag: [u8; 4], ring: [u64; 2]) -> Result<Session, u64> {
         Self::find(&self.sessions(), tag, ring)
     }

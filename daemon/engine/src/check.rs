@@ -69,7 +69,7 @@ fn look_at_file(about: &str, (file, shown): (&Path, &str), findings: &mut Findin
     let problem = match about {
         // The bridge refuses such a file.
         "account" => private::problem(&of).map(|problem| (Verdict::Fails, problem)),
-        // Kubernetes mounts these files so that others may read them.
+        // Kubernetes mounts these files readable for others.
         "creds" | "key" => private::problem(&of).map(|problem| (Verdict::Doubtful, problem)),
         _ => None,
     };

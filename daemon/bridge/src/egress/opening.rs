@@ -234,7 +234,7 @@ pub(super) fn session_of(
     }
     let (tag, ring) = (tag_bytes(spec), run_of(subscriber.header()));
     let clock = term_at(subscriber.header().created_ns);
-    // Returns the ring's own session if it may be sent. Otherwise the error has the terms for a new session.
+    // Returns the ring's own session if this session is allowed. Otherwise the error has the terms for a new session.
     let look = |known: Result<Session, u64>| match known {
         Ok(session) if session.epoch() > terms.own => Ok(session),
         known => {

@@ -259,7 +259,7 @@ impl Outlet {
         self.look_up(Some(subscriber.clock()));
     }
 
-    /// Notes the clock of the ring that is read. A later ring of the channel may have another clock.
+    /// Notes the clock of the ring that is read. A later ring of the channel can have another clock.
     #[inline]
     pub(super) fn note_clock(&mut self, clock: shmcast::Clock) {
         if let Some(native) = &mut self.native {
@@ -295,7 +295,7 @@ impl Outlet {
     }
 
     /// Begins `session` with another ring. The session's first message is the ring's first message, even if the ring has overwritten it:
-    /// the journal may still have it.
+    /// the journal might still have this message.
     #[cold]
     pub(super) fn begin_ring(&mut self, subscriber: &Subscriber, session: Session) {
         let begin = match fault!("a_session_begins_with_its_bridge") {

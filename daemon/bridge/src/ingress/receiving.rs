@@ -291,8 +291,8 @@ impl Receiving {
         self.inlet.counters.host.sends_refused += port.send(to, packet, self.tap.as_ref());
     }
 
-    /// Renews leases early in two cases: a server left a request unanswered, so it may have restarted and lost its leases; or this host did
-    /// not run for a second, so all leases may have expired.
+    /// Renews leases early in two cases. If a server left a request unanswered, the server might have restarted and lost its leases. If
+    /// this host did not run for a second, all leases might have expired.
     fn doubt_leases(&mut self, now_ns: u64) {
         if self.awake.left_out_ns() - self.left_out_ns >= SECOND_NS {
             self.left_out_ns = self.awake.left_out_ns();

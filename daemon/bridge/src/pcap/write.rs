@@ -195,7 +195,7 @@ fn write_all(shared: &CaptureQueues, file: File) -> io::Result<()> {
             counter.fetch_add(1, Ordering::Relaxed);
             let _ = shared.free.push(slot);
         }
-        // Another program may be reading the file already. If this process is killed, the captured packets should be in the file.
+        // Another program might be reading the file already. If this process is killed, the captured packets should be in the file.
         if !any && result.is_ok() {
             result = out.flush();
         }

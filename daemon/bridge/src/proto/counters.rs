@@ -371,7 +371,7 @@ counters! {
         messages: counter "repair_messages_total",
         /// Bytes of repairs sent.
         bytes: counter "repair_bytes_total",
-        /// Replies that were sent to all receivers at once.
+        /// Replies that were sent to all receivers.
         multicast_replies: counter "repair_multicasts_total",
         /// Notices that told all receivers to wait, because the rate was used up.
         pauses: counter "repair_pauses_total",

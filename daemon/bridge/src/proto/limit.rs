@@ -194,7 +194,7 @@ impl fmt::Display for Network {
     }
 }
 
-/// The networks whose addresses may use a server. If the list is empty, no address may use the server.
+/// The networks whose addresses are allowed to use a server. If the list is empty, no address is allowed.
 #[derive(Debug, Clone, Default)]
 pub struct AllowList(Vec<Network>);
 

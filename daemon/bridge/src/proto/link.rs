@@ -188,13 +188,13 @@ impl Remainder {
         }
     }
 
-    /// Returns the time until a repair may be sent, in nanoseconds; 0 if it may be sent now.
+    /// Returns the time until a repair is allowed, in nanoseconds; 0 if a repair is allowed now.
     pub(crate) fn opens_in_ns(&self, now_ns: u64) -> u64 {
         let whole_ns = self.whole.opens_in_ns(now_ns, self.link.whole_rate());
         whole_ns.min(self.least.opens_in_ns(now_ns, self.link.least_rate()))
     }
 
-    /// Whether a repair may be sent now.
+    /// Whether a repair is allowed now.
     pub(crate) fn is_open(&self, now_ns: u64) -> bool {
         self.opens_in_ns(now_ns) == 0
     }

@@ -123,7 +123,7 @@ pub enum SendRole {
 pub struct RepairSpec {
     /// The address on which requests arrive.
     pub bind: SocketAddr,
-    /// The networks whose addresses may send requests, such as `10.1.0.0/16`. If the list is empty, no address may send requests.
+    /// The networks whose addresses are allowed to send requests, such as `10.1.0.0/16`. If the list is empty, no address is allowed.
     #[serde(default)]
     pub allow: Vec<Network>,
     /// Whether allowed sources get full answers before they have proved their address; false by default. Receivers of other makes need

@@ -29,7 +29,7 @@ pub(super) enum End {
     None,
     /// The last event was the end of a publisher. Another publisher might have followed, so this is not always the channel's end.
     Read,
-    /// The last event was the channel's end, and the block that tells the log of this end was made.
+    /// The last event was the channel's end, and the block that reports this end to the log was made.
     Said,
 }
 

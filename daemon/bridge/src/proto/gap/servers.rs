@@ -169,7 +169,7 @@ mod tests {
         let before_ns = server.timeout_ns(0, &config);
         server.backoff = 6;
         (0..30).for_each(|late| server.note_late(SECOND_NS / 50 + late * 10_000, &config));
-        // The next answer comes in time.
+        // The next answer arrives in time.
         server.backoff = 0;
         let wait_ns = server.timeout_ns(0, &config);
         assert_eq!(wait_ns, before_ns + before_ns / 4, "{before_ns} ns before");

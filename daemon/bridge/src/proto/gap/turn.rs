@@ -105,7 +105,7 @@ impl Gaps {
         State::Suspect { until_ns: now_ns.saturating_add(delay_ns) }
     }
 
-    // Returns how long to wait before asking for messages that others may have lost too.
+    // Returns how long to wait before asking for messages that other receivers might have lost too.
     fn delay_ns(&mut self) -> u64 {
         let (place, group) = self.place();
         let asks_at_once = group <= AT_ONCE || place.is_some_and(|place| place < AT_ONCE);

@@ -46,7 +46,7 @@ const CROWD: Rate = Rate { per_second: 20_000, burst: 2_000 };
 /// The rules by which leases are granted.
 #[derive(Debug, Clone)]
 pub(crate) struct LeaseConfig {
-    /// The networks whose addresses may have leases. The list is empty by default, and then no address may have a lease.
+    /// The networks whose addresses are allowed to have leases. The list is empty by default, and then no address is allowed.
     pub allow: AllowList,
     /// The duration of a lease, in nanoseconds. A client can ask for a shorter lease, but not for a longer one.
     pub lease_ns: u64,
@@ -300,8 +300,8 @@ impl LeaseServer {
         is_replaced.is_some()
     }
 
-    /// Whether another lease may be granted. If a limit is reached, first ends the lease that has been overdue for the longest time. If no
-    /// lease is overdue, returns false.
+    /// Whether there is room for another lease. If a limit is reached, first ends the lease that has been overdue for the longest time. If
+    /// no lease is overdue, returns false.
     fn make_room(&mut self, now_ns: u64, from: SocketAddr, lease: &Lease) -> bool {
         let LeaseConfig { max_leases, max_proved, leases_per_source, .. } = self.config;
         let of_source = |address: &SocketAddr, _: &Lease| address.ip() == from.ip();

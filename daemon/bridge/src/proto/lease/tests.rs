@@ -317,7 +317,7 @@ fn client_that_only_asks_for_repairs_notices_that_its_server_restarted() {
     assert_eq!(talk(&mut client, &mut restarted, now_ns + RETRY_FIRST_NS), 0);
 }
 
-/// A receiver and its server, with half a round trip between them. The feed comes to the receiver on a line.
+/// A receiver and its server, with half a round trip between them. The receiver gets the feed on a line.
 struct FarAway {
     now_ns: u64,
     half_ns: u64,

@@ -60,7 +60,7 @@ pub const CATCH_UP_FACTOR: u64 = 2;
 pub struct ReplayConfig {
     /// The largest datagram, in bytes.
     pub payload_bytes: usize,
-    /// The networks whose addresses may send requests. The list is empty by default, and then no address may send requests.
+    /// The networks whose addresses are allowed to send requests. The list is empty by default, and then no address is allowed.
     pub allow: AllowList,
     /// Whether allowed sources get full replies without a proof of their address. Receivers of plain MoldUDP64 need this. This setting is
     /// only for networks in which nobody can forge a source.
@@ -279,8 +279,8 @@ impl Replay {
         }
     }
 
-    // Checks whether a source may ask about a session. `ours` is the session of the ring. `asked` is the session of the request, if the
-    // request is valid.
+    // Checks whether a source is allowed to ask about a session. `ours` is the session of the ring. `asked` is the session of the request,
+    // if the request is valid.
     fn check(&self, from: SocketAddr, asked: Result<Session, Refusal>, ours: Session) -> Result<(), Refusal> {
         if !self.config.allow.allows(from.ip()) {
             return Err(Refusal::NotAllowed);
@@ -332,7 +332,7 @@ impl Replay {
         }
     }
 
-    // Whether a source may get as many bytes as it asks for. Any other source gets at most three times as many bytes as it sent.
+    // Whether a source is allowed to get as many bytes as it asks for. Any other source gets at most three times as many bytes as it sent.
     fn may_have_all(&self, proved: bool) -> bool {
         proved || self.config.trust_allowed
     }
@@ -427,14 +427,15 @@ impl Replay {
             .map_or(Reply::Nothing(Refusal::NotYet), |bytes| Reply::Held { bytes })
     }
 
-    // Counts a request for messages that are gone. Returns the datagram that says so.
+    // Counts a request for messages that are gone. Returns the datagram that reports this.
     fn gone(&mut self, request: &Request, oldest: u64) -> Option<ControlDatagram> {
         self.counters.refuse(Refusal::Gone);
         let gone = ControlDatagram::Gone { session: request.session, first: request.first, oldest };
         self.config.announce.then_some(gone)
     }
 
-    // Counts a request for messages that are not published yet. Returns the datagram that says so, for sources with a proved address.
+    // Counts a request for messages that are not published yet. Returns the datagram that reports this, if the source has proved its
+    // address.
     fn held(&mut self, request: &Request, held: Held) -> Option<ControlDatagram> {
         self.counters.refuse(Refusal::NotYet);
         let (session, first, Held { oldest, next, .. }) = (request.session, request.first, held);
@@ -442,7 +443,7 @@ impl Replay {
         (self.config.announce && !fault!("silent_for_not_yet")).then_some(held)
     }
 
-    // Returns the datagram that tells a proved source to ask again later. It is not sent for messages that are already gone.
+    // Returns the datagram that tells a source with a proved address to ask again later. Returns `None` if the messages are already gone.
     fn later(&self, request: &Request, held: Held, proved: bool) -> Option<ControlDatagram> {
         let is_promised = proved && (held.oldest..held.next).contains(&request.first);
         let later = ControlDatagram::Later { session: request.session, first: request.first };

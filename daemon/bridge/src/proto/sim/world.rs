@@ -18,7 +18,7 @@ use super::native::{self, Codec};
 use super::net::{Link, Profile};
 use super::scenario::{PAYLOAD_BYTES, Scenario, Totals, Wire};
 
-/// The longest virtual time that a run may take.
+/// The longest virtual time that a run can take.
 const LIMIT_NS: u64 = 300 * SECOND_NS;
 
 pub(super) struct Peer {

@@ -69,7 +69,7 @@ impl Malformed {
 pub struct Meta {
     /// The tag that the publisher gave the message.
     pub tag: u16,
-    /// Whether a reader may start at this message without the messages before it.
+    /// Whether a reader can start at this message without the messages before it.
     pub key: bool,
     /// The time at which the message was published, in nanoseconds since 1970; 0 if it is unknown.
     pub time_ns: u64,

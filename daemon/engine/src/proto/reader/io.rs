@@ -80,6 +80,6 @@ pub struct ReaderCounters {
     pub mended: u64,
     /// Requests to writers.
     pub wanted: u64,
-    /// Sequences that nobody had.
+    /// Sequences that no writer had.
     pub given_up: u64,
 }

@@ -165,7 +165,7 @@ impl Reader {
         &self.counters
     }
 
-    /// Whether messages are missing that nobody has sent yet.
+    /// Whether messages are missing that no writer has sent yet.
     pub fn is_waiting_for_mends(&self) -> bool {
         matches!(self.phase, Phase::Hole { .. })
     }
@@ -444,7 +444,7 @@ impl Reader {
         self.opener = opener;
     }
 
-    /// Notes that a writer has messages from this block on, although nobody has the first missing message.
+    /// Notes that a writer has messages from this block on, although no writer has the first missing message.
     fn take_hint(&mut self, now_ns: u64, (to, asks): (u64, Asks), head: &Head) {
         let Asks::Any { before } = asks else { return };
         if Some(head.session) == self.session && head.first < before {

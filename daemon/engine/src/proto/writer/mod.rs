@@ -80,7 +80,7 @@ pub struct WriterConfig {
 struct Flight {
     sequence: u64,
     end: u64,
-    /// The CRCs of the previous block and of this one.
+    /// The CRCs of the previous block and of this block.
     crcs: (u32, u32),
     /// The name of the previous block; `None` if only its number counts.
     behind: Option<BlockId>,
