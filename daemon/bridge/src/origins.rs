@@ -129,7 +129,7 @@ mod tests {
         let tag = Session::of_channel("TICK", 0).unwrap().tag();
         let begin = |ring| {
             let choose = |known: Result<Session, u64>| {
-                // This gives the other threads time to look.
+                // The pause gives the other threads time to look at the list.
                 std::thread::sleep(std::time::Duration::from_millis(1));
                 known.or_else(|least| Session::of_channel("TICK", least))
             };

@@ -78,7 +78,7 @@ pub(crate) fn spawn(
         let is_pinned = pinned.is_ok();
         let _ = tell.send(pinned);
         if is_pinned {
-            // A sleep lasts microseconds here. Without this call, the kernel makes each sleep 50 us longer.
+            // Sleeps last microseconds here. With the default timer slack, the kernel would make each sleep 50 us longer.
             let _ = nix::sys::prctl::set_timerslack(1);
             body();
         }

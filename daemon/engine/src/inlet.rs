@@ -73,7 +73,7 @@ impl Inlet {
             Delivery::Session { session, next } => {
                 receiver::Delivery::NewSession { session, next, previous: None }
             }
-            // Another publisher followed after this one.
+            // This is not the channel's end: another publisher followed after this one.
             Delivery::End if self.has_more => return,
             // The session and the sequence are not needed.
             Delivery::End => receiver::Delivery::End { session: Session::from_bytes([b' '; 10]), next: 0 },

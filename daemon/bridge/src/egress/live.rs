@@ -176,7 +176,7 @@ impl Live {
             self.renew_lines();
             self.outlet.show();
             self.outlet.look_up(self.subscriber.as_ref().map(Subscriber::clock));
-            // Only an active egress sends pulses. If two standby egresses sent them, each would take the other for the active one, and
+            // Only an active egress sends pulses. If two standby egresses sent pulses, each would take the other for the active one, and
             // neither would ever take over.
             let serves = matches!(self.leaving, Some(Leaving::Serves { .. }));
             let sends = |failover: &Failover| failover.election.role() == Role::Active && !serves;

@@ -114,7 +114,7 @@ impl Egress {
         let polls = live.idle.yields();
         let run = move || {
             if polls {
-                // If the system refuses, some of the publisher's yields do not switch to this thread.
+                // If the system refuses the shorter time slice, some of the publisher's yields do not switch to this thread.
                 let _ = slice::scale(1, SHORTER);
             }
             live.run();

@@ -169,7 +169,7 @@ impl Outlet {
     fn note_unsent(&mut self, refused: PushError) {
         match refused {
             PushError::TooLong { .. } => self.counters.messages_too_long += 1,
-            // Neither error can happen unless the ring or the bridge has a fault. The counter makes the fault visible.
+            // Only a fault of the ring or of the bridge can cause these errors. The counter makes the fault visible.
             PushError::WentBack { .. } | PushError::BatchFull => self.counters.messages_missed += 1,
         }
     }
@@ -206,7 +206,7 @@ impl Outlet {
         if self.sender.datagrams().next().is_none() {
             return;
         }
-        // Store this before the datagrams are sent. Otherwise the request of a fast receiver could be refused as too early.
+        // Store the next sequence before the datagrams are sent. Otherwise the server could refuse a fast receiver's request as too early.
         self.shared.next.store(self.sender.next(), Ordering::Release);
         hold_back(self.pacer.as_ref(), &self.clock, &self.shared, &mut self.counters);
         send_to_all(

@@ -204,7 +204,8 @@ impl Inlet {
         }
         // The sequences of a segment only grow. A session whose sequences begin again needs a new segment.
         if self.next_sequence() > next {
-            // The ring must not be closed. Its readers continue in the next one, and an end would tell them that no messages follow.
+            // The ring must not be closed. Its readers continue in the next ring, and an end would tell the readers that no messages
+            // follow.
             if let Some(publisher) = self.local.publisher.take() {
                 publisher.leave_open();
             }

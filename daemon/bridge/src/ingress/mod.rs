@@ -130,7 +130,7 @@ impl Ingress {
         channel: PublisherBuilder,
         options: IngressOptions,
     ) -> Result<Ingress, BridgeError> {
-        // Try the CPU first. If it cannot be used, the channel is not opened, and its readers notice nothing.
+        // Try the CPU first. If the CPU cannot be used, the channel is not opened, and the channel's readers notice nothing.
         try_cpu(spec.cpu)?;
         let (mut ingress, receiving) = Ingress::assemble(spec, channel, options)?;
         let run = move || receiving.run();

@@ -95,7 +95,7 @@ impl Port {
 
     #[cold]
     fn merge(&self, is_wanted: bool) {
-        // A kernel that does not support this was noted as a refusal at the start.
+        // A kernel that cannot merge packets was noted as a refusal at the start.
         let _ = datagrams::merge(&self.socket, is_wanted);
     }
 

@@ -112,7 +112,7 @@ impl Receiving {
         if silence_ns < DEFAULT_SILENCE_NS && !force {
             return Err(PromoteError::StillHeard { silence: Duration::from_nanos(silence_ns) });
         }
-        // The promotion repeats this check. It comes first here, because the next steps cannot be undone.
+        // The promotion repeats this check. Here the check comes first, because the next steps cannot be undone.
         next_after(self.inlet.next_sequence().max(self.receiver.horizon()), below)?;
         if !self.inlet.drain(HELD) {
             let gate = self.inlet.local.held().map(|(gate, _)| gate.to_string());

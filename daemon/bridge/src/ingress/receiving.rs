@@ -152,7 +152,7 @@ impl Receiving {
     #[cold]
     fn end(&mut self) {
         self.leave();
-        // If a gate still holds messages up after this, they are not published. An ingress that continues this session requests these
+        // If a gate still holds messages up at the end, they are not published. An ingress that continues this session requests these
         // messages again.
         self.inlet.drain(Duration::from_nanos(LEAVE_NS));
         self.show(true);

@@ -286,7 +286,7 @@ impl<'a> Capture<'a> {
     /// does not check this.
     fn is_next_block_too_short(&self) -> bool {
         let (Some(is_big_endian), data) = (self.is_big_endian, self.reader.data()) else { return false };
-        // A section header states its own byte order, and the parser checks its least length.
+        // A section header states its own byte order, and the parser checks the least length of the header.
         data.len() >= 8
             && !data.starts_with(&SECTION_HEADER)
             && u32_at(data, 4, is_big_endian) < MIN_BLOCK_BYTES

@@ -97,7 +97,7 @@ impl Tap {
                 &shared.free
             }
         };
-        // Each queue has room for all slots, so this cannot fail.
+        // Each queue has room for all slots, so a push cannot fail.
         let _ = queue.push(slot);
     }
 
@@ -139,7 +139,7 @@ impl CaptureFile {
         });
         let nowhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         for _ in 0..SLOTS {
-            // Writing to the memory here causes its page faults here, and not in a bridge.
+            // Writing to the memory now causes its page faults now, and not later in a bridge's thread.
             let data = vec![0xFF; payload_bytes].into_boxed_slice();
             let slot = Slot { time_ns: 0, from: nowhere, to: nowhere, bytes: 0, data };
             shared.free.push(slot).expect("the queue has as many places as there are slots");
@@ -182,7 +182,7 @@ fn write_all(shared: &CaptureQueues, file: File) -> io::Result<()> {
     let mut result = out.write_all(&file_header());
     let mut frame = Vec::new();
     loop {
-        // Load this before looking at the queue. Then every packet from before the stop is found.
+        // Load the stop flag before looking at the queue. Then every packet from before the stop is found.
         let stopping = shared.stopping.load(Ordering::Acquire);
         let mut any = false;
         while let Some(slot) = shared.filled.pop() {

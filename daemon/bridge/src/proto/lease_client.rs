@@ -207,7 +207,7 @@ impl LeaseClient {
         let question = match self.state {
             LeaseState::Greeting => ControlDatagram::Hello { nonce },
             LeaseState::Subscribing | LeaseState::Held { .. } => match self.receiver {
-                // An older server drops kinds that it does not know.
+                // An older server drops datagrams of kinds that it does not know.
                 Some(receiver) if !self.is_old && self.tries % 4 < JOIN_TRIES => {
                     ControlDatagram::Join { nonce, cookie, lease_ms, live, receiver }
                 }

@@ -55,7 +55,7 @@ impl Disk {
 
     /// Orders the block that begins with `sequence`.
     pub(super) fn order(&self, sequence: u64) {
-        // If the thread has died, the next answer reports it.
+        // If the disk thread has died, the next answer reports this.
         let _ = self.orders.send(sequence);
     }
 

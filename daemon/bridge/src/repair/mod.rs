@@ -242,7 +242,7 @@ impl Repair {
         while !self.is_over() {
             self.follow();
             self.measure();
-            // An error here comes from an ICMP message about an earlier reply, and has no effect.
+            // A receive error comes from an ICMP message about an earlier reply, and has no effect.
             while self.inbox.receive(&self.out.socket).is_ok_and(|received| received > 0) {
                 self.answer_all();
                 self.answer_waiting();

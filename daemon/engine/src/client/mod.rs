@@ -269,7 +269,7 @@ impl Log {
             num_replicas: usize::from(nats.replicas()),
             max_bytes: nats.keep_bytes.and_then(|bytes| i64::try_from(bytes).ok()).unwrap_or(-1),
             max_age: Duration::from_secs(nats.keep_s.unwrap_or(0)),
-            // How long the servers remember the names of blocks. They only need the last block's name.
+            // The time for which the servers remember the names of blocks. They need only the last block's name.
             duplicate_window: if mirror_of.is_none() { NAMES } else { Duration::ZERO },
             first_sequence: Some(first_number()).filter(|_| mirror_of.is_none() && nats.replicas() > 1),
             allow_direct: true,

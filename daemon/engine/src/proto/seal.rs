@@ -174,7 +174,7 @@ mod tests {
         assert!(matches!(body, Body::Sealed(seal) if seal.len() == SEAL_BYTES));
         assert_eq!((&block[34..36], head.key, head.kind, head.end()), (&[1, 7][..], 7, Kind::Gap, 10));
         let seal: String = block[HEAD_BYTES..].iter().map(|byte| format!("{byte:02x}")).collect();
-        // Another program computed this from the specifications of HKDF and GCM.
+        // Another program computed this seal from the specifications of HKDF and GCM.
         assert_eq!(seal, "5e853059c5ce7bad9a7de26aa1e942d8");
     }
 

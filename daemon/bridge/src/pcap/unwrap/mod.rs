@@ -299,7 +299,7 @@ impl Feed {
                 Delivery::Gap { ref missing } => given_up.push(missing.clone()),
                 Delivery::End { .. } => *is_over = true,
                 Delivery::Message { .. } => {}
-                // `begin` has reported it already.
+                // `begin` has reported the new session already.
                 Delivery::NewSession { .. } => return,
             }
             sink(delivery);

@@ -124,7 +124,7 @@ impl Server {
         doubled_ns.min(config.timeout_max_ns.max(base_ns))
     }
 
-    // Returns the wait without any doubling. It is that of RFC 6298, with a margin of at least half a round trip.
+    // Returns the wait of RFC 6298 without any doubling, with a margin of at least half a round trip.
     fn base_ns(&self, config: &GapConfig) -> u64 {
         let base_ns = match self.rtt_ns {
             0 => config.timeout_first_ns,
@@ -136,8 +136,8 @@ impl Server {
             .min(LONGEST_NS.max(config.timeout_max_ns))
     }
 
-    // Makes the waits longer after an answer that was late. After a standstill of either end, many answers are late together. They lengthen
-    // the wait only once, by a quarter of the wait without doublings.
+    // Makes the waits longer after an answer that was late. After a standstill of either end, many answers are late together. These answers
+    // lengthen the wait only once, by a quarter of the wait without doublings.
     pub(super) fn note_late(&mut self, now_ns: u64, config: &GapConfig) {
         let adds_up = fault!("late_answers_add_up");
         let wait_ns = if adds_up { self.timeout_ns(0, config) } else { self.base_ns(config) };

@@ -157,7 +157,7 @@ impl Gaps {
         let narrowed = if is_alive { self.window.saturating_sub(2) } else { 0 };
         self.window = narrowed.max(FIRST_WINDOW.min(self.config.max_requests));
         if state.note_failure(now_ns) {
-            // Holes that only this server could fill are gone now.
+            // Holes that only this server could fill can be given up now.
             self.due_ns = now_ns.saturating_add(1);
         }
     }

@@ -240,7 +240,7 @@ impl Assembler {
         (assembly.sequence, assembly.meta) = (sequence, fragment.meta);
         assembly.bytes.resize(total, 0);
         assembly.part_bytes = 0;
-        // An answer to a request for the whole message has as many fragments as an answer can have.
+        // If the whole message was requested, the answer has as many fragments as an answer can have.
         assembly.asked_from = 0;
         assembly.asked_bytes = fragment.data.len().saturating_mul(MAX_PARTS).min(total) as u32;
         Some(self.insert(assembly))

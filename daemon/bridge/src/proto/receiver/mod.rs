@@ -150,7 +150,7 @@ impl Receiver {
             Err(reason) => return self.counters.malformed.count(reason),
         };
         let end = packet.end();
-        // This includes a packet that begins a session, because no channel has such sequences.
+        // A packet that begins a session is dropped, too, because no channel has such sequences.
         if end > MAX_SEQUENCE && !fault!("packets_of_any_sequence") {
             self.counters.totals.packets_implausible += 1;
             return;
@@ -309,7 +309,7 @@ impl Receiver {
         }
     }
 
-    // Delivers those of `messages` that have not been delivered yet. They start at or before `next`.
+    // Delivers those of `messages` that have not been delivered yet. `messages` starts at or before `next`.
     fn deliver(&mut self, messages: Messages<'_>, sink: &mut impl FnMut(Delivery<'_>)) {
         let known = self.next.min(messages.end()) - messages.first();
         self.counters.totals.messages_duplicate += known;
@@ -421,7 +421,7 @@ impl Receiver {
 
     fn announce_end(&mut self, sink: &mut impl FnMut(Delivery<'_>)) {
         match (self.end, self.session) {
-            // If a publisher returned and continued after its end, the session has not ended.
+            // If a publisher returned and continued after the announced end, the session has not ended.
             (Some(end), _) if end.sequence < self.sure() => (self.end, self.end_announced) = (None, false),
             (Some(_), Some(session)) if self.is_over() && !self.end_announced => {
                 self.end_announced = true;

@@ -7,7 +7,7 @@ use super::super::wire::{Head, Malformed, Messages};
 use super::{Delivery, Origin, Receiver};
 
 impl Receiver {
-    // Takes a fragment. Returns false if the rest of its packet must be ignored, because it is a repair that is not needed here.
+    // Takes a fragment. Returns false if the rest of its packet must be ignored, because the packet is a repair that is not needed here.
     pub(super) fn handle_fragment(
         &mut self,
         now_ns: u64,

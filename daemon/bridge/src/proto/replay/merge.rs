@@ -179,7 +179,7 @@ impl Merge {
         if self.is_scarce(now_ns) {
             return Answer::All;
         }
-        // A receiver that requests one range after another has missed messages that the others have.
+        // A receiver that requests one range after another has missed messages that other receivers have.
         if is_same {
             return Answer::One;
         }

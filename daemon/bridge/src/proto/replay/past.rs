@@ -111,7 +111,7 @@ impl<Q: PartialEq> Past<Q> {
         Place::Disk
     }
 
-    // Whether the journal could not be read for so long that its messages count as gone. It is still tried again now and then.
+    // Whether the journal could not be read for so long that its messages count as gone. The journal is still tried again now and then.
     fn is_given_up(&self, now_ns: u64) -> bool {
         let is_long = |since_ns| now_ns.saturating_sub(since_ns) >= PATIENCE_NS;
         self.failing_ns.is_some_and(is_long) && now_ns < self.retry_ns.saturating_add(SECOND_NS)
