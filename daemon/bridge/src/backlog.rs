@@ -1,4 +1,4 @@
-//! Keeps deliveries in order and in bounded memory while the local channel accepts none: it is being opened, or a gate holds it up.
+//! Keeps deliveries, in order and in bounded memory, while the local channel is being opened or a gate holds deliveries up.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -35,7 +35,7 @@ impl Backlog {
         self.chunks.is_empty() && self.lost.is_none()
     }
 
-    /// Appends a copy of the delivery. If there is no room for a message, drops it, and puts a gap in its place.
+    /// Appends a copy of the delivery. If there is no room for a message, drops the message, and puts a gap in its place.
     pub fn push(&mut self, delivery: &Delivery<'_>) {
         match *delivery {
             Delivery::Message { sequence, data, meta } if self.bytes + data.len() < MAX_BYTES => {
@@ -82,7 +82,7 @@ impl Backlog {
         self.bytes += size;
     }
 
-    /// Returns the first delivery, as it was pushed, or the gap in place of messages that found no room.
+    /// Returns the first delivery. If only the gap in place of dropped messages is left, returns this gap.
     pub fn front(&self) -> Option<Delivery<'_>> {
         let Some(chunk) = self.chunks.front() else {
             return self.lost.clone().map(|missing| Delivery::Gap { missing });

@@ -18,7 +18,8 @@ const LATER: Duration = Duration::from_millis(1);
 /// The local channel of a receiving end.
 ///
 /// No call waits for a gate of the channel. If a gate holds up a delivery, the call returns false and changes nothing. The caller keeps the
-/// delivery, and makes the same call again later. If a gate drops a reader after a longest wait, this also happens here.
+/// delivery, and makes the same call again later. If a gate is configured to drop a reader that is too slow, it also drops this reader
+/// here.
 #[derive(Debug)]
 pub struct Local {
     /// The channel's publisher; `None` between the end of a session and the beginning of the next one.

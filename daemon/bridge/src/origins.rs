@@ -17,7 +17,7 @@ const MAX_SESSIONS: usize = 4_096;
 /// reboot. Each session belongs to one run.
 ///
 /// On a strict channel, each publisher has a ring of its own, but all these rings belong to one run. After a reboot, a stream with a
-/// journal continues with other sequences, so it is another run and gets another session.
+/// journal continues with other sequences. This is another run, with another session.
 pub fn run_of(ring: &Header) -> [u64; 2] {
     let [first, second] = ring.stream.to_words();
     match fault!("each_ring_is_a_stream") {

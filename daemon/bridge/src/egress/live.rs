@@ -58,7 +58,7 @@ impl CatchUp {
 /// The work of an egress that was told to leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Leaving {
-    /// The egress was told to leave. It still sends the messages that were published before that.
+    /// The egress was told to leave. It still sends the messages that were published before the order.
     Sends { until: u64 },
     /// The egress has served repairs since this time.
     Serves { since_ns: u64 },

@@ -154,7 +154,7 @@ pub(super) fn session_to_send(
     }
 }
 
-/// A subscriber, and the progress of the earlier bridge that it resumes; `None` if it resumes none.
+/// A subscriber, and the progress of the earlier bridge that is resumed; `None` if no bridge is resumed.
 pub(super) struct Resumed {
     pub(super) attached: Attached,
     pub(super) resumed: Option<Progress>,

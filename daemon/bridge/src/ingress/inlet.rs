@@ -31,7 +31,7 @@ pub(super) struct Inlet {
 }
 
 impl Inlet {
-    /// Starts the thread that opens the channel when it restarts.
+    /// Starts the thread that opens the channel when the channel restarts.
     pub(super) fn new(
         local: Local,
         channel: PublisherBuilder,

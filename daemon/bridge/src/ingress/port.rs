@@ -82,7 +82,7 @@ impl Port {
         }
     }
 
-    /// Ends a window of merging. Switches merging off if only few packets have arrived in groups for a second or longer.
+    /// Ends a window of merging. Switches merging off if only few packets have arrived together for a second or longer.
     pub(super) fn end_window(&mut self) {
         if self.merging.end_window() {
             self.merge(false);

@@ -57,7 +57,7 @@ enum Found {
 pub(super) struct Receiving {
     pub(super) ports: Vec<Port>,
     pub(super) servers: Vec<SocketAddr>,
-    /// The number of lines without those of unicast leases.
+    /// The number of lines, not counting those of unicast leases.
     pub(super) lines: usize,
     pub(super) receiver: Receiver,
     pub(super) inlet: Inlet,

@@ -95,8 +95,8 @@ struct Shared {
 
 /// A reader that first gives the parser the whole header of the file, even if the header arrives in pieces.
 ///
-/// A new parser makes one read more than it needs. This reader answers that read with no bytes. If it passed the read on to a pipe, the
-/// parser would wait for the second packet before it returned the first packet.
+/// A new parser makes one read more than it needs. This reader answers that read with no bytes. If this reader passed the read on to a
+/// pipe, the parser would wait for the second packet before it returned the first packet.
 struct Noting<R> {
     from: R,
     head: Vec<u8>,

@@ -245,7 +245,7 @@ impl ControlDatagram {
         body.at
     }
 
-    /// Returns the kind and the body of a control datagram. In a native packet, the datagram consists of these two.
+    /// Returns the kind and the body of a control datagram. In a native packet, the datagram consists of these two parts.
     pub fn body_of(datagram: &[u8]) -> Option<(u8, &[u8])> {
         Some((*datagram.get(6).filter(|_| is_control(datagram))?, datagram.get(BODY..)?))
     }

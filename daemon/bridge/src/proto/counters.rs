@@ -294,7 +294,7 @@ pub struct SenderCounters {
     pub heartbeats: u64,
     /// End-of-session packets.
     pub ends: u64,
-    /// Messages that the ring overwrote before the sender read them. For receivers, these messages are missing, and receivers request them.
+    /// Messages that the ring overwrote before the sender read them. Receivers request these messages.
     pub messages_missed: u64,
 }
 

@@ -207,8 +207,8 @@ impl Sending {
         });
     }
 
-    /// Notes that a session begins with the sequence `begin`, and is sent from `next` on. Call this before its first packet. If a session
-    /// continues after it had ended, its beginning stays the same.
+    /// Notes that a session begins with the sequence `begin`, and is sent from `next` on. Call this before the session's first packet. If a
+    /// session continues after it had ended, its beginning stays the same.
     pub(super) fn note_begin(&self, ring: Option<[u64; 2]>, session: Session, begin: u64, next: u64) {
         self.set_ring(ring);
         if session == self.session() {

@@ -155,9 +155,9 @@ pub struct RepairSpec {
     #[serde(default)]
     pub dscp: Option<u8>,
     /// The multicast group for plain repairs that go to all receivers. If this is `None`, each plain repair is sent only to its asker. The
-    /// repairs leave by the interface of the first native multicast line, or of the first multicast line if no line is native. No line is
-    /// allowed to have this group, because receivers of other makes do not expect repairs on a line. Native repairs that go to all
-    /// receivers are sent to the first native multicast line.
+    /// repairs leave by the interface of the first native multicast line, or of the first multicast line if no line is native. A line must
+    /// not have this group, because receivers of other makes expect no repairs on a line. Native repairs for all receivers are sent to the
+    /// first native multicast line.
     #[serde(default)]
     pub group: Option<SocketAddr>,
     /// If a second receiver requests the same messages within this time, the repair goes to all receivers. The unit is microseconds. `None`

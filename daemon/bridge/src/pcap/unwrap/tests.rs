@@ -219,8 +219,8 @@ fn what_is_no_packet_of_the_feed_is_named() {
 }
 
 proptest! {
-    /// In this test, no packet is later than the receiver waits. Then each message of the capture is delivered once, each other message is
-    /// missing, and each datagram is in one counter.
+    /// In this test, the receiver waits long enough for every late packet. Then each message of the capture is delivered once, each other
+    /// message is missing, and each datagram is in one counter.
     #[test]
     fn what_is_in_the_file_comes_out(
         lost in prop::collection::btree_set(0u64..600, 0..200),

@@ -10,7 +10,7 @@
 //! messages twice.
 //!
 //! An egress that takes over repeats the packets that might not have reached every receiver. It begins at one of two places: 64 packets
-//! before the last packet that it heard on the line, or at the sequence that the other egress's claims name as sent.
+//! before the last packet that it heard on the line, or at the next sequence that the other egress's claims state.
 //!
 //! An active egress stops only if it hears a higher claim and also packets of the egress that made the claim. The claim alone is not
 //! enough, because anybody can forge one packet.

@@ -33,7 +33,7 @@ enum Fault {
     OnlyWhatItHeard,
     /// A planted fault: a claim counts even if no packets of its egress were heard.
     BelievesClaims,
-    /// The egress does not receive packets of the other one.
+    /// The egress does not receive packets of the other egress.
     Deaf,
     /// A planted fault: an operator's order does not wait for the claim of the egress that sends.
     ObeysAtOnce,

@@ -203,7 +203,7 @@ fn a_dead_server_costs_one_wait_at_a_time_and_soon_none() {
     assert!(!gaps.servers[1].is_down, "any word will do");
 }
 
-/// The receiver does not wait for messages that the live server no longer has, although another server is dead.
+/// The receiver does not wait for messages that the live server no longer has, even if another server is dead.
 #[test]
 fn gone_counts_over_the_servers_that_answer() {
     let (mut gaps, mut counters) = gaps(GapConfig { servers: 2, ..GapConfig::default() });

@@ -23,8 +23,8 @@ pub const MAX_PARTS: usize = 64;
 /// The limit for the number of messages that are being assembled, or that are complete and wait for earlier messages. While a message is
 /// missing, all later messages wait here.
 const MAX_OPEN: usize = 4_096;
-/// The size of the smallest buffer, as a power of two. Buffers come in classes, and each class has buffers twice as large as the previous
-/// class.
+/// The size of the smallest buffer, as an exponent of two. Buffers come in classes, and each class has buffers twice as large as the
+/// previous class.
 const LEAST_CLASS: u32 = 12;
 /// The number of classes of buffers.
 const CLASSES: usize = (MAX_MESSAGE_BYTES.ilog2() - LEAST_CLASS + 1) as usize;
@@ -87,7 +87,7 @@ pub enum FragmentOutcome {
     Known,
     /// The fragment was stored, and the message is not complete yet.
     Part {
-        /// Whether it was the last fragment of an answer.
+        /// Whether the fragment was the last one of an answer.
         is_last: bool,
     },
     /// The message is complete.

@@ -30,7 +30,7 @@ const END_AGAIN_NS: u64 = 100 * MICROSECOND_NS;
 /// An announced end of the session is also believed after this many packets with the same end, even if these packets arrive together. The
 /// network never makes so many copies of one packet.
 const ENDS: u32 = 3;
-/// A jump of the sequences is plausible if the feed delivered at least as many messages in the last period of this length, in nanoseconds.
+/// A jump over N messages is plausible if the feed delivered at least N messages in the last period of this length, in nanoseconds.
 const BELIEVED_NS: u64 = SECOND_NS / 4;
 
 /// Packets so far ahead of the others that the receiver believes these packets only if several of them agree with each other.

@@ -86,7 +86,7 @@ pub enum Delivery<'a> {
         sequence: u64,
         /// The message's bytes, borrowed for the time of the call.
         data: &'a [u8],
-        /// The message's marks. On a plain line it has none.
+        /// The message's marks. On a plain line, messages have no marks.
         meta: Meta,
     },
     /// These messages will never arrive.

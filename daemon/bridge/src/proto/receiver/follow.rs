@@ -61,8 +61,8 @@ pub enum Follow {
 pub enum Join {
     /// The receiver starts at the first sequence that arrives.
     FirstSeen,
-    /// The receiver starts at this sequence of the first session. It requests messages that were sent before it came. 1 is the session's
-    /// first sequence.
+    /// The receiver starts at this sequence of the first session, and requests messages that were sent before the receiver joined. 1 is the
+    /// session's first sequence.
     From(u64),
     /// The receiver starts where an earlier one stopped.
     Resume {

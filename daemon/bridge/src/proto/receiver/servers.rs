@@ -49,7 +49,7 @@ impl Receiver {
         self.gaps.note_alive(now_ns, server);
     }
 
-    /// Notes a round trip of a server that was measured elsewhere, for example by a lease. It replaces the initial guess.
+    /// Notes a round trip of a server that was measured elsewhere, for example by a lease. This round trip replaces the initial guess.
     pub(crate) fn note_rtt(&mut self, server: usize, rtt_ns: u64) {
         self.gaps.note_rtt(server, rtt_ns);
     }

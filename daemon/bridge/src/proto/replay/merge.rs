@@ -6,9 +6,9 @@
 //!    ^  │ the same receiver: its answer was lost     │ anybody, later
 //!    └──┴────────────────────────────────────────────┘
 //! ```
-//! The first receiver that asks for a range immediately gets an answer, which is sent only to this receiver. If a second receiver soon asks
-//! for the same range, the loss affects several receivers. If that happened to many recent ranges, even the first answer to a range is sent
-//! to all receivers. A receiver that misses such an answer asks again, and gets an answer of its own.
+//! The first request for a range is answered immediately, and only to its receiver. If a second receiver soon asks for the same range, the
+//! loss affects several receivers, and the answer is sent to all. If that happened to many recent ranges, even the first answer to a range
+//! is sent to all receivers. A receiver that misses such an answer asks again, and gets an answer of its own.
 //!
 //! When the rate of repairs is used up, the server tells all receivers in one datagram how long they should wait. For a while afterwards,
 //! the server sends each repair to all receivers, so that the same rate serves more of them.
@@ -39,7 +39,7 @@ const SHARED: u32 = 4;
 const PROBE: u32 = 32;
 /// After receivers were told to wait, the rate counts as scarce for this time. The unit is nanoseconds.
 const SCARCE_NS: u64 = 20 * MILLISECOND_NS;
-/// The longest wait that receivers are told, in nanoseconds.
+/// The longest wait that the server announces to receivers, in nanoseconds.
 const PAUSE_MAX_NS: u64 = 20 * MILLISECOND_NS;
 /// An extra wait, in nanoseconds, so that the server can send more than one packet after the wait. It doubles if the rate is used up again
 /// soon after a wait.

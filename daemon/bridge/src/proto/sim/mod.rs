@@ -293,7 +293,7 @@ fn no_single_forged_packet_costs_a_message() {
     }
 }
 
-/// A second server that is dead from the start.
+/// The second server is dead from the start.
 #[test]
 fn a_dead_second_server_costs_no_round_trip() {
     for loss in [0.01, 0.05, 0.2] {

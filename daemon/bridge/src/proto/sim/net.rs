@@ -10,7 +10,7 @@ pub struct Profile {
     pub burst_begins: f64,
     pub burst_ends: f64,
     pub duplicate: f64,
-    /// The chance that a datagram is held up by up to `late_ns` while others overtake it.
+    /// The chance that a datagram is delayed by at most `late_ns` while others overtake it.
     pub reorder: f64,
     pub late_ns: u64,
     pub corrupt: f64,

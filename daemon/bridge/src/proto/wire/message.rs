@@ -160,7 +160,7 @@ impl<'a> Messages<'a> {
         matches!(self.form, Form::Whole(_) | Form::Apart)
     }
 
-    /// Returns the messages whose sequences are in `wanted`. Passes over the other messages one by one.
+    /// Returns the messages whose sequences are in `wanted`. Skips the other messages one by one.
     pub fn range(&self, wanted: Range<u64>) -> Messages<'a> {
         let from = wanted.start.clamp(self.first, self.end);
         let to = wanted.end.clamp(from, self.end);
