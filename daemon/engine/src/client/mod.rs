@@ -63,7 +63,7 @@ const AHEAD_BYTES: usize = 8 << 20;
 const HEARTBEAT: Duration = Duration::from_secs(1);
 /// The time after which the servers remove a consumer whose reader is away.
 const FORGET: Duration = Duration::from_secs(30);
-/// Most damaged entries at the log's end that are skipped.
+/// At most this many damaged entries at the log's end are skipped.
 const MOST_DAMAGED: u64 = 256;
 
 /// A stream of the servers.
@@ -81,7 +81,8 @@ pub(crate) struct Log {
     pub(crate) takes_open: bool,
     /// The settings for a stream that does not exist yet; `None` if this bridge creates no stream.
     creates: Option<NatsSpec>,
-    /// Whether a single server keeps the stream. Only in this case does an append name the previous entry ([`append_if`](Log::append_if)).
+    /// Whether a single server keeps the stream. Only in this case does an append give the name of the previous entry
+    /// ([`append_if`](Log::append_if)).
     is_alone: Arc<AtomicBool>,
     /// The number of the log's last entry, as a server named it when it last refused an append. 0 if no append was refused since the log's
     /// end was last read.

@@ -25,7 +25,7 @@ pub(crate) enum Mutant {
     TakesTwice,
     /// A planted mistake: the reader reports missing messages as lost, without asking a writer.
     AsksNobody,
-    /// A planted mistake: the reader gives up all missing messages of a hole if nobody has the first of them.
+    /// A planted mistake: the reader gives up all missing messages of a hole if no writer has the first of these messages.
     GivesUpAll,
     /// A planted mistake: the reader gives up messages that no writer has. It should first search the log again.
     TrustsTheCopy,

@@ -138,8 +138,8 @@ impl Log {
         }
     }
 
-    /// Drops one entry, flips one of its bits, or puts another entry in its place. In a sealed log, it can also forge an entry: with
-    /// another body or without a seal, and with a correct checksum.
+    /// Drops one entry, flips one of its bits, or puts another entry in its place. In a sealed log, the function can also forge an entry:
+    /// with another body or without a seal, and with a correct checksum.
     pub(super) fn damage(&mut self, rng: &mut Rng, is_sealed: bool) {
         let Some(at) = (!self.entries.is_empty()).then(|| rng.usize(..self.entries.len())) else { return };
         self.entries[at].is_changed = true;

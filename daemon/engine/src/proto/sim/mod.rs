@@ -6,7 +6,7 @@
 //! - The log loses its end or its beginning.
 //! - It exchanges, drops and damages blocks.
 //! - It is removed and made again.
-//! - It is away for longer than the ring has the messages.
+//! - The log is away for longer than the ring has the messages.
 //! - For a while, readers get a copy of the log that lacks some blocks.
 //!
 //! All writers and the reader are killed, stopped and started again. One of two writers can have other keys. Strangers send pulses, and an

@@ -58,8 +58,8 @@ impl Last {
         }
     }
 
-    /// Reads an entry. Call this for the last entry first, and then for each entry before it, until this returns true. The block is then
-    /// valid and can be opened. Invalid entries at the end are ignored, and their messages are sent again.
+    /// Reads an entry. Call this for the last entry first, and then for each entry before it, until the call returns true. The block is
+    /// then valid and can be opened. Invalid entries at the end are ignored, and their messages are sent again.
     pub fn look(&mut self, (number, id): (u64, Option<BlockId>), block: &[u8], opener: &mut Opener) -> bool {
         if number == self.sequence {
             self.id = id;

@@ -72,7 +72,7 @@ pub struct WriterConfig {
     pub in_flight: usize,
     /// If an append has no answer for this time, it has failed.
     pub ack_ns: u64,
-    /// After a silence of this length of another writer, this writer writes.
+    /// If another writer is silent for this time, this writer writes.
     pub silence_ns: u64,
 }
 
@@ -211,7 +211,7 @@ impl Writer {
         self.window.len()
     }
 
-    /// When the oldest block without an answer was appended.
+    /// Returns the time at which the oldest block without an answer was appended.
     pub fn oldest_in_flight(&self) -> Option<u64> {
         self.window.front().map(|flight| flight.at_ns)
     }

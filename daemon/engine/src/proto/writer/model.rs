@@ -29,7 +29,7 @@ const SAID: &str = "a writer that lost the log writes again only behind its own 
 /// A planted fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
-    /// A mistake of the writer that the simulation has, too.
+    /// A planted mistake of the writer, which the simulation can also make.
     Writer(Mutant),
     /// A planted mistake: an append is lost on the way to the log, but the writer gets an acknowledgement.
     AcknowledgesEarly,

@@ -7,7 +7,7 @@ use crate::proto::writer::State;
 
 /// An operator notices after this time that a writer cannot open a block.
 const SEEN_NS: u64 = 2 * SECOND_NS;
-/// A writer that is ordered to take over an idle channel must have done so after this time.
+/// A writer that is ordered to take over an idle channel must do so within this time.
 const OBEYED_NS: u64 = 10 * SECOND_NS;
 
 impl World {
