@@ -36,7 +36,7 @@ const LOOK_UP: Duration = Duration::from_millis(20);
 /// The interval at which the clocks are read.
 const CLOCK_EVERY_NS: u64 = 100 * MILLISECOND_NS;
 
-/// The runtime's timers are not finer than this.
+/// The resolution of the runtime's timers.
 const TIMER: Duration = Duration::from_millis(1);
 
 /// A running end that receives. Dropping it stops it.

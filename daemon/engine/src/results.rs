@@ -82,7 +82,7 @@ pub enum Verdict {
 /// One finding of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// What was checked.
+    /// The subject of the check.
     pub about: String,
     /// The seriousness of the finding.
     pub verdict: Verdict,

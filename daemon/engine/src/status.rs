@@ -25,7 +25,7 @@ counters! {
         bytes: counter "engine_sent_bytes_total",
         /// Messages that the ring lost before they were sent. All receivers see a gap.
         messages_missed: counter "engine_missed_messages_total",
-        /// Messages that are gaps in the channel itself.
+        /// Messages in gaps of the channel itself.
         gap_messages,
         /// The number of times that the sender asked for the log's last block because the servers refused an append.
         resyncs_refused: counter "engine_resyncs_total" { cause = "refused" },

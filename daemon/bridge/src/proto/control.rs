@@ -65,7 +65,7 @@ pub enum ControlDatagram {
         nonce: u64,
         /// A fresh cookie for the renewal.
         cookie: Cookie,
-        /// For how long the lease is valid, in milliseconds.
+        /// The time for which the lease is valid, in milliseconds.
         lease_ms: u32,
     },
     /// A client returns its lease.
@@ -136,7 +136,7 @@ pub enum ControlDatagram {
         nonce: u64,
         /// A fresh cookie for the renewal.
         cookie: Cookie,
-        /// For how long the lease is valid, in milliseconds.
+        /// The time for which the lease is valid, in milliseconds.
         lease_ms: u32,
         /// The number of leases that the server has, or 65535 if it has more.
         group: u16,

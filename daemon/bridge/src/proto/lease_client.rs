@@ -28,7 +28,7 @@ pub(crate) enum LeaseState {
     Subscribing,
     /// The client has a lease until this time of the client's clock.
     Held {
-        /// When the lease expires if it is not renewed.
+        /// The time at which the lease expires if it is not renewed.
         ends_ns: u64,
     },
     /// The client returns the lease.

@@ -78,7 +78,7 @@ pub(super) struct Repair {
     /// Whether plain requests are answered.
     answers_plain: bool,
     feed: FeedRate,
-    /// When the next attempt to open the ring is due, in nanoseconds.
+    /// The time at which the next attempt to open the ring is due, in nanoseconds.
     retry_ns: u64,
     clock: Clock,
     shared: Arc<Sending>,

@@ -50,7 +50,7 @@ fn session() -> Session {
 /// An egress.
 #[derive(Debug, Clone)]
 struct Egress {
-    /// `None` if it is dead.
+    /// `None` if the egress is dead.
     election: Option<Election>,
     lives: u64,
     /// The next sequence to send.

@@ -115,7 +115,7 @@ pub struct Gaps {
     /// No wait of any hole ends before this time.
     due_ns: u64,
     any_wanted: bool,
-    /// When a server last sent a datagram.
+    /// The time at which a server last sent a datagram.
     heard_ns: u64,
     /// The most unanswered requests that are allowed now.
     window: usize,

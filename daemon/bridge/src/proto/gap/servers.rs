@@ -26,7 +26,7 @@ pub(super) struct Server {
     pub(super) backed_off_ns: u64,
     /// An addition to the wait. It grows when an answer arrives after the receiver has repeated the request.
     pub(super) margin_ns: u64,
-    /// When `margin_ns` last grew.
+    /// The time at which `margin_ns` last grew.
     pub(super) lengthened_ns: u64,
     /// The number of timeouts since the server's last packet. After a certain number, [`is_doubted`](Self::is_doubted) is true for the
     /// server.
@@ -38,7 +38,7 @@ pub(super) struct Server {
     pub(super) is_down: bool,
     /// Whether the server has sent a control datagram of shmcast.
     pub(super) is_ours: bool,
-    /// When a doubted server gets the next probe.
+    /// The time at which a doubted server gets the next probe.
     pub(super) probe_ns: u64,
     /// No request is sent to the server before this time.
     pub(super) paused_ns: u64,

@@ -32,7 +32,7 @@ pub struct KeysError {
 pub struct GroupKey {
     /// The key's ID, 1 to 255.
     pub id: u8,
-    /// When the key begins to seal, in nanoseconds since 1970.
+    /// The time at which the key begins to seal, in nanoseconds since 1970.
     pub from_ns: u64,
     pub(super) secret: [u8; KEY_BYTES],
 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 /// The configuration of a receiver.
 #[derive(Debug, Clone, Copy)]
 pub struct ReceiverConfig {
-    /// Which sessions to follow.
+    /// The sessions to follow.
     pub follow: Follow,
     /// The message to start at.
     pub join: Join,

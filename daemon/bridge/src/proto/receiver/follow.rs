@@ -41,7 +41,7 @@ const MAX_RIVALS: usize = 4;
 /// The most bytes of packets that are stored for one rival.
 const MAX_KEPT_BYTES: usize = 4 << 20;
 
-/// Which sessions a receiver follows.
+/// The choice of the sessions that a receiver follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Follow {
     /// Sessions of the shmcast channel with this tag. The newest epoch that is alive is followed.
@@ -64,7 +64,7 @@ pub enum Join {
     /// The receiver starts at this sequence of the first session, and requests messages that were sent before the receiver joined. 1 is the
     /// session's first sequence.
     From(u64),
-    /// The receiver starts where an earlier one stopped.
+    /// The receiver starts where an earlier receiver stopped.
     Resume {
         /// The session that the earlier receiver followed.
         session: Session,

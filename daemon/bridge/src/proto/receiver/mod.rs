@@ -93,7 +93,7 @@ pub struct ReceiverState {
     pub holes: usize,
     /// Packets that arrived early and are stored.
     pub early_packets: usize,
-    /// The messages in these packets.
+    /// The messages in the early packets.
     pub early_messages: u64,
 }
 

@@ -55,7 +55,7 @@ pub const MIN_BYTES: usize = 1 << 10;
 pub const MAX_BYTES: usize = 8 << 20;
 /// The largest message, in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
-/// The error of a clock that is unknown.
+/// The value for an unknown error of a clock.
 pub const UNKNOWN_ERROR: u16 = u16::MAX;
 
 const MAGIC: &[u8; 4] = b"SHMB";

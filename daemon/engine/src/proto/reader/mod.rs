@@ -102,7 +102,7 @@ pub struct Reader {
     config: ReaderConfig,
     phase: Phase,
     round: u64,
-    /// When the next request is due.
+    /// The time at which the next request is due.
     ask_ns: u64,
     session: Option<Session>,
     /// The sequence due; `None` before the first block.
@@ -198,7 +198,7 @@ impl Reader {
         Some((self.round, ask))
     }
 
-    /// When [`poll`](Self::poll) is due.
+    /// The time at which [`poll`](Self::poll) is due.
     pub fn next_deadline(&self) -> u64 {
         match self.phase {
             Phase::Follow { heard_ns, look: Look::Nothing } => heard_ns + IDLE_NS,

@@ -4,8 +4,8 @@
 //!
 //! - Answers are lost, and appends arrive late.
 //! - The log loses its end or its beginning.
-//! - It exchanges, drops and damages blocks.
-//! - It is removed and made again.
+//! - The log exchanges, drops and damages blocks.
+//! - The log is removed and created again.
 //! - The log is away for longer than the ring has the messages.
 //! - For a while, readers get a copy of the log that lacks some blocks.
 //!

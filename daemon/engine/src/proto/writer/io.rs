@@ -104,7 +104,7 @@ pub enum Refusal {
     },
 }
 
-/// Where to continue to read the channel.
+/// The place at which to continue to read the channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resume {
     /// Continue at this sequence.

@@ -96,9 +96,9 @@ pub struct Writer {
     state: State,
     /// The number of the current attempt. Answers with another number are ignored.
     round: u64,
-    /// When the last block is requested next.
+    /// The time at which the last block is requested next.
     look_ns: u64,
-    /// When the last call of [`poll`](Writer::poll) was.
+    /// The time of the last call of [`poll`](Writer::poll).
     polled_ns: u64,
     /// The entry number and the CRC of the newest block, stored or in flight.
     newest: (u64, u32),
@@ -304,7 +304,7 @@ impl Writer {
         Some(self.round)
     }
 
-    /// When [`poll`](Self::poll) is due.
+    /// The time at which [`poll`](Self::poll) is due.
     pub fn next_deadline(&self) -> u64 {
         match self.state {
             State::Run => {

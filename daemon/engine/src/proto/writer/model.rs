@@ -42,7 +42,7 @@ enum Fault {
 /// A writer's process.
 #[derive(Debug)]
 struct Actor {
-    /// `None` if it is dead.
+    /// `None` if the process is dead.
     writer: Option<Writer>,
     /// The next sequence to put into a block.
     next: u64,
