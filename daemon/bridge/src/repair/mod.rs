@@ -432,7 +432,7 @@ impl ControlServer<'_> {
 }
 
 impl<'a> Server<'a> {
-    /// Returns `None` if the sending thread and the store are at different rings. No request must be answered then, because a receiver
+    /// Returns `None` if the sending thread and the store are at different rings. No request is allowed an answer then, because a receiver
     /// would get the messages of another session.
     fn of(shared: &Sending, replay: &'a mut Replay, store: &'a mut Store) -> Option<Self> {
         let (session, next) = shared.feed(store.ring.change)?;

@@ -106,7 +106,7 @@ impl Opener {
     /// Checks a whole block, and opens it if it is sealed.
     ///
     /// # Errors
-    /// [`Damaged`]. No part of such a block must be used.
+    /// [`Damaged`]. Use no part of such a block.
     pub fn open<'a>(&'a mut self, block: &'a [u8]) -> Result<(Head, Body<'a>), Damaged> {
         let (head, body) = parse(block)?;
         let Body::Sealed(sealed) = body else {

@@ -34,7 +34,7 @@ use pulse::Pulse;
 /// pulse, and the returned packet is a heartbeat or an end.
 ///
 /// # Errors
-/// [`Malformed`] if the parts of the packet contradict each other. No part of such a packet must be used.
+/// [`Malformed`] if the parts of the packet contradict each other. Use no part of such a packet.
 pub fn parse(datagram: &[u8]) -> Result<(Downstream<'_>, Option<Pulse>), Malformed> {
     let (container, body) = Container::parse(datagram)?;
     let Container { session, sequence, .. } = container;

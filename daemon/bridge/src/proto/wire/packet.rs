@@ -50,7 +50,7 @@ impl<'a> Downstream<'a> {
     /// Parses a whole datagram, and checks it. Costs two reads per message, and no copy.
     ///
     /// # Errors
-    /// [`Malformed`] if the parts of the packet contradict each other. No part of such a packet must be used.
+    /// [`Malformed`] if the parts of the packet contradict each other. Use no part of such a packet.
     pub fn parse(datagram: &'a [u8]) -> Result<Downstream<'a>, Malformed> {
         let (header, blocks) = datagram.split_first_chunk::<HEADER_BYTES>().ok_or(Malformed::TooShort)?;
         let (session, sequence, count) = split_header(header);

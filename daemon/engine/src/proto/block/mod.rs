@@ -251,7 +251,7 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 /// Checks a whole block. If its body is sealed, the inside of the body is not checked.
 ///
 /// # Errors
-/// [`Damaged`] if the block is not valid. No part of such a block must be used.
+/// [`Damaged`] if the block is not valid. Use no part of such a block.
 pub fn parse(block: &[u8]) -> Result<(Head, Body<'_>), Damaged> {
     let (bytes, body) = block.split_at_checked(HEAD_BYTES).ok_or(Damaged::Foreign)?;
     if &bytes[..4] != MAGIC {
