@@ -1,4 +1,4 @@
-//! Keeps deliveries in order and in bounded memory while the local channel accepts none: it is being opened, or a gate holds it up.
+//! Keeps deliveries, in order and in bounded memory, while the local channel is being opened or a gate holds deliveries up.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -35,7 +35,7 @@ impl Backlog {
         self.chunks.is_empty() && self.lost.is_none()
     }
 
-    /// Appends a copy of the delivery. If there is no room for a message, drops it, and puts a gap in its place.
+    /// Appends a copy of the delivery. If there is no room for a message, drops the message, and puts a gap in its place.
     pub fn push(&mut self, delivery: &Delivery<'_>) {
         match *delivery {
             Delivery::Message { sequence, data, meta } if self.bytes + data.len() < MAX_BYTES => {
@@ -43,7 +43,7 @@ impl Backlog {
                 self.put_after_lost(MESSAGE, [sequence, marks, meta.time_ns], data);
             }
             Delivery::Message { sequence, .. } => self.lose(sequence..sequence + 1),
-            // Gaps without a limit would be a backlog without a limit.
+            // Without a limit, many gaps would use much memory.
             Delivery::Gap { ref missing } if self.bytes >= MAX_BYTES || self.lost.is_some() => {
                 self.lose(missing.clone());
             }
@@ -82,7 +82,7 @@ impl Backlog {
         self.bytes += size;
     }
 
-    /// Returns the first delivery, as it was pushed, or the gap in place of messages that found no room.
+    /// Returns the first delivery. If only the gap in place of dropped messages is left, returns this gap.
     pub fn front(&self) -> Option<Delivery<'_>> {
         let Some(chunk) = self.chunks.front() else {
             return self.lost.clone().map(|missing| Delivery::Gap { missing });
@@ -162,7 +162,7 @@ mod tests {
         }
     }
 
-    /// An earlier mistake: a session that came after the last message that found no room began without a gap for this message.
+    /// An earlier mistake: the backlog dropped its last messages, and then a session began. No gap stood for the dropped messages.
     #[test]
     fn messages_beyond_the_bound_become_a_gap_and_all_else_is_kept() {
         let (mut backlog, data) = (Backlog::default(), vec![0; 1 << 16]);

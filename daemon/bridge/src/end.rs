@@ -23,8 +23,8 @@ impl RunningEnd {
         Self { life, keys, threads: Vec::new() }
     }
 
-    /// Starts one more thread for this end (sender or receiver), pins it, and runs `body` in it. Returns once the thread is pinned, or has
-    /// failed to be pinned.
+    /// Starts one more thread for this end (sender or receiver), pins it, and runs `body` in it. Returns once the thread is pinned, or
+    /// pinning has failed.
     ///
     /// # Errors
     /// [`BridgeError`]. After an error the thread does not run.

@@ -57,7 +57,7 @@ use shmcast::ChannelError;
 use socket::SocketError;
 use std::io;
 
-/// An error at the start of a bridge.
+/// A reason why a bridge does not start or refuses an order.
 #[derive(Debug, thiserror::Error)]
 pub enum BridgeError {
     /// The bridge's spec is invalid.
@@ -77,7 +77,7 @@ pub enum BridgeError {
     /// The session's name is invalid.
     #[error(transparent)]
     Session(#[from] SessionError),
-    /// Messages of the channel may be too long for a packet.
+    /// The channel allows messages that are too long for a packet.
     #[error(
         "channel {channel:?} takes messages of up to {max_message} B, but a packet of {payload_bytes} B carries at most \
          {most} B: make the channel with max_message {most}{}",
@@ -120,7 +120,7 @@ pub enum BridgeError {
         /// The system's error.
         source: io::Error,
     },
-    /// The system provided no thread, or no randomness for cookies.
+    /// The system could not start a thread or provide random bytes.
     #[error("start the bridge's threads: {0}")]
     Start(io::Error),
 }

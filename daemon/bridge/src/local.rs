@@ -8,7 +8,7 @@ use super::proto::session::Session;
 use super::proto::wire::Meta;
 use super::times::OriginTimes;
 
-/// A delivery that a gate has held up for a shorter time than this is tried again after [`SOON`], and later after [`LATER`].
+/// For this long, a delivery that a gate holds up is tried again every [`SOON`]. After that, it is tried again every [`LATER`].
 const IMPATIENT_FOR: Duration = Duration::from_millis(2);
 /// The shorter time between two tries.
 const SOON: Duration = Duration::from_micros(100);
@@ -18,7 +18,8 @@ const LATER: Duration = Duration::from_millis(1);
 /// The local channel of a receiving end.
 ///
 /// No call waits for a gate of the channel. If a gate holds up a delivery, the call returns false and changes nothing. The caller keeps the
-/// delivery, and makes the same call again later. A gate that drops its reader does so after its longest wait here, too.
+/// delivery, and makes the same call again later. If a gate is configured to drop a reader that is too slow, it also drops this reader
+/// here.
 #[derive(Debug)]
 pub struct Local {
     /// The channel's publisher; `None` between the end of a session and the beginning of the next one.
@@ -141,12 +142,12 @@ impl Local {
         self.held.map(|held| (held.gate, held.since.elapsed()))
     }
 
-    /// Whether [`try_again_after`](Self::try_again_after) has passed since a gate held up a delivery. True if no gate does.
+    /// Whether [`try_again_after`](Self::try_again_after) has passed since a gate held up a delivery. True if no gate holds up a delivery.
     pub fn is_try_due(&self) -> bool {
         self.held.is_none_or(|held| held.tried.elapsed() >= self.try_again_after())
     }
 
-    /// Returns the time after which a delivery should be tried again that the channel has not accepted.
+    /// Returns how long the caller should wait before it tries again a delivery that the channel has not accepted.
     pub fn try_again_after(&self) -> Duration {
         match self.held() {
             Some((_, held_for)) if held_for < IMPATIENT_FOR => SOON,
@@ -168,9 +169,9 @@ impl Local {
     }
 
     /// Notes an error of the publisher. Returns false if a gate holds the delivery up. After any other error the channel accepts no more
-    /// messages: another publisher took it, or its sequences are used up.
+    /// messages: another publisher took the channel, or its sequences are used up.
     ///
-    /// An earlier mistake: a gate that refused one message ended the bridge, and with it the stream of each reader.
+    /// An earlier mistake: a gate that refused one message ended the bridge, and so the streams of all readers.
     #[cold]
     fn is_over(&mut self, error: &PublishError) -> bool {
         if let PublishError::Full { gate, .. } = *error {

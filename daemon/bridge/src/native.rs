@@ -28,7 +28,7 @@ const NO_SESSION: Session = Session::from_bytes([b' '; 10]);
 #[derive(Debug)]
 pub struct Keys {
     ring: Mutex<Option<Keyring>>,
-    /// Grows with each change.
+    /// A number that grows with each change of the keys.
     version: AtomicU64,
 }
 
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     /// A test for an earlier mistake. A host's clock was ahead when its bridge began, so the bridge sealed with a key that was not due.
-    /// After the clock was set back, the bridge must seal with the earlier key again, because other hosts may not have the later key yet.
+    /// After the clock was set back, the bridge must seal with the earlier key again, because other hosts might not have the later key yet.
     #[test]
     fn a_clock_that_was_set_back_gives_the_earlier_key_again() {
         let text = "1 00112233445566778899aabbccddeeff\n2 ff112233445566778899aabbccddeeff from 2026-11-24T07:00:00Z\n";

@@ -17,7 +17,7 @@ const MAX_SESSIONS: usize = 4_096;
 /// reboot. Each session belongs to one run.
 ///
 /// On a strict channel, each publisher has a ring of its own, but all these rings belong to one run. After a reboot, a stream with a
-/// journal continues with other sequences, so it is another run and gets another session.
+/// journal continues with other sequences. This is another run, with another session.
 pub fn run_of(ring: &Header) -> [u64; 2] {
     let [first, second] = ring.stream.to_words();
     match fault!("each_ring_is_a_stream") {
@@ -56,8 +56,8 @@ impl Origins {
     /// Returns the session of this tag under which `ring` was sent.
     ///
     /// # Errors
-    /// If `ring` was not sent under this tag, the error is the lowest epoch that a new session of the ring may have. No earlier ring has a
-    /// session with this epoch, even if the clock goes back.
+    /// If `ring` was not sent under this tag, the error is the lowest epoch that a new session of the ring is allowed to have. No earlier
+    /// ring has a session with this epoch, even if the clock goes back.
     pub(crate) fn of_ring(&self, tag: [u8; 4], ring: [u64; 2]) -> Result<Session, u64> {
         Self::find(&self.sessions(), tag, ring)
     }
@@ -129,7 +129,7 @@ mod tests {
         let tag = Session::of_channel("TICK", 0).unwrap().tag();
         let begin = |ring| {
             let choose = |known: Result<Session, u64>| {
-                // The other threads have time to look meanwhile.
+                // The pause gives the other threads time to look at the list.
                 std::thread::sleep(std::time::Duration::from_millis(1));
                 known.or_else(|least| Session::of_channel("TICK", least))
             };

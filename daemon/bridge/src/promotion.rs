@@ -16,8 +16,8 @@ use super::thread::wall_ns;
 /// The number of sequences that a promotion skips.
 const FURTHER: u64 = 1 << 32;
 
-/// A journal notes a reserve: publishers may use the sequences up to the reserve, and no higher ones until the journal notes a higher
-/// reserve. Returns the reserve that must be noted before the channel continues at `next`.
+/// A journal notes a reserve: publishers are allowed to use the sequences up to the reserve, and no higher ones until the journal notes a
+/// higher reserve. Returns the reserve that must be noted before the channel continues at `next`.
 ///
 /// The returned reserve leaves room for two kinds of messages: messages that the mirror still receives, and messages that are published
 /// until the journal notes the next reserve.
@@ -43,7 +43,7 @@ pub(crate) fn next_after(known: u64, below: u64) -> Result<u64, PromoteError> {
 pub struct Promotion {
     /// The session under which the channel was received.
     pub before: Session,
-    /// The session under which it is sent from now on.
+    /// The session under which the channel is sent from now on.
     pub session: Session,
     /// The first of the messages that will never arrive.
     pub from: u64,
@@ -96,10 +96,12 @@ pub enum PromoteError {
     Ended(String),
 }
 
-/// Turns a received channel into a channel of this host, and begins a new session. `publisher` publishes the channel. `before` is the
-/// session under which the channel was received. The other host is known to have had all messages below `horizon`. The new session has the
-/// tag of `before`, or `tag` if `before` is not a session of shmcast. `below` is the reserve of the channel's journal, if there is a
-/// journal.
+/// Turns a received channel into a channel of this host, and begins a new session. `publisher` publishes the channel.
+///
+/// - `before` is the session under which the channel was received. The new session has its tag, or `tag` if `before` is not a session of
+///   shmcast.
+/// - `horizon`: the other host is known to have had all messages below this sequence.
+/// - `below` is the reserve of the channel's journal, if there is a journal.
 ///
 /// # Errors
 /// [`PromoteError`]. After an error nothing was published.
@@ -136,7 +138,8 @@ mod tests {
         assert_eq!((first.session.tag(), first.session.epoch()), (*b"EQ  ", ahead.epoch().map(|it| it + 1)));
         assert_eq!(publisher.remote_session(), Some(*first.session.as_bytes()));
         assert_eq!(publisher.publish(b"next").unwrap(), first.to + 1);
-        // The clock is ahead of a term that is old, and a session of another make gets the channel's tag.
+        // The new term comes from the clock, because the old term is lower. If the session's name is not shmcast's, the new session gets
+        // the channel's tag.
         let foreign = Session::named("NASDAQ-itc").unwrap();
         for (before, tag) in [(Session::of_channel("EQ", 7).unwrap(), *b"EQ  "), (foreign, *b"T   ")] {
             let again = promote(&mut publisher, (before, 1), "T", u64::MAX).unwrap();

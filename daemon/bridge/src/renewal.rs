@@ -2,8 +2,8 @@
 //! two events, which are counted and are not errors:
 //!
 //! - **An interface is deleted and created again under the same name.** A socket on this interface is then no longer a member of its group.
-//!   Every 250 ms, the thread looks up by name the interfaces of all lines, and the interface of the group for repairs. If an interface was
-//!   replaced, the thread opens a new socket and passes it to the bridge. The bridge closes the old socket and continues its session.
+//!   Every 250 ms, the thread looks up the interfaces of all lines and of the group for repairs, by their names. If an interface was
+//!   replaced, the thread opens a new socket and passes it to the bridge. The bridge continues its session.
 //! - **The network forgets a group.** If a line is silent for 3 s while the feed arrives on other lines, the thread leaves the line's group
 //!   and joins it again. If the line stays silent, the thread repeats this after twice the time, and the time grows up to 60 s.
 
@@ -115,7 +115,7 @@ impl Watch {
     }
 }
 
-/// The state of one line that may be silent.
+/// The state of one line that might be silent.
 #[derive(Debug)]
 struct Heard {
     datagrams: u64,

@@ -1,6 +1,6 @@
-//! The state file of an egress. The file has the session under which the ring was sent, and the sequence up to which the ring was sent.
-//! From the file, a restarted egress learns where to continue, and which session names are used already. If somebody removes or moves the
-//! file while the egress runs, the egress creates the file again.
+//! The state file of an egress. The file has the session of the ring, and the sequence up to which the ring was sent. From the file, a
+//! restarted egress learns where to continue, and which session names are used already. If somebody removes or moves the file while the
+//! egress runs, the egress creates the file again.
 //!
 //! The file has three slots of 64 bytes. The egress writes the first two slots alternately, and the complete slot with the higher number is
 //! valid. The third slot has the sequence with which the session began. Numbers are little-endian:
@@ -29,7 +29,7 @@ const MAGIC: &[u8; 8] = b"SHMCBST1";
 /// The progress of an egress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Progress {
-    /// The identity of the run in the ring.
+    /// The identity of the ring's run.
     pub(super) ring: [u64; 2],
     pub(super) session: Session,
     /// The sequence after the last sent message.
@@ -85,7 +85,7 @@ impl StateFile {
         self.number += 1;
         self.write_slot(self.number % 2, progress)?;
         if is_lost {
-            // Somebody may have put another file there, so both slots are replaced.
+            // Somebody might have put another file there, so both slots are replaced.
             self.write_slot((self.number + 1) % 2, progress)?;
         }
         self.file.sync_all()?;
@@ -176,7 +176,7 @@ mod tests {
             assert_eq!(StateFile::open(&path).unwrap().1, Some(progress(next)));
         }
         assert_eq!(state.begin(session), None);
-        // A write that a power failure cut short.
+        // A power failure cuts a write short.
         for byte in 0..SLOT_BYTES {
             let mut bytes = std::fs::read(&path).unwrap();
             bytes[SLOT_BYTES + byte] ^= 1;

@@ -78,8 +78,7 @@ pub(crate) fn spawn(
         let is_pinned = pinned.is_ok();
         let _ = tell.send(pinned);
         if is_pinned {
-            // Sleeps last microseconds here. Without this call, the kernel lets each of them last 50 us longer. If it refuses the call,
-            // they do.
+            // Sleeps last microseconds here. With the default timer slack, the kernel would make each sleep 50 us longer.
             let _ = nix::sys::prctl::set_timerslack(1);
             body();
         }

@@ -16,8 +16,8 @@ use super::thread::wall_ns;
 /// If two readings of the channel's clock are less than this apart, the reading of the wall clock between them is exact enough. The unit is
 /// nanoseconds.
 const CLOSE_NS: u64 = 1_000;
-/// The greatest distance, in ticks, of a message's time from the present. A time that is farther away does not fit the 48 bits of a
-/// message's time. The limit is lower than the 48 bits allow, because some time passes until the message is read.
+/// The greatest distance, in ticks, of a message's time from the present. A message's time has 48 bits. The limit is lower than these bits
+/// allow, because some time passes until the message is read.
 const FARTHEST_TICKS: u64 = (1 << 47) - (1 << 44);
 /// The limit for repeated readings. Both clocks are read again until the readings are close together, but at most this number of times.
 const READINGS: usize = 8;
@@ -179,7 +179,7 @@ mod tests {
             }
         }
         assert_eq!(moment.wall_of(0), 0, "a message without a time");
-        // Far away: the clock of a host was set, or a journal is old. Such a time once came out as another one.
+        // A time is far away if a host's clock was set, or if a journal is old. An earlier mistake converted such a time to a wrong one.
         let farthest_ns = clock.ns(FARTHEST_TICKS);
         for (ns, is_told) in
             [(farthest_ns - 1_000_000, true), (farthest_ns + 1_000_000, false), (u64::MAX / 4, false)]

@@ -67,9 +67,9 @@ fn look_at_file(about: &str, (file, shown): (&Path, &str), findings: &mut Findin
         Ok(of) => of,
     };
     let problem = match about {
-        // The bridge refuses such a file.
+        // The bridge refuses a file with this problem.
         "account" => private::problem(&of).map(|problem| (Verdict::Fails, problem)),
-        // Kubernetes mounts these files so that others may read them.
+        // Kubernetes mounts these files readable for others.
         "creds" | "key" => private::problem(&of).map(|problem| (Verdict::Doubtful, problem)),
         _ => None,
     };

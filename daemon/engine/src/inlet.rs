@@ -22,11 +22,12 @@ pub(crate) struct Inlet {
     origins: Origins,
     /// The error of the writer's clock, according to the last block.
     clock_error: u16,
-    /// The sequence due when the channel was closed.
+    /// The sequence that was due when the channel was closed.
     closed_at: u64,
     /// Whether the log has more entries after the current one.
     has_more: bool,
-    /// Deliveries that a gate of the channel holds up. While there are any, no entry is taken, so these are the rest of one entry.
+    /// Deliveries that a gate of the channel holds up. While deliveries wait here, no further entry is taken. So all of them are from one
+    /// entry.
     backlog: Backlog,
     shared: Arc<ReceiveState>,
 }
@@ -47,12 +48,13 @@ impl Inlet {
         self.has_more = has_more;
     }
 
-    /// The sequence due.
+    /// Returns the next sequence that is due.
     pub(crate) fn next_sequence(&self) -> u64 {
         self.local.publisher.as_ref().map_or(self.closed_at, Publisher::next_sequence)
     }
 
-    /// Notes how far the writer's clock may be wrong, in units of 10 us. `None` leaves the noted value. Reads this host's clocks again.
+    /// Notes the possible error of the writer's clock, in units of 10 us. `None` keeps the noted value. Also reads this host's clocks
+    /// again.
     pub(crate) fn look_at_clocks(&mut self, clock_error: Option<u16>) {
         self.clock_error = clock_error.unwrap_or(self.clock_error);
         let known = Some(self.clock_error).filter(|error| *error != UNKNOWN_ERROR);
@@ -71,7 +73,7 @@ impl Inlet {
             Delivery::Session { session, next } => {
                 receiver::Delivery::NewSession { session, next, previous: None }
             }
-            // Another publisher followed after this one.
+            // This is not the channel's end: another publisher followed after this one.
             Delivery::End if self.has_more => return,
             // The session and the sequence are not needed.
             Delivery::End => receiver::Delivery::End { session: Session::from_bytes([b' '; 10]), next: 0 },
@@ -152,7 +154,7 @@ impl Inlet {
         }
         // The sequences of a channel only grow. A session whose sequences begin again needs a new segment.
         if self.next_sequence() > next {
-            // The ring is not closed: readers continue in the next one, and an end would tell them that nothing follows.
+            // The ring is not closed: readers continue in the next ring, and an end would tell them that nothing follows.
             if let Some(publisher) = self.local.publisher.take() {
                 publisher.leave_open();
             }

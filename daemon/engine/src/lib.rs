@@ -10,10 +10,10 @@
 //! on the log's order or completeness.
 //!
 //! [`proto`] has the format and the state machines of both ends, without input and output. With the feature `nats`, `send`, `receive` and
-//! `stream` run them over a real client. Without the feature, starting an end fails with [`EngineError::NotBuilt`].
+//! `stream` run the state machines over a real client. Without the feature, starting an end fails with [`EngineError::NotBuilt`].
 //!
-//! A [`Sender`] is an ordinary reader of the ring. Unless it takes a gate, the channel's publisher never notices it. Messages that the
-//! servers cannot accept wait in the ring, or in the channel's journal.
+//! A [`Sender`] is an ordinary reader of the ring. The channel's publisher never notices the sender, unless the sender takes a gate.
+//! Messages that the servers cannot accept wait in the ring, or in the channel's journal.
 #![forbid(unsafe_code)]
 
 mod options;
@@ -91,7 +91,7 @@ pub enum EngineError {
         /// The channel.
         channel: String,
     },
-    /// The servers refused something.
+    /// The servers refused an operation on the stream.
     #[error("stream {stream:?}: {why}")]
     Refused {
         /// The stream.
@@ -104,9 +104,9 @@ pub enum EngineError {
         "blocks of {block} B exceed the {most} B that the servers take: write block_bytes = {most}, or raise max_payload there"
     )]
     BlockTooLarge {
-        /// The configured size.
+        /// The configured size of blocks, in bytes.
         block: usize,
-        /// The largest that fits.
+        /// The largest size that the servers accept, in bytes.
         most: usize,
     },
 }

@@ -36,7 +36,7 @@ const LOOK_UP: Duration = Duration::from_millis(20);
 /// The interval at which the clocks are read.
 const CLOCK_EVERY_NS: u64 = 100 * MILLISECOND_NS;
 
-/// The runtime's timers are not finer than this.
+/// The resolution of the runtime's timers.
 const TIMER: Duration = Duration::from_millis(1);
 
 /// A running end that receives. Dropping it stops it.
@@ -111,7 +111,7 @@ impl Receiver {
         receiving.look_at_keys();
         let run = move || {
             runtime.block_on(receiving.run(answers));
-            // The look-up of a server's name may still wait.
+            // A lookup of a server's name might still be waiting.
             runtime.shutdown_background();
         };
         let mut end = RunningEnd::new(shared.life.clone(), shared.keys.clone());
@@ -234,7 +234,7 @@ impl Receiving {
         }
     }
 
-    /// Starts a request. The answer arrives by the queue.
+    /// Starts a request. The answer arrives through the queue.
     fn ask(&mut self, round: u64, ask: Ask) {
         let (log, answer) = (self.log.clone(), self.answer.clone());
         if matches!(ask, Ask::Follow(_)) {

@@ -23,31 +23,31 @@ pub struct StreamInfo {
     pub leader: Option<String>,
     /// The servers that have fallen behind or cannot be reached.
     pub lagging: Vec<String>,
-    /// The session of its last sound block.
+    /// The session of the stream's last valid block.
     pub session: Option<String>,
-    /// The sequence after those that it has.
+    /// The sequence after the last one in the stream.
     pub next_sequence: Option<u64>,
 }
 
-/// A range of sequences, both ends in it.
+/// A range of sequences, including both ends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Range {
-    /// The first.
+    /// The first sequence.
     pub from: u64,
-    /// The last.
+    /// The last sequence.
     pub to: u64,
 }
 
 /// The result of a check of a whole stream.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Verified {
-    /// Sound blocks.
+    /// Valid blocks.
     pub blocks: u64,
-    /// Messages in them, each once.
+    /// Messages in valid blocks. A message that is in several blocks counts once.
     pub messages: u64,
     /// Ranges of sequences that blocks report as lost for ever.
     pub gaps: Vec<Range>,
-    /// Sequences that no block has, between others that are there.
+    /// Sequences that no block has, between sequences that blocks have.
     pub missing: Vec<Range>,
     /// Entries that are damaged, or that are no blocks. The list has the number of each entry, and the reason.
     pub damaged: Vec<(u64, String)>,
@@ -73,7 +73,7 @@ impl Verified {
 pub enum Verdict {
     /// All is well.
     Ok,
-    /// Something may not work as intended.
+    /// Something might not work as intended.
     Doubtful,
     /// Something cannot work.
     Fails,
@@ -82,9 +82,9 @@ pub enum Verdict {
 /// One finding of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// What was checked.
+    /// The subject of the check.
     pub about: String,
-    /// How serious it is.
+    /// The seriousness of the finding.
     pub verdict: Verdict,
     /// The finding, and the step to take.
     pub says: String,

@@ -96,13 +96,13 @@ impl Sender {
         let (running, over) = oneshot::channel::<()>();
         let serve = move || {
             runtime.block_on(async {
-                // The serving ends with the ring's thread, whatever it waits for at that time.
+                // Serving ends with the ring's thread, even in the middle of a wait.
                 tokio::select! {
                     _ = serve(log, orders, reply, want, clock, shared, own) => {}
                     _ = over => {}
                 }
             });
-            // The look-up of a server's name may still wait.
+            // A lookup of a server's name might still be waiting.
             runtime.shutdown_background();
         };
         sender.end.spawn(&format!("nats-{title}"), None, serve)?;
@@ -115,8 +115,8 @@ impl Sender {
         Ok(sender)
     }
 
-    /// Tells the sender to send the remaining messages of the ring, and then to stop. It stops after five seconds in any case. The session
-    /// does not end.
+    /// Tells the sender to send the remaining messages of the ring, and then to stop. The sender stops after five seconds in any case. The
+    /// session does not end.
     pub fn leave(&self) {
         self.shared.leave.store(true, Ordering::Relaxed);
     }
@@ -131,7 +131,7 @@ impl Sender {
         self.shared.counters.read()
     }
 
-    /// The times from an append to its answer.
+    /// The durations from an append to its answer.
     pub fn acks(&self) -> Histogram {
         self.shared.acks.read()
     }
@@ -171,7 +171,7 @@ pub(crate) fn runtime() -> Result<Runtime, EngineError> {
 /// The required prefix of the subject to which a request wants its answer. Without this limit, a request could name the stream's own
 /// subject, and the answer would be appended to the stream.
 const INBOX: &str = "_INBOX.";
-/// An append that is older than this is dropped. At such an age, the process has not run for a while, and another writer may have taken
+/// An append that is older than this is dropped. At such an age, the process has not run for a while, and another writer might have taken
 /// over.
 const STALE_NS: u64 = SILENCE_NS / 2;
 
@@ -179,7 +179,7 @@ const STALE_NS: u64 = SILENCE_NS / 2;
 type Answer = (u64, Result<u64, Trouble>);
 type Flights = FuturesUnordered<Pin<Box<dyn Future<Output = Answer> + Send>>>;
 
-/// Carries out orders until nobody is left to give any.
+/// Carries out orders until no thread is left that can give orders.
 async fn serve(
     log: Log,
     mut orders: UnboundedReceiver<Order>,

@@ -18,9 +18,9 @@ pub(crate) struct SendState {
     pub(crate) is_over: AtomicBool,
     /// Number of requests of readers that arrived.
     pub(crate) wanted: AtomicU64,
-    /// The stream and the session that are sent now, and the stream of the ring with their messages.
+    /// The stream and the session that are sent now, and the stream of the ring that has the messages.
     carried: Mutex<Option<(Carried, StreamId)>>,
-    /// The reason why the last block does not open.
+    /// The reason why the last block cannot be opened.
     shut_out: Mutex<Option<Damaged>>,
     pub(crate) life: Arc<Life>,
     pub(crate) counters: Board<SendCounters>,
@@ -46,7 +46,7 @@ impl SendState {
         }
     }
 
-    /// The stream and the session that are sent now, and the stream of the ring with their messages.
+    /// The stream and the session that are sent now, and the stream of the ring that has the messages.
     pub(crate) fn carried(&self) -> Option<(Carried, StreamId)> {
         *self.carried.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -21,11 +21,11 @@ counters! {
         messages: counter "engine_sent_messages_total",
         /// Blocks that the servers have acknowledged.
         blocks: counter "engine_sent_blocks_total",
-        /// Bytes of those blocks.
+        /// Bytes of blocks that the servers have acknowledged.
         bytes: counter "engine_sent_bytes_total",
         /// Messages that the ring lost before they were sent. All receivers see a gap.
         messages_missed: counter "engine_missed_messages_total",
-        /// Messages that are gaps in the channel itself.
+        /// Messages in gaps of the channel itself.
         gap_messages,
         /// The number of times that the sender asked for the log's last block because the servers refused an append.
         resyncs_refused: counter "engine_resyncs_total" { cause = "refused" },
@@ -61,12 +61,12 @@ counters! {
     }
 }
 
-/// The counters of an end that sends, with what follows from them.
+/// The counters of an end that sends, and values that are computed from them.
 #[derive(Debug, Serialize)]
 pub struct ShownSendCounters<'a> {
     #[serde(flatten)]
     counters: &'a SendCounters,
-    /// Messages that are published and not acknowledged; `None` before the first answer.
+    /// Messages that are published but not acknowledged; `None` before the first answer.
     behind: Option<u64>,
 }
 
@@ -86,27 +86,27 @@ impl SendCounters {
 counters! {
     /// The counters of an end that receives.
     pub struct ReceiveCounters {
-        /// The sequence due in the local channel.
+        /// The next sequence of the local channel.
         next_sequence,
         /// Messages published into the local channel.
         messages_published: counter "engine_published_messages_total",
-        /// Messages that nobody has: a gap in the local channel.
+        /// Messages that nobody has. The local channel has a gap in their place.
         messages_missing: counter "engine_missing_messages_total",
         /// Messages that are too large for the local channel. They also count as missing.
         messages_too_large,
-        /// Blocks that brought something.
+        /// Blocks with new content.
         blocks,
-        /// Bytes of entries that came.
+        /// Bytes of entries that arrived.
         bytes: counter "engine_received_bytes_total",
-        /// Entries that were damaged, or no blocks.
+        /// Entries that are damaged, or that are no blocks.
         damaged: counter "engine_damaged_entries_total",
         /// Damaged entries. Their seal is missing, does not match, or has an unknown key.
         unopened: counter "engine_unopened_blocks_total",
-        /// Messages that came again.
+        /// Messages that arrived again.
         repeated,
-        /// Blocks that were not built after the one before them.
+        /// Blocks that were not built after the previous block.
         chain_breaks: counter "engine_chain_breaks_total",
-        /// Times that the place in the log was looked for.
+        /// Times that the receiver searched the log for its place.
         searches,
         /// The number of times that the stream's end moved back because the servers lost entries.
         ends_moved: counter "engine_ends_moved_total",
@@ -114,7 +114,7 @@ counters! {
         holes: counter "engine_holes_total",
         /// 1 while a hole is being mended.
         is_mending: gauge "engine_mending",
-        /// Messages of holes that a sender had.
+        /// Missing messages that a sender sent.
         mended: counter "engine_mended_messages_total",
         /// Requests to senders.
         wanted,
@@ -178,7 +178,7 @@ impl Link {
         *self.unfollowed.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
-    /// Forgets what was noted.
+    /// Forgets the noted error.
     pub(crate) fn forget(&self) {
         *self.why.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }

@@ -25,7 +25,7 @@ impl Egress {
         let (shared, marks, send) = (self.shared.clone(), spec.marks(), send.clone());
         let group = send.repair.as_ref().and_then(|repair| repair.group);
         self.end.spawn(&format!("line-{}", spec.title()), None, move || {
-            // The bridge reported at its start which settings the system refused.
+            // Refusals of the system are not reported here: the bridge reported them at its start.
             let mut refusals = RefusedSettings::default();
             let renew = |at, line: &LineSpec| {
                 if at == REPAIRS {
@@ -36,7 +36,7 @@ impl Egress {
                     return Ok(());
                 }
                 let socket = open_connected(line, marks, &send, &mut refusals)?;
-                // An egress that may stand by also listens to the line.
+                // An egress that can stand by also listens to the line.
                 if send.role == SendRole::Auto {
                     shared.ears.give(at, open_line(line, EARS, &mut refusals)?);
                 }

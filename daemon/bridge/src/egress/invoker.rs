@@ -11,7 +11,7 @@ use crate::spec::{BridgeSpec, WaitMode};
 /// publisher's thread makes the system call that sends it. Repairs still have a thread of their own.
 pub struct EgressInvoker {
     live: Live,
-    /// The egress, for its counters and to end it.
+    /// The egress. It has the counters, and can be stopped.
     pub egress: Egress,
     is_over: bool,
 }
@@ -38,7 +38,8 @@ impl EgressInvoker {
     ///
     /// - The buffer of a socket is full.
     /// - The egress has used up its share of the link.
-    /// - The egress still sends messages that were published before it attached. Their rate is limited, and a call waits up to 100 us.
+    /// - The egress still sends messages that were published before it attached. The rate of these messages is limited, and a call waits up
+    ///   to 100 us.
     #[inline]
     pub fn invoke(&mut self) -> bool {
         self.is_over = self.is_over || !self.live.turn();

@@ -32,8 +32,8 @@ impl Live {
     pub(super) fn serve_the_rest(&mut self, since_ns: u64) -> bool {
         let now_ns = self.outlet.clock.now_ns();
         self.show_at(now_ns);
-        // Heartbeats have the sequence of the last sent message, so that receivers notice if it was lost. An end of the session is
-        // repeated. If several egresses share the stream, another one sends by now, and this one must not.
+        // If this egress is the only one, it still sends heartbeats and repeats the end of the session. If several egresses share the
+        // stream, another one sends by now, and this one must not.
         let speaks = self.failover.is_none();
         if speaks {
             self.outlet.send_idle(now_ns);

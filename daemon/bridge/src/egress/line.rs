@@ -18,7 +18,7 @@ pub(super) fn open_connected(
 ) -> Result<UdpSocket, SocketError> {
     let socket = socket::open_sender(line, send.ttl, send.loopback)?;
     socket::mark(&socket, marks, format_args!("line {}", line.group), refusals);
-    // Without a route this fails. Each datagram then has the address, and each send reports the error.
+    // Without a route, the socket cannot be connected. Then each datagram gets the address, and each send reports the error.
     let _ = socket.connect(line.group);
     Ok(socket)
 }
@@ -96,7 +96,7 @@ impl Line {
         if is_full != self.is_paused {
             self.is_paused = is_full;
             counters.pauses += u64::from(is_full);
-            // If the system refuses this, each batch waits for room, as the first one did.
+            // If the system refuses to change the socket's mode, each batch still waits until the socket has room.
             let _ = self.socket.set_nonblocking(is_full);
         }
     }

@@ -58,7 +58,7 @@ impl CatchUp {
 /// The work of an egress that was told to leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Leaving {
-    /// The egress was told to leave. It still sends the messages that were published before that.
+    /// The egress was told to leave. It still sends the messages that were published before the order.
     Sends { until: u64 },
     /// The egress has served repairs since this time.
     Serves { since_ns: u64 },
@@ -176,7 +176,7 @@ impl Live {
             self.renew_lines();
             self.outlet.show();
             self.outlet.look_up(self.subscriber.as_ref().map(Subscriber::clock));
-            // Only an active egress sends pulses. If two standby egresses sent them, each would take the other for the active one, and
+            // Only an active egress sends pulses. If two standby egresses sent pulses, each would take the other for the active one, and
             // neither would ever take over.
             let serves = matches!(self.leaving, Some(Leaving::Serves { .. }));
             let sends = |failover: &Failover| failover.election.role() == Role::Active && !serves;
@@ -203,7 +203,7 @@ impl Live {
                 Ok(Some(event)) => {
                     let is_message = matches!(event, Event::Message(_));
                     outlet.take(event);
-                    // The next message may be of another ring.
+                    // The next message might come from another ring.
                     if !is_message {
                         outlet.note_clock(subscriber.clock());
                     }
@@ -259,17 +259,18 @@ impl Live {
         };
         self.gate_wait = GateWait::default();
         check_sizes(&self.spec, &subscriber).map_err(|e| e.to_string())?;
-        // A feed from another host keeps its session. The channel gets that session before its first message, so wait for it.
+        // A feed from another host keeps its session. The channel gets that session before its first message, so wait for the session.
         let is_passed_on =
             self.spec.session.is_none() && !self.origins.contains(self.outlet.sender.session());
         let is_empty = subscriber.next_sequence() == 1 && subscriber.lag() == 0;
         if is_passed_on && is_empty && subscriber.remote_session().is_none() {
             return Ok(false);
         }
-        // The channel's sequences begin again, so its epoch must be a later one, even if the channel was replaced at once.
+        // The channel's sequences begin again, so the new session needs a later epoch than `own`, even if the channel was replaced
+        // immediately.
         let own = self.outlet.sender.session().epoch();
         let terms = Terms { own, told: self.outlet.shared.told_term(), ..Terms::default() };
-        // Receivers follow the previous session, whose term is `own`. So the bridge need not listen for others.
+        // Receivers follow the previous session, and its term `own` is known. So the bridge need not listen for the terms of other senders.
         let session = session_of(&self.spec, &subscriber, &self.origins, terms, |_| Ok(None));
         let session = session.map_err(|e| e.to_string())?;
         self.outlet.begin_ring(&subscriber, session);

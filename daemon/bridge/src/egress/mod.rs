@@ -3,7 +3,7 @@
 //!
 //! One thread reads the ring and sends to every line and lease. Another thread, `repair`, retransmits, so that retransmissions do not delay
 //! live packets. The publisher waits for neither thread, unless the bridge uses a gate. If the publisher overwrites messages that the
-//! bridge has not read, the bridge counts these messages as missed, and receivers get an exact gap.
+//! bridge has not read, receivers get an exact gap.
 //!
 //! After the start, the first thread makes system calls only to send, sleep or yield. On native lines, it makes one more system call for
 //! each pulse (a packet with the sender's state): it asks the kernel for the clock's error.
@@ -114,7 +114,7 @@ impl Egress {
         let polls = live.idle.yields();
         let run = move || {
             if polls {
-                // If the system refuses, some of the publisher's yields do not switch to this thread.
+                // If the system refuses the shorter time slice, some of the publisher's yields do not switch to this thread.
                 let _ = slice::scale(1, SHORTER);
             }
             live.run();
@@ -136,7 +136,7 @@ impl Egress {
             return Err(BridgeError::of(spec, "send: this bridge receives"));
         };
         // The feed is read only from the ring. A journal is read at the speed of a disk, and receivers would have to wait for it. Repairs
-        // are read from both, on another thread.
+        // are read from the ring and the journal, on another thread.
         let (past, channel) = (channel.clone(), channel.history(History::Never));
         let opened = Opened::open(spec, send, &channel, &options)?;
         let Opened { feeds, mut refusals, attached, state, .. } = opened;

@@ -40,7 +40,7 @@ pub(super) fn split_lines(spec: &BridgeSpec, lines: Vec<Line>) -> (Profile, Vec<
 
 pub(super) fn sender_config(spec: &BridgeSpec, send: &SendSpec, is_paced: bool) -> SenderConfig {
     let linger_ns = send.linger().as_nanos() as u64;
-    // On a paced link, a batch is no longer than what may leave at once.
+    // On a paced link, a batch is at most one burst long.
     let most = if is_paced { BURST_BYTES as usize / spec.payload_bytes } else { datagrams::BATCH };
     let batch = most.clamp(1, datagrams::BATCH);
     SenderConfig { payload_bytes: spec.payload_bytes, batch, linger_ns }

@@ -76,8 +76,8 @@ impl<'a> Opened<'a> {
         let heard = |most| heard_term(spec, send, &keys, most, &mut refusals);
         let own = own_term(spec, said);
         let session = session_to_send(spec, &attached.subscriber, &options.origins, own, resumed, heard)?;
-        // Open this socket last. Requests that arrived while the bridge listened would be answered late, after their receivers had repeated
-        // them.
+        // Open this socket last. Otherwise requests would arrive while the bridge still listens for other sessions, and would be answered
+        // late.
         let server = open_server(spec, send, &mut refusals)?;
         let feeds = Feeds { session, profile, lines, others, link, keys };
         let resumes = resumed.is_some();
@@ -154,7 +154,7 @@ pub(super) fn session_to_send(
     }
 }
 
-/// A subscriber, and the progress of the earlier bridge that it resumes; `None` if it resumes none.
+/// A subscriber, and the progress of the earlier bridge that is resumed; `None` if no bridge is resumed.
 pub(super) struct Resumed {
     pub(super) attached: Attached,
     pub(super) resumed: Option<Progress>,
@@ -234,7 +234,7 @@ pub(super) fn session_of(
     }
     let (tag, ring) = (tag_bytes(spec), run_of(subscriber.header()));
     let clock = term_at(subscriber.header().created_ns);
-    // Returns the ring's own session if it may be sent. Otherwise the error has the terms for a new session.
+    // Returns the ring's own session if this session is allowed. Otherwise the error has the terms for a new session.
     let look = |known: Result<Session, u64>| match known {
         Ok(session) if session.epoch() > terms.own => Ok(session),
         known => {

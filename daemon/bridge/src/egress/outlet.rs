@@ -97,8 +97,8 @@ impl Outlet {
             pacer: link.map(|link| Pacer::of(link, clock.now_ns())),
             keeps_session: spec.session.is_some(),
             is_over: false,
-            // Wherever a bridge begins, it waits for the next publisher. When it takes over, it reads messages again that it has read
-            // before.
+            // If the channel is closed when the bridge begins, the bridge waits for the next publisher. The end of the earlier publisher
+            // does not count, even if a bridge that takes over reads it again.
             end: EndWatch::of(subscriber, Start::Latest),
             gap_end: 0,
             lines,
@@ -131,7 +131,7 @@ impl Outlet {
             }
             // The loop attaches again when the channel begins again.
             Event::NewSession { .. } | Event::NewEpoch { .. } | Event::Restarted => self.end.note(&event),
-            // The event may be the end of an earlier publisher. The egress decides this once no more events wait.
+            // The event might be the end of an earlier publisher. The egress decides this once no more events wait.
             Event::End => self.end.note(&event),
             // The library and the bridge are released together, so each kind of event that exists is handled above.
             other => debug_assert!(false, "bridges do not carry {other:?}"),
@@ -169,8 +169,7 @@ impl Outlet {
     fn note_unsent(&mut self, refused: PushError) {
         match refused {
             PushError::TooLong { .. } => self.counters.messages_too_long += 1,
-            // The senders begin where the ring is read, and the ring is read forward. So this is a fault of the ring or of the bridge, and
-            // must be visible.
+            // Only a fault of the ring or of the bridge can cause these errors. The counter makes the fault visible.
             PushError::WentBack { .. } | PushError::BatchFull => self.counters.messages_missed += 1,
         }
     }
@@ -207,7 +206,7 @@ impl Outlet {
         if self.sender.datagrams().next().is_none() {
             return;
         }
-        // Store this before the datagrams are sent. Otherwise the request of a fast receiver could be refused as too early.
+        // Store the next sequence before the datagrams are sent. Otherwise the server could refuse a fast receiver's request as too early.
         self.shared.next.store(self.sender.next(), Ordering::Release);
         hold_back(self.pacer.as_ref(), &self.clock, &self.shared, &mut self.counters);
         send_to_all(
@@ -260,7 +259,7 @@ impl Outlet {
         self.look_up(Some(subscriber.clock()));
     }
 
-    /// Notes the clock of the ring that is read. A later ring of the channel may have another clock.
+    /// Notes the clock of the ring that is read. A later ring of the channel can have another clock.
     #[inline]
     pub(super) fn note_clock(&mut self, clock: shmcast::Clock) {
         if let Some(native) = &mut self.native {
@@ -296,7 +295,7 @@ impl Outlet {
     }
 
     /// Begins `session` with another ring. The session's first message is the ring's first message, even if the ring has overwritten it:
-    /// the journal may still have it.
+    /// the journal might still have this message.
     #[cold]
     pub(super) fn begin_ring(&mut self, subscriber: &Subscriber, session: Session) {
         let begin = match fault!("a_session_begins_with_its_bridge") {
@@ -460,7 +459,7 @@ mod tests {
     fn line(socket: UdpSocket) -> Line {
         crate::socket::set_patience(&socket).unwrap();
         let to = "127.0.0.1:9".parse().unwrap();
-        // A Unix socket knows no segments.
+        // A Unix socket does not support segments.
         Line { segments: Segments::Off, ..Line::to(to, None, socket, true) }
     }
 

@@ -24,7 +24,7 @@ impl Live {
     pub(super) fn elect(&mut self) -> Result<bool, String> {
         let now_ns = self.outlet.clock.now_ns();
         let Some(failover) = &mut self.failover else { return Ok(true) };
-        // The channel of a mirror may get another session while it is read.
+        // The channel of a mirror can get another session while it is read.
         let session = self.outlet.sender.session();
         if let Some(subscriber) = self.subscriber.as_ref().filter(|_| session != failover.election.session())
         {
@@ -66,7 +66,8 @@ impl Live {
             return Ok(());
         };
         let from = from.unwrap_or(failover.start_at).min(subscriber.next_sequence());
-        // A seek passes over the records before the message, such as the beginning of a session that came while this egress listened.
+        // Do not seek if the reader is already at `from`. A seek skips the records before the message, for example the beginning of a
+        // session.
         let sought = if from == subscriber.next_sequence() { Ok(()) } else { subscriber.seek(from) };
         match sought {
             Ok(()) => {}
@@ -112,8 +113,8 @@ impl Live {
             return Ok(true);
         };
         let Some(failover) = &mut self.failover else { return Ok(true) };
-        // An egress that still listens may become the active one. It must then send the messages that are waiting in the ring, so it skips
-        // none.
+        // An egress that still listens might become the active one. It must then send the messages that are waiting in the ring, so it
+        // skips none.
         let events = if failover.election.role() == Role::Listen { 0 } else { SKIP };
         let mut result = Ok(());
         for _ in 0..events {

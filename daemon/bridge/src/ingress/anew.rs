@@ -36,7 +36,7 @@ pub(super) fn watch(
     let shared = shared.clone();
     let body = move || {
         let mut silences = Silences::default();
-        // The bridge reported at its start which settings the system refused.
+        // Refusals of the system are not reported here: the bridge reported them at its start.
         let mut refusals = RefusedSettings::default();
         let renew = |at, line: &LineSpec| {
             let socket = if at == REPAIRS {

@@ -31,7 +31,7 @@ pub(super) struct Inlet {
 }
 
 impl Inlet {
-    /// Starts the thread that opens the channel when it restarts.
+    /// Starts the thread that opens the channel when the channel restarts.
     pub(super) fn new(
         local: Local,
         channel: PublisherBuilder,
@@ -95,8 +95,8 @@ impl Inlet {
         }
     }
 
-    /// Does the same as [`catch_up`](Self::catch_up) until the backlog is empty, at most for `limit` beside the time in which the channel is
-    /// opened. Returns false if a gate still holds deliveries up.
+    /// Does the same as [`catch_up`](Self::catch_up) until the backlog is empty. Waits at most `limit`, not counting the time in which the
+    /// channel is being opened. Returns false if a gate still holds deliveries up.
     #[cold]
     pub(super) fn drain(&mut self, limit: Duration) -> bool {
         let start = Instant::now();
@@ -182,7 +182,7 @@ impl Inlet {
             return Err(PromoteError::Ended(why));
         };
         let promotion = promotion::promote(publisher, came, tag, below)?;
-        // The messages of the gap that are not known to exist do not count as missing.
+        // Only messages that are known to exist count as missing. The rest of the gap does not count.
         self.local.counts.missing += came.1.saturating_sub(promotion.from);
         self.counters.host.next_sequence = publisher.next_sequence();
         self.origins.add(promotion.session, run_of(publisher.header()));
@@ -204,7 +204,8 @@ impl Inlet {
         }
         // The sequences of a segment only grow. A session whose sequences begin again needs a new segment.
         if self.next_sequence() > next {
-            // The ring must not be closed. Its readers continue in the next one, and an end would tell them that no messages follow.
+            // The ring must not be closed. Its readers continue in the next ring, and an end would tell the readers that no messages
+            // follow.
             if let Some(publisher) = self.local.publisher.take() {
                 publisher.leave_open();
             }

@@ -48,7 +48,7 @@ mod tests {
     fn merging_begins_with_many_at_once_and_ends_after_a_second_without() {
         let mut merging = Merging::default();
         for _ in 0..1_000 {
-            // One by one, and a hiccup now and then.
+            // Packets arrive one by one, and now and then a few arrive together.
             assert!((0..MANY).all(|_| !merging.note(0)) && !merging.note(MANY - 1) && !merging.end_window());
         }
         assert!(!merging.note(MANY - 1) && merging.note(2), "at once, not when the window ends");

@@ -88,7 +88,7 @@ impl IngressState {
     }
 }
 
-/// The times that an ingress has measured.
+/// The durations that an ingress has measured.
 #[derive(Debug)]
 pub struct Latencies {
     /// The durations from noticing a loss to receiving the message, for messages that servers sent.
@@ -130,7 +130,7 @@ impl Ingress {
         channel: PublisherBuilder,
         options: IngressOptions,
     ) -> Result<Ingress, BridgeError> {
-        // Try the CPU first. If it cannot be used, the channel is not opened, and its readers notice nothing.
+        // Try the CPU first. If the CPU cannot be used, the channel is not opened, and the channel's readers notice nothing.
         try_cpu(spec.cpu)?;
         let (mut ingress, receiving) = Ingress::assemble(spec, channel, options)?;
         let run = move || receiving.run();
@@ -230,7 +230,7 @@ impl Ingress {
         self.shared.counters.read()
     }
 
-    /// Returns the times that the ingress has measured.
+    /// Returns the durations that the ingress has measured.
     pub fn latencies(&self) -> Latencies {
         Latencies { recovery: self.shared.recovery.read(), to_ring: self.shared.to_ring.read() }
     }
@@ -264,8 +264,11 @@ impl IngressInvoker {
     /// Takes at most one batch of datagrams from each socket, publishes their messages, and does what is due. Returns false once the
     /// ingress has ended.
     ///
-    /// The call waits only when the ingress ends: up to half a second until the servers confirm that the leases are returned, up to half a
-    /// second for messages that a gate of the channel holds up, and until the channel is open if it is just being opened.
+    /// The call waits only when the ingress ends:
+    ///
+    /// - It waits up to half a second until the servers confirm that the leases are returned.
+    /// - It waits up to half a second for messages that a gate of the channel holds up.
+    /// - If the channel is just being opened, it waits until the channel is open.
     #[inline]
     pub fn invoke(&mut self) -> bool {
         self.is_over = self.is_over || !self.receiving.turn();

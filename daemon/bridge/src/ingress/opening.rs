@@ -78,7 +78,7 @@ pub(super) fn locks_of(spec: &BridgeSpec, receive: &ReceiveSpec, is_native: bool
 pub(super) fn receiver_id(spec: &BridgeSpec, channel: &PublisherBuilder) -> Result<u64, BridgeError> {
     let host = match std::fs::read("/etc/machine-id") {
         Ok(id) if !id.is_empty() => id,
-        // Without a machine ID, the boot ID serves until the next boot.
+        // Without a machine ID, the boot ID identifies the host until the next boot.
         _ => boot_id().map_err(BridgeError::Start)?.iter().flat_map(|word| word.to_ne_bytes()).collect(),
     };
     // Containers that are copies of one image differ only in their host name.
@@ -118,7 +118,7 @@ pub(super) fn receiver_config(
         join,
         is_native: spec.receive_profile() == Profile::Native,
         reassembly_bytes: receive.reassembly_bytes,
-        // Each receiver has different delays.
+        // Each receiver has another seed, so that the random delays differ.
         seed: id,
         lines: spec.lines.len() + unicast_lines,
         gaps: GapConfig {

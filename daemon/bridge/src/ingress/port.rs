@@ -82,7 +82,7 @@ impl Port {
         }
     }
 
-    /// Ends a window of merging. Switches merging off if only few packets have arrived in groups for a second or longer.
+    /// Ends a window of merging. Switches merging off if only few packets have arrived together for a second or longer.
     pub(super) fn end_window(&mut self) {
         if self.merging.end_window() {
             self.merge(false);
@@ -95,7 +95,7 @@ impl Port {
 
     #[cold]
     fn merge(&self, is_wanted: bool) {
-        // A kernel that does not support this was noted as a refusal at the start.
+        // A kernel that cannot merge packets was noted as a refusal at the start.
         let _ = datagrams::merge(&self.socket, is_wanted);
     }
 
@@ -163,7 +163,7 @@ pub(super) fn explain_a_loss(
 /// Records how long the datagrams of a batch took from the kernel to the ring. Call this when the batch is in the ring. Datagrams that the
 /// kernel received before `since_ns` are left out.
 ///
-/// The clock is read once for the batch, so a measured time is too long by at most the time that the batch took.
+/// The clock is read once for the batch, so a measured duration is too long by at most the duration of the batch.
 #[inline]
 pub(super) fn record_to_ring(inbox: &Inbox, since_ns: u64, to_ring: &mut Histogram) {
     let mut in_ring_ns = None;

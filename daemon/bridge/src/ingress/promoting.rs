@@ -112,7 +112,7 @@ impl Receiving {
         if silence_ns < DEFAULT_SILENCE_NS && !force {
             return Err(PromoteError::StillHeard { silence: Duration::from_nanos(silence_ns) });
         }
-        // The promotion makes the same check. It is made here first, because the next steps cannot be undone.
+        // The promotion repeats this check. Here the check comes first, because the next steps cannot be undone.
         next_after(self.inlet.next_sequence().max(self.receiver.horizon()), below)?;
         if !self.inlet.drain(HELD) {
             let gate = self.inlet.local.held().map(|(gate, _)| gate.to_string());
@@ -121,7 +121,7 @@ impl Receiving {
         self.leave();
         let inlet = &mut self.inlet;
         self.receiver.give_up(&mut |delivery| inlet.take(delivery));
-        // This cannot be undone any more. What a gate still holds up is in the gap of the promotion.
+        // From here on, nothing can be undone. The gap of the promotion includes the messages that a gate still holds up.
         inlet.drain(HELD);
         inlet.promote((before, self.receiver.horizon()), &self.tag, below)
     }

@@ -49,7 +49,7 @@ enum Found {
     Nothing,
     /// Datagrams, and probably no more are waiting.
     All,
-    /// Datagrams, and more may be waiting.
+    /// Datagrams, and more might be waiting.
     More,
 }
 
@@ -57,7 +57,7 @@ enum Found {
 pub(super) struct Receiving {
     pub(super) ports: Vec<Port>,
     pub(super) servers: Vec<SocketAddr>,
-    /// The number of lines without those of unicast leases.
+    /// The number of lines, not counting those of unicast leases.
     pub(super) lines: usize,
     pub(super) receiver: Receiver,
     pub(super) inlet: Inlet,
@@ -152,7 +152,8 @@ impl Receiving {
     #[cold]
     fn end(&mut self) {
         self.leave();
-        // Messages that a gate still holds up then are missing here. An ingress that continues this session requests them again.
+        // If a gate still holds messages up at the end, they are not published. An ingress that continues this session requests these
+        // messages again.
         self.inlet.drain(Duration::from_nanos(LEAVE_NS));
         self.show(true);
         match self.inlet.local.error.take() {
@@ -233,7 +234,7 @@ impl Receiving {
                 explain_a_loss(head, socket, drops, dropped, receiver);
             }
             if datagram.is_truncated {
-                // The datagram was truncated. Its parser would only report that its end is missing.
+                // The datagram was truncated. A parser would only report that its end is missing.
                 continue;
             }
             native::take(native.as_mut(), now_ns, origin, datagram.bytes, (&mut *receiver, &mut *inlet));
@@ -290,8 +291,8 @@ impl Receiving {
         self.inlet.counters.host.sends_refused += port.send(to, packet, self.tap.as_ref());
     }
 
-    /// Renews leases early in two cases: a server left a request unanswered, so it may have restarted and lost its leases; or this host did
-    /// not run for a second, so all leases may have expired.
+    /// Renews leases early in two cases. If a server left a request unanswered, the server might have restarted and lost its leases. If
+    /// this host did not run for a second, all leases might have expired.
     fn doubt_leases(&mut self, now_ns: u64) {
         if self.awake.left_out_ns() - self.left_out_ns >= SECOND_NS {
             self.left_out_ns = self.awake.left_out_ns();

@@ -4,7 +4,7 @@ use crate::proto::SECOND_NS;
 use crate::proto::control::{CONTROL_MAX_BYTES, ControlDatagram};
 use crate::proto::receiver::Receiver;
 
-/// The shortest time between two such notices.
+/// The shortest time between two notices about an older session.
 const EVERY_NS: u64 = SECOND_NS;
 
 /// The notices that were sent so far.

@@ -18,7 +18,7 @@ pub struct CaptureError;
 /// The error that every capture file of this build returns.
 pub type CaptureFileError = CaptureError;
 
-/// Stands for a capture to read.
+/// Replaces the type that reads a capture.
 #[derive(Debug)]
 pub struct Capture<'a> {
     /// The counters so far.
@@ -47,7 +47,7 @@ impl Capture<'_> {
     }
 }
 
-/// Stands for the handle over which a bridge's threads pass packets to a capture.
+/// Replaces the handle over which a bridge's threads pass packets to a capture.
 #[derive(Debug, Clone)]
 pub struct Tap(Infallible);
 
@@ -58,7 +58,7 @@ impl Tap {
     }
 }
 
-/// Stands for a capture that a thread of its own writes.
+/// Replaces the type of a capture that a separate thread writes.
 #[derive(Debug)]
 pub struct CaptureFile {
     /// The tap of the file, to be cloned for each thread.
@@ -83,7 +83,7 @@ impl CaptureFile {
     }
 }
 
-/// Stands for a capture that the caller's thread writes.
+/// Replaces the type of a capture that the caller's thread writes.
 #[derive(Debug)]
 pub struct PacketFile<W: Write>(Infallible, PhantomData<W>);
 

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::results::{Protocol, Skipped};
 
-/// Sources, destination and payload of one UDP datagram.
+/// Source, destination and payload of one UDP datagram.
 pub(super) type Found<'a> = (SocketAddr, SocketAddr, &'a [u8]);
 
 // Numbers that capture files have for link layers: https://www.tcpdump.org/linktypes.html
@@ -46,7 +46,7 @@ pub(super) fn protocol(link_type: i32, frame: &[u8]) -> Option<Protocol> {
     }
 }
 
-// Whether the packet is a fragment other than the first one, which alone has the header of the datagram.
+// Whether the packet is a fragment, but not the first one. Only the first fragment has the header of the datagram.
 fn is_later(packet: &LaxSlicedPacket<'_>) -> bool {
     match &packet.net {
         Some(LaxNetSlice::Ipv4(ip)) => ip.header().fragments_offset().value() > 0,
@@ -56,7 +56,7 @@ fn is_later(packet: &LaxSlicedPacket<'_>) -> bool {
 
 fn sliced(link_type: i32, frame: &[u8], unclear: Skipped) -> Result<LaxSlicedPacket<'_>, Skipped> {
     let after = |bytes: usize| frame.get(bytes..).ok_or(unclear);
-    // A cooked header has the same protocol number as an Ethernet header, at its end or at its start.
+    // A cooked header, which Linux uses for captures of all interfaces, has an Ethernet protocol number at its start or end.
     let cooked = |bytes: usize, protocol_at: usize| {
         let payload = after(bytes)?;
         let protocol = u16::from_be_bytes([frame[protocol_at], frame[protocol_at + 1]]);
@@ -83,7 +83,7 @@ fn udp<'a>(packet: &LaxSlicedPacket<'a>, unclear: Skipped) -> Result<Found<'a>, 
             (ip.header().source_addr().into(), ip.header().destination_addr().into())
         }
         Some(LaxNetSlice::Arp(_)) => return Err(Skipped::NotUdp),
-        // After an error, the protocol is not known. Without an error, it is another protocol than UDP.
+        // After an error, the protocol is not known. Without an error, the protocol is not UDP.
         None if packet.stop_err.is_some() => return Err(unclear),
         None => return Err(Skipped::NotUdp),
     };
@@ -97,14 +97,13 @@ fn udp<'a>(packet: &LaxSlicedPacket<'a>, unclear: Skipped) -> Result<Found<'a>, 
         None if content.ip_number == ip_number::UDP => return Err(shortage(content.incomplete, unclear)),
         None => {
             return Err(match &packet.stop_err {
-                // Extension headers that were cut off may have led to UDP.
+                // Extension headers that were cut off might have led to UDP.
                 Some((SliceError::Len(_), _)) => shortage(content.incomplete, unclear),
                 _ => Skipped::NotUdp,
             });
         }
     };
-    // Length 0 means a jumbogram, which takes all bytes that there are. Bytes after the length are Ethernet's
-    // padding, and are cut off already.
+    // Length 0 means a jumbogram, whose payload is all remaining bytes. Ethernet's padding is cut off already.
     let length = usize::from(udp.length());
     if content.incomplete || (length != 0 && length > udp.slice().len()) {
         return Err(shortage(content.incomplete, unclear));

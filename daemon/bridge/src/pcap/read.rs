@@ -95,8 +95,8 @@ struct Shared {
 
 /// A reader that first gives the parser the whole header of the file, even if the header arrives in pieces.
 ///
-/// A new parser asks for bytes once more than it needs, and then gets none from this reader. If this reader asked the file for bytes, and
-/// the file were a pipe, the parser would wait for the second packet before it returned the first packet.
+/// A new parser makes one read more than it needs. This reader answers that read with no bytes. If this reader passed the read on to a
+/// pipe, the parser would wait for the second packet before it returned the first packet.
 struct Noting<R> {
     from: R,
     head: Vec<u8>,
@@ -286,7 +286,7 @@ impl<'a> Capture<'a> {
     /// does not check this.
     fn is_next_block_too_short(&self) -> bool {
         let (Some(is_big_endian), data) = (self.is_big_endian, self.reader.data()) else { return false };
-        // A section header states its own byte order, and the parser checks its least length.
+        // A section header states its own byte order, and the parser checks the least length of the header.
         data.len() >= 8
             && !data.starts_with(&SECTION_HEADER)
             && u32_at(data, 4, is_big_endian) < MIN_BLOCK_BYTES

@@ -1,4 +1,4 @@
-//! Tests with captures made here, byte by byte where a library would make only sound ones.
+//! The tests make their captures themselves. Broken captures are made byte by byte, because a library would make only valid ones.
 
 use super::*;
 use etherparse::PacketBuilder;
@@ -25,12 +25,12 @@ fn ipv6(port: u16, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// An Ethernet frame; `between` goes before the IP packet, its type included.
+/// An Ethernet frame. `between` has the bytes between the addresses and the IP packet, including the packet's type.
 fn ethernet(between: &[u8], packet: &[u8]) -> Vec<u8> {
     [&[1, 0, 0x5E, 1, 2, 3, 2, 0, 0, 0, 0, 1][..], between, packet].concat()
 }
 
-/// A pcap file; frames with their time in seconds and microseconds and their length on the wire.
+/// A pcap file. Each frame has its seconds, its microseconds, its length on the wire, and its bytes.
 fn pcap(link_type: u32, frames: &[(u32, u32, usize, Vec<u8>)]) -> Vec<u8> {
     let mut file = [0xA1B2_C3D4_u32.to_le_bytes(), [2, 0, 4, 0], [0; 4], [0; 4], [0, 0, 4, 0]].concat();
     file.extend(link_type.to_le_bytes());
@@ -115,7 +115,7 @@ fn nothing_is_left_out_without_a_reason() {
     let (found, counters) = read_all(&pcap(101, &all), &[5_000]);
     assert_eq!(found.len(), 1);
     let counts = Skipped::ALL.map(|reason| counters.skipped(reason));
-    // not UDP, other port, fragments, truncated, malformed, link type
+    // The order is: not UDP, other port, fragments, truncated, malformed, link type.
     assert_eq!(counts, [1, 1, 2, 4, 3, 0], "{counters:?}");
     assert_eq!(counters.packets, 12);
 
@@ -225,7 +225,7 @@ fn packet(interface: u32, ticks: u64, frame: &[u8]) -> Vec<u8> {
     block(6, &[&interface.to_le_bytes()[..], &ticks, &length, &length, frame].concat())
 }
 
-/// The parser subtracts 12 from a block's length without a check.
+/// The parser subtracts 12 from a block's length without checking the length.
 #[test]
 fn a_block_that_is_shorter_than_its_own_frame_is_damage_and_no_panic() {
     for kind in (0..13).chain([0x0BAD, 0x8000_0001, u32::MAX]) {
@@ -266,7 +266,7 @@ fn each_interface_of_a_pcapng_has_its_own_link_layer_and_clock() {
     assert_eq!((counters.packets, counters.skipped(Skipped::LinkType)), (5, 1));
 }
 
-/// Tools wrote the old packet block until about 2010. A simple one has no time.
+/// Tools wrote the old packet block until about 2010. A simple packet block has no time.
 #[test]
 fn each_kind_of_packet_block_is_read() {
     let frame = ipv4(5_000, b"old");
@@ -297,7 +297,7 @@ fn each_kind_of_packet_block_is_read() {
     }
 }
 
-/// The bytes of a pipe come in any pieces, and a packet that has come is handed out before the next one.
+/// The bytes of a pipe can arrive in pieces of any size. Each packet is returned before the next one arrives.
 #[test]
 fn a_pipe_is_read_as_it_comes() {
     struct Pipe(std::collections::VecDeque<Vec<u8>>);
@@ -324,7 +324,8 @@ fn a_pipe_is_read_as_it_comes() {
     }
 }
 
-/// A packet that cannot be read is of no feed if it goes to a port that nobody asked for. The protocols of all packets are told.
+/// A fragment or a truncated packet does not count as unread if it goes to a port that was not asked for. The protocols of all packets are
+/// counted.
 #[test]
 fn protocols_are_told_as_far_as_headers_are_there() {
     let (sound, other) = (ipv4(5_000, b"kept"), ipv4(5_001, b"other"));
@@ -395,7 +396,7 @@ fn a_full_disk_is_told_and_every_packet_counted() {
     assert!(matches!(&error, CaptureFileError::Write { path, .. } if path == full), "{error}");
 }
 
-/// Each packet that was handed over is in the file or counted as dropped, however far the writer is behind.
+/// Each packet that was passed to the writer is in the file or counted as dropped, even if the writer is slow.
 #[test]
 fn a_writer_that_is_behind_makes_nobody_wait_and_loses_nothing_silently() {
     let dir = tempfile::tempdir().unwrap();

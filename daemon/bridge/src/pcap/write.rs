@@ -28,10 +28,10 @@ const SLOTS: usize = 4_096;
 const PAUSE: Duration = Duration::from_millis(2);
 /// The hop limit in the packet headers. The real hop limit is not known here, so this is Linux's default.
 const HOPS: u8 = 64;
-/// The permissions of a new capture, which holds messages.
+/// The permissions of a new capture. A capture contains messages, so only its owner can read it.
 const PRIVATE: u32 = 0o600;
 
-/// The error because of which a capture is incomplete.
+/// The reason why a capture is incomplete.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureFileError {
     /// The file could not be made.
@@ -42,7 +42,7 @@ pub enum CaptureFileError {
         /// The system's error.
         source: io::Error,
     },
-    /// The file could not be written to its end.
+    /// The file could not be written completely.
     #[error("the capture {} ends after {packets} packets: {source}", path.display())]
     Write {
         /// The file.
@@ -97,7 +97,7 @@ impl Tap {
                 &shared.free
             }
         };
-        // Each queue has room for all slots, so this cannot fail.
+        // Each queue has room for all slots, so a push cannot fail.
         let _ = queue.push(slot);
     }
 
@@ -139,7 +139,7 @@ impl CaptureFile {
         });
         let nowhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         for _ in 0..SLOTS {
-            // Writing to the memory here causes its page faults here, and not in a bridge.
+            // Writing to the memory now causes its page faults now, and not later in a bridge's thread.
             let data = vec![0xFF; payload_bytes].into_boxed_slice();
             let slot = Slot { time_ns: 0, from: nowhere, to: nowhere, bytes: 0, data };
             shared.free.push(slot).expect("the queue has as many places as there are slots");
@@ -153,7 +153,7 @@ impl CaptureFile {
     /// Writes the packets that still wait, and closes the file.
     ///
     /// # Errors
-    /// [`CaptureFileError::Write`] if the file could not be written to its end. If the writer was too slow for some packets, these are
+    /// [`CaptureFileError::Write`] if the file could not be written completely. If the writer was too slow for some packets, these are
     /// counted, and are no error.
     pub fn finish(mut self) -> Result<Captured, CaptureFileError> {
         self.tap.shared.stopping.store(true, Ordering::Release);
@@ -182,7 +182,7 @@ fn write_all(shared: &CaptureQueues, file: File) -> io::Result<()> {
     let mut result = out.write_all(&file_header());
     let mut frame = Vec::new();
     loop {
-        // Load this before looking at the queue. Then every packet from before the stop is found.
+        // Load the stop flag before looking at the queue. Then every packet from before the stop is found.
         let stopping = shared.stopping.load(Ordering::Acquire);
         let mut any = false;
         while let Some(slot) = shared.filled.pop() {
@@ -195,7 +195,7 @@ fn write_all(shared: &CaptureQueues, file: File) -> io::Result<()> {
             counter.fetch_add(1, Ordering::Relaxed);
             let _ = shared.free.push(slot);
         }
-        // Another program may be reading the file already. If this process is killed, the captured packets should be in the file.
+        // Another program might be reading the file already. If this process is killed, the captured packets should be in the file.
         if !any && result.is_ok() {
             result = out.flush();
         }
@@ -230,7 +230,7 @@ impl<W: Write> PacketFile<W> {
     /// Begins a capture.
     ///
     /// # Errors
-    /// That of `out`.
+    /// The error of `out`.
     pub fn begin(mut out: W) -> io::Result<Self> {
         out.write_all(&file_header())?;
         Ok(Self { out, frame: Vec::new() })
@@ -253,7 +253,7 @@ impl<W: Write> PacketFile<W> {
     /// Writes the buffered bytes.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// The errors of `out`.
     pub fn finish(mut self) -> io::Result<()> {
         self.out.flush()
     }

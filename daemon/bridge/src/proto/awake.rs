@@ -61,7 +61,7 @@ mod tests {
             self.awake.at(self.now_ns)
         }
 
-        /// Looks for `ns` nanoseconds, finds nothing, and returns the time of the receiver's clock.
+        /// Polls for `ns` nanoseconds, finds no packet, and returns the time of the receiver's clock.
         fn look_for(&mut self, ns: u64) -> u64 {
             (0..ns / LOOK_NS).for_each(|_| _ = self.look_after(LOOK_NS));
             self.look_after(ns % LOOK_NS)
@@ -86,9 +86,8 @@ mod tests {
         assert_eq!(receiver.awake.left_out_ns(), 50 * (SECOND_NS - COUNTED_NS));
     }
 
-    /// A line accepts another host only after a silence of its source. Here the receiver stands still, and the source is not silent. When
-    /// the receiver runs again, the first packet in its socket is of another host, and the next one is of the source. The line must refuse
-    /// the first packet.
+    /// A line accepts another host only after a silence of its source. A standstill of the receiver is no such silence. After the
+    /// standstill, the first packet in the socket is from another host, and the line must refuse it.
     #[test]
     fn a_line_stays_its_sources_while_the_receiver_stands_still() {
         let (source, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));

@@ -1,5 +1,5 @@
-//! shmcast's own control datagrams. They carry leases, cookies and claims of egresses. A server also answers with one of them if it does
-//! not send requested messages, because the messages are gone, must wait, or are not published yet.
+//! shmcast's own control datagrams. They carry leases, cookies and claims of egresses. A server also uses them to answer that requested
+//! messages are gone, must wait, or are not published yet.
 //!
 //! Control datagrams share sockets with MoldUDP64. A MoldUDP64 receiver must never mistake a control datagram for a packet with messages,
 //! even if the receiver checks nothing:
@@ -59,13 +59,13 @@ pub enum ControlDatagram {
         /// The duration of the lease that the client would like, in milliseconds. With 0 the server chooses.
         lease_ms: u32,
     },
-    /// The lease holds from now on.
+    /// The server grants the lease, which is valid from now on.
     Granted {
         /// The nonce of the question.
         nonce: u64,
         /// A fresh cookie for the renewal.
         cookie: Cookie,
-        /// For how long it is valid, in milliseconds.
+        /// The time for which the lease is valid, in milliseconds.
         lease_ms: u32,
     },
     /// A client returns its lease.
@@ -91,7 +91,7 @@ pub enum ControlDatagram {
         session: Session,
         /// The first sequence asked for.
         first: u64,
-        /// The first later sequence that the server may still have.
+        /// The first sequence after `first` that the server might still have.
         oldest: u64,
     },
     /// A retransmission server holds the messages asked for, but has used up its rate. The receiver should ask again later.
@@ -101,8 +101,8 @@ pub enum ControlDatagram {
         /// The first sequence asked for.
         first: u64,
     },
-    /// The message with which a retransmission server says that it does not have the requested messages yet. Only shmcast's servers send
-    /// this datagram, and only to a source that has proved its address.
+    /// A retransmission server says that it does not have the requested messages yet. Only shmcast's servers send this datagram, and only
+    /// to a source that has proved its address.
     ///
     /// A server must not send this datagram to a receiver of another make. The receiver might take the datagram's session for the feed's
     /// session, request that session immediately, and then pause for one second.
@@ -130,17 +130,17 @@ pub enum ControlDatagram {
         /// The receiver's identity, 48 bits.
         receiver: u64,
     },
-    /// The answer to `Join`: the lease holds from now on.
+    /// The answer to `Join`: the lease is valid from now on.
     Joined {
         /// The nonce of the question.
         nonce: u64,
         /// A fresh cookie for the renewal.
         cookie: Cookie,
-        /// For how long the lease is valid, in milliseconds.
+        /// The time for which the lease is valid, in milliseconds.
         lease_ms: u32,
         /// The number of leases that the server has, or 65535 if it has more.
         group: u16,
-        /// The number of this lease among them, from 0.
+        /// The position of this lease among the server's leases, from 0.
         place: u16,
     },
     /// An egress (sending end) announces its role to the other egresses of its stream. Only egresses send and receive this kind of
@@ -245,7 +245,7 @@ impl ControlDatagram {
         body.at
     }
 
-    /// Returns the kind and the body of a control datagram. In a native packet, the datagram consists of these two.
+    /// Returns the kind and the body of a control datagram. In a native packet, the datagram consists of these two parts.
     pub fn body_of(datagram: &[u8]) -> Option<(u8, &[u8])> {
         Some((*datagram.get(6).filter(|_| is_control(datagram))?, datagram.get(BODY..)?))
     }

@@ -68,7 +68,7 @@ impl MalformedCounters {
     }
 }
 
-/// A histogram of durations with eight steps per octave. A reported value may be up to 12.5 % higher than the recorded value.
+/// A histogram of durations with eight steps per octave. A reported value can be up to 12.5 % higher than the recorded value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram {
     counts: Box<[u64; Histogram::SLOTS]>,
@@ -187,14 +187,14 @@ counters! {
         messages_recovered: counter "server_recovered_messages_total",
         /// Answers in which the server said that it no longer holds the messages asked for.
         gone: counter "server_gone_total",
-        /// Answers in which the server said two things: it holds the messages asked for, and it has used up its rate.
+        /// Answers in which the server said that it has the messages asked for, but has used up its rate.
         later: counter "server_later_total",
         /// Answers in which the server said that none of the messages asked for is published yet.
         held: counter "server_held_total",
         /// Smoothed round trip in nanoseconds; 0 before the first one.
         rtt_ns,
-        /// 1 while the server counts as down, because for some time it has answered no requests and sent no other packets; otherwise 0. The
-        /// code that shows the counters sets this.
+        /// 1 while the server is down, and otherwise 0. A server is down if it has sent nothing for some time. The code that shows the
+        /// counters sets this.
         down: gauge "server_down",
     }
 }
@@ -204,7 +204,7 @@ counters! {
     pub struct ReceiverTotals {
         /// Valid packets of our session, from lines and servers.
         packets: counter "received_packets_total",
-        /// Messages in those packets.
+        /// Messages in valid packets of our session.
         messages_received: counter "received_messages_total",
         /// Messages delivered to the channel.
         messages_delivered,
@@ -219,7 +219,7 @@ counters! {
         packets_reordered: counter "reordered_packets_total",
         /// Holes found.
         gaps: counter "gaps_total",
-        /// Messages in those holes.
+        /// Messages in the holes that were found.
         gap_messages: counter "gap_messages_total",
         /// Missing messages that arrived on a line later.
         recovered_by_lines: counter "recovered_messages_total" { source = "line" },
@@ -231,11 +231,11 @@ counters! {
         requests,
         /// Requests that were repeated.
         requests_repeated,
-        /// Losses for which this receiver waited before it requested them, because other receivers probably request the same messages.
+        /// Losses that this receiver did not request immediately, because other receivers probably request the same messages.
         requests_delayed: counter "delayed_requests_total",
         /// Losses that were repaired before this receiver requested them. Other receivers had requested them.
         requests_saved: counter "saved_requests_total",
-        /// Repairs that a server sent to all receivers, and in which this receiver needed no message.
+        /// Repairs for all receivers in which this receiver needed no message.
         repairs_overheard: counter "overheard_repairs_total",
         /// Times that a server told all receivers to wait.
         pauses: counter "pauses_total",
@@ -286,15 +286,15 @@ pub struct ReceiverCounters {
 pub struct SenderCounters {
     /// Packets with messages.
     pub packets: u64,
-    /// Messages in them.
+    /// Messages in packets.
     pub messages: u64,
-    /// Datagram bytes in them.
+    /// Bytes of the datagrams with messages.
     pub bytes: u64,
     /// Heartbeats.
     pub heartbeats: u64,
     /// End-of-session packets.
     pub ends: u64,
-    /// Messages that the ring overwrote before the sender read them. For receivers, these messages are missing, and receivers request them.
+    /// Messages that the ring overwrote before the sender read them. Receivers request these messages.
     pub messages_missed: u64,
 }
 
@@ -371,7 +371,7 @@ counters! {
         messages: counter "repair_messages_total",
         /// Bytes of repairs sent.
         bytes: counter "repair_bytes_total",
-        /// Replies that were sent to all receivers at once.
+        /// Replies that were sent to all receivers.
         multicast_replies: counter "repair_multicasts_total",
         /// Notices that told all receivers to wait, because the rate was used up.
         pauses: counter "repair_pauses_total",
@@ -422,7 +422,7 @@ impl ReplayCounters {
 counters! {
     /// The counters of a lease server.
     pub struct LeaseCounters {
-        /// Leases that exist now. The code that shows the counters sets it.
+        /// Leases that exist now. The code that shows the counters sets this value.
         held: gauge "leases",
         /// Control datagrams received.
         received,

@@ -28,7 +28,7 @@ pub(crate) enum LeaseState {
     Subscribing,
     /// The client has a lease until this time of the client's clock.
     Held {
-        /// When the lease expires if it is not renewed.
+        /// The time at which the lease expires if it is not renewed.
         ends_ns: u64,
     },
     /// The client returns the lease.
@@ -168,7 +168,7 @@ impl LeaseClient {
 
     fn enter(&mut self, now_ns: u64, state: LeaseState) {
         self.state = state;
-        // Another server may answer next.
+        // Another server might answer next.
         self.is_old &= state != LeaseState::Greeting;
         (self.tries, self.wait_ns, self.send_at_ns) = (0, RETRY_FIRST_NS, now_ns);
         self.ask_anew();
@@ -196,7 +196,7 @@ impl LeaseClient {
         match self.state {
             LeaseState::Held { ends_ns } if now_ns >= ends_ns => self.enter(now_ns, LeaseState::Greeting),
             LeaseState::Leaving if self.tries >= UNSUBSCRIBE_TRIES => self.enter(now_ns, LeaseState::Gone),
-            // The cookie may be from before a restart of the server, so that the server no longer answers it.
+            // The cookie might be older than the server's last restart. The server then does not answer it.
             LeaseState::Subscribing if self.tries >= UNSUBSCRIBE_TRIES => {
                 self.enter(now_ns, LeaseState::Greeting)
             }
@@ -207,7 +207,7 @@ impl LeaseClient {
         let question = match self.state {
             LeaseState::Greeting => ControlDatagram::Hello { nonce },
             LeaseState::Subscribing | LeaseState::Held { .. } => match self.receiver {
-                // An older server drops kinds that it does not know.
+                // An older server drops datagrams of kinds that it does not know.
                 Some(receiver) if !self.is_old && self.tries % 4 < JOIN_TRIES => {
                     ControlDatagram::Join { nonce, cookie, lease_ms, live, receiver }
                 }
@@ -228,7 +228,7 @@ impl LeaseClient {
     pub(crate) fn next_deadline(&self) -> Option<u64> {
         match self.state {
             LeaseState::Gone => None,
-            // A feed with live packets has a heartbeat each second. A lease for repairs only may be silent for long.
+            // A feed with live packets has a heartbeat each second. A lease for repairs only can be silent for a long time.
             LeaseState::Held { .. } if self.live => {
                 Some(self.send_at_ns.min(self.heard_ns.saturating_add(self.silence_ns)))
             }

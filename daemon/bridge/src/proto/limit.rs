@@ -98,7 +98,7 @@ impl SourceBuckets {
         if let Some(bucket) = self.buckets.get(&source) {
             return bucket.is_open(now_ns, self.rate);
         }
-        // Removing full buckets walks over the whole table. So a flood of new sources can cause this only once a millisecond.
+        // Removing full buckets visits the whole table. So this happens at most once a millisecond, even in a flood of new sources.
         if self.buckets.len() >= self.max_sources && now_ns >= self.tidy_at_ns {
             self.buckets.retain(|_, bucket| !bucket.is_full(now_ns));
             self.tidy_at_ns = now_ns.saturating_add(MILLISECOND_NS);
@@ -194,7 +194,7 @@ impl fmt::Display for Network {
     }
 }
 
-/// The networks whose addresses may use a server. If the list is empty, no address may use the server.
+/// The networks whose addresses are allowed to use a server. If the list is empty, no address is allowed.
 #[derive(Debug, Clone, Default)]
 pub struct AllowList(Vec<Network>);
 

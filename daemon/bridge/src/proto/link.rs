@@ -1,8 +1,8 @@
 //! Divides a link between live packets and repairs.
 //!
-//! If a sender fills its link, its own packets wait in a queue of the network card or of a switch. In this queue, a newer message cannot
-//! overtake older ones. For this reason live packets take at most 95 % of the link. Messages that are published faster wait in the ring.
-//! There is one exception: after a time in which the sender did not run, it immediately sends all messages that were published meanwhile.
+//! If a sender fills its link, its packets wait in a queue of the network card or of a switch, where a newer message cannot overtake older
+//! ones. For this reason live packets take at most 95 % of the link. Messages that are published faster wait in the ring. There is one
+//! exception: after a time in which the sender did not run, it immediately sends all messages that were published meanwhile.
 //!
 //! Repairs use what live packets leave of these 95 %. But repairs always have at least 2 % of the link, even if the sum then exceeds 95 %,
 //! so that a receiver that lags can catch up.
@@ -22,13 +22,12 @@ pub const FRAME_BYTES: u64 = 86;
 pub const BURST_BYTES: u64 = 64 << 10;
 /// The lowest link speed that is accepted, in bits per second.
 const LEAST_BITS: u64 = 1_000_000;
-/// The divisor that gives the size of a burst of repairs: the link's bytes per second are divided by this constant. The result is what the
-/// link transfers in half a millisecond.
+/// A burst of repairs is the link's bytes per second, divided by this number. The link transfers such a burst in half a millisecond.
 const REPAIR_BURST_SHARE: u64 = 2_000;
 /// The least burst of repairs in bytes: two packets of an Ethernet. It applies to slow links.
 const LEAST_REPAIR_BURST: u64 = 3_000;
-/// The time over which live packets are counted, in nanoseconds. If a thread was stopped for no longer than this time, it then sends all
-/// its packets without a wait.
+/// The time over which live packets are counted, in nanoseconds. After a pause of at most this length, a thread sends all its packets
+/// without a wait.
 const WINDOW_NS: u64 = 10 * MILLISECOND_NS;
 /// The number of steps in a window. The window moves by one step at a time.
 const STEPS: usize = 10;
@@ -147,7 +146,7 @@ impl Pacer {
     /// Notes that this many bytes were sent.
     #[inline]
     pub(crate) fn charge(&mut self, now_ns: u64, bytes: u64) {
-        // The link was free for these bytes since they were published. This is true only up to a limit.
+        // The link was free for these bytes since they were published, but at most `WINDOW_NS` are counted.
         let since_ns = self.empty_ns.clamp(now_ns.saturating_sub(WINDOW_NS), now_ns);
         self.bucket.charge(since_ns, self.rate, bytes);
         // The debt only shrinks with time. So it cannot be larger when the next packets are sent.
@@ -189,13 +188,13 @@ impl Remainder {
         }
     }
 
-    /// Returns the time until a repair may be sent, in nanoseconds; 0 if it may be sent now.
+    /// Returns the time until a repair is allowed, in nanoseconds; 0 if a repair is allowed now.
     pub(crate) fn opens_in_ns(&self, now_ns: u64) -> u64 {
         let whole_ns = self.whole.opens_in_ns(now_ns, self.link.whole_rate());
         whole_ns.min(self.least.opens_in_ns(now_ns, self.link.least_rate()))
     }
 
-    /// Whether a repair may be sent now.
+    /// Whether a repair is allowed now.
     pub(crate) fn is_open(&self, now_ns: u64) -> bool {
         self.opens_in_ns(now_ns) == 0
     }
@@ -328,7 +327,7 @@ mod tests {
         let at = |us: u64| SECOND_NS + us * MICROSECOND_NS;
         remainder.note_live(at(0), 0);
         assert!(remainder.is_open(at(0)));
-        // 3 ms of the link leave in 0.1 ms. The repairs that leave meanwhile are those that always may.
+        // Live packets that take 3 ms of the link are sent in 0.1 ms. Meanwhile only those repairs are sent that are always allowed.
         remainder.note_live(at(100), link.percent(100) * 3 / 1_000);
         let mut repairs = 0;
         for us in 100..2_400 {

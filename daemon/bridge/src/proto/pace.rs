@@ -57,7 +57,7 @@ impl Pace {
         self.gap_ns = (7 * self.gap_ns + gap_ns) / 8;
     }
 
-    /// Returns when messages last arrived; 0 if none did.
+    /// Returns the time at which messages last arrived; 0 if none did.
     pub(crate) fn last_ns(&self) -> u64 {
         self.last_ns
     }

@@ -179,7 +179,7 @@ fn play(
 
 /// Returns the requests that the receiver makes now. Checks that they are not too many, and that each is valid.
 fn asks(config: &ReceiverConfig, receiver: &mut Receiver, now_ns: u64) -> Vec<Asked> {
-    // There may be as many for claims. At the end of time, each may also go to a doubted server.
+    // Requests for claims can double the number. At the greatest times, test requests to doubted servers can double it again.
     let limit = 4 * config.gaps.max_requests.max(1);
     let asks: Vec<_> = std::iter::from_fn(|| receiver.poll_request(now_ns)).take(limit + 1).collect();
     assert!(asks.len() <= limit, "more requests than the window");

@@ -146,7 +146,7 @@ impl fmt::Debug for Session {
 mod tests {
     use super::*;
 
-    /// Receivers, captures and state files have these bytes.
+    /// The tag of a channel must not change, because receivers, captures and state files contain it.
     #[test]
     fn channels_whose_names_begin_alike_have_other_tags() {
         assert_eq!(["ticks_eu", "ticks_us", "t", ""].map(tag_of), ["PPBN", "XfME", "qpIp", "wumd"]);

@@ -6,7 +6,7 @@
 //!  locked ── 3 s without a packet of its source ─────────────────────────────> open, locked by the next 16
 //!  locked ── 5 ms without one, and 3 packets of another in order ────────────> locked to that other
 //! ```
-//! So another host that sends a copy of the feed can take over when the first host falls silent. The line stores the packets of the copy
+//! Another host that sends a copy of the feed can take over when the first host falls silent. The line stores the packets of the copy
 //! meanwhile, so that no message is lost when the lock changes to that host. A host that sends anything else is ignored.
 //!
 //! If the operator lists sources, packets of all listed sources are accepted at any time, and packets of other sources never.
@@ -25,7 +25,7 @@ use shmcast::hosting::fault;
 /// The number of consecutive packets of one source after which an open line is locked to that source.
 const LOCKING_PACKETS: u32 = 16;
 /// If the line's source is silent for this time, the line is open to any source. The unit is nanoseconds. An idle source sends heartbeats.
-/// The line must not be open between two heartbeats, nor if one of them is late or lost.
+/// The line must not open between two heartbeats, nor when one heartbeat is late or lost.
 const OPEN_NS: u64 = 3 * HEARTBEAT_EVERY_NS;
 /// If the line's source is silent for this time, the line is open to a source that continues in order. The unit is nanoseconds.
 const PASS_NS: u64 = 5 * MILLISECOND_NS;
@@ -52,7 +52,7 @@ pub(crate) struct SourceLock {
 pub(crate) struct Kept {
     /// The packets, each with the sequence after its last message.
     packets: VecDeque<(u64, Vec<u8>)>,
-    /// The memory of dropped packets, for later ones.
+    /// The memory of dropped packets, which is reused for later packets.
     spare: Vec<Vec<u8>>,
 }
 
@@ -205,7 +205,7 @@ mod tests {
                 "that is not in order"
             );
         }
-        // Another host's are not mixed up with them.
+        // The packets of a third host are counted separately.
         let taken = (17..21).map(|sequence| lock.admits(PASS_NS, ip(4), (Some(&head(sequence)), b""), 17));
         assert_eq!(taken.collect::<Vec<_>>(), [false, false, true, true]);
         assert!(!lock.admits(PASS_NS, ip(1), (Some(&head(21)), b""), 21), "the lock has passed on");

@@ -34,7 +34,7 @@ impl Disk {
         let mut fetch = move |sequence| {
             work.fetch(sequence).unwrap_or_else(|error| {
                 work.reader = None;
-                // A journal that was there may be away for a moment, for instance with its mount.
+                // A journal that existed before can be absent for a moment, for example while its file system is not mounted.
                 if is_absence(&error) && !work.has_read { Fetched::Unusable } else { Fetched::Failed }
             })
         };
@@ -48,20 +48,20 @@ impl Disk {
                 let _ = other.send(&[0]);
             }
         };
-        // A read of the disk may take long, and nothing waits for the thread's end.
+        // A read of the disk can take long, and nothing waits for the thread's end.
         drop(spawn("bridge-journal", None, work)?);
         Ok(Disk { orders, answers: told, bell })
     }
 
     /// Orders the block that begins with `sequence`.
     pub(super) fn order(&self, sequence: u64) {
-        // If the thread has died, the next answer reports it.
+        // If the disk thread has died, the next answer reports this.
         let _ = self.orders.send(sequence);
     }
 
     /// Returns the next answer, if there is one.
     pub(super) fn take(&self) -> Option<Fetched> {
-        // The bell may ring after its answer was taken.
+        // The bell can ring after its answer was taken.
         let _ = self.bell.recv(&mut [0]);
         match self.answers.try_recv() {
             Ok(fetched) => Some(fetched),
@@ -128,7 +128,7 @@ fn read(reader: &mut Reader, first: u64) -> Result<Fetched, JournalError> {
             match (block.end() > first, reader.is_recording(), is_final) {
                 (true, ..) => break,
                 (false, true, _) => return Ok(Fetched::NotYet(first)),
-                // The recorder may have written its last frames just before it ended.
+                // The recorder might have written its last frames just before it ended.
                 (false, false, false) => is_final = true,
                 (false, false, true) => return Ok(Fetched::End(first)),
             }

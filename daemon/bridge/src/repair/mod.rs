@@ -51,8 +51,8 @@ use store::{Request, Store};
 const LOOK_UP: Duration = Duration::from_millis(20);
 /// Pause between two attempts to open a ring, in nanoseconds.
 const RETRY_NS: u64 = 20 * MILLISECOND_NS;
-/// A ring is known by the number of the change with which the sending thread took it. The number of a change is even. This odd number is
-/// for a ring that the sending thread does not send.
+/// Each ring has the number of the sending thread's change to this ring, which is even. This odd number stands for a ring that the sending
+/// thread does not send.
 const NO_CHANGE: u64 = u64::MAX;
 /// The number of bytes in a receive slot. Requests and control datagrams fit. A longer datagram is neither a request nor a control
 /// datagram, so it need not fit.
@@ -78,7 +78,7 @@ pub(super) struct Repair {
     /// Whether plain requests are answered.
     answers_plain: bool,
     feed: FeedRate,
-    /// When the next attempt to open the ring is due, in nanoseconds.
+    /// The time at which the next attempt to open the ring is due, in nanoseconds.
     retry_ns: u64,
     clock: Clock,
     shared: Arc<Sending>,
@@ -134,7 +134,7 @@ pub(super) struct RepairSockets {
     pub(super) groups: Groups,
 }
 
-/// The things that the threads of one egress share besides its state.
+/// Objects that the threads of one egress share, in addition to the egress's state.
 #[derive(Clone, Copy)]
 pub(super) struct Surroundings<'a> {
     pub(super) clock: Clock,
@@ -200,11 +200,11 @@ impl Repair {
         let (key, epoch) = random.split_at(16);
         let key = key.try_into().expect("sixteen bytes");
         let epoch = u64::from_ne_bytes(epoch.try_into().expect("eight bytes"));
-        // This subscriber never waits and delivers nothing. It must not count as a reader, nor be shown as one that lags.
+        // This subscriber never waits and delivers nothing. It must not count as a reader, nor be shown as a reader that lags.
         let channel = channel.start(Start::Latest).wait(Wait::Yield).page(false).prepare(Preparation::NONE);
         let floor = shared.begin.load(Ordering::Acquire);
         let subscriber = channel.clone().open()?;
-        // The channel may have been made anew after the sending thread attached.
+        // The channel might have been created again after the sending thread attached.
         let change = if run_of(subscriber.header()) == shared.ring() { 0 } else { NO_CHANGE };
         let mut store = Store::new(subscriber, change, floor);
         store.find_journal()?;
@@ -242,12 +242,12 @@ impl Repair {
         while !self.is_over() {
             self.follow();
             self.measure();
-            // An error here comes from an ICMP message about an earlier reply. It has no effect.
+            // A receive error comes from an ICMP message about an earlier reply, and has no effect.
             while self.inbox.receive(&self.out.socket).is_ok_and(|received| received > 0) {
                 self.answer_all();
                 self.answer_waiting();
                 self.measure();
-                // The session may change or end while requests keep arriving, so check for that after every batch.
+                // The session can change or end while requests keep arriving, so check for that after every batch.
                 if fault!("repairs_look_at_nothing_else") {
                     continue;
                 }
@@ -283,7 +283,7 @@ impl Repair {
             is_another = self.change(change);
             self.retry_ns = if is_another { 0 } else { now_ns.saturating_add(RETRY_NS) };
         }
-        // Without a thread, the receivers are told to ask again later.
+        // If the thread cannot be started, the receivers are told to ask again later.
         let _ = self.store.find_journal();
         if let Some(native) = &mut self.native {
             native.look(self.clock.now_ns(), self.store.ring.clock(), is_another);
@@ -432,8 +432,8 @@ impl ControlServer<'_> {
 }
 
 impl<'a> Server<'a> {
-    /// Returns `None` if the sending thread and the store are at different rings. Nothing may be answered then, because a receiver would
-    /// get the messages of another session.
+    /// Returns `None` if the sending thread and the store are at different rings. No request is allowed an answer then, because a receiver
+    /// would get the messages of another session.
     fn of(shared: &Sending, replay: &'a mut Replay, store: &'a mut Store) -> Option<Self> {
         let (session, next) = shared.feed(store.ring.change)?;
         Some(Self { replay, store, sent: Sent { session, next } })

@@ -25,7 +25,7 @@ pub(super) struct NativeRepair {
     keys: Arc<Keys>,
     payload_bytes: usize,
     moment: Option<Moment>,
-    /// When the clocks were last read.
+    /// The time at which the clocks were last read.
     looked_ns: Option<u64>,
 }
 

@@ -12,7 +12,7 @@ pub(super) enum Place {
     Here,
     /// The channel has a gap in place of the message. The number is the sequence after the gap.
     Lost(u64),
-    /// The ring has overwritten the message, or the channel is gone. The number is the oldest sequence that the ring may still have.
+    /// The ring has overwritten the message, or the channel is gone. The number is the oldest sequence that the ring might still have.
     TooOld(u64),
 }
 
@@ -95,7 +95,7 @@ impl Ring {
         loop {
             match subscriber.try_recv_into(room) {
                 Ok(Some(Event::Message(message))) => {
-                    // The ring may be a later one of the channel, with another clock.
+                    // The ring might be a later one of the channel, with another clock.
                     let time_ns =
                         moment.map_or(0, |moment| moment.on(subscriber.clock()).wall_of(message.time));
                     let meta = Meta { tag: message.tag, key: message.key, time_ns };

@@ -31,7 +31,7 @@ pub(super) struct Store {
     /// The thread that reads the journal, and the blocks that it has read. `None` if the channel has no journal, or while the thread cannot
     /// be started.
     journal: Option<Journal>,
-    /// Since when the thread could not be started, in nanoseconds.
+    /// The time since which the thread cannot be started, in nanoseconds.
     missed_ns: Option<u64>,
     /// The session's first message.
     floor: u64,
@@ -60,7 +60,7 @@ impl Store {
     }
 
     /// Takes the channel's journal if the channel has one by now, and starts the thread that reads the journal. Call this every few
-    /// milliseconds, because a channel may get its journal later.
+    /// milliseconds, because a channel can get its journal later.
     ///
     /// # Errors
     /// [`BridgeError`] if the thread cannot be started. Receivers are then told to ask again later, as for a journal that cannot be read.

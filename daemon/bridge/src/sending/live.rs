@@ -26,7 +26,7 @@ impl LiveTable {
         Self { version: AtomicU64::new(0), used: AtomicUsize::new(0), places }
     }
 
-    /// Replaces the addresses if they have changed. Only one thread may call this.
+    /// Replaces the addresses if they have changed. Only one thread is allowed to call this.
     pub(crate) fn set(&self, addresses: impl Iterator<Item = SocketAddr> + Clone) {
         let all = || addresses.clone().map(words_of).take(self.places.len());
         if all().eq(self.words()) {

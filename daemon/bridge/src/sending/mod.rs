@@ -36,8 +36,8 @@ pub(super) struct Sending {
     pub(super) groups: Renewal,
     /// The number of bytes that live packets have taken on the wire so far.
     pub(super) live_bytes: AtomicU64,
-    /// The ten bytes of the name of the session that is sent. The first word has eight of the bytes, and the second word has two. During a
-    /// change of the session, a reader can get one word of each session. These two words are the name of no session.
+    /// The name of the session that is sent: eight bytes in the first word, and two in the second. During a change of the session, a reader
+    /// can get one word of each session. These two words are the name of no session.
     pub(super) session: [AtomicU64; 2],
     /// The sequence after the last sent message. Repairs never go beyond this sequence.
     pub(super) next: AtomicU64,
@@ -124,7 +124,7 @@ impl Sending {
     }
 
     /// Begins a change to another ring. Until [`end_change`](Self::end_change), session, ring and sequences do not belong together. Only
-    /// the sending thread may call this.
+    /// the sending thread is allowed to call this.
     pub(super) fn begin_change(&self) {
         let number = self.changes.load(Ordering::Relaxed);
         self.changes.store(number + 1, Ordering::Relaxed);
@@ -145,9 +145,8 @@ impl Sending {
         Some(self.changes.load(Ordering::Acquire)).filter(|number| number.is_multiple_of(2))
     }
 
-    /// Returns the session that is sent, and the sequence after the last sent message. The sending thread numbers its changes from one ring
-    /// to another, and `change` is the number of the change to the caller's ring. Returns `None` if the sending thread has changed to
-    /// another ring since, or is changing now.
+    /// Returns the session that is sent, and the sequence after the last sent message. `change` is the number of the sending thread's
+    /// change to the caller's ring. Returns `None` if the sending thread has changed to another ring since, or is changing now.
     pub(super) fn feed(&self, change: u64) -> Option<(Session, u64)> {
         let feed = (self.session(), self.next.load(Ordering::Acquire));
         // SYNC POINT: feed-change.
@@ -182,8 +181,8 @@ impl Sending {
     /// Notes which session this bridge sends, from which ring, and where the session began.
     ///
     /// - A resumed session began where the state file or the previous bridge says.
-    /// - Any other session began when the channel last restarted. That may be several rings ago: without a state file, this bridge does not
-    ///   know which messages an earlier bridge has sent in this session, and receivers may still request these messages.
+    /// - Any other session began when the channel last restarted. That might be several rings ago: without a state file, this bridge does
+    ///   not know which messages an earlier bridge has sent in this session, and receivers might still request these messages.
     pub(super) fn note_start(
         &self,
         subscriber: &Subscriber,
@@ -208,8 +207,8 @@ impl Sending {
         });
     }
 
-    /// Notes that a session begins with the sequence `begin`, and is sent from `next` on. Call this before its first packet. If a session
-    /// continues after it had ended, its beginning stays the same.
+    /// Notes that a session begins with the sequence `begin`, and is sent from `next` on. Call this before the session's first packet. If a
+    /// session continues after it had ended, its beginning stays the same.
     pub(super) fn note_begin(&self, ring: Option<[u64; 2]>, session: Session, begin: u64, next: u64) {
         self.set_ring(ring);
         if session == self.session() {
@@ -295,7 +294,7 @@ mod tests {
     use crate::spec::WaitMode;
     use crate::waiting::Choice;
 
-    /// A term beyond belief must not hide the one that is true.
+    /// A term that is too high to be believed must not hide the true term.
     #[test]
     fn the_highest_term_told_is_one_that_is_believed() {
         let shared = Sending::new(RefusedSettings::default(), Choice::of(WaitMode::Block).shown, 0, 1, None);

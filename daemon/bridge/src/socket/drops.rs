@@ -12,7 +12,7 @@ use std::net::UdpSocket;
 pub struct Drops {
     /// The number of drops at the last call of [`look`](Self::look).
     last: u32,
-    /// Whether the last drops may still explain a loss.
+    /// Whether the last drops might still explain a loss.
     are_new: bool,
     /// Whether the socket has been empty since the last drops.
     was_empty: bool,
@@ -21,7 +21,7 @@ pub struct Drops {
 impl Drops {
     /// Adds the drops since the last call to `counter`.
     pub(crate) fn look(&mut self, socket: &UdpSocket, counter: &mut u64) {
-        // A kernel that does not support this was noted as a refusal at the start.
+        // A kernel that does not count drops was noted as a refusal at the start.
         let Ok(drops) = datagrams::drops(socket) else { return };
         let more = drops.wrapping_sub(std::mem::replace(&mut self.last, drops));
         if more > 0 {

@@ -84,7 +84,7 @@ fn find<A: Copy + Display>(
 pub(crate) fn link_of(socket: impl AsFd, address: IpAddr) -> Option<Link> {
     let found = interfaces::addresses(socket).ok()?;
     let (name, _) = found.into_iter().find(|(_, other)| *other == address)?;
-    // The file has Mbit per second. An interface without a speed has no value, or -1.
+    // The file has the speed in Mbit per second. An interface without a speed has no value, or -1.
     let speed = std::fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok()?;
     let mbit = speed.trim().parse::<u64>().ok().filter(|mbit| (1..u64::from(u32::MAX)).contains(mbit))?;
     Some(Link::of_bits(mbit * 1_000_000))

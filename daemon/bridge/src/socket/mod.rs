@@ -156,7 +156,7 @@ pub fn open_line(
     if !group.ip().is_multicast() {
         bind(&socket, group)?;
     } else {
-        // Several bridges of this host may listen to one group.
+        // Several bridges of this host can listen to one group.
         socket.set_reuse_address(true).map_err(os("share", group))?;
         let only_joined = match group {
             SocketAddr::V4(_) => socket.set_multicast_all_v4(false),
@@ -365,7 +365,7 @@ fn tune(socket: &Socket, name: &str, tuning: Tuning, refusals: &mut RefusedSetti
     }
 }
 
-/// Waits until one of the sockets has a datagram, or until `limit` has passed. It may return early.
+/// Waits until one of the sockets has a datagram, or until `limit` has passed. The call can return early.
 pub fn wait_for_any<'fd>(sockets: impl Iterator<Item = BorrowedFd<'fd>>, limit: Duration) {
     let mut polls = [const { None }; MAX_SOCKETS];
     let mut used = 0;
@@ -376,7 +376,7 @@ pub fn wait_for_any<'fd>(sockets: impl Iterator<Item = BorrowedFd<'fd>>, limit: 
     // The array needs a socket in every place, but only the first `used` places are used.
     let Some(first) = polls[0].clone() else { return std::thread::sleep(limit) };
     let mut polls = polls.map(|poll| poll.unwrap_or_else(|| first.clone()));
-    // An error, such as a signal, makes it return early, which is harmless.
+    // An error, such as a signal, makes the call return early, which is harmless.
     let _ = ppoll(&mut polls[..used], Some(TimeSpec::from_duration(limit)), None);
 }
 

@@ -98,8 +98,8 @@ pub struct BridgeSpec {
     /// discipline chooses a band by this number. If this is `None`, the kernel derives the priority from `dscp`.
     #[serde(default)]
     pub priority: Option<u8>,
-    /// The speed of the outgoing link. Live packets use at most 95 % of it, and repairs use the rest. The default `auto` takes the speed
-    /// that the interface reports. If the interface reports none, packets are not limited.
+    /// The speed of the outgoing link. Live packets use at most 95 % of this speed, and repairs use the rest. The default `auto` takes the
+    /// speed that the interface reports. If the interface reports no speed, packets are not limited.
     #[serde(default)]
     pub link: LinkSpeed,
     /// Sends the channel to other hosts.
@@ -179,12 +179,11 @@ pub enum WaitMode {
     /// readers can share the core.
     Yield,
     /// Sleeps, but polls for the short time in which the next message of a steady feed is expected. This uses a few hundredths of a core.
-    /// At 1,000 messages a second, half of the messages arrive 10 to 40 us later than with `Spin`. If messages come irregularly, or after a
-    /// silence, they arrive up to some hundred us later.
+    /// At 1,000 messages a second, half of the messages arrive 10 to 40 us later than with `Spin`. Irregular messages, and messages after a
+    /// silence, arrive up to some hundred us later.
     Block,
-    /// The bridge chooses the way of waiting for each thread when the thread starts, and shows the choice in the status. Let N be a quarter
-    /// of the number of CPUs that the process is allowed to use. At most N threads of the process poll while messages flow, and sleep after
-    /// 10 ms without messages. The process's other threads use `Block`.
+    /// The bridge chooses for each thread when the thread starts, and shows the choice in the status. At most one thread for every four
+    /// CPUs of the process polls while messages flow, and sleeps after 10 ms without messages. The process's other threads use `Block`.
     #[default]
     Auto,
 }
@@ -201,24 +200,24 @@ pub struct ReceiveSpec {
     /// Whether the bridge requests a lease from the servers, and so proves its address to the servers; true by default. Servers of other
     /// makes have no leases.
     pub lease: bool,
-    /// The multicast group on which the servers send plain repairs for all receivers, as in their `repair.group`. If this is `None`, the
-    /// bridge joins no such group. The bridge joins the group on the interface of the first multicast line, and accepts only packets of
-    /// `servers`. Native repairs for all receivers need no group, because they arrive on the lines.
+    /// The multicast group on which the servers send plain repairs for all receivers, as in their `repair.group`; `None` means no group.
+    /// The bridge joins the group on the interface of the first multicast line, and accepts only packets of `servers`. Native repairs for
+    /// all receivers need no group: they arrive on the lines.
     pub repair_group: Option<SocketAddr>,
     /// The policy for messages that no server has; `skip` by default.
     pub gap: GapMode,
     /// With `skip`: the time after which the bridge gives up a missing message, in milliseconds; 5 000 by default. The bridge gives up if
-    /// no server has answered anything for this time, or if the servers that answer have ignored the bridge's requests for this message. It
-    /// does not give up while a server says that it holds the message.
+    /// no server has answered anything for this time, or if the servers have answered only other requests. The bridge does not give up
+    /// while a server says that it has the message.
     pub give_up_ms: u64,
     /// The time for which the bridge waits before it requests a message that seems to be lost, in microseconds; 50 by default. The message
     /// might only be late.
     pub hold_us: u64,
-    /// The sequence to begin with if there is no session to resume. If messages from this sequence on were already sent, the bridge
-    /// requests them. If this is `None`, the bridge begins with the first message that it receives.
+    /// The sequence to begin with if there is no session to resume. The bridge requests messages from this sequence on that were sent
+    /// earlier. `None` means the first message that the bridge receives.
     pub from: Option<u64>,
     /// The sources from which packets are accepted on the lines, such as `10.0.0.1` or `10.1.0.0/16`. If the list is empty, a line accepts
-    /// only the packets of the first source that sends on it. If that source falls silent, the line accepts another one.
+    /// only the packets of the first source that sends on it, until that source falls silent.
     pub sources: Vec<Network>,
     /// The time that a message of a native line gets. With `origin`, this is the time of its publication. With `arrival`, this is the time
     /// of its arrival. The default is `origin`.

@@ -28,7 +28,7 @@ pub enum Auth {
     Offered,
 }
 
-/// Which times messages get on this host.
+/// The choice of the times that messages get on this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TimeMode {
@@ -36,7 +36,7 @@ pub enum TimeMode {
     /// message arrives.
     #[default]
     Origin,
-    /// The time at which they arrive.
+    /// The time at which the message arrives.
     Arrival,
 }
 

@@ -10,7 +10,7 @@ use crate::private;
 
 /// The sizes of a block, in bytes.
 const BLOCK_BYTES: RangeInclusive<usize> = 1 << 10..=8 << 20;
-/// The numbers of blocks that may wait for an answer.
+/// The allowed numbers of blocks that wait for an answer.
 const IN_FLIGHT: RangeInclusive<usize> = 1..=1_024;
 /// The limits of [`ack_ms`](NatsSpec::ack_ms), in milliseconds.
 const ACK_MS: RangeInclusive<u64> = 100..=60_000;
@@ -56,20 +56,20 @@ pub struct NatsSpec {
     pub subject: Option<String>,
     /// The JetStream domain of the stream. If this is `None`, it is the domain of the servers.
     pub domain: Option<String>,
-    /// The limit for the bytes of a block, which can have many messages. 1024 to 8388608, and at most the servers' `max_payload`; 65536 by
-    /// default.
+    /// The greatest size of a block, in bytes: 1024 to 8388608, and at most the servers' `max_payload`; 65536 by default. A block can have
+    /// many messages.
     pub block_bytes: usize,
     /// The limit for the number of blocks that wait for an answer, 1 to 1024; 32 by default.
     pub in_flight: usize,
     /// The time after which an append without an answer has failed, in milliseconds, 100 to 60 000; 1000 by default.
     pub ack_ms: u64,
-    /// For a sender: where it reads messages that the ring no longer has. The default `true` means the channel's journal, if there is one.
-    /// `false` means nowhere. A path means a journal in that directory.
+    /// For a sender: the journal from which it reads messages that the ring no longer has. The default `true` means the channel's journal,
+    /// if there is one. `false` means no journal. A path means the journal in that directory.
     pub history: HistoryFrom,
     /// For a sender: whether it creates the stream if there is none; false by default.
     pub create: bool,
-    /// With `create`: the number of servers that keep a copy of the stream. If this is `None`, the number is 3 if at least three servers
-    /// are given, and otherwise 1.
+    /// With `create`: the number of servers that keep a copy of the stream. `None` means 3 if at least three servers are given, and
+    /// otherwise 1.
     pub replicas: Option<u8>,
     /// With `create`: the limit for the bytes of the stream. Beyond it, the oldest messages are dropped. `None` means no limit.
     pub keep_bytes: Option<u64>,

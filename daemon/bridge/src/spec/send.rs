@@ -32,13 +32,13 @@ pub struct SendSpec {
     pub loopback: bool,
     /// The first message that the bridge sends; `resume` by default.
     pub from: StartAt,
-    /// The file to which the bridge writes its session and the last sent sequence; no file if this is `None`. If the ring is still the same
-    /// after a restart of the bridge, the bridge continues the session that the file names. If the channel was created again, the session
-    /// gets an epoch above all earlier ones, even if the clock was set back.
+    /// The file for the session and the last sent sequence; `None` means no file. A restarted bridge continues the session in the file if
+    /// the ring is still the same. If the channel was created again, the session gets an epoch above all earlier ones, even if the clock
+    /// was set back.
     pub state: Option<PathBuf>,
-    /// The time for which a bridge listens on its multicast lines before it begins a new session, in milliseconds; 300 by default, at most
-    /// 10 000. A session is new if the state file does not have it. The new session is later than every session of this channel that the
-    /// bridge hears. With 0, the bridge does not listen.
+    /// The time for which a bridge listens on its multicast lines before it begins a session that is not in the state file, in
+    /// milliseconds, at most 10 000; 300 by default. The new session is later than every session of this channel that the bridge hears.
+    /// With 0, the bridge does not listen.
     pub listen_ms: u64,
     /// The time for which the bridge serves repairs after the channel is closed, or after the bridge was told to leave, in milliseconds; 10
     /// 000 by default. After the channel is closed, the bridge also repeats the end of the session.
@@ -51,9 +51,8 @@ pub struct SendSpec {
     pub rank: u8,
     /// With `role = "auto"`: the address on which the claims of the other egresses arrive, and from which this egress sends its own claims.
     ///
-    /// Use the IP address of a multicast line's interface, on every egress of the stream. An active egress then stops only if claims arrive
-    /// from an address, and packets of the feed arrive from the same address. With any other IP address, three claims alone are enough to
-    /// stop an active egress.
+    /// Use the IP address of a multicast line's interface, on every egress of the stream. Then an active egress stops only if claims and
+    /// packets of the feed arrive from the same address. With any other IP address, three claims alone are enough to stop an active egress.
     pub claim_bind: Option<SocketAddr>,
     /// With `role = "auto"`: the `claim_bind` addresses of the other egresses; at most 8. Claims from other addresses are dropped.
     pub peers: Vec<SocketAddr>,
@@ -124,7 +123,7 @@ pub enum SendRole {
 pub struct RepairSpec {
     /// The address on which requests arrive.
     pub bind: SocketAddr,
-    /// The networks whose addresses may send requests, such as `10.1.0.0/16`. If the list is empty, no address may send requests.
+    /// The networks whose addresses are allowed to send requests, such as `10.1.0.0/16`. If the list is empty, no address is allowed.
     #[serde(default)]
     pub allow: Vec<Network>,
     /// Whether allowed sources get full answers before they have proved their address; false by default. Receivers of other makes need
@@ -156,9 +155,9 @@ pub struct RepairSpec {
     #[serde(default)]
     pub dscp: Option<u8>,
     /// The multicast group for plain repairs that go to all receivers. If this is `None`, each plain repair is sent only to its asker. The
-    /// repairs leave by the interface of the first native multicast line, or of the first multicast line if no line is native. No line is
-    /// allowed to have this group, because receivers of other makes do not expect repairs on a line. Native repairs that go to all
-    /// receivers are sent to the first native multicast line.
+    /// repairs leave by the interface of the first native multicast line, or of the first multicast line if no line is native. A line must
+    /// not have this group, because receivers of other makes expect no repairs on a line. Native repairs for all receivers are sent to the
+    /// first native multicast line.
     #[serde(default)]
     pub group: Option<SocketAddr>,
     /// If a second receiver requests the same messages within this time, the repair goes to all receivers. The unit is microseconds. `None`

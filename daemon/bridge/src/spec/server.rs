@@ -9,7 +9,7 @@ use std::fmt;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
 
-/// The quotation marks that may enclose a value in a text.
+/// The quotation marks that can enclose a value in a text.
 const QUOTES: [char; 3] = ['"', '\'', '`'];
 /// The form of an address.
 const FORM: &str = "nats://HOST:PORT, or tls://HOST:PORT";
@@ -101,7 +101,7 @@ pub struct NoAddress;
 impl FromStr for ServerAddress {
     type Err = NoAddress;
 
-    /// Parses `nats://HOST:PORT` or `tls://HOST:PORT`. The account may precede the host, as `USER:PASSWORD@` or `TOKEN@`. In the account, a
+    /// Parses `nats://HOST:PORT` or `tls://HOST:PORT`. The account can precede the host, as `USER:PASSWORD@` or `TOKEN@`. In the account, a
     /// `%` and two hexadecimal digits stand for the character with this number.
     fn from_str(text: &str) -> Result<ServerAddress, NoAddress> {
         let (scheme, rest) = text.split_once("://").ok_or(NoAddress)?;

@@ -42,7 +42,7 @@ impl<T: FromBytes + IntoBytes + Immutable> Default for Board<T> {
 }
 
 impl<T: FromBytes + IntoBytes + Immutable> Board<T> {
-    /// Stores all counters. Costs one relaxed store per word. Only one thread may call this.
+    /// Stores all counters. Costs one relaxed store per word. Only one thread is allowed to call this.
     pub fn show(&self, counters: &T) {
         for (cell, bytes) in self.words.iter().zip(counters.as_bytes().as_chunks::<8>().0) {
             cell.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
@@ -70,7 +70,7 @@ impl Default for SharedHistogram {
 }
 
 impl SharedHistogram {
-    /// Stores the whole histogram, about 500 words. Only one thread may call this.
+    /// Stores the whole histogram, about 500 words. Only one thread is allowed to call this.
     pub fn show(&self, histogram: &Histogram) {
         self.0.iter().zip(histogram.words()).for_each(|(cell, word)| cell.store(word, Ordering::Relaxed));
     }
@@ -110,7 +110,7 @@ pub struct Life {
     held_by: Mutex<Option<GateName>>,
     /// Options that the system refused at the start, each with its reason. The bridge runs without them.
     pub refusals: Vec<String>,
-    /// How the bridge's thread waits, and the reason for it.
+    /// The way in which the bridge's thread waits, and the reason for it.
     pub waiting: Waiting,
     error: Mutex<Option<String>>,
 }
@@ -182,7 +182,7 @@ impl Life {
         *self.stranger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes which gate of the local channel holds up the messages, and for how long none has passed. A short time is not noted.
+    /// Notes which gate of the local channel holds up the messages, and for how long no message has passed. A short time is not noted.
     pub fn note_held(&self, held: Option<(GateName, Duration)>) {
         let gate = held.filter(|(_, held_for)| *held_for >= HELD_LONG).map(|(gate, _)| gate);
         *self.held_by.lock().unwrap_or_else(PoisonError::into_inner) = gate;
@@ -250,7 +250,7 @@ counters! {
         link_waited_ns,
         /// Times that the state file could not be written.
         state_errors: counter "state_errors_total",
-        /// The number of times that the state file was removed or moved while the bridge ran, and was made again.
+        /// The number of times that the state file was removed or moved while the bridge ran, and was created again.
         state_renewed: counter "state_renewed_total",
         /// The number of times that a line was opened again, because its interface was replaced or got another address.
         lines_anew: counter "sending_lines_anew_total",
@@ -260,7 +260,7 @@ counters! {
         claim,
         /// The number of times that this egress began to send. It begins in place of a peer, or because no peer sends.
         takeovers: counter "takeovers_total",
-        /// Times that this egress left the sending to a peer.
+        /// The number of times that this egress yielded to a peer.
         yields: counter "yields_total",
     }
 }

@@ -109,7 +109,7 @@ pub struct ReceiveCounters {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct LineStatus {
-    /// The counters of its socket.
+    /// The counters of the line's socket.
     #[serde(flatten)]
     pub socket: SocketCounters,
     /// The counters of the state machine.

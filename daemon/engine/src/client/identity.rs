@@ -1,7 +1,7 @@
 //! The account and the credentials with which a client identifies itself to a server.
 //!
-//! They are read for each new connection. So a password or a file of credentials that changes holds from the next connection on, without a
-//! reload.
+//! The account and the credentials are read for each new connection. So a changed password or file takes effect at the next connection,
+//! without a reload.
 
 use async_nats::Auth;
 use nkeys::KeyPair;

@@ -44,7 +44,7 @@ const CONNECT_TRIES: u32 = 3;
 const PING: Duration = Duration::from_secs(1);
 /// The longest pause between two attempts to connect again.
 const RECONNECT: Duration = Duration::from_secs(1);
-/// The longest time that a request about the log may take.
+/// The longest time that a request about the log can take.
 const REQUEST: Duration = Duration::from_secs(2);
 /// The longest time for which the client waits until the servers of a stream have a leader.
 const ELECTION: Duration = Duration::from_secs(10);
@@ -52,8 +52,8 @@ const ELECTION: Duration = Duration::from_secs(10);
 const NAME: &str = "Nats-Msg-Id";
 /// The time for which the servers remember the names of blocks.
 const NAMES: Duration = Duration::from_secs(1);
-/// At most this number of pulses and this number of requests wait in a sender's client. Further pulses and requests are dropped, and later
-/// sent again.
+/// At most this many pulses and this many requests wait in a sender's client. Further pulses and requests are dropped, and later sent
+/// again.
 const MOST_WORDS: usize = 256;
 /// The number of bytes of an append without its block: the subject, the reply subject, and the headers.
 const OVERHEAD_BYTES: usize = 512;
@@ -63,7 +63,7 @@ const AHEAD_BYTES: usize = 8 << 20;
 const HEARTBEAT: Duration = Duration::from_secs(1);
 /// The time after which the servers remove a consumer whose reader is away.
 const FORGET: Duration = Duration::from_secs(30);
-/// Most damaged entries at the log's end that are skipped.
+/// At most this many damaged entries at the log's end are skipped.
 const MOST_DAMAGED: u64 = 256;
 
 /// A stream of the servers.
@@ -81,10 +81,11 @@ pub(crate) struct Log {
     pub(crate) takes_open: bool,
     /// The settings for a stream that does not exist yet; `None` if this bridge creates no stream.
     creates: Option<NatsSpec>,
-    /// Whether a single server keeps the stream. Only in this case does an append name the previous entry ([`append_if`](Log::append_if)).
+    /// Whether a single server keeps the stream. Only in this case does an append give the name of the previous entry
+    /// ([`append_if`](Log::append_if)).
     is_alone: Arc<AtomicBool>,
-    /// When a server last refused an append, it named this number as that of the log's last entry. 0 if no append was refused since the
-    /// log's end was last read.
+    /// The number of the log's last entry, as a server named it when it last refused an append. 0 if no append was refused since the log's
+    /// end was last read.
     stores_after: Arc<AtomicU64>,
 }
 
@@ -126,7 +127,7 @@ async fn connect(spec: &BridgeSpec, nats: &NatsSpec, link: &Arc<Link>) -> Result
     let failed = |why: String| EngineError::Connect { servers: shown(&nats.servers), why };
     let told = link.clone();
     let direction = if spec.send.is_some() { "send" } else { "recv" };
-    // A connection whose account cannot be read gives no reason of its own.
+    // A connection whose account cannot be read would fail without a reason, so the account is read here first.
     identity::read(nats, &[]).map_err(failed)?;
     let mut options = identified(nats, link)
         .name(format!("shmcast {direction} {}", spec.title()))
@@ -163,7 +164,7 @@ async fn connect(spec: &BridgeSpec, nats: &NatsSpec, link: &Arc<Link>) -> Result
     let addresses: Vec<String> = nats.servers.iter().map(ToString::to_string).collect();
     for tries in 1.. {
         match options.clone().connect(&addresses[..]).await {
-            // Servers far away, or busy ones, may need longer than one try.
+            // Servers that are far away or busy might need longer than one try.
             Err(e) if e.kind() == ConnectErrorKind::TimedOut && tries < CONNECT_TRIES => {}
             Err(e) => return Err(failed(sentence(&e))),
             Ok(client) => {
@@ -216,8 +217,8 @@ impl Log {
             return Err(EngineError::BlockTooLarge { block: nats.block_bytes, most });
         }
         let context = context::ContextBuilder::new().ack_timeout(nats.ack()).timeout(REQUEST);
-        // Appends that nobody waits for any more count until they time out. One too many is refused and does not wait: the thread that
-        // would wait is the one that takes answers.
+        // Appends that nobody waits for any more still count until they time out. An append above the limit is refused and does not wait,
+        // because the waiting thread is also the one that takes answers.
         let context = context.max_ack_inflight(8 * nats.in_flight + 64).backpressure_on_inflight(false);
         let context = match &nats.domain {
             Some(domain) => context.domain(domain).build(client.clone()),
@@ -225,7 +226,7 @@ impl Log {
         };
         let (name, subject) = (nats.stream_of(&spec.channel), nats.subject_of(&spec.channel));
         let stream = context.get_stream_no_info(&name).await.map_err(|e| refused(&name, sentence(&e)))?;
-        // The stream copies the context's time limit for its requests. Appends may take longer.
+        // The stream copies the context's time limit for its requests. Appends can take longer.
         let mut context = context;
         context.set_timeout(REQUEST.max(nats.ack()));
         let takes_open = spec.takes_open();
@@ -269,7 +270,7 @@ impl Log {
             num_replicas: usize::from(nats.replicas()),
             max_bytes: nats.keep_bytes.and_then(|bytes| i64::try_from(bytes).ok()).unwrap_or(-1),
             max_age: Duration::from_secs(nats.keep_s.unwrap_or(0)),
-            // How long the servers remember the names of blocks. They only need the last block's name.
+            // The time for which the servers remember the names of blocks. They need only the last block's name.
             duplicate_window: if mirror_of.is_none() { NAMES } else { Duration::ZERO },
             first_sequence: Some(first_number()).filter(|_| mirror_of.is_none() && nats.replicas() > 1),
             allow_direct: true,
@@ -453,7 +454,7 @@ impl Log {
     /// Publishes a short message that the stream does not keep. If the connection does not accept the message for some time, the message is
     /// dropped, because such messages are sent again and again.
     pub(crate) async fn say(&self, subject: impl Into<Subject>, word: Bytes) {
-        // An error says that the client has ended, which the next append says as well.
+        // An error means that the client has ended. The next append reports this, too.
         let _ = tokio::time::timeout(REQUEST, self.client.publish(subject.into(), word)).await;
     }
 

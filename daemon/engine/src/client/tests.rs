@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::time::Instant;
 
-/// A server that says it is there, and answers nothing else.
+/// A server that greets and answers pings, and answers nothing else.
 pub(crate) fn silent_server() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("nats://{}", listener.local_addr().unwrap());
@@ -22,7 +22,8 @@ pub(crate) fn silent_server() -> String {
     url
 }
 
-/// The client has one time for requests and for answers to appends. The former once ended the latter.
+/// The client library has one time limit for requests and for answers to appends. An earlier mistake: the limit for requests also ended the
+/// wait for an append's answer.
 #[test]
 fn an_answer_to_an_append_may_take_as_long_as_the_spec_says() {
     let nats =
@@ -40,7 +41,8 @@ fn an_answer_to_an_append_may_take_as_long_as_the_spec_says() {
     assert!(took >= Duration::from_millis(2_900), "{took:?}");
 }
 
-/// A writer that stood still gives out its append when another one writes, and the stream was made anew meanwhile: the numbers match.
+/// A writer that stood still sends its append late. Meanwhile the stream was created again, and another writer has appended a block under
+/// the same number.
 #[test]
 fn a_late_append_is_stored_behind_no_other_block_than_its_own() {
     let test = "a_late_append_is_stored_behind_no_other_block_than_its_own";
@@ -75,7 +77,7 @@ fn a_late_append_is_stored_behind_no_other_block_than_its_own() {
     assert_eq!(append(1, Some(of(9, 1)), of(9, 2)), Ok(2));
     assert_eq!(append(2, Some(of(1, 2)), of(1, 3)), Err(Trouble::Refused));
     assert_eq!(append(1, Some(of(9, 2)), of(9, 3)), Err(Trouble::Refused));
-    // A server that was started again knows the name of the last entry.
+    // A server that was restarted knows the name of the last entry.
     server.kill();
     server.start();
     shmcast_testkit::wait_until("an append", || append(2, Some(of(9, 2)), of(9, 3)) == Ok(3));

@@ -29,7 +29,7 @@ pub(super) enum End {
     None,
     /// The last event was the end of a publisher. Another publisher might have followed, so this is not always the channel's end.
     Read,
-    /// The last event was the channel's end, and the block that tells the log of this end was made.
+    /// The last event was the channel's end, and the block that reports this end to the log was made.
     Said,
 }
 
@@ -95,14 +95,14 @@ impl Cutter {
         self.moment = clock.map(Moment::now);
     }
 
-    /// Notes the clock of the ring whose messages are taken next. The channel may have moved to another ring, with another clock.
+    /// Notes the clock of the ring whose messages are taken next. The channel can have moved to another ring, with another clock.
     #[inline]
     pub(super) fn set_clock(&mut self, clock: Clock) {
         self.moment = Some(self.moment.map_or_else(|| Moment::now(clock), |moment| moment.on(clock)));
     }
 
-    /// Takes up to `most` events while they come from the journal, and ends as [`take`](Self::take) says. Returns their number, and the
-    /// event that the thread must handle. The times of the messages are those of the journal, whose ring may be one of an earlier boot.
+    /// Takes up to `most` events from the journal, and ends as [`take`](Self::take) says. Returns the number of events, and the event that
+    /// the thread must handle. Messages get the times in the journal, because the journal can have messages of an earlier boot.
     #[cold]
     pub(super) fn take_past(
         &mut self,

@@ -11,13 +11,13 @@ use super::{Outlet, choice_of};
 use crate::proto::writer::State;
 
 impl Outlet {
-    /// Whether the bridge is to read through a gate, and does not.
+    /// Whether the bridge should read through a gate, but has none now.
     pub(super) fn lacks_gate(&self) -> bool {
         let is_gated = || self.subscriber.as_ref().is_some_and(|subscriber| subscriber.gate().is_some());
         self.spec.gate().is_some() && !is_gated()
     }
 
-    /// Lets the gate go while another bridge writes the stream.
+    /// Releases the gate while another bridge writes the stream.
     pub(super) fn look_at_gate(&mut self) {
         let is_gated = self.spec.gate().is_some() && !self.lacks_gate();
         if is_gated && matches!(self.writer.state(), State::Fenced(_)) {
@@ -39,7 +39,7 @@ impl Outlet {
             if subscriber.seek(first).is_ok() && subscriber.position() > 0 {
                 return Ok(());
             }
-            // A gate has one reader at a time.
+            // A gate has one reader at a time, so close this subscriber first.
             self.subscriber = None;
         }
         let channel = self.spec.through_gate(&self.channel).start(Start::Sequence(first));

@@ -44,7 +44,7 @@ pub(super) fn first_of(mut ring: Subscriber, session: Session) -> u64 {
 }
 
 impl Outlet {
-    /// Notes the stream and the session that the log has now, for the threads beside this one.
+    /// Notes the stream and the session that the log has now, for the other threads.
     pub(super) fn note_session(&mut self) {
         let session = self.writer.session();
         if let Some(ring) = &self.subscriber {
@@ -54,7 +54,7 @@ impl Outlet {
         if self.shared.life.session() != Some(session) {
             self.shared.life.note_session(session);
         }
-        // A feed that was received from elsewhere did not begin here.
+        // A feed that was received from another host did not begin here.
         if let Some(ring) = self.subscriber.as_ref().filter(|ring| ring.remote_session().is_none()) {
             self.origins.add(session, run_of(ring.header()));
         }
@@ -69,7 +69,7 @@ impl Outlet {
         let oldest = self.channel.clone().page(false).history(History::Never).start(Start::Oldest).open();
         let oldest = oldest.map_or(next, |ring| ring.next_sequence()).max(self.cutter.due());
         let Some(subscriber) = self.subscriber.as_mut().filter(|_| oldest < next) else { return next };
-        // If the ring is another one by now, or has gone on, the place is not there.
+        // If the channel has another ring by now, or the ring has overwritten the message, the place no longer exists.
         match subscriber.seek(oldest) {
             Ok(()) => subscriber.next_sequence().min(next),
             Err(_) => next,

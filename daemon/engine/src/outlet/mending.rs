@@ -25,7 +25,7 @@ use crate::state::SendState;
 
 /// Greatest number of waiting requests.
 pub(crate) const MOST_WAITING: usize = 64;
-/// The longest time that the disk may take for one answer.
+/// The longest time that the disk can take for one answer.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// The thread checks at least this often whether the sender has ended.
 const LOOK_UP: Duration = Duration::from_millis(20);
@@ -60,7 +60,7 @@ impl Mending {
                 && let Some(cut) = cut_for(&self.channel, of_ring, &want, self.block_bytes)
             {
                 let block = answers.answer(carried, cut, clock_error());
-                // The other thread lives as long as the sender.
+                // This cannot fail: the other thread lives as long as the sender.
                 let _ = self.orders.send(Order::Answer(to, block));
             }
             std::thread::sleep(began.elapsed().min(PATIENCE));
@@ -69,9 +69,9 @@ impl Mending {
 }
 
 /// Makes a block that begins with the first requested sequence that this host has. Returns `None` if this host has none of the requested
-/// sequences, if these are not published yet, or if the search takes too long. Another sender might have them.
+/// sequences, if these are not published yet, or if the search takes too long. Another sender might have the messages.
 ///
-/// Also returns `None` if the channel is no longer that of the stream `of_ring`: its sequences are those of other messages.
+/// Also returns `None` if the channel no longer has the stream `of_ring`. Its sequences then belong to other messages.
 fn cut_for(channel: &SubscriberBuilder, of_ring: StreamId, want: &Want, block_bytes: usize) -> Option<Cut> {
     let mut past = channel.clone().page(false).start(Start::Sequence(want.first)).open().ok()?;
     if !past.header().stream.is(of_ring) || want.first >= past.next_sequence() + past.lag() {
@@ -116,7 +116,7 @@ fn cut_for(channel: &SubscriberBuilder, of_ring: StreamId, want: &Want, block_by
                 return (from..=to).contains(&first).then(|| Cut::gap(first, to));
             }
             event if is_end(&event) || !packing.is_empty() => break,
-            // Another sender may have the messages that are lost here. A request for any message gets the next one.
+            // Another sender might have the messages that this ring has lost. A request for any message gets the next message of this ring.
             Event::Lapped(Lapped { resumed_at: next, .. }) if next <= want.last() => first = next,
             Event::Lost { to, .. } if to < want.last() => first = to + 1,
             Event::Lapped(_) | Event::Lost { .. } => break,
@@ -152,7 +152,7 @@ mod tests {
         publisher
     }
 
-    /// The answer to one request for the message 1 of `carried`.
+    /// Answers one request for message 1 of `carried`.
     fn answer(dir: &Path, (carried, of_ring): (Carried, StreamId)) -> Option<Order> {
         let (want, wants) = sync_channel(1);
         let (orders, mut given) = unbounded_channel();
@@ -169,8 +169,8 @@ mod tests {
         given.try_recv().ok()
     }
 
-    /// An earlier mistake: between the end of a channel and the time at which the log's thread knew the next one, the request of a reader of
-    /// the old channel was answered with messages of the new one.
+    /// An earlier mistake: a channel was created again, and a reader of the old channel sent a request. The answer had messages of the new
+    /// channel, because the log's thread did not know this channel yet.
     #[test]
     fn a_channel_that_was_made_anew_answers_no_request_for_the_one_before() {
         let dir = tempfile::tempdir().unwrap();

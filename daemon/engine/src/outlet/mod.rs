@@ -37,17 +37,17 @@ use identity::{clock_error, first_of, identity_of};
 const EVENTS_PER_TURN: usize = 1_024;
 /// A sleeping thread wakes at least this often to check the stop flag.
 const LOOK_UP: Duration = Duration::from_millis(20);
-/// The same while answers may come.
+/// While answers are expected, a sleeping thread wakes at least this often.
 const LOOK_FOR_ANSWERS: Duration = Duration::from_millis(2);
 /// The interval at which an idle thread checks whether the channel was removed, if no daemon can wake the thread.
 const LOOK_EVERY_NS: u64 = 5 * MILLISECOND_NS;
 /// Pause between two attempts to attach to a channel that has disappeared.
 const RETRY_NS: u64 = 20 * MILLISECOND_NS;
-/// The interval at which the error of the clock is asked for.
+/// The interval at which the thread reads the error of the clock.
 const CLOCK_EVERY_NS: u64 = SECOND_NS;
 /// If the active writer is silent for this time, a waiting writer takes over. This is the length of four pulse intervals.
 pub(crate) const SILENCE_NS: u64 = 4 * LOOK_NS;
-/// When the thread is to end, it spends at most this time on storing the rest of the ring.
+/// When the thread must end, it spends at most this time on storing the rest of the ring.
 const END_NS: u64 = 5 * SECOND_NS;
 
 /// The state of the thread.
@@ -238,7 +238,7 @@ impl Outlet {
     }
 
     fn order(&self, order: Order) {
-        // The other thread lives as long as this one.
+        // This cannot fail: the other thread lives as long as this one.
         let _ = self.queues.0.send(order);
     }
 
@@ -297,7 +297,7 @@ impl Outlet {
         self.next_session = None;
         let here = self.subscriber.as_ref().map(Subscriber::next_sequence);
         if here == Some(first) && !self.lacks_gate() {
-            // The ring delivers an end only once, and the log may lack it.
+            // The ring delivers an end only once, and the log might lack this end.
             self.end = if self.end == End::None { End::None } else { End::Read };
         } else {
             self.end = End::None;
@@ -436,7 +436,8 @@ impl Outlet {
         }
     }
 
-    /// Whether everything that was requested is done.
+    /// Whether the thread can end. It can if the channel has ended or the sender was told to leave, and the rest is stored or cannot be
+    /// stored.
     fn is_over(&mut self, now_ns: u64) -> bool {
         let is_stored =
             self.writer.state() == State::Run && self.writer.in_flight() == 0 && !self.cutter.has_any();
@@ -469,7 +470,7 @@ impl Outlet {
         }
         let limit = if self.writer.in_flight() > 0 { limit.min(LOOK_FOR_ANSWERS) } else { limit };
         let looks = self.parks || now_ns.saturating_sub(self.looked_ns) >= LOOK_EVERY_NS;
-        // A wait for an event of the journal would not say its time.
+        // While the subscriber reads the journal, a wait for its next event would not return the event's time.
         let Some(subscriber) = self.subscriber.as_mut().filter(|ring| looks && ring.is_in_ring()) else {
             self.idle.wait(now_ns, limit);
             return Ok(());

@@ -10,7 +10,7 @@
 //! 2. Read the last block.
 //! 3. Read blocks from a number on.
 //!
-//! The log is not trusted. It may lose, reorder, repeat or damage blocks, even blocks that it has acknowledged. For this reason, a reader
+//! The log is not trusted. It can lose, reorder, repeat or damage blocks, even blocks that it has acknowledged. For this reason, a reader
 //! judges a block only by the block's own fields.
 //!
 //! A writer continues each new block from the last block of the log, no matter which writer made that block. So the messages of two

@@ -6,7 +6,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(test), allow(dead_code, reason = "only tests make mistakes"))]
 pub(crate) enum Mutant {
-    /// Blocks are appended whatever the last one is.
+    /// A planted mistake: an append does not name the previous entry, so the log stores the block after any entry.
     NoExpectation,
     /// A planted mistake: after an error, the writer continues after the last message that it had sent. It should continue after the last
     /// message in the log.
@@ -15,19 +15,19 @@ pub(crate) enum Mutant {
     LossUnseen,
     /// A planted mistake: an append names only the number of the previous entry. It should also give the entry's name.
     NumbersAlone,
-    /// A writer that takes over does not announce it.
+    /// A planted mistake: a writer that takes over does not announce this.
     SaysNothing,
-    /// The writer skips a last block that does not open.
+    /// A planted mistake: the writer skips a last block that it cannot open.
     PassesOver,
-    /// The reader accepts a block after a hole.
+    /// A planted mistake: the reader accepts a block after a hole.
     TakesHoles,
-    /// The reader accepts messages that it already has.
+    /// A planted mistake: the reader accepts messages that it already has.
     TakesTwice,
     /// A planted mistake: the reader reports missing messages as lost, without asking a writer.
     AsksNobody,
-    /// A planted mistake: the reader gives up all missing messages of a hole if nobody has the first of them.
+    /// A planted mistake: the reader gives up all missing messages of a hole if no writer has the first of these messages.
     GivesUpAll,
-    /// A planted mistake: the reader gives up messages that nobody has sent. It should first search the log again.
+    /// A planted mistake: the reader gives up messages that no writer has. It should first search the log again.
     TrustsTheCopy,
     /// A planted mistake: the reader does not notice that the log's end has moved back.
     TrustsTheEnd,

@@ -32,7 +32,7 @@ impl Sealer {
         }
     }
 
-    /// The key that seals; 0 if there is none.
+    /// The ID of the key that seals; 0 if there is no key.
     pub fn key(&self) -> u8 {
         self.group.as_ref().map_or(0, |(group, _)| group.id)
     }
@@ -69,7 +69,7 @@ fn finish(head: Head, sealer: &Sealer, block: &mut Vec<u8>) -> u32 {
     stamp(block)
 }
 
-/// A writer whose seal has opened.
+/// A writer whose seal has matched.
 #[derive(Debug)]
 struct Known {
     writer: u64,
@@ -106,7 +106,7 @@ impl Opener {
     /// Checks a whole block, and opens it if it is sealed.
     ///
     /// # Errors
-    /// [`Damaged`]. Nothing of such a block may be used.
+    /// [`Damaged`]. Use no part of such a block.
     pub fn open<'a>(&'a mut self, block: &'a [u8]) -> Result<(Head, Body<'a>), Damaged> {
         let (head, body) = parse(block)?;
         let Body::Sealed(sealed) = body else {
@@ -134,7 +134,7 @@ impl Opener {
         self.known.len() - 1
     }
 
-    /// Returns the head of a block that is sound. Without keys, seals are not checked.
+    /// Returns the head of a block that is valid. Without keys, seals are not checked.
     ///
     /// # Errors
     /// [`Damaged`].
@@ -174,7 +174,7 @@ mod tests {
         assert!(matches!(body, Body::Sealed(seal) if seal.len() == SEAL_BYTES));
         assert_eq!((&block[34..36], head.key, head.kind, head.end()), (&[1, 7][..], 7, Kind::Gap, 10));
         let seal: String = block[HEAD_BYTES..].iter().map(|byte| format!("{byte:02x}")).collect();
-        // Another program computed this from the specifications of HKDF and GCM.
+        // Another program computed this seal from the specifications of HKDF and GCM.
         assert_eq!(seal, "5e853059c5ce7bad9a7de26aa1e942d8");
     }
 
@@ -207,7 +207,7 @@ mod tests {
         let mut none = Opener::default();
         assert_eq!(none.open(&block).map(|_| ()), Err(Damaged::Sealed));
         assert_eq!(none.head(&block), Ok(head), "the head is in the clear");
-        // A key that was removed opens nothing more.
+        // A removed key no longer opens blocks.
         let mut opener = Opener::new(Some(right), false);
         assert!(opener.open(&block).is_ok());
         opener.set_keys(Some(ring("9 ffffffffffffffffffffffffffffffff")), false);

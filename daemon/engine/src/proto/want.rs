@@ -5,7 +5,7 @@
 //! ```
 //! The answer to an exact request begins with the message `first`. If that message is sent in fragments, the answer begins with the
 //! message's byte `offset`. A gap in the answer means that the channel itself lacks the messages of the gap. A writer whose ring no longer
-//! has the messages does not answer, because another writer may have them.
+//! has the messages does not answer, because another writer might have them.
 //!
 //! If no writer answers, the reader sends a request of kind `any`, before it gives any message up. This request asks for any of the `count`
 //! sequences from `first` on. The answer begins with the first of these sequences that the writer has. Earlier builds do not know requests
@@ -50,7 +50,7 @@ impl Want {
         Want { session, first, wanted: Wanted::Any(count) }
     }
 
-    /// The last sequence with which an answer may begin.
+    /// The last sequence with which an answer can begin.
     pub fn last(&self) -> u64 {
         match self.wanted {
             Wanted::Exact(_) => self.first,
@@ -73,7 +73,7 @@ impl Want {
         out
     }
 
-    /// Parses a request. Returns `None` if it is not sound.
+    /// Parses a request. Returns `None` if the request is not valid.
     pub fn parse(bytes: &[u8]) -> Option<Want> {
         let bytes: &[u8; WANT_BYTES] = bytes.try_into().ok()?;
         let number = u32::from_be_bytes(bytes[28..].try_into().ok()?);

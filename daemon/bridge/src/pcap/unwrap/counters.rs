@@ -17,7 +17,7 @@ pub struct UnwrapCounters {
     pub controls: u64,
     /// Requests of receivers.
     pub requests: u64,
-    /// Native packets that only keys open. Their messages are lost.
+    /// Native packets that cannot be opened without keys. Their messages are lost.
     pub sealed: u64,
     /// Packets of sessions that were not followed.
     pub other_sessions: u64,
@@ -27,7 +27,7 @@ pub struct UnwrapCounters {
     pub implausible: u64,
     /// Packets whose messages had already been given up. Their messages are lost.
     pub late: u64,
-    /// Datagrams that are no MoldUDP64, by reason.
+    /// Datagrams that are not valid MoldUDP64, by reason.
     pub malformed: MalformedCounters,
     /// Malformed datagrams that begin like a packet of the feed. Their messages are lost.
     pub damaged: u64,

@@ -1,7 +1,7 @@
 //! Puts the packets of a captured feed in order, and counts each of them.
 //!
-//! The receiver of a bridge does this work. Its clock counts packets here, because the time stamps of a capture can be wrong, and the
-//! result must not depend on them. The receiver gives up a hole once [`HELD_PACKETS`] packets of the feed have arrived after the hole.
+//! The receiver of a bridge does this work. Here, the receiver's clock counts packets instead of time, because the time stamps of a capture
+//! can be wrong. The receiver gives up a hole once [`HELD_PACKETS`] packets of the feed have arrived after the hole.
 //!
 //! A channel has one feed, so the receiver follows one session at a time. When a packet of another session arrives, this table decides
 //! which session the receiver follows:
@@ -55,7 +55,7 @@ struct Feed {
     session: Session,
     receiver: Receiver,
     is_native: bool,
-    /// The receiver's clock.
+    /// The number of packets so far, which the receiver uses as its clock.
     packets: u64,
     has_said_end: bool,
     /// Whether everything up to the end was delivered.
@@ -205,7 +205,7 @@ impl Unwrap {
         }
     }
 
-    // Takes the packets that were far ahead and are no longer.
+    // Takes the packets that were far ahead before, but are not far ahead any more.
     fn take_near(&mut self, sink: &mut dyn FnMut(Delivery<'_>)) {
         let Some(feed) = self.feed.as_ref().filter(|feed| !feed.far.is_empty()) else { return };
         let near = feed.receiver.horizon().saturating_add(FAR_MESSAGES);
@@ -299,7 +299,7 @@ impl Feed {
                 Delivery::Gap { ref missing } => given_up.push(missing.clone()),
                 Delivery::End { .. } => *is_over = true,
                 Delivery::Message { .. } => {}
-                // `begin` has reported it already.
+                // `begin` has reported the new session already.
                 Delivery::NewSession { .. } => return,
             }
             sink(delivery);

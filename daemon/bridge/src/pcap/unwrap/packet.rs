@@ -25,7 +25,7 @@ pub(super) enum Parsed {
     Control,
     /// A receiver's request for messages.
     Request,
-    /// A native packet that only keys open.
+    /// A native packet that cannot be opened without keys.
     Sealed,
     Malformed(Malformed),
 }

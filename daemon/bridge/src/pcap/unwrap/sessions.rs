@@ -148,7 +148,7 @@ impl Unwrap {
     }
 }
 
-// Returns the first message of a session. Packets may be out of order, and the first packet may be far off, so the packets after it are
+// Returns the first message of a session. Packets can be out of order, and the first packet can be far off, so the packets after it are
 // considered, too.
 fn first_of(head: &Head, ahead: &mut dyn Iterator<Item = &[u8]>) -> u64 {
     let ahead = ahead.take(HELD_PACKETS).filter_map(|datagram| {

@@ -1,4 +1,4 @@
-//! Feeds as captures have them: out of order, several in one file, and with packets that are no part of them.
+//! The captures of these tests have packets out of order, several feeds in one file, and packets that belong to no feed.
 
 use super::*;
 use crate::proto::native::container::{Container, HEAD_BYTES, Kind};
@@ -9,7 +9,7 @@ fn session(name: &str) -> Session {
     Session::named(name).unwrap()
 }
 
-/// A packet of messages, each of which is its own sequence.
+/// A packet of messages. The content of each message is its sequence.
 fn packet(name: &str, first: u64, count: u64) -> Vec<u8> {
     let mut buffer = vec![0; 1_400];
     let mut packet = PacketWriter::new(first);
@@ -33,7 +33,7 @@ fn begun(name: &str) -> Got {
     Got::Session(name.to_owned())
 }
 
-/// Unwraps a capture. With `is_file`, what is behind a packet is known.
+/// Unwraps a capture. With `is_file`, the datagrams after each packet are known in advance.
 fn unwrap(only: Option<&str>, datagrams: &[Vec<u8>], is_file: bool) -> (Vec<Got>, UnwrapCounters) {
     let mut unwrap = Unwrap::new(only.map(session));
     let mut got: Vec<Got> = Vec::new();
@@ -60,7 +60,7 @@ fn unwrap(only: Option<&str>, datagrams: &[Vec<u8>], is_file: bool) -> (Vec<Got>
     (got, counters)
 }
 
-/// A hole is held for so many packets, whatever the time, and not for one more: a live pipe would wait.
+/// A hole is given up after a fixed number of packets, independent of the time. A longer wait would delay a live pipe.
 #[test]
 fn a_hole_is_held_for_packets_and_no_longer() {
     for (behind, is_late) in [(HELD_PACKETS as u64 - 1, false), (HELD_PACKETS as u64 + 1, true)] {
@@ -75,12 +75,12 @@ fn a_hole_is_held_for_packets_and_no_longer() {
     }
 }
 
-/// When one hole is given up, another that has just been found is not.
+/// When one hole is given up, the receiver still waits for the messages of a newer hole.
 #[test]
 fn each_hole_has_its_own_time() {
     let held = HELD_PACKETS as u64;
     let mut datagrams: Vec<_> = (1..=2).chain(4..held).map(|n| packet("FEED", n, 1)).collect();
-    // 3 is lost. The packet at `held` is late by 10 packets, over the end of the hold for 3.
+    // Message 3 is lost. The packet at `held` is 10 packets late, and message 3 is given up meanwhile.
     datagrams.extend(
         (held + 1..held + 10).chain([held]).chain(held + 10..held + 20).map(|n| packet("FEED", n, 1)),
     );
@@ -99,13 +99,13 @@ fn a_file_begins_with_its_first_message_and_a_pipe_tells_what_came_before_its_fi
     assert_eq!(got, [begun("FEED"), Got::Messages(4..7)]);
     assert_eq!((counters.late_messages, counters.late), (2, 2));
     assert!(counters.has_lost());
-    // A first packet that is far off is not believed if those behind it agree.
+    // A first packet that is far off is not believed if the packets after it agree with each other.
     let datagrams = [9_000_000, 1, 2, 3, 4].map(|n| packet("FEED", n, 1));
     let (got, counters) = unwrap(None, &datagrams, true);
     assert_eq!((got, counters.implausible), (vec![begun("FEED"), Got::Messages(1..5)], 1));
 }
 
-/// Three packets that agree are believed, and none of them is lost; also when packets of a line that is behind come between them.
+/// Three packets that agree are believed, and no message is lost. This is also true if packets of a slower line arrive between them.
 #[test]
 fn a_leap_that_others_agree_with_loses_nothing() {
     let far = 5_000_000_000;
@@ -120,7 +120,7 @@ fn a_leap_that_others_agree_with_loses_nothing() {
     assert_eq!(counters.implausible, 1);
 }
 
-/// Digits and capitals in the place of an epoch are no reason to leave a feed that goes on.
+/// The receiver stays with a feed that continues, even if another session's name seems to end in a later epoch.
 #[test]
 fn two_feeds_beside_each_other_are_one_feed_and_packets_that_are_told() {
     for (a, b) in [("AAAA012345", "BBBB012346"), ("0000012346", "0000012345"), ("0000012345", "0000012346")] {
@@ -136,7 +136,7 @@ fn two_feeds_beside_each_other_are_one_feed_and_packets_that_are_told() {
     }
 }
 
-/// One session behind the other: all of both, also copies and repairs of the first that come late.
+/// If one session follows another, both are delivered completely. This includes copies and repairs of the first session that arrive late.
 #[test]
 fn sessions_that_follow_each_other_are_whole() {
     let feed = |name: &'static str, messages: u64| (1..=messages).map(move |n| packet(name, n, 1));
@@ -163,7 +163,7 @@ fn sessions_that_follow_each_other_are_whole() {
     }
 }
 
-/// A session that is left and speaks again is told, and not dropped.
+/// If packets of a session arrive after the receiver has left the session, they are counted.
 #[test]
 fn what_a_session_says_after_it_was_left_is_counted() {
     let long = 2 * HELD_PACKETS as u64;
@@ -179,7 +179,8 @@ fn what_a_session_says_after_it_was_left_is_counted() {
     assert!(counters.has_lost());
 }
 
-/// A native packet is a sound plain one, whose message would be the container.
+/// A native packet is also a valid plain packet, whose only message is the native container. The container must not be published as a
+/// message.
 #[test]
 fn native_packets_are_opened_or_told_and_never_published_as_they_are() {
     let sealed = |number: u64| {
@@ -218,8 +219,8 @@ fn what_is_no_packet_of_the_feed_is_named() {
 }
 
 proptest! {
-    /// No packet is later than the receiver holds. Then each message of the capture comes once, each other message is missing, and each
-    /// datagram is in one counter.
+    /// In this test, the receiver waits long enough for every late packet. Then each message of the capture is delivered once, each other
+    /// message is missing, and each datagram is in one counter.
     #[test]
     fn what_is_in_the_file_comes_out(
         lost in prop::collection::btree_set(0u64..600, 0..200),
@@ -227,7 +228,7 @@ proptest! {
         copies in prop::collection::vec(any::<prop::sample::Index>(), 0..50),
         is_file in any::<bool>(),
     ) {
-        // The first packet is in its place: a pipe begins with it.
+        // The first packet stays first, because a pipe begins with it.
         let mut order: Vec<u64> = (1..600).filter(|n| !lost.contains(n)).collect();
         for (from, by) in late {
             if from < order.len() {
@@ -256,7 +257,7 @@ proptest! {
         prop_assert_eq!(counters.late_messages, 0);
     }
 
-    /// No datagrams cause a panic, and each is accounted for.
+    /// No datagrams cause a panic, and each datagram is in one counter.
     #[test]
     fn any_datagrams_are_accounted_for(
         script in prop::collection::vec((0u8..8, 0usize..4, prop_oneof![1u64..40, any::<u64>()], 1u64..20), 0..300),

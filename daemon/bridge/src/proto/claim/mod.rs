@@ -9,8 +9,8 @@
 //! All egresses of a stream have the same messages under the same sequences. So two active egresses do no harm: they send the same
 //! messages twice.
 //!
-//! An egress that takes over repeats the packets that may not have reached every receiver. It begins at one of two places: 64 packets
-//! before the last packet that it heard on the line, or at the sequence that the other egress's claims name as sent.
+//! An egress that takes over repeats the packets that might not have reached every receiver. It begins at one of two places: 64 packets
+//! before the last packet that it heard on the line, or at the next sequence that the other egress's claims state.
 //!
 //! An active egress stops only if it hears a higher claim and also packets of the egress that made the claim. The claim alone is not
 //! enough, because anybody can forge one packet.
@@ -139,7 +139,7 @@ pub(crate) struct Election {
 }
 
 impl Election {
-    /// Makes the election of an egress that begins to listen at `now_ns`.
+    /// Creates the state of an egress that begins to listen at `now_ns`.
     pub(crate) fn new(
         config: ElectionConfig,
         now_ns: u64,
@@ -193,7 +193,7 @@ impl Election {
         if claim.sender == self.config.sender || !is_ours {
             return;
         }
-        // The limit prevents a forger from using up the numbers. A forged number alone changes no egress.
+        // The limit prevents a forger from using up the numbers.
         if claim.claim > self.highest.saturating_add(1 << 32) {
             return;
         }
@@ -228,7 +228,7 @@ impl Election {
         match self.role {
             Role::Active if !hears && claims >= CLAIMS => self.yield_to(&other, claim.next),
             Role::Active => {}
-            // The publisher's own egress does not wait for a mirror.
+            // An egress on the publisher's host does not wait for a mirror.
             Role::Listen if other.is_mirror && !self.is_mirror => self.take(now_ns),
             Role::Listen | Role::Standby => self.stand_by(&other),
         }
@@ -291,7 +291,7 @@ impl Election {
         self.role = Role::Standby;
     }
 
-    /// Makes this egress active, as an operator asked. Does nothing if the egress is active already.
+    /// Makes this egress active, because an operator ordered it. Does nothing if the egress is active already.
     ///
     /// If this egress knows the sequence up to which the active sender has sent, it becomes active immediately. Otherwise it waits for the
     /// active sender's claim. If no claim arrives in three times `takeover_ms`, there is no active sender, and this egress becomes active.
@@ -326,8 +326,8 @@ impl Election {
             (0, claimed) => claimed.or((self.seen > 0).then_some(self.seen)),
             // The packets on the line are newer than the claim, unless this egress has missed packets.
             (_, Some(claimed)) if claimed >= self.seen => Some(claimed),
-            // An egress that has just started may have heard the line from the middle of a batch on. Another line may not have the
-            // beginning of this batch.
+            // An egress that has just started might have heard only the end of a batch. Another line might not have the beginning of this
+            // batch.
             (packets, Some(claimed)) if packets < APART => Some(claimed.min(oldest)),
             (_, _) => Some(oldest),
         }
@@ -356,7 +356,7 @@ impl Election {
             (Role::Active, ..) => u64::MAX,
             (Role::Listen, ..) => self.started_ns + 3 * takeover_ns,
             (_, Some(other), line_ns) => {
-                // If an egress also sends claims, its packets prove that it is alive.
+                // Packets on the line also prove that an egress with claims is alive.
                 let heard_ns = other.heard_ns.max(line_ns.unwrap_or(0));
                 heard_ns + patience_ns
             }

@@ -31,9 +31,9 @@ enum Fault {
     FromTheLiveEnd,
     /// A planted fault: the egress that takes over ignores the claim, and begins with the first packet that it received.
     OnlyWhatItHeard,
-    /// A claim counts even if no packets of its egress were heard.
+    /// A planted fault: a claim counts even if no packets of its egress were heard.
     BelievesClaims,
-    /// The egress does not receive packets of the other one.
+    /// The egress does not receive packets of the other egress.
     Deaf,
     /// A planted fault: an operator's order does not wait for the claim of the egress that sends.
     ObeysAtOnce,
@@ -50,7 +50,7 @@ fn session() -> Session {
 /// An egress.
 #[derive(Debug, Clone)]
 struct Egress {
-    /// `None` if it is dead.
+    /// `None` if the egress is dead.
     election: Option<Election>,
     lives: u64,
     /// The next sequence to send.
@@ -95,7 +95,7 @@ enum Action {
     /// All claims in the sockets of this egress are lost. `LosePackets` does the same for the packets.
     LoseClaims(usize),
     LosePackets(usize),
-    /// The first packet that waits in the sockets of this egress is lost. The same step stands for a packet that was sent before this
+    /// The first packet that waits in the sockets of this egress is lost. This step also stands for a packet that was sent before this
     /// egress listened.
     LosePacket(usize),
     /// An operator's order to take over, given to an egress that is not active: `Election::order`.
@@ -308,7 +308,7 @@ impl Model for Senders {
                 continue;
             };
             let is_active = election.role() == Role::Active;
-            // Somebody must be left who knows what was sent: a standby, or a listener that is told of the batch.
+            // An egress can be killed only if the other one knows what was sent: a standby, or a listener that hears of the batch.
             let other = world.egresses[1 - at].election.as_ref().map(Election::role);
             let may_die = may_fail && world.kills < 2 && other.is_some();
             let is_known = other != Some(Role::Listen);

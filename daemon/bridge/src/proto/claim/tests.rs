@@ -1,4 +1,5 @@
-//! Egresses of one stream on a virtual clock: killed, stopped and cut off, with claims lost, by seed.
+//! Simulates egresses of one stream on a virtual clock. A seed decides which egresses are killed, stopped or cut off, and which claims are
+//! lost.
 
 use super::super::MICROSECOND_NS;
 use super::*;
@@ -24,14 +25,14 @@ fn election(now_ns: u64, rank: u8, sender: u64) -> Election {
 /// One egress. It reads the same ring as the others.
 struct Egress {
     election: Election,
-    /// The next sequence to send, if it sends.
+    /// The next sequence to send, if the egress is active.
     next: u64,
-    /// Until when it stands still, or is dead.
+    /// The time until which the egress stands still or is dead.
     stopped_ns: u64,
     is_dead: bool,
-    /// Until when it is cut off from everybody.
+    /// The time until which the egress is cut off from everybody.
     cut_ns: u64,
-    /// Claims and packets that wait in its sockets.
+    /// Claims and packets that wait in the egress's sockets.
     waiting: Vec<(usize, Word)>,
 }
 
@@ -45,7 +46,7 @@ struct World {
     rng: fastrand::Rng,
     now_ns: u64,
     egresses: Vec<Egress>,
-    /// Whether they hear each other's packets, or only claims.
+    /// Whether the egresses receive each other's packets. If not, they receive only claims.
     hears: bool,
     claims_lost: f64,
     published: u64,
@@ -110,7 +111,7 @@ impl World {
         }
     }
 
-    /// Sends up to a batch. With `dies`, the second receiver gets nothing of it.
+    /// Sends at most one batch. With `dies`, the second receiver gets no packet of the batch.
     fn send(&mut self, at: usize, dies: bool) {
         for _ in 0..APART / 2 {
             let first = self.egresses[at].next;
@@ -186,14 +187,14 @@ impl World {
         self.calm_ns = until_ns + 250 * MILLISECOND_NS;
         match self.rng.u8(0..3) {
             0 => {
-                // It dies in the middle of a batch.
+                // The egress dies in the middle of a batch.
                 if self.egresses[at].election.role() == Role::Active && !self.egresses[at].is_dead {
                     self.send(at, true);
                 }
                 (self.egresses[at].stopped_ns, self.egresses[at].is_dead) = (until_ns, true);
             }
             1 => self.egresses[at].stopped_ns = until_ns,
-            // A shorter cut is a loss on the network, which nobody but a repair server mends.
+            // A shorter cut would be a loss on the network, which only a repair server can repair.
             _ => self.egresses[at].cut_ns = until_ns + 4 * TAKEOVER_NS,
         }
     }
@@ -202,7 +203,7 @@ impl World {
         for tick in 0..20_000u64 {
             let ends = tick >= 15_000;
             self.claims_lost = if ends { 0.0 } else { self.claims_lost };
-            // A second fault would strike the only one that is whole.
+            // A second fault could hit the only egress without a fault.
             let is_calm = self.now_ns >= self.calm_ns;
             if !ends && is_calm && self.rng.u32(0..800) == 0 {
                 let at = self.rng.usize(0..self.egresses.len());
@@ -260,7 +261,8 @@ fn an_order_moves_the_claim_without_a_pause() {
     assert!(world.longest_pause_ns <= TICK_NS && world.has[1].iter().all(|has| *has));
 }
 
-/// A sender that had just been started once obeyed at once. It began with what was new, and left out what was published while it was away.
+/// An earlier mistake: an egress that had just started obeyed an order immediately. It began with new messages, and left out messages that
+/// were published before its start.
 #[test]
 fn an_order_to_a_listener_waits_for_the_word_of_the_one_that_sends() {
     let claim = Claim {
@@ -320,7 +322,7 @@ fn a_forged_claim_moves_nobody_who_sends() {
     assert_eq!(own.poll(now_ns), Some(Step::Yield(session(), 5)), "its packets are on the line");
 }
 
-/// The packets are on the line too, as after a network was parted: the one that took over last sends.
+/// Two active egresses send on one line, as after a split of the network. The egress that took over last stays active.
 #[test]
 fn a_lower_claim_moves_nobody() {
     let mut own = election(0, 1, 5);
@@ -385,8 +387,8 @@ fn a_standby_takes_up_the_session_of_the_one_that_sends() {
     assert_eq!(own.poll(due_ns), Some(Step::Take(other, Some(50))));
 }
 
-/// A batch goes to one line after another. A standby that had just started began behind the first packets of the batch, and the second line
-/// never had them.
+/// An earlier mistake: a batch is sent to one line after another, and a standby that had just started began after the first packets of the
+/// batch. The second line never got these packets.
 #[test]
 fn a_standby_that_has_just_started_begins_where_the_claim_says() {
     let mut own = election(0, 1, 1);

@@ -32,8 +32,8 @@ pub struct GapConfig {
     pub timeout_min_ns: u64,
     /// The wait for an answer before a round trip has been measured, in nanoseconds.
     pub timeout_first_ns: u64,
-    /// Each failure doubles the wait for an answer, but not beyond this limit, in nanoseconds. If the measured round trip is long, the wait
-    /// can be longer than this limit.
+    /// Each failure doubles the wait for an answer, up to this limit, in nanoseconds. If the measured round trip is long, the wait can be
+    /// longer than this limit.
     pub timeout_max_ns: u64,
     /// The number of servers to ask, at most [`MAX_SERVERS`](super::super::MAX_SERVERS).
     pub servers: usize,
@@ -45,8 +45,8 @@ pub struct GapConfig {
     /// The size of a server's largest datagram, in bytes.
     pub payload_bytes: usize,
     /// Whether a server might be of another make. The receiver assumes this until the server sends a control datagram of shmcast. A server
-    /// of another make might label every packet of a long answer with the sequence of the first packet. Therefore each request to such a
-    /// server asks only for messages that surely fit one packet.
+    /// of another make might label every packet of a long answer with the first packet's sequence, so each request asks only for messages
+    /// that surely fit one packet.
     pub may_be_plain: bool,
     /// The policy for missing messages that no server sends.
     pub policy: GapPolicy,

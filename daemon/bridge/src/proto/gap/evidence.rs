@@ -153,7 +153,7 @@ impl Gaps {
             }
             let bit = 1 << server;
             let hole = &mut self.holes[at];
-            // A single answer may be forged while the true answer is still on its way. So a server must say it twice.
+            // A single answer can be forged while the true answer is still on its way. So a server must give this answer twice.
             hole.gone |= bit & (hole.gone_once | u8::from(fault!("one_word_gives_up")) << server);
             hole.gone_once |= bit;
             if matches!(hole.state, State::Requested { server: asked, .. } if asked == server) {

@@ -19,7 +19,7 @@
 //! - A hole is shown once its messages surely exist, because two packets or a server had later messages.
 //!
 //! The receiver maintains an invariant: holes are sorted and never overlap, and each message from the next one to deliver up to the horizon
-//! is in a hole or in the store. This module knows no data, sessions or deliveries.
+//! is in a hole or in the store. This module handles no data, sessions or deliveries.
 
 mod config;
 mod evidence;
@@ -65,8 +65,8 @@ struct Hole {
     end: u64,
     state: State,
     found_ns: u64,
-    /// The time at which the hole was shown to exist. If the servers have been silent for long enough since then, the hole is given up.
-    /// Before the hole is shown to exist, this is the time at which it was found, and the hole is not given up for silence.
+    /// The time at which the hole was shown to exist; before that, the time at which it was found. After the hole was shown to exist, it is
+    /// given up if the servers are silent for long enough.
     shown_ns: u64,
     /// The time of the first request for the hole, or of a server's later notice to wait. It has no meaning while `attempts` is 0.
     asked_ns: u64,
@@ -112,10 +112,10 @@ pub struct Gaps {
     /// A copy of a request. It went to a server that is down or doubted, in order to test this server. The request itself went to another
     /// server.
     probe: Option<Ask>,
-    /// Time changes no hole before this moment.
+    /// No wait of any hole ends before this time.
     due_ns: u64,
     any_wanted: bool,
-    /// When a server last sent a datagram.
+    /// The time at which a server last sent a datagram.
     heard_ns: u64,
     /// The most unanswered requests that are allowed now.
     window: usize,
@@ -209,11 +209,11 @@ impl Gaps {
         if first >= end {
             return;
         }
-        // The end is a claim of a peer, so sums of such numbers may pass any bound.
+        // A peer can name any number as `end`, so the sum saturates.
         counters.totals.gap_messages = counters.totals.gap_messages.saturating_add(end - first);
         let (crowded, shown) = (self.is_crowded(), self.shown);
         if let Some(last) = self.holes.back_mut().filter(|last| last.end == first) {
-            // The claim grows as one hole, instead of one hole for each packet.
+            // One hole grows, so that each further packet does not add another hole.
             if last.end > shown && last.is_fresh() {
                 last.end = end;
                 return;
@@ -327,7 +327,7 @@ impl Gaps {
                 if let Some(counters) = counters.servers.get_mut(server) {
                     counters.messages_recovered += messages;
                 }
-                // Another receiver asked for them.
+                // Another receiver requested these messages.
                 counters.totals.requests_saved += u64::from(hole.attempts == 0);
                 counters.recovery.record(took_ns, messages);
                 self.lateness_ns -= self.lateness_ns / 16;
@@ -337,8 +337,7 @@ impl Gaps {
                 if hole.attempts > 0 {
                     counters.totals.requested_needlessly += messages;
                 }
-                // The hold rises at once and falls slowly, because one needless request costs more than a few
-                // longer holds.
+                // The wait grows immediately and shrinks slowly, because one needless request costs more than a few longer waits.
                 let late_ns = took_ns.min(self.config.hold_max_ns);
                 self.lateness_ns = late_ns.max(self.lateness_ns - self.lateness_ns / 16);
             }
@@ -374,8 +373,8 @@ impl Gaps {
             self.window = (self.window + 1).min(self.config.max_requests);
             state.sample(now_ns.saturating_sub(sent_ns).max(1));
         } else if state.rtt_ns == 0 {
-            // One of several requests was answered, and it is not known which. The first one is the safe guess, unless it was absurdly long
-            // ago.
+            // One of several requests was answered, and it is not known which. The safe guess is the first request, unless it was absurdly
+            // long ago.
             let since_first_ns = now_ns.saturating_sub(hole.asked_ns).max(1);
             state.sample(since_first_ns.min(2 * self.config.timeout_max_ns));
         } else {

@@ -26,7 +26,7 @@ pub(super) struct Server {
     pub(super) backed_off_ns: u64,
     /// An addition to the wait. It grows when an answer arrives after the receiver has repeated the request.
     pub(super) margin_ns: u64,
-    /// When `margin_ns` last grew.
+    /// The time at which `margin_ns` last grew.
     pub(super) lengthened_ns: u64,
     /// The number of timeouts since the server's last packet. After a certain number, [`is_doubted`](Self::is_doubted) is true for the
     /// server.
@@ -38,7 +38,7 @@ pub(super) struct Server {
     pub(super) is_down: bool,
     /// Whether the server has sent a control datagram of shmcast.
     pub(super) is_ours: bool,
-    /// When a doubted server gets the next probe.
+    /// The time at which a doubted server gets the next probe.
     pub(super) probe_ns: u64,
     /// No request is sent to the server before this time.
     pub(super) paused_ns: u64,
@@ -62,7 +62,7 @@ const PROBE_EVERY_NS: u64 = SECOND_NS;
 const DOUBT_EVERY_NS: u64 = SECOND_NS / 20;
 
 impl Server {
-    /// Notes that the server sent a datagram. It is up then.
+    /// Notes that the server sent a datagram, so the server is up.
     pub(super) fn note_heard(&mut self, now_ns: u64) {
         (self.heard_ns, self.unanswered_ns, self.failures, self.is_down) = (now_ns, 0, 0, false);
     }
@@ -124,7 +124,7 @@ impl Server {
         doubled_ns.min(config.timeout_max_ns.max(base_ns))
     }
 
-    // Returns the wait without any doubling. It is that of RFC 6298, with a margin of at least half a round trip.
+    // Returns the wait of RFC 6298 without any doubling, with a margin of at least half a round trip.
     fn base_ns(&self, config: &GapConfig) -> u64 {
         let base_ns = match self.rtt_ns {
             0 => config.timeout_first_ns,
@@ -136,8 +136,8 @@ impl Server {
             .min(LONGEST_NS.max(config.timeout_max_ns))
     }
 
-    // Makes the waits longer after an answer that was late. After a standstill of either end, many answers are late together. They lengthen
-    // the wait only once, by a quarter of the wait without doublings.
+    // Makes the waits longer after an answer that was late. After a standstill of either end, many answers are late together. These answers
+    // lengthen the wait only once, by a quarter of the wait without doublings.
     pub(super) fn note_late(&mut self, now_ns: u64, config: &GapConfig) {
         let adds_up = fault!("late_answers_add_up");
         let wait_ns = if adds_up { self.timeout_ns(0, config) } else { self.base_ns(config) };
@@ -169,7 +169,7 @@ mod tests {
         let before_ns = server.timeout_ns(0, &config);
         server.backoff = 6;
         (0..30).for_each(|late| server.note_late(SECOND_NS / 50 + late * 10_000, &config));
-        // The next answer comes in time.
+        // The next answer arrives in time.
         server.backoff = 0;
         let wait_ns = server.timeout_ns(0, &config);
         assert_eq!(wait_ns, before_ns + before_ns / 4, "{before_ns} ns before");

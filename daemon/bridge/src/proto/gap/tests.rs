@@ -7,7 +7,7 @@ fn gaps(config: GapConfig) -> (Gaps, ReceiverCounters) {
     (Gaps::new(config), ReceiverCounters::default())
 }
 
-/// Something is missing that surely exists.
+/// Adds missing messages that surely exist.
 fn extend(gaps: &mut Gaps, now_ns: u64, first: u64, end: u64, counters: &mut ReceiverCounters) {
     gaps.extend(now_ns, first, end, counters);
     gaps.show(now_ns, end);
@@ -148,7 +148,7 @@ fn gone_is_believed_only_as_an_answer() {
     assert_eq!(gaps.iter().map(|(first, _)| first).min(), Some(4));
 }
 
-/// A journal has losses in its middle, so a server may hold what comes before the message that is gone.
+/// A journal can have losses in its middle. So a server that no longer has a message might still have earlier messages.
 #[test]
 fn gone_says_nothing_of_what_comes_before() {
     let (mut gaps, mut counters) = gaps(GapConfig::default());
@@ -168,7 +168,7 @@ fn gone_says_nothing_of_what_comes_before() {
     assert_eq!(gaps.iter().collect::<Vec<_>>(), [(24, 26)]);
 }
 
-/// The second server is dead from the start: once that is known it costs nothing, and it is asked now and then.
+/// The second server is dead from the start. Once this is known, the server causes no waits, and is asked only now and then.
 #[test]
 fn a_dead_server_costs_one_wait_at_a_time_and_soon_none() {
     let (mut gaps, mut counters) = gaps(GapConfig { servers: 2, ..GapConfig::default() });
@@ -187,7 +187,7 @@ fn a_dead_server_costs_one_wait_at_a_time_and_soon_none() {
         }
         gaps.handle_timeout(now_ns, &mut counters);
         for (server, first, count) in asks(&mut gaps, now_ns, &mut counters) {
-            // Of requests to the server that is there one in eight is lost.
+            // Of the requests to the live server, one in eight is lost.
             if server == 0 && (first % 8 != 3 || counters.totals.requests_repeated % 2 == 1) {
                 answers.push_back((now_ns + 100 * US, first, count));
             }
@@ -203,7 +203,7 @@ fn a_dead_server_costs_one_wait_at_a_time_and_soon_none() {
     assert!(!gaps.servers[1].is_down, "any word will do");
 }
 
-/// Messages that the live server no longer holds are not waited for because another server is dead.
+/// The receiver does not wait for messages that the live server no longer has, even if another server is dead.
 #[test]
 fn gone_counts_over_the_servers_that_answer() {
     let (mut gaps, mut counters) = gaps(GapConfig { servers: 2, ..GapConfig::default() });
@@ -267,8 +267,8 @@ fn late_lines_stretch_the_hold_and_losses_shrink_it() {
     assert_eq!(gaps.hold_ns(), 50 * US);
 }
 
-/// A first answer after many unanswered requests was once taken for a round trip of as long as all of them: the next
-/// lost request was then waited for all the longer, and two servers drove each other into waits of minutes.
+/// An earlier mistake: the first answer after many unanswered requests was measured as one very long round trip. The next lost request then
+/// waited even longer, and two servers drove each other's waits to minutes.
 #[test]
 fn answer_after_long_silence_does_not_make_waits_endless() {
     let (mut gaps, mut counters) = gaps(GapConfig { policy: GapPolicy::Block, ..GapConfig::default() });
@@ -288,7 +288,7 @@ fn answer_after_long_silence_does_not_make_waits_endless() {
     assert!(gaps.next_deadline().unwrap() - asked_ns <= 300 * MILLISECOND_NS);
 }
 
-/// Early packets at the very end of a full list once made a further hole each.
+/// An earlier mistake: when the list was full, each early packet at its end made another hole.
 #[test]
 fn list_of_holes_stays_within_its_bound() {
     let config = GapConfig { max_requests: 1, max_holes: 2, ..GapConfig::default() };
@@ -313,7 +313,7 @@ fn impatient() -> (Gaps, ReceiverCounters) {
     (gaps, counters)
 }
 
-/// Lets a server answer everything but what holds message 1, up to `until_ns`; gives when that was given up.
+/// Lets a server answer every request except those for message 1, until `until_ns`. Returns the time at which message 1 was given up.
 fn answer_all_but_the_first(gaps: &mut Gaps, counters: &mut ReceiverCounters, until_ns: u64) -> Option<u64> {
     extend(gaps, 0, 1, 2, counters);
     let mut next = 10;
@@ -334,7 +334,7 @@ fn answer_all_but_the_first(gaps: &mut Gaps, counters: &mut ReceiverCounters, un
     None
 }
 
-/// A message that was unlucky for as long as receivers wait was once given up though its server was there.
+/// An earlier mistake: a message whose requests were lost by chance was given up, although its server was up.
 #[test]
 fn bad_luck_with_a_server_that_answers_is_no_reason_to_give_up() {
     let (mut gaps, mut counters) = impatient();
@@ -343,14 +343,14 @@ fn bad_luck_with_a_server_that_answers_is_no_reason_to_give_up() {
     assert_eq!(gaps.take_expired(1), None);
 }
 
-/// A server of another make says nothing of what it no longer has.
+/// A server of another make does not say which messages it no longer has.
 #[test]
 fn what_a_server_never_answers_is_not_waited_for_for_ever() {
     let (mut gaps, mut counters) = impatient();
     let at_ns = answer_all_but_the_first(&mut gaps, &mut counters, 10_000 * MILLISECOND_NS);
     let at_ns = at_ns.expect("it is given up at some time");
     assert!(at_ns > GIVE_UP_NS && counters.servers[0].timeouts >= 32, "{at_ns} ns, {counters:?}");
-    // Nothing else was.
+    // No other message was given up.
     assert!(gaps.iter().all(|(first, _)| first > 1), "{:?}", gaps.iter().collect::<Vec<_>>());
 }
 
@@ -396,7 +396,7 @@ fn later_is_believed_only_as_an_answer_and_is_waited_for() {
     assert_eq!(counters.servers[0].timeouts, 0);
 }
 
-/// On a plain line anybody can send a word to all receivers in a server's name.
+/// On a plain line, anybody can send all receivers a notice to wait in a server's name.
 #[test]
 fn words_to_wait_take_at_most_half_of_the_time() {
     let (mut gaps, mut counters) = gaps(GapConfig { servers: 1, ..GapConfig::default() });
@@ -450,8 +450,8 @@ fn window_widens_with_answers_and_narrows_when_most_are_lost() {
     assert!(gaps.window < 128 && first > 1, "{} after losing two of three", gaps.window);
 }
 
-/// A server of another make may label every packet of a long answer with the sequence of the first. If the
-/// first packet is lost, the second would be taken for it.
+/// A server of another make might label every packet of a long answer with the sequence of the first packet. If the first packet is lost,
+/// the second one would be mistaken for the first.
 #[test]
 fn a_plain_server_is_asked_for_no_more_than_one_packet_holds() {
     let config = GapConfig { may_be_plain: true, servers: 1, ..GapConfig::default() };

@@ -78,7 +78,7 @@ impl Gaps {
         (state.paused_ns, state.deaf_until_ns) = (until_ns, until_ns + (until_ns - now_ns));
         for hole in &mut self.holes {
             if matches!(hole.state, State::Requested { server: asked, .. } if asked == server) {
-                // The time after which the hole is given up restarts.
+                // The time until the hole is given up starts again.
                 (hole.state, hole.ignored, hole.asked_ns) = (State::Wanted, 0, now_ns);
                 self.any_wanted = true;
             }
@@ -86,7 +86,7 @@ impl Gaps {
         self.due_ns = self.due_ns.min(until_ns);
     }
 
-    /// Returns the time at which the first paused server may be asked again. Returns `u64::MAX` if none is paused.
+    /// Returns the time at which the first paused server can be asked again. Returns `u64::MAX` if none is paused.
     pub(super) fn pause_ends_ns(&self, now_ns: u64) -> u64 {
         let paused = self.servers.iter().map(|server| server.paused_ns).filter(|&until_ns| until_ns > now_ns);
         paused.min().unwrap_or(u64::MAX)
@@ -105,7 +105,7 @@ impl Gaps {
         State::Suspect { until_ns: now_ns.saturating_add(delay_ns) }
     }
 
-    // Returns how long to wait before asking for messages that others may have lost too.
+    // Returns how long to wait before asking for messages that other receivers might have lost too.
     fn delay_ns(&mut self) -> u64 {
         let (place, group) = self.place();
         let asks_at_once = group <= AT_ONCE || place.is_some_and(|place| place < AT_ONCE);

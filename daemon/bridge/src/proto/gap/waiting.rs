@@ -7,21 +7,21 @@
 //! - No server has sent anything for the time that the policy sets.
 //! - Servers answer other requests, and have repeatedly ignored the requests for this hole.
 //!
-//! The last two cases do not apply while nothing has confirmed that the messages exist. If a server says that it holds the messages, the
-//! time of these two cases restarts.
+//! The last two cases do not apply while nothing has confirmed that the messages exist. If a server says that it has the messages, the time
+//! for these two cases starts again.
 //!
 //! If the receiver has no servers, a hole with confirmed messages is given up after the wait for late packets.
 
 use super::super::counters::ReceiverCounters;
 use super::{FIRST_WINDOW, GapPolicy, Gaps, Hole, State};
 
-/// If servers that answer other requests have ignored this many requests for a hole, the hole can be given up. To the receiver, a lost
-/// request or a lost answer also looks like an ignored request. If 20 % of the packets are lost in each direction, this many requests look
-/// ignored by chance once in 10^14 times.
+/// If servers that answer other requests have ignored this many requests for a hole, the hole can be given up. A lost request or answer
+/// also looks like an ignored request. If 20 % of the packets are lost in each direction, this many requests look ignored by chance once in
+/// 10^14 times.
 const IGNORED_LIMIT: u32 = 32;
 
 impl Gaps {
-    /// Notes that a server sent a datagram. It is up then.
+    /// Notes that a server sent a datagram, so the server is up.
     pub(crate) fn note_alive(&mut self, now_ns: u64, server: usize) {
         self.heard_ns = now_ns;
         if let Some(state) = self.servers.get_mut(server) {
@@ -49,7 +49,7 @@ impl Gaps {
         };
         let hole = &mut self.holes[at];
         hole.doublings += 1;
-        // The time after which the hole is given up restarts.
+        // The time until the hole is given up starts again.
         (hole.ignored, hole.asked_ns) = (0, now_ns);
         let wait_ns = self.servers[server].timeout_ns(hole.doublings, &self.config).min(longest_ns);
         let until_ns = now_ns.saturating_add(wait_ns);
@@ -153,11 +153,11 @@ impl Gaps {
         if !is_alive {
             state.back_off(now_ns, &self.config);
         }
-        // Each answer widens the window by one. So it narrows only if more than a third of the answers are lost.
+        // Each answer widens the window by one. So the window narrows only if more than a third of the answers are lost.
         let narrowed = if is_alive { self.window.saturating_sub(2) } else { 0 };
         self.window = narrowed.max(FIRST_WINDOW.min(self.config.max_requests));
         if state.note_failure(now_ns) {
-            // Holes that only this server could fill are gone now.
+            // Holes that only this server could fill can be given up now.
             self.due_ns = now_ns.saturating_add(1);
         }
     }

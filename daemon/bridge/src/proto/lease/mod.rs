@@ -20,7 +20,7 @@
 //! - The table of the buckets for addresses is bounded. When a flood from forged addresses has filled the table, all further addresses
 //!   share one bucket.
 //!
-//! A lease that is not renewed expires, and sooner if another receiver needs its place. This module has no sockets, and sends no live
+//! A lease that is not renewed expires. It ends earlier if another receiver needs its place. This module has no sockets, and sends no live
 //! packets.
 
 #[cfg(test)]
@@ -46,9 +46,9 @@ const CROWD: Rate = Rate { per_second: 20_000, burst: 2_000 };
 /// The rules by which leases are granted.
 #[derive(Debug, Clone)]
 pub(crate) struct LeaseConfig {
-    /// The networks whose addresses may have leases. The list is empty by default, and then no address may have a lease.
+    /// The networks whose addresses are allowed to have leases. The list is empty by default, and then no address is allowed.
     pub allow: AllowList,
-    /// The duration of a lease, in nanoseconds. A client may ask for less, but not for more.
+    /// The duration of a lease, in nanoseconds. A client can ask for a shorter lease, but not for a longer one.
     pub lease_ns: u64,
     /// The time for which a cookie is valid, in nanoseconds. If this is shorter than a lease, each renewal takes an additional round trip.
     pub cookie_ns: u64,
@@ -60,8 +60,8 @@ pub(crate) struct LeaseConfig {
     pub leases_per_source: usize,
     /// The rate of control datagrams for each source address, and for each lease.
     pub source_rate: Rate,
-    /// At most this many sources without a valid cookie have a rate limit (bucket) of their own. All other sources without a valid cookie
-    /// share one rate limit.
+    /// At most this many sources without a valid cookie have a token bucket of their own. All other sources without a valid cookie share
+    /// one bucket.
     pub max_sources: usize,
 }
 
@@ -248,7 +248,7 @@ impl LeaseServer {
         let rtt_ns = wish.rtt_ns.unwrap_or(known_ns);
         let Wish { live, receiver, .. } = wish;
         let lease = Lease { live, receiver, renewed_ns: now_ns, ends_ns, rtt_ns, bucket };
-        // A client with a lease for repairs only needs room among the leases with live packets.
+        // If a client's lease is for repairs, and the client now wants live packets, it needs a place among the leases with live packets.
         let is_renewal = |own: &Lease| own.live || !wish.live;
         if self.leases.get(&from).is_some_and(is_renewal) {
             self.counters.renewed += 1;
@@ -300,8 +300,8 @@ impl LeaseServer {
         is_replaced.is_some()
     }
 
-    /// Whether another lease may be granted. If a limit is reached, first ends the lease that has been overdue for the longest time. If no
-    /// lease is overdue, returns false.
+    /// Whether there is room for another lease. If a limit is reached, first ends the lease that has been overdue for the longest time. If
+    /// no lease is overdue, returns false.
     fn make_room(&mut self, now_ns: u64, from: SocketAddr, lease: &Lease) -> bool {
         let LeaseConfig { max_leases, max_proved, leases_per_source, .. } = self.config;
         let of_source = |address: &SocketAddr, _: &Lease| address.ip() == from.ip();
@@ -372,7 +372,7 @@ impl LeaseServer {
         self.longest_ns = self.leases.values().map(|lease| lease.rtt_ns).max().unwrap_or(0);
     }
 
-    /// Returns the time at which the next lease may expire, or `None` if there is no lease.
+    /// Returns the time at which the next lease can expire, or `None` if there is no lease.
     #[cfg(test)]
     pub(crate) fn next_deadline(&self) -> Option<u64> {
         (!self.leases.is_empty()).then_some(self.ends_ns)
@@ -394,7 +394,7 @@ impl LeaseServer {
         self.longest_ns
     }
 
-    /// Returns the number of leases. It includes those that have expired and were not removed yet.
+    /// Returns the number of leases. The number includes leases that have expired but were not removed yet.
     pub(crate) fn len(&self) -> usize {
         self.leases.len()
     }
@@ -430,8 +430,8 @@ fn issued_ns(cookie: &Cookie) -> u64 {
     (issued(cookie) / 2).saturating_mul(MICROSECOND_NS)
 }
 
-// Returns the round trip that a question with a valid cookie shows. A client uses a cookie at once for its first question. After
-// `RETRY_FIRST_NS`, the question may be a repeat, which shows no round trip.
+// Returns the round trip that a question with a valid cookie shows. A client uses a cookie immediately for its first question. After
+// `RETRY_FIRST_NS`, the question can be a repeat, which shows no round trip.
 fn rtt_of(now_ns: u64, cookie: &Cookie) -> Option<u64> {
     let took_ns = now_ns.saturating_sub(issued_ns(cookie));
     (issued(cookie) % 2 == 1 && took_ns < RETRY_FIRST_NS).then_some(took_ns)

@@ -128,14 +128,13 @@ fn a_receiver_that_crashes_again_and_again_has_one_lease() {
         assert_eq!(own.live_addresses(300).collect::<Vec<_>>(), [address(1, port)]);
     }
     assert_eq!((own.counters().replaced, own.counters().full), (199, 0));
-    // From elsewhere anybody could say that.
+    // At another address, anybody could use this receiver's identity. So both leases stay.
     assert!(joins(&mut own, 300, address(2, 1), 7) && own.len() == 2);
     assert!(joins(&mut own, 31 * SECOND_NS, address(3, 1), 7), "nobody renews them");
     assert_eq!(own.len(), 2);
 }
 
-/// For half a second, 400,000 questions a second come from addresses that nobody has. Leases are renewed meanwhile, and
-/// others find a place.
+/// For half a second, 400,000 questions a second come from forged addresses. Meanwhile leases are renewed, and new clients get leases.
 #[test]
 fn a_crowd_of_forged_addresses_shuts_nobody_out() {
     let mut own = server(256);
@@ -157,7 +156,7 @@ fn a_crowd_of_forged_addresses_shuts_nobody_out() {
             let Some(ControlDatagram::Joined { cookie, .. }) = *answer else { panic!("{from}: {answer:?}") };
             *answer = ask(&mut own, now_ns, *from, join(cookie, from.port().into()));
         }
-        // One who comes now asks for a cookie until it gets one, which opens the door.
+        // A new client asks for a cookie until it gets one. With the cookie, it no longer shares a rate with the forged addresses.
         let from = address(100 + fresh, 9);
         tries += 1;
         if let Some(ControlDatagram::Cookie { cookie, .. }) =
@@ -234,7 +233,7 @@ fn a_client_falls_back_to_what_an_older_server_knows() {
     assert_eq!(own.leases[&address(1, 9)].receiver, Some(77));
 }
 
-/// A client and a server with loss, duplication and delay between them, for ten minutes; the server restarts.
+/// A client and a server exchange datagrams for ten minutes. The network loses, duplicates and delays datagrams, and the server restarts.
 #[test]
 fn client_keeps_its_lease_over_a_bad_network() {
     for seed in 0..shmcast_testkit::number("SHMCAST_SEEDS", 70) {
@@ -269,7 +268,7 @@ fn client_keeps_its_lease_over_a_bad_network() {
             if now_ns / (300 * SECOND_NS) != (now_ns + 5 * MILLISECOND_NS) / (300 * SECOND_NS) {
                 own = LeaseServer::new(own.config.clone(), [8; 16], 5);
             }
-            // The feed's own heartbeats, a second apart, reach the client while the server knows it.
+            // The feed's heartbeats, one each second, reach the client while the server has the client's lease.
             if now_ns % SECOND_NS == 0 && own.live_addresses(now_ns).next().is_some() && rng.f64() >= loss {
                 client.note_traffic(now_ns);
             }
@@ -289,7 +288,7 @@ fn client_keeps_its_lease_over_a_bad_network() {
     }
 }
 
-/// Lets the client and the server talk until the client has nothing to say at this moment.
+/// Passes datagrams between the client and the server until the client has none to send at this moment.
 fn talk(client: &mut LeaseClient, server: &mut LeaseServer, now_ns: u64) -> usize {
     let (mut question, mut answer) = ([0; CONTROL_MAX_BYTES], [0; CONTROL_MAX_BYTES]);
     let mut asked = 0;
@@ -313,12 +312,12 @@ fn client_that_only_asks_for_repairs_notices_that_its_server_restarted() {
     client.doubt(now_ns);
     assert_eq!(talk(&mut client, &mut restarted, now_ns), 2);
     assert!(restarted.is_proved(now_ns, address(1, 9)));
-    // However many answers are lost, a server that remembers is not asked again at once.
+    // Even if many answers are lost, a server that still has the lease is not asked again immediately.
     client.doubt(now_ns + RETRY_FIRST_NS);
     assert_eq!(talk(&mut client, &mut restarted, now_ns + RETRY_FIRST_NS), 0);
 }
 
-/// A receiver and its server, with half a round trip between them. The feed comes to the receiver on a line.
+/// A receiver and its server, with half a round trip between them. The receiver gets the feed on a line.
 struct FarAway {
     now_ns: u64,
     half_ns: u64,
@@ -398,7 +397,7 @@ impl FarAway {
         }
     }
 
-    /// Every hundredth of a second a message is published, and every third is lost on the line.
+    /// Every 10 ms a message is published. Every third message is lost on the line.
     fn tick(&mut self) {
         self.now_ns += FarAway::TICK_NS;
         if self.now_ns.is_multiple_of(10 * MILLISECOND_NS) {
@@ -431,7 +430,7 @@ impl FarAway {
     }
 }
 
-/// Requests time out again and again meanwhile, far sooner than the server can answer.
+/// Meanwhile requests time out again and again, long before the server can answer.
 #[test]
 fn a_server_that_was_replaced_mends_holes_again_however_far_away_it_is() {
     for half_ns in [MILLISECOND_NS, 55 * MILLISECOND_NS, 150 * MILLISECOND_NS, 400 * MILLISECOND_NS] {

@@ -5,7 +5,7 @@
 //! ```
 //! The assembler keeps each message's buffer until the message is delivered. All buffers together have a limit. Beyond the limit, the
 //! assembler refuses fragments of early messages. It always accepts the message that is delivered next, so that delivery never stops. If a
-//! fragment contradicts earlier fragments of its message, the assembly of this message restarts, because the earlier fragments may be
+//! fragment contradicts earlier fragments of its message, the assembly of this message restarts, because the earlier fragments might be
 //! wrong.
 
 use super::super::wire::message::{Form, KEY, Malformed, Messages, Meta};
@@ -23,8 +23,8 @@ pub const MAX_PARTS: usize = 64;
 /// The limit for the number of messages that are being assembled, or that are complete and wait for earlier messages. While a message is
 /// missing, all later messages wait here.
 const MAX_OPEN: usize = 4_096;
-/// The size of the smallest buffer, as a power of two. Buffers come in classes, and each class has buffers twice as large as the previous
-/// class.
+/// The size of the smallest buffer, as an exponent of two. Buffers come in classes, and each class has buffers twice as large as the
+/// previous class.
 const LEAST_CLASS: u32 = 12;
 /// The number of classes of buffers.
 const CLASSES: usize = (MAX_MESSAGE_BYTES.ilog2() - LEAST_CLASS + 1) as usize;
@@ -87,7 +87,7 @@ pub enum FragmentOutcome {
     Known,
     /// The fragment was stored, and the message is not complete yet.
     Part {
-        /// Whether it was the last fragment of an answer.
+        /// Whether the fragment was the last one of an answer.
         is_last: bool,
     },
     /// The message is complete.
@@ -200,7 +200,7 @@ impl Assembler {
 
     /// Takes a fragment of the message `sequence`. `is_due` says whether this message is the next one to deliver.
     pub fn take(&mut self, sequence: u64, fragment: &Fragment<'_>, is_due: bool) -> FragmentOutcome {
-        // Each thread of a sender reads the clocks itself, so the times of two fragments differ a little.
+        // Each thread of a sender reads the clocks itself, so the times of two fragments can differ a little.
         let what = |total: u32, meta: &Meta| (total, meta.tag, meta.key);
         let agrees =
             |known: &Assembly| what(known.total(), &known.meta) == what(fragment.total, &fragment.meta);
@@ -240,13 +240,14 @@ impl Assembler {
         (assembly.sequence, assembly.meta) = (sequence, fragment.meta);
         assembly.bytes.resize(total, 0);
         assembly.part_bytes = 0;
-        // An answer to a request for the whole message has as many fragments as an answer can have.
+        // If the whole message was requested, the answer has as many fragments as an answer can have.
         assembly.asked_from = 0;
         assembly.asked_bytes = fragment.data.len().saturating_mul(MAX_PARTS).min(total) as u32;
         Some(self.insert(assembly))
     }
 
-    // Returns a buffer of an earlier message of about that size, or a new one. Near the limit, other buffers are freed for it.
+    // Returns a buffer for a message of this size. The buffer is new, or an earlier message has used it. Near the limit, other buffers are
+    // freed first.
     fn buffer(&mut self, total: usize) -> Assembly {
         let (class, size) = class_of(total);
         if let Some(pooled) = self.pools[class].pop() {

@@ -3,7 +3,7 @@
 //! A keys file has one key per line: `ID HEX [from TIME]`.
 //!
 //! - ID is 1 to 255.
-//! - HEX has 32 digits, a key of 128 bits.
+//! - HEX is a key of 128 bits, written as 32 digits.
 //! - TIME is a time in UTC, such as `2026-11-24T07:00:00Z`. The key can seal packets from this time on. A key without TIME can always seal
 //!   packets.
 //!
@@ -32,7 +32,7 @@ pub struct KeysError {
 pub struct GroupKey {
     /// The key's ID, 1 to 255.
     pub id: u8,
-    /// When the key begins to seal, in nanoseconds since 1970.
+    /// The time at which the key begins to seal, in nanoseconds since 1970.
     pub from_ns: u64,
     pub(super) secret: [u8; KEY_BYTES],
 }

@@ -1,5 +1,5 @@
-//! The native profile of a line, for shmcast's own receivers. Messages keep their tag, key flag and publish time. They may be larger than a
-//! packet, and may be sealed.
+//! The native profile of a line, for shmcast's own receivers. Messages keep their tag, key flag and publish time. They can be larger than a
+//! packet, and can be sealed.
 //!
 //! Every native packet is a valid MoldUDP64 packet with one message, so that captures and Wireshark accept it:
 //! ```text
@@ -34,7 +34,7 @@ use pulse::Pulse;
 /// pulse, and the returned packet is a heartbeat or an end.
 ///
 /// # Errors
-/// [`Malformed`] if the parts of the packet contradict each other. No part of such a packet may be used.
+/// [`Malformed`] if the parts of the packet contradict each other. Use no part of such a packet.
 pub fn parse(datagram: &[u8]) -> Result<(Downstream<'_>, Option<Pulse>), Malformed> {
     let (container, body) = Container::parse(datagram)?;
     let Container { session, sequence, .. } = container;

@@ -5,7 +5,7 @@
 //! record: length u16 | meta u8 | [tag u16] | [time u32] | bytes      meta: 1 key, 2 tag follows, 4 time follows, 128 no message
 //! ```
 //! The base time is the time of the first message, in nanoseconds since 1970, or 0 if it is not known. The time of a record is the number
-//! of nanoseconds since the message before it. A record without a time has the same time as the message before it.
+//! of nanoseconds since the previous message. A record without a time has the same time as the previous message.
 
 use super::super::bytes::copy;
 use super::super::wire::message::{
@@ -71,7 +71,7 @@ impl RecordWriter {
         self.count
     }
 
-    /// Returns the part of the buffer into which the caller may copy the next message. [`RecordWriter::commit`] then adds this message.
+    /// Returns the part of the buffer into which the caller can copy the next message. [`RecordWriter::commit`] then adds this message.
     /// Returns `None` if there is no room for a message.
     pub(crate) fn room<'b>(&self, buffer: &'b mut [u8]) -> Option<&'b mut [u8]> {
         let room = if self.count < u16::MAX {

@@ -25,13 +25,12 @@ const CONTRADICTIONS: u32 = 4;
 /// If a line has repeated a claim for this time and sent nothing else, the claim is believed. The unit is nanoseconds.
 const REPEATED_NS: u64 = SECOND_NS;
 /// An announced end of the session is believed if it arrives from two lines or servers, or if it arrives again after this time, in
-/// nanoseconds. Before this time, a repeated end may be a copy of the same packet.
+/// nanoseconds. An earlier repetition might be a copy of the same packet.
 const END_AGAIN_NS: u64 = 100 * MICROSECOND_NS;
 /// An announced end of the session is also believed after this many packets with the same end, even if these packets arrive together. The
 /// network never makes so many copies of one packet.
 const ENDS: u32 = 3;
-/// A jump of the sequences is plausible if it is at most the number of messages that the feed delivered in the last period of this length.
-/// The length is in nanoseconds.
+/// A jump over N messages is plausible if the feed delivered at least N messages in the last period of this length, in nanoseconds.
 const BELIEVED_NS: u64 = SECOND_NS / 4;
 
 /// Packets so far ahead of the others that the receiver believes these packets only if several of them agree with each other.
@@ -72,7 +71,7 @@ pub(super) struct Pace {
 }
 
 impl Receiver {
-    // Returns whether a packet that ends at `end` may be handled. One wrong packet must not make a receiver request a feed that does not
+    // Returns whether a packet that ends at `end` is accepted. One wrong packet must not make a receiver request a feed that does not
     // exist, so a long jump needs witnesses.
     pub(super) fn is_plausible(&mut self, now_ns: u64, end: u64) -> bool {
         let believed = self.config.max_jump.max(self.pace.messages);
@@ -125,7 +124,7 @@ impl Receiver {
         self.gaps.shown().max(self.next)
     }
 
-    // Considers a packet as evidence about the claim. Only the line that made the claim can withdraw it, because another line may lag.
+    // Considers a packet as evidence about the claim. Only the line that made the claim can withdraw it, because another line might lag.
     fn weigh_claim(&mut self, now_ns: u64, line: usize, end: u64) {
         let at = self.horizon;
         let fresh = Claim { at, line, since_ns: now_ns, below: 0, below_end: 0 };
@@ -176,7 +175,8 @@ impl Receiver {
         }
         self.gaps.show(now_ns, next);
         let sure = self.sure().max(next);
-        // The messages were requested after the claim arrived, and are still not published. So they were not published when it arrived.
+        // The messages were requested after the claim arrived, and are still not published. So they were not published when the claim
+        // arrived.
         if denied >= self.gaps.denials_needed() && sure <= first {
             self.retract(sure);
         }
@@ -195,7 +195,7 @@ impl Receiver {
         self.end = Some(end);
     }
 
-    // Whether the session is over and all of it was delivered.
+    // Whether the session is over and all of its messages were delivered.
     pub(super) fn is_over(&self) -> bool {
         self.end.is_some_and(|end| end.is_sure && end.sequence == self.next)
     }

@@ -9,7 +9,7 @@ use std::ops::Range;
 /// The configuration of a receiver.
 #[derive(Debug, Clone, Copy)]
 pub struct ReceiverConfig {
-    /// Which sessions to follow.
+    /// The sessions to follow.
     pub follow: Follow,
     /// The message to start at.
     pub join: Join,
@@ -19,12 +19,11 @@ pub struct ReceiverConfig {
     pub max_early_packets: usize,
     /// The most bytes of early packets in the store.
     pub max_early_bytes: usize,
-    /// The limit for packets that are ahead of the feed, in messages. The receiver believes a packet beyond the limit only after further
-    /// packets have confirmed it. The limit in force is the larger of this value and the number of messages that the feed delivered in the
-    /// last 250 ms.
+    /// The limit for packets that are ahead of the feed, in messages. A packet beyond the limit is believed only after further packets have
+    /// confirmed it. If the feed delivered more messages than this in the last 250 ms, that number is the limit.
     pub max_jump: u64,
-    /// Whether the receiver believes each packet without a second packet that confirms it. Set this to true only for packets of a capture
-    /// file, because nobody can forge packets into a file while it is read.
+    /// Whether each packet is believed without a second packet that confirms it. Set this only for packets of a capture file, because
+    /// nobody can forge packets into a file while it is read.
     pub trusts: bool,
     /// The configuration of the repair of holes.
     pub gaps: GapConfig,
@@ -74,7 +73,7 @@ pub enum Origin {
 pub enum Delivery<'a> {
     /// From here on, the receiver follows this session.
     NewSession {
-        /// The name.
+        /// The session's name.
         session: Session,
         /// The first sequence that will be delivered, or reported as a gap.
         next: u64,
@@ -87,19 +86,19 @@ pub enum Delivery<'a> {
         sequence: u64,
         /// The message's bytes, borrowed for the time of the call.
         data: &'a [u8],
-        /// The message's marks. On a plain line it has none.
+        /// The message's marks. On a plain line, messages have no marks.
         meta: Meta,
     },
     /// These messages will never arrive.
     Gap {
-        /// Their sequences.
+        /// The sequences of the missing messages.
         missing: Range<u64>,
     },
     /// The session has ended, and all of its messages were delivered or reported as gaps.
     End {
-        /// The name.
+        /// The session's name.
         session: Session,
-        /// The sequence after its last message.
+        /// The sequence after the session's last message.
         next: u64,
     },
 }

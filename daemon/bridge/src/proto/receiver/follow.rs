@@ -7,11 +7,10 @@
 //! | alive | any other | never: its packets are dropped and counted |
 //! | silent, or ended | any that fits (on native lines, only of the same channel) | after three packets |
 //!
-//! On native lines every session belongs to a channel of shmcast, except for a mirror of a feed of another make. So a session with another
-//! tag belongs to another channel. The receiver must not mix the messages of two channels. For this reason the receiver never follows a
-//! session with another tag, even if the followed session is silent.
+//! On native lines, a session with another tag belongs to another channel, except in a mirror of a feed of another make. The receiver must
+//! not mix the messages of two channels. So the receiver never follows a session with another tag, even if the followed session is silent.
 //!
-//! On plain lines, a session with another tag may be the same feed: senders of other makes may choose a new name for each day's session.
+//! On plain lines, a session with another tag might be the same feed: senders of other makes can choose a new name for each day's session.
 //!
 //! A rival is a session that the receiver might follow later. The receiver stores the packets of a rival, and handles them once it follows
 //! the rival. So no message of the rival is lost meanwhile.
@@ -42,7 +41,7 @@ const MAX_RIVALS: usize = 4;
 /// The most bytes of packets that are stored for one rival.
 const MAX_KEPT_BYTES: usize = 4 << 20;
 
-/// Which sessions a receiver follows.
+/// The choice of the sessions that a receiver follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Follow {
     /// Sessions of the shmcast channel with this tag. The newest epoch that is alive is followed.
@@ -60,15 +59,16 @@ pub enum Follow {
 /// The message at which a receiver starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Join {
-    /// At the first sequence that is heard.
+    /// The receiver starts at the first sequence that arrives.
     FirstSeen,
-    /// Begin at this sequence of the first session. Earlier messages are requested. 1 is the beginning of the session.
+    /// The receiver starts at this sequence of the first session, and requests messages that were sent before the receiver joined. 1 is the
+    /// session's first sequence.
     From(u64),
-    /// The receiver starts where an earlier one stopped.
+    /// The receiver starts where an earlier receiver stopped.
     Resume {
-        /// The session that it followed.
+        /// The session that the earlier receiver followed.
         session: Session,
-        /// The first sequence that it did not deliver.
+        /// The first sequence that the earlier receiver did not deliver.
         next: u64,
     },
 }
@@ -83,7 +83,7 @@ enum Verdict {
     Foreign,
 }
 
-/// A session that may be followed later.
+/// A session that the receiver might follow later.
 #[derive(Debug)]
 struct Rival {
     session: Session,
@@ -94,12 +94,12 @@ struct Rival {
     kept_bytes: usize,
 }
 
-/// The sessions that may be followed later.
+/// The sessions that the receiver might follow later.
 #[derive(Debug, Default)]
 pub(super) struct Rivals(Vec<Rival>);
 
 impl Rivals {
-    // Notes a rival's packet. Returns all packets that were kept once there are enough.
+    // Notes a rival's packet. Once there are enough packets, returns all packets that were kept.
     fn note(
         &mut self,
         now_ns: u64,
@@ -126,8 +126,8 @@ impl Rivals {
         });
         let rival = &mut self.0[at];
         if least_ns > 0 && now_ns.saturating_sub(rival.since_ns) > WITNESSES_WITHIN_NS {
-            // A rival that sends only now and then is no reason to leave a session that is alive. But its packets are kept, because it may
-            // be the next session: it sent a few messages at once and has been idle since.
+            // A rival that sends only now and then is no reason to leave a session that is alive. But the rival's packets are kept, because
+            // it might be the next session, which has been idle since its first messages.
             (rival.packets, rival.since_ns) = (0, now_ns);
             if fault!("idle_rivals_lose_what_came_first") {
                 (rival.kept, rival.kept_bytes) = (Vec::new(), 0);
@@ -237,7 +237,7 @@ impl Receiver {
         };
         self.session = Some(session);
         self.gaps.begin(self.next);
-        // The first packet of a session may be any distance ahead, because a receiver may join late.
+        // The first packet of a session can be any distance ahead, because a receiver can join late.
         self.horizon = self.next;
         self.raise_horizon(now_ns, heard);
         (self.end, self.end_announced, self.jump, self.claim) = (None, false, None, None);

@@ -93,7 +93,7 @@ pub struct ReceiverState {
     pub holes: usize,
     /// Packets that arrived early and are stored.
     pub early_packets: usize,
-    /// The messages in these packets.
+    /// The messages in the early packets.
     pub early_messages: u64,
 }
 
@@ -103,7 +103,7 @@ impl Receiver {
     pub fn new(mut config: ReceiverConfig) -> Receiver {
         config.lines = config.lines.clamp(1, MAX_LINES);
         if config.is_native {
-            // Native answers have a longer head. Requests are cut to the messages that still fit.
+            // Native answers have longer headers. Requests ask only for the messages that still fit.
             let heads = HEAD_BYTES + BASE_BYTES + SEAL_BYTES - HEADER_BYTES;
             config.gaps.payload_bytes = config.gaps.payload_bytes.saturating_sub(heads);
         }
@@ -150,7 +150,7 @@ impl Receiver {
             Err(reason) => return self.counters.malformed.count(reason),
         };
         let end = packet.end();
-        // This includes a packet that begins a session, because no channel has such sequences.
+        // A packet that begins a session is dropped, too, because no channel has such sequences.
         if end > MAX_SEQUENCE && !fault!("packets_of_any_sequence") {
             self.counters.totals.packets_implausible += 1;
             return;
@@ -309,7 +309,7 @@ impl Receiver {
         }
     }
 
-    // Delivers those of `messages` that have not been delivered yet. They start at or before `next`.
+    // Delivers those of `messages` that have not been delivered yet. `messages` starts at or before `next`.
     fn deliver(&mut self, messages: Messages<'_>, sink: &mut impl FnMut(Delivery<'_>)) {
         let known = self.next.min(messages.end()) - messages.first();
         self.counters.totals.messages_duplicate += known;
@@ -321,7 +321,7 @@ impl Receiver {
         self.next = self.next.max(messages.end());
     }
 
-    // Stores those messages of an early packet that are not stored yet. Messages for which the store has no room stay, or become, a hole.
+    // Stores those messages of an early packet that are not stored yet. Messages that do not fit the store are in a hole afterwards.
     fn keep(&mut self, now_ns: u64, origin: Origin, messages: Messages<'_>) -> u64 {
         let (first, end) = (messages.first(), messages.end());
         self.raise_horizon(now_ns, first);
@@ -329,7 +329,7 @@ impl Receiver {
         while let Some(missing) = self.store.next_missing(at, end) {
             at = missing.end;
             let count = missing.end - missing.start;
-            // Repairs may use the whole store. Live packets may use three quarters of it, so that there is room for repairs.
+            // Repairs can use the whole store. Live packets can use only three quarters of it, so that there is room for repairs.
             let spare = matches!(origin, Origin::Line(_)) && missing.end > self.horizon;
             if self.gaps.has_room(missing.start, missing.end)
                 && self.store.insert(messages.range(missing.clone()), spare)
@@ -347,7 +347,7 @@ impl Receiver {
         kept
     }
 
-    // Closes holes over `arrived`. Returns how many of those messages were missing.
+    // Closes the holes that the messages `arrived` fill. Returns how many of these messages were missing.
     fn fill(&mut self, now_ns: u64, origin: Origin, arrived: Range<u64>, packet_first: u64) -> u64 {
         if self.gaps.is_empty() {
             return 0;
@@ -379,7 +379,7 @@ impl Receiver {
         };
         *passed = end.max(*passed);
         self.counters.lines[line].packets += 1;
-        // With a single line, a packet after a hole proves nothing. Only the hold time distinguishes lost packets from late ones.
+        // With a single line, a packet after a hole proves nothing. Only the waiting time distinguishes lost packets from late ones.
         if self.config.lines > 1 && !self.gaps.is_empty() {
             let by_all = self.lines.iter().take(self.config.lines).min();
             let by_all = by_all.copied().unwrap_or(0);
@@ -421,7 +421,7 @@ impl Receiver {
 
     fn announce_end(&mut self, sink: &mut impl FnMut(Delivery<'_>)) {
         match (self.end, self.session) {
-            // If a publisher returned and continued after its end, the session has not ended.
+            // If a publisher returned and continued after the announced end, the session has not ended.
             (Some(end), _) if end.sequence < self.sure() => (self.end, self.end_announced) = (None, false),
             (Some(_), Some(session)) if self.is_over() && !self.end_announced => {
                 self.end_announced = true;

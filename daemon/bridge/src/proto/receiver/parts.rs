@@ -1,13 +1,13 @@
 //! Handles messages that arrive in fragments. A message counts as missing until all of its fragments have arrived. If a later message has
-//! arrived, the missing message is in a hole. If no later message has arrived, the missing message is not yet counted among the messages
-//! that are known to exist.
+//! arrived, the incomplete message is in a hole. Otherwise the incomplete message does not yet count among the messages that are known to
+//! exist.
 
 use super::super::native::fragments::{Fragment, FragmentOutcome};
 use super::super::wire::{Head, Malformed, Messages};
 use super::{Delivery, Origin, Receiver};
 
 impl Receiver {
-    // Takes a fragment. Returns false if the rest of its packet must be ignored, because it is a repair that is not needed here.
+    // Takes a fragment. Returns false if the rest of its packet must be ignored, because the packet is a repair that is not needed here.
     pub(super) fn handle_fragment(
         &mut self,
         now_ns: u64,
@@ -76,7 +76,7 @@ impl Receiver {
             self.assembler.recycle(whole);
             return;
         }
-        // The store has an entry for the message, and its bytes stay in the assembler.
+        // The store has an entry for the message, while the message's bytes stay in the assembler.
         self.handle_messages(now_ns, origin, whole.apart(), sink);
         match self.store.next_missing(sequence, sequence + 1) {
             None => self.assembler.keep(whole),

@@ -49,7 +49,7 @@ impl Receiver {
         self.gaps.note_alive(now_ns, server);
     }
 
-    /// Notes a round trip of a server that was measured elsewhere, for example by a lease. It replaces the initial guess.
+    /// Notes a round trip of a server that was measured elsewhere, for example by a lease. This round trip replaces the initial guess.
     pub(crate) fn note_rtt(&mut self, server: usize, rtt_ns: u64) {
         self.gaps.note_rtt(server, rtt_ns);
     }
@@ -75,7 +75,7 @@ impl Receiver {
     }
 
     // Notes a server's packet with messages. Returns whether it was requested. Some servers label every packet of a long answer with the
-    // sequence of the first one, and for these only the first packet's sequence is right.
+    // first packet's sequence. Of such an answer, only the first packet has the right sequence.
     pub(super) fn note_reply(&mut self, now_ns: u64, server: usize, first: u64, size: usize) -> bool {
         if let Some(counters) = self.counters.servers.get_mut(server) {
             counters.packets += 1;

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 pub struct Held {
     /// The oldest sequence that can be read.
     pub oldest: u64,
-    /// The sequence after the newest one.
+    /// The sequence after the newest one that can be read.
     pub next: u64,
     /// The place of the first message asked for, if the server holds it.
     pub place: Place,
@@ -40,9 +40,9 @@ pub struct Asker {
 /// The memory from which the first message asked for can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// In the ring.
+    /// The message is in the ring.
     Ring,
-    /// In memory. It was read from the journal.
+    /// The message is in memory, and was read from the journal.
     Shelf,
     /// The message is in the journal. The request can wait until the journal has been read.
     Disk,

@@ -6,9 +6,9 @@
 //!    ^  │ the same receiver: its answer was lost     │ anybody, later
 //!    └──┴────────────────────────────────────────────┘
 //! ```
-//! The first receiver that asks for a range gets an answer at once, and alone. If a second receiver soon asks for the same range, the loss
-//! affects several receivers. If that happened to many recent ranges, even the first answer to a range is sent to all receivers. A receiver
-//! that misses an answer for all asks again, and gets an answer alone.
+//! The first request for a range is answered immediately, and only to its receiver. If a second receiver soon asks for the same range, the
+//! loss affects several receivers, and the answer is sent to all. If that happened to many recent ranges, even the first answer to a range
+//! is sent to all receivers. A receiver that misses such an answer asks again, and gets an answer of its own.
 //!
 //! When the rate of repairs is used up, the server tells all receivers in one datagram how long they should wait. For a while afterwards,
 //! the server sends each repair to all receivers, so that the same rate serves more of them.
@@ -20,27 +20,26 @@ use shmcast::hosting::fault;
 
 /// The number of ranges that are remembered, a power of two.
 const RANGES: usize = 8_192;
-/// If a second request for the same messages arrives within this time, the server sends the repair to all receivers. The unit is
-/// nanoseconds. This value applies while no round trip is known.
+/// While no round trip is known: if a second request for the same messages arrives within this time, in nanoseconds, the server sends the
+/// repair to all receivers.
 const MERGE_UNKNOWN_NS: u64 = MILLISECOND_NS;
-/// If a second request for the same messages follows the first within twice the longest round trip, the server sends the repair to all
-/// receivers. This time is at least `MERGE_MIN_NS`, and at most `MERGE_MAX_NS`. The unit is nanoseconds.
+/// If a second request for the same messages follows within twice the longest round trip, the server sends the repair to all receivers.
+/// This constant and `MERGE_MAX_NS` are the limits of that time, in nanoseconds.
 const MERGE_MIN_NS: u64 = 300 * MICROSECOND_NS;
 const MERGE_MAX_NS: u64 = 5 * MILLISECOND_NS;
-/// The tolerance for late requests, in nanoseconds. A receiver might send a request just before a repair for all receivers reaches it. This
-/// request reaches the server at most one round trip plus this tolerance after the server sent the repair.
+/// The tolerance for late requests, in nanoseconds. A receiver might send a request just before a repair for all receivers reaches it. That
+/// request arrives at most one round trip plus this tolerance after the repair was sent.
 const LINGER_MORE_NS: u64 = 100 * MICROSECOND_NS;
 /// After this many first requests, their counts are halved.
 const REMEMBERED: u32 = 16;
-/// Let N be this number. If another receiver repeats at least one of every N first requests, the server sends even the answer to a first
-/// request to all receivers. A first request is the first one for its messages.
+/// If a second receiver requested at least one in this many of the recent ranges, the server sends even first answers to all receivers.
 const SHARED: u32 = 4;
-/// In the state in which the server sends even first answers to all receivers, it still sends one of this many first answers only to the
-/// asker. So the server notices when receivers no longer lose the same messages.
+/// While the server sends even first answers to all receivers, it still sends one of this many first answers only to the asker. So the
+/// server notices when receivers no longer lose the same messages.
 const PROBE: u32 = 32;
 /// After receivers were told to wait, the rate counts as scarce for this time. The unit is nanoseconds.
 const SCARCE_NS: u64 = 20 * MILLISECOND_NS;
-/// The longest wait that receivers are told, in nanoseconds.
+/// The longest wait that the server announces to receivers, in nanoseconds.
 const PAUSE_MAX_NS: u64 = 20 * MILLISECOND_NS;
 /// An extra wait, in nanoseconds, so that the server can send more than one packet after the wait. It doubles if the rate is used up again
 /// soon after a wait.
@@ -180,7 +179,7 @@ impl Merge {
         if self.is_scarce(now_ns) {
             return Answer::All;
         }
-        // A receiver that requests one range after another has missed messages that the others have.
+        // A receiver that requests one range after another has missed messages that other receivers have.
         if is_same {
             return Answer::One;
         }

@@ -12,8 +12,8 @@
 //! proved address to wait. Without this answer, the source would think that its request was lost.
 //!
 //! **Journal.** If the channel has a journal, the server also sends messages that the ring no longer has (`past`). It answers a request for
-//! such messages after the disk has been read. The number of bytes that such answers send at once is at most what the rate allows in two
-//! milliseconds. The rest of the rate is for messages in the ring.
+//! such messages after the disk has been read. A burst of such answers is at most what the rate allows in two milliseconds. The rest of the
+//! rate is for messages in the ring.
 
 mod held;
 mod merge;
@@ -60,7 +60,7 @@ pub const CATCH_UP_FACTOR: u64 = 2;
 pub struct ReplayConfig {
     /// The largest datagram, in bytes.
     pub payload_bytes: usize,
-    /// The networks whose addresses may send requests. The list is empty by default, and then no address may send requests.
+    /// The networks whose addresses are allowed to send requests. The list is empty by default, and then no address is allowed.
     pub allow: AllowList,
     /// Whether allowed sources get full replies without a proof of their address. Receivers of plain MoldUDP64 need this. This setting is
     /// only for networks in which nobody can forge a source.
@@ -82,8 +82,7 @@ pub struct ReplayConfig {
     pub link: Option<Link>,
     /// The configuration of plain repairs for all receivers. `None` if each repair is sent only to its asker.
     pub merge: Option<MergeConfig>,
-    /// The configuration of native repairs that are sent to all receivers together. `None` if a repair is sent only to the receiver that
-    /// asked for it.
+    /// The configuration of native repairs for all receivers. `None` if each repair is sent only to its asker.
     pub merge_native: Option<MergeConfig>,
 }
 
@@ -280,8 +279,8 @@ impl Replay {
         }
     }
 
-    // Checks whether a source may ask about a session. `ours` is the session of the ring. `asked` is the session of the request, if the
-    // request is valid.
+    // Checks whether a source is allowed to ask about a session. `ours` is the session of the ring. `asked` is the session of the request,
+    // if the request is valid.
     fn check(&self, from: SocketAddr, asked: Result<Session, Refusal>, ours: Session) -> Result<(), Refusal> {
         if !self.config.allow.allows(from.ip()) {
             return Err(Refusal::NotAllowed);
@@ -333,12 +332,12 @@ impl Replay {
         }
     }
 
-    // Whether a source may get as many bytes as it asks for. Any other source gets at most three times as many bytes as it sent.
+    // Whether a source is allowed to get as many bytes as it asks for. Any other source gets at most three times as many bytes as it sent.
     fn may_have_all(&self, proved: bool) -> bool {
         proved || self.config.trust_allowed
     }
 
-    // Returns the size of the largest datagram that may answer a request of `asked_bytes`.
+    // Returns the size of the largest datagram that is allowed as the answer to a request of `asked_bytes`.
     fn limit(&self, proved: bool, asked_bytes: usize) -> usize {
         match self.may_have_all(proved) {
             true => self.config.payload_bytes,
@@ -357,7 +356,7 @@ impl Replay {
     fn afford(&mut self, now_ns: u64, from: SocketAddr, place: Place) -> Result<(), Refusal> {
         let rate = match place {
             Place::Ring => self.global_rate,
-            // Half of the burst is for messages in the ring. Old messages are not urgent: they leave evenly, so that live packets do not
+            // Half of the burst is for messages in the ring. Old messages are not urgent: they are sent evenly, so that live packets do not
             // wait for them on the link.
             Place::Shelf | Place::Disk | Place::Busy => {
                 let evenly = self.global_rate.per_second / PAST_BURST_SHARE;
@@ -407,8 +406,8 @@ impl Replay {
             self.counters.totals.multicast_replies += u64::from(to_all);
             return Reply::Messages { bytes, count, to_all };
         }
-        // Not a single message fits. Either the source is not proved and may not get one, or the ring has overwritten the message
-        // meanwhile.
+        // Not a single message fits. Either the source has not proved its address and must not get so many bytes, or the ring has
+        // overwritten the message meanwhile.
         if offered + HEADER_BYTES + LENGTH_BYTES < self.config.payload_bytes {
             return Reply::Nothing(self.counters.refuse(Refusal::Unproved));
         }
@@ -428,14 +427,15 @@ impl Replay {
             .map_or(Reply::Nothing(Refusal::NotYet), |bytes| Reply::Held { bytes })
     }
 
-    // Counts a request for messages that are gone. Returns the datagram that says so.
+    // Counts a request for messages that are gone. Returns the datagram that reports this.
     fn gone(&mut self, request: &Request, oldest: u64) -> Option<ControlDatagram> {
         self.counters.refuse(Refusal::Gone);
         let gone = ControlDatagram::Gone { session: request.session, first: request.first, oldest };
         self.config.announce.then_some(gone)
     }
 
-    // Counts a request for messages that are not published yet. Returns the datagram that says so, for sources with a proved address.
+    // Counts a request for messages that are not published yet. Returns the datagram that reports this, if the source has proved its
+    // address.
     fn held(&mut self, request: &Request, held: Held) -> Option<ControlDatagram> {
         self.counters.refuse(Refusal::NotYet);
         let (session, first, Held { oldest, next, .. }) = (request.session, request.first, held);
@@ -443,7 +443,7 @@ impl Replay {
         (self.config.announce && !fault!("silent_for_not_yet")).then_some(held)
     }
 
-    // Returns the datagram that tells a proved source to ask again later. It is not sent for messages that are already gone.
+    // Returns the datagram that tells a source with a proved address to ask again later. Returns `None` if the messages are already gone.
     fn later(&self, request: &Request, held: Held, proved: bool) -> Option<ControlDatagram> {
         let is_promised = proved && (held.oldest..held.next).contains(&request.first);
         let later = ControlDatagram::Later { session: request.session, first: request.first };

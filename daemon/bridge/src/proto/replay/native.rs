@@ -181,12 +181,12 @@ impl Replay {
             self.counters.refuse(Refusal::Unproved);
             return 0;
         }
-        // The ring overwrote it meanwhile.
+        // The ring has overwritten the message meanwhile.
         let (first, count) = (request.first, request.count);
         self.overwritten(request, Entry { first, count, offset: 0, bytes: 0 }, held, exchange, out)
     }
 
-    // Answers for a message that was in the ring a moment ago.
+    // Answers a request for a message that the ring has just overwritten.
     fn overwritten(
         &mut self,
         request: &Request,

@@ -60,7 +60,7 @@ pub struct Past<Q> {
     floor: u64,
     /// Requests that wait for this sequence or a later one get the answer to ask again later.
     turned_away: Option<u64>,
-    /// Since when the journal cannot be read, in nanoseconds.
+    /// The time since which the journal cannot be read, in nanoseconds.
     failing_ns: Option<u64>,
     retry_ns: u64,
     counters: PastCounters,
@@ -111,7 +111,7 @@ impl<Q: PartialEq> Past<Q> {
         Place::Disk
     }
 
-    // Whether the journal could not be read for so long that its messages count as gone. It is still tried again now and then.
+    // Whether the journal could not be read for so long that its messages count as gone. The journal is still tried again now and then.
     fn is_given_up(&self, now_ns: u64) -> bool {
         let is_long = |since_ns| now_ns.saturating_sub(since_ns) >= PATIENCE_NS;
         self.failing_ns.is_some_and(is_long) && now_ns < self.retry_ns.saturating_add(SECOND_NS)
@@ -273,7 +273,7 @@ mod tests {
             while past.poll_ready(now_ns).is_some() {}
         }
         assert!(gone > 1_000 && past.counters().errors > 50, "{gone} {:?}", past.counters());
-        // Nobody asked for an hour, and the disk is well again.
+        // For an hour nobody sends a request, and the disk works again.
         let later_ns = 3_600 * SECOND_NS;
         assert_eq!(past.held(later_ns, 100, RING, &100).place, Place::Disk);
         past.wait(100, 100);

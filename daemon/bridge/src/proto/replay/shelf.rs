@@ -16,14 +16,14 @@ use std::ops::Range;
 
 use super::super::wire::Meta;
 
-/// The bytes of messages from which on a block is full.
+/// A block is full if it has at least this many bytes of messages.
 const BLOCK_BYTES: usize = 256 << 10;
 /// The most messages of a block.
 const BLOCK_MESSAGES: usize = 8_192;
 /// The most blocks on the shelf.
 const MAX_BLOCKS: usize = 16;
 /// The greatest number of bytes on the shelf. The shelf has the blocks that were read from the journal. The newest block stays on the shelf
-/// even if it alone is larger.
+/// even if this block alone is larger.
 const MAX_BYTES: usize = 64 << 20;
 /// The time for which the server remembers that the journal lacks some messages, in nanoseconds. After this time the server searches the
 /// journal again, because a recorder might have started.
@@ -189,7 +189,7 @@ impl Shelf {
 
     fn put(&mut self, block: Block) {
         self.absent = self.absent.take().filter(|(absent, _)| absent.start >= block.end());
-        // A block that begins elsewhere may contain a part of the new one.
+        // A block that begins elsewhere can contain a part of the new one.
         self.blocks.retain(|old| {
             let stays = old.first < block.first || old.end() > block.end();
             self.bytes -= if stays { 0 } else { old.bytes.capacity() };

@@ -153,7 +153,7 @@ fn rates_grow_with_the_feed_unless_they_were_given() {
     }
 }
 
-/// The kinds of the packets that answer a native request for each of these messages.
+/// Requests each of these messages natively. Returns the kinds of the packets in the answers.
 fn ask_natively(replay: &mut Replay, firsts: &[u64]) -> Vec<Kind> {
     let (mut body, mut out, mut kinds) = ([0; MAX_ASK_BYTES], [0; 2_000], Vec::new());
     let entries = firsts.iter().map(|&first| Entry { first, count: 1, offset: 0, bytes: 0 });
@@ -184,7 +184,7 @@ fn native_receivers_are_told_as_much_as_plain_ones() {
     }
 }
 
-/// A request for what the journal has, at each place that it can be in.
+/// Requests messages of the journal. `place` says where the server can read them.
 fn ask_past(replay: &mut Replay, proved: bool, place: Place) -> (Reply, Vec<u8>) {
     let mut out = [0; 2_000];
     let held = Held { place, is_backed: true, ..HELD };
@@ -214,7 +214,7 @@ fn what_the_journal_has_is_fetched_or_promised_to_who_has_proved_his_address() {
     let counters = own.counters();
     assert_eq!((counters.totals.replies, counters.journal.replies, counters.journal.messages), (2, 1, 13));
     assert_eq!((counters.totals.requests, counters.refused.journal_busy), (5, 1));
-    // A message that was overwritten between the look and the reading is in the journal.
+    // If the ring overwrites a message just before it is read, the journal has the message.
     let held = Held { is_backed: true, ..HELD };
     let from = asker("10.0.0.1:9", true);
     let reply = own.handle_request(0, from, &request(20, 13), holding(held), &mut [0; 2_000], |_, _| None);

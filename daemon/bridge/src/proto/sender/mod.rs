@@ -8,7 +8,7 @@
 //! sender of a native line sends pulses in place of heartbeats. It also sends the marks of messages, and sends messages that are larger
 //! than a packet in fragments.
 //!
-//! This module knows no repairs (`replay`), no destinations and no ring.
+//! This module handles no repairs (`replay`), no destinations and no ring.
 //!
 //! ```text
 //! loop { push.. ; close; if batch is not empty { send each datagram(); clear(now) } else { send poll_idle(now) } }
@@ -231,7 +231,7 @@ impl Sender {
 
     fn push_open(&mut self, data: &[u8], meta: Meta) -> bool {
         let size = self.config.payload_bytes;
-        // There is always room for a seal, because the first key may be set while the packet is open.
+        // There is always room for a seal, because the first key can be set while the packet is open.
         let room = size - if self.native.is_some() { SEAL_BYTES } else { 0 };
         let slot = slot_of(&mut self.slab, size, self.closed.len());
         slot.is_some_and(|slot| self.open.push(&mut slot[..room], data, meta))

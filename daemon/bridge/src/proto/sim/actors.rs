@@ -41,8 +41,7 @@ impl World {
                     result = sender.push_with(sequence, &buffer[..size], meta);
                 }
                 assert_eq!(result, Ok(()));
-                // A sending thread may send its closed packets at any time, without closing the packet that
-                // it is filling.
+                // A sending thread can send its closed packets at any time, without closing the packet that it is filling.
                 if self.rng.u8(..) < 20 {
                     waiting.extend(sender.datagrams().map(<[u8]>::to_vec));
                     sender.clear(self.now_ns);
@@ -273,7 +272,7 @@ impl World {
     }
 }
 
-/// Gives a receiver the word of a server in place of messages.
+/// Passes a server's answer without messages to a receiver.
 fn take_word(
     receiver: &mut Receiver,
     now_ns: u64,

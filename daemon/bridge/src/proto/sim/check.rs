@@ -7,10 +7,10 @@ use super::super::session::Session;
 use super::super::wire::Meta;
 use super::scenario::Journal;
 
-/// How much the times that two threads tell of one message differ at most.
+/// The greatest difference between the times that two threads report for one message.
 pub const CLOCK_JITTER_NS: u64 = 50;
 
-/// The number of messages published in each session. Their bytes follow from the session and the sequence.
+/// The number of messages published in each session. The bytes of a message are computed from its session and sequence.
 #[derive(Debug)]
 pub struct History {
     pub published: Vec<u64>,
@@ -43,7 +43,7 @@ impl History {
         Held::of_ring(oldest, next)
     }
 
-    /// Whether any server still holds it.
+    /// Whether any server still has the message.
     pub(crate) fn holds(&self, index: usize, sequence: u64) -> bool {
         let mut servers = 0..self.ring_capacities.len();
         let is_recorded = self.journal.as_ref().is_some_and(|journal| journal.missing_to(sequence).is_none());
@@ -62,7 +62,7 @@ impl History {
     pub(crate) fn meta(&self, index: usize, sequence: u64) -> Meta {
         let mixed = mix(sequence, index as u64);
         let tag = if mixed.is_multiple_of(3) { 0 } else { mixed as u16 };
-        // Several messages have one time, and the next is a little later.
+        // Several messages have the same time, and the next message is a little later.
         let time_ns = (1 << 60) + ((sequence / 3) << (mixed >> 60));
         Meta {
             tag,
@@ -173,13 +173,13 @@ impl Checker {
     }
 }
 
-/// The receiver's own promises, looked at from outside after every step.
+/// Checks the guarantees of a receiver from outside, after every step.
 pub(crate) fn check_receiver(receiver: &Receiver, config: &ReceiverConfig, checker: &Checker) {
     check_backlog(receiver, config, config.gaps.max_holes + config.gaps.max_requests + 8);
     assert!(checker.session.is_none() || receiver.next() == checker.next, "next is not what was delivered");
 }
 
-/// A receiver keeps no more than its bounds allow, and the holes are exactly what is missing.
+/// Checks that a receiver stores no more than its bounds allow, and that its holes are exactly the missing messages.
 pub(crate) fn check_backlog(receiver: &Receiver, config: &ReceiverConfig, max_holes: usize) {
     let (gaps, store) = receiver.backlog();
     assert!(store.reserved_bytes() <= config.max_early_bytes, "more bytes than allowed");

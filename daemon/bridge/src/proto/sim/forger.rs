@@ -1,5 +1,4 @@
-//! The forger hears everything on the wire. From time to time he sends one packet of his own, of each kind in
-//! turn.
+//! The forger receives everything on the wire. From time to time, it sends one forged packet, of each kind in turn.
 
 use super::super::control::{CONTROL_MAX_BYTES, ControlDatagram};
 use super::super::native::container::{Container, HEAD_BYTES, Kind, Numbers, SEAL_BYTES};
@@ -14,13 +13,13 @@ use super::event::Event;
 use super::net::Arrival;
 use super::world::World;
 
-/// The pause between two forgeries. The receivers must recover from each before the next.
+/// The pause between two forgeries. The receivers must recover during this pause.
 const PAUSE_NS: u64 = 40 * MILLISECOND_NS;
-/// How old a request may be that he answers.
+/// The forger answers only requests that are at most this old.
 const FRESH_NS: u64 = 20 * MICROSECOND_NS;
-/// The number of kinds.
+/// The number of kinds of forged packets.
 const KINDS: u64 = 10;
-/// The same of native packets.
+/// The number of kinds of forged native packets.
 const NATIVE_KINDS: u64 = 9;
 
 impl World {
@@ -31,7 +30,7 @@ impl World {
         let is_late = self.published >= self.scenario.messages * 9 / 10;
         let is_answer = forged % KINDS > 6;
         let is_due = |&(_, _, at_ns): &(usize, Request, u64)| self.now_ns - at_ns < FRESH_NS;
-        // An answer is of use to him only before the true one is there.
+        // A forged answer is useful only if it arrives before the true answer.
         if is_answer
             && self.last_request.is_some()
             && !self.last_request.as_ref().is_some_and(is_due)
@@ -83,7 +82,7 @@ impl World {
 }
 
 impl World {
-    // The packets follow one another closely: a sender without a key may send as many as it likes.
+    // The packets follow each other closely: a forger without a key must do no harm, however many packets it sends.
     fn forge_native(&mut self, forged: u64) {
         self.totals.forged += 1;
         if self.published < self.scenario.messages {
@@ -99,7 +98,7 @@ impl World {
         }
     }
 
-    /// A packet of somebody without the key, and where it comes from.
+    /// Returns a packet of a forger without the key, and the packet's origin.
     fn native_forgery(&mut self, forged: u64) -> (Origin, Vec<u8>) {
         let (next, line) = (self.history.next(), Origin::Line(0));
         let session = self.history.session(self.history.current());

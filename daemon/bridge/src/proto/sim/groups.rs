@@ -1,4 +1,4 @@
-//! Many receivers that lose the same packet: how much is asked, answered and waited.
+//! Many receivers lose the same packet. These tests measure requests, answers and waits.
 
 use super::super::MICROSECOND_NS;
 use super::super::gap::GapConfig;
@@ -8,17 +8,17 @@ use super::many::{Fate, Loss, Many, RTT_NS};
 use super::number;
 
 const PEERS: usize = 1_000;
-/// The time between two packets where each loss is to be seen by itself.
+/// The time between two packets, so that each loss is over before the next packet.
 const APART_NS: u64 = 20 * RTT_NS;
 
-/// A server that may repair for all.
+/// The configuration of a server that can send repairs to all receivers.
 fn merging() -> ReplayConfig {
     let rate = Rate { per_second: 1 << 40, burst: 1 << 34 };
     let merge = Some(MergeConfig::default());
     ReplayConfig { source_rate: rate, global_rate: rate, merge, ..ReplayConfig::default() }
 }
 
-/// A server as it was before there were repairs for all.
+/// The configuration of a server that sends each repair only to its asker.
 fn single() -> ReplayConfig {
     ReplayConfig { merge: None, ..merging() }
 }
@@ -27,7 +27,7 @@ fn round_trips(ns: u64) -> f64 {
     ns as f64 / RTT_NS as f64
 }
 
-/// The worst of the losses of so many receivers each.
+/// In each round, a packet is lost by the receivers that `losers` returns. Returns the worst figures of all rounds.
 fn worst(many: &mut Many, rounds: usize, mut losers: impl FnMut(usize) -> Vec<usize>) -> Fate {
     let first = many.fates.len();
     for round in 0..rounds {
@@ -55,7 +55,7 @@ fn show(name: &str, fate: &Fate) {
     );
 }
 
-/// The places are spread over the tree: the first sixteen are not on one branch.
+/// The positions of leases are spread over the tree: the first sixteen receivers are not on one branch.
 #[test]
 fn a_loss_of_many_draws_few_requests_and_two_answers() {
     let hold = round_trips(GapConfig::default().hold_ns);
@@ -92,7 +92,7 @@ fn a_packet_that_the_own_socket_dropped_is_asked_for_at_once() {
     assert!(round_trips(fates[1].mended_ns) <= 1.5 + hold && fates[1].requests == 1);
 }
 
-/// Everybody with an early place is gone, and their leases have run out.
+/// All receivers with early positions are gone, and their leases have expired.
 #[test]
 fn places_close_up_when_receivers_leave() {
     let mut many = Many::new(3, PEERS, Loss::default(), merging(), true);
@@ -105,8 +105,8 @@ fn places_close_up_when_receivers_leave() {
     assert!(round_trips(fate.mended_ns) <= 2.0 + hold, "{fate:?}");
 }
 
-/// A thousand receivers that each lose one packet of a thousand, all on their own link. Half of the packets are lost by
-/// one or two. `SHMCAST_SIM_PACKETS` sets how many packets.
+/// A thousand receivers each lose one packet in a thousand, each on its own link. Half of the lost packets are lost by one or two
+/// receivers. `SHMCAST_SIM_PACKETS` sets the number of packets.
 #[test]
 fn repairs_of_independent_losses_are_little_more_than_one_for_each_packet_that_anybody_lost() {
     let (packets, learning) = (number("SHMCAST_SIM_PACKETS", 400), 100);
@@ -128,13 +128,13 @@ fn repairs_of_independent_losses_are_little_more_than_one_for_each_packet_that_a
         (share, answers as f64 / lost)
     });
     assert!(before.1 > 1.4, "each loser has an answer of its own");
-    // Few packets leave much to chance: of 1000, 632 are lost by anybody, give or take 15.
+    // With few packets, chance matters: of 1000 packets, 632 are lost by some receiver, plus or minus 15.
     let most = if packets < 3_000 { 1.06 } else { 1.03 };
     assert!(merged.1 <= most, "{} answers for a lost packet", merged.1);
     assert!(packets < 3_000 || merged.0 <= 0.65, "repairs are {} of the feed", merged.0);
 }
 
-/// Losses on every level of the tree at once, of the feed, requests and repairs.
+/// Packets of the feed, requests and repairs are lost on every level of the tree at the same time.
 #[test]
 fn everything_is_mended_on_a_tree_that_loses_on_every_level() {
     let packets = number("SHMCAST_SIM_PACKETS", 60);
@@ -156,7 +156,7 @@ fn everything_is_mended_on_a_tree_that_loses_on_every_level() {
     assert!(merged.0 * 4.0 < before.0 && merged.1 * 2 < before.1);
 }
 
-/// Some packets are lost by all, and the server may send one each 3 ms.
+/// Some packets are lost by all receivers, and the server is allowed to send only one packet every 3 ms.
 #[test]
 fn all_are_told_at_once_to_wait() {
     const PACKETS: u64 = 20;

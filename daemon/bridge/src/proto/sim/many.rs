@@ -18,10 +18,10 @@ use super::super::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS, splitmix};
 use super::scenario::{FOLLOW, PAYLOAD_BYTES};
 use std::net::SocketAddr;
 
-/// The longest round trip. The nearest receiver's is a tenth shorter.
+/// The longest round trip of a receiver. The shortest round trip is a tenth shorter.
 pub const RTT_NS: u64 = 100 * MICROSECOND_NS;
 const BRANCHES: usize = 20;
-/// Messages of each packet.
+/// The number of messages in each packet.
 const MESSAGES: u64 = 10;
 const MESSAGE_BYTES: usize = 120;
 
@@ -39,7 +39,7 @@ pub struct Fate {
     pub losers: usize,
     pub requests: u64,
     pub answers: u64,
-    /// The longest time from noticing the loss to having the messages, of all losers.
+    /// The longest time from noticing the loss to receiving the messages, among all receivers that lost the packet.
     pub mended_ns: u64,
     mended: usize,
 }
@@ -60,7 +60,7 @@ struct Peer {
     delay_ns: u64,
     wakes_ns: u64,
     delivered: u64,
-    /// The packets that are missing, each with the time at which that was noticed.
+    /// The missing packets, each with the time at which the receiver noticed the loss.
     missing: Vec<(usize, Option<u64>)>,
     is_up: bool,
     is_next_dropped: bool,
@@ -94,7 +94,8 @@ fn write_message(sequence: u64, room: &mut [u8]) -> Option<usize> {
 }
 
 impl Many {
-    /// So many receivers, and a server with this configuration. With `leases`, the receivers have places.
+    /// Makes a network of `peers` receivers and a server with this configuration. With `leases`, each receiver has a position in the
+    /// server's order of leases.
     pub(crate) fn new(seed: u64, peers: usize, loss: Loss, server: ReplayConfig, leases: bool) -> Many {
         let allow = AllowList::new(vec!["10.0.0.0/8".parse().unwrap()]);
         let server = ReplayConfig { allow: allow.clone(), payload_bytes: PAYLOAD_BYTES, ..server };
@@ -141,7 +142,7 @@ impl Many {
             repair_bytes: 0,
         };
         if leases {
-            // Each receiver's place closes up with the first renewal.
+            // The positions are final after the first renewal.
             (0..2).for_each(|_| many.renew());
         }
         many
@@ -168,14 +169,14 @@ impl Many {
         self.server.note_longest(self.leases.longest_ns());
     }
 
-    /// The receivers in the order of their places.
+    /// Returns the receivers in the order of their positions.
     pub(crate) fn by_place(&self) -> Vec<usize> {
         let mut peers: Vec<usize> = (0..self.peers.len()).filter(|&peer| self.peers[peer].is_up).collect();
         peers.sort_by_key(|&peer| self.peers[peer].receiver.backlog().0.place().0);
         peers
     }
 
-    /// Ends a receiver without a word.
+    /// Kills a receiver, which does not return its lease.
     pub(crate) fn kill(&mut self, peer: usize) {
         self.peers[peer].is_up = false;
     }
@@ -191,8 +192,8 @@ impl Many {
         self.slots.insert(self.scheduled, event);
     }
 
-    /// Publishes the next packet. The tree loses it on the way to `losers`, and to whom its links lose it. Then runs for
-    /// so long.
+    /// Publishes the next packet, and then runs the network for `run_ns`. The packet does not reach `losers`, and links can lose it by
+    /// chance.
     pub(crate) fn publish(&mut self, losers: &[usize], run_ns: u64) {
         let number = self.fates.len();
         self.fates.push(Fate::default());
@@ -215,7 +216,7 @@ impl Many {
         self.run(self.now_ns + run_ns);
     }
 
-    // Sends a datagram down the tree to all but some. Returns whom it reaches.
+    // Sends a datagram down the tree to all receivers except some. Returns which receivers it reaches.
     fn multicast(&mut self, origin: Origin, bytes: &[u8], losers: &[usize]) -> Vec<bool> {
         let bytes: Bytes = bytes.into();
         let is_lost = self.rng.f64() < self.loss.uplink;
@@ -366,7 +367,7 @@ impl Many {
         }
     }
 
-    /// Publishes two packets that nobody loses, and makes sure that everybody has everything soon.
+    /// Publishes two packets that nobody loses, and checks that every receiver soon has all messages.
     pub(crate) fn finish(&mut self) {
         self.loss = Loss::default();
         (0..2).for_each(|_| self.publish(&[], 20 * RTT_NS));

@@ -1,9 +1,14 @@
 //! A seeded network of the bridge's state machines on a virtual clock.
 //!
-//! Each seed draws a scenario (loss to 30 %, bursts, duplication, reordering, delay, corruption, blackouts,
-//! restarts of either end, one line or two, one server or two, rings too small to repair everything) and runs
-//! it to the end. `world` checks at every step that all promises hold. `SHMCAST_SIM_SEEDS` sets how many
-//! seeds, `SHMCAST_SIM_FIRST` the first. Those with a scenario of their own play one or two by default, and 10 at night.
+//! Each seed chooses a scenario and runs it to its end. A scenario can have:
+//!
+//! - loss up to 30 %, bursts, duplication, reordering, delay, corruption and blackouts,
+//! - restarts of either end,
+//! - one line or two, and one server or two,
+//! - rings that are too small to repair everything.
+//!
+//! `world` checks every guarantee at every step. `SHMCAST_SIM_SEEDS` sets the number of seeds, and `SHMCAST_SIM_FIRST` the first seed.
+//! Tests with a scenario of their own run one or two seeds by default, and 10 at night.
 
 mod actors;
 pub(super) mod check;
@@ -28,7 +33,7 @@ use scenario::{FOLLOW, PAYLOAD_BYTES, Scenario, Totals, Wire};
 use shmcast_testkit::number;
 use world::World;
 
-/// Names the seed when its run fails.
+/// Reports the seed if its run fails.
 struct Seed(u64);
 
 impl Drop for Seed {
@@ -51,9 +56,9 @@ fn run_all(seeds: std::ops::Range<u64>, scenario: impl Fn(u64) -> Scenario) -> T
         let scenario = scenario(seed);
         let reorders = scenario.servers.iter().any(|(to, from)| to.reorder + from.reorder > 0.0);
         let run = World::new(seed, scenario).run();
-        // The bytes that were served again must be little more than the bytes of lost answers. An answer that
-        // comes later than several round trips looks lost until it comes. If the links of repairs reorder, a
-        // part is therefore allowed, and a wrong first guess costs some datagrams.
+        // The bytes that were served again must be little more than the bytes of lost answers. An answer that takes longer than several
+        // round trips looks lost at first. So if the links of repairs reorder packets, some more bytes are allowed. A wrong first guess
+        // also costs some datagrams.
         let lost = run.lost_repair_bytes + run.unusable_repair_bytes;
         let late = if reorders { run.first_round_bytes / 10 } else { 0 };
         let free = 12 * PAYLOAD_BYTES as u64 + late;
@@ -119,7 +124,7 @@ fn drawn_scenario(seed: u64) -> Scenario {
     let times = |rng: &mut fastrand::Rng| if rng.bool() { 0 } else { rng.usize(0..3) };
     let sender_restarts: Vec<(u64, bool)> =
         (0..times(rng)).map(|_| (rng.u64(1..=messages), rng.bool())).collect();
-    // A place in the middle may lie beyond the end of a later session, which then has nothing to deliver.
+    // A start in the middle can be beyond the end of a later session. Then nothing of that session can be delivered.
     let middle = if sender_restarts.iter().any(|&(_, fresh)| fresh) { 1 } else { 11 };
     let join = [Join::FirstSeen, Join::FirstSeen, Join::From(1), Join::From(middle)][rng.usize(0..4)];
     let max_early_bytes = if small { max_early_packets * PAYLOAD_BYTES / rng.usize(1..4) } else { 8 << 20 };
@@ -154,7 +159,8 @@ fn drawn_scenario(seed: u64) -> Scenario {
     }
 }
 
-/// One kind of loss on all links, both ways, and no other fault. The figures are measured with this scenario.
+/// Every link loses the same share of datagrams in both directions, and there is no other fault. The figures are measured with this
+/// scenario.
 fn plain_scenario(loss: f64, one_way_ns: u64, lines: usize, messages: u64) -> Scenario {
     let profile = Profile { loss, delay_ns: one_way_ns, jitter_ns: one_way_ns / 20, ..Profile::default() };
     let gaps = GapConfig { policy: GapPolicy::Block, payload_bytes: PAYLOAD_BYTES, ..GapConfig::default() };
@@ -181,8 +187,8 @@ fn plain_scenario(loss: f64, one_way_ns: u64, lines: usize, messages: u64) -> Sc
 
 const OUTAGE_MESSAGES: u64 = 30_000;
 
-/// A sender and its server that are gone for a second and come back, with a ring that holds everything, and a server that may
-/// send so little that catching up takes longer than receivers would wait for one that says nothing.
+/// A sender and its server are gone for a second and come back, with a ring that has everything. With a low `server_rate`, catching up
+/// takes longer than receivers would wait for a silent server.
 fn outage_scenario(loss: f64, server_rate: Option<u64>) -> Scenario {
     let mut scenario = plain_scenario(loss, 50 * MICROSECOND_NS, 1, OUTAGE_MESSAGES);
     let outage = 300 * MILLISECOND_NS..1_300 * MILLISECOND_NS;
@@ -258,12 +264,12 @@ fn nothing_is_given_up_that_a_server_holds_and_sends_in_turn() {
             totals.longest_ns / MILLISECOND_NS,
         );
         assert_eq!((totals.gap_messages, totals.delivered), (0, OUTAGE_MESSAGES));
-        // Otherwise no hole here lasted long enough to be given up.
+        // The run must have a hole that lasts long enough to be given up.
         assert!(server_rate.is_none() || totals.recovery.max_ns() > give_up_ns);
     }
 }
 
-/// A forger sends one packet of every kind, one after the other, with a server and losses, and without either.
+/// A forger sends one packet of every kind, one after the other. One network has a server and losses, and one has neither.
 #[test]
 fn no_single_forged_packet_costs_a_message() {
     for (loss, servers, lines) in [(0.0, 0, 1), (0.0, 0, 2), (0.0, 1, 1), (0.05, 1, 1), (0.05, 2, 2)] {
@@ -287,7 +293,7 @@ fn no_single_forged_packet_costs_a_message() {
     }
 }
 
-/// A second server that is dead from the start.
+/// The second server is dead from the start.
 #[test]
 fn a_dead_second_server_costs_no_round_trip() {
     for loss in [0.01, 0.05, 0.2] {
@@ -315,12 +321,12 @@ fn a_dead_second_server_costs_no_round_trip() {
             p99(&alone),
             p99(&with_dead)
         );
-        // At 1 % the quantile lies between a first answer and a second, which are two apart.
+        // At 1 % loss, the quantile lies between a first answer and a second one, which are two round trips apart.
         assert!(p99(&with_dead) <= p99(&alone) + if loss < 0.05 { 2.0 } else { 1.0 });
     }
 }
 
-/// A sender on its own falls silent after its last packet, which is lost; heartbeats may be lost too.
+/// The last packet of a sender is lost, and then the sender is idle. Heartbeats can be lost, too.
 #[test]
 fn lost_tail_is_noticed_within_a_millisecond() {
     let mut noticed = Histogram::default();

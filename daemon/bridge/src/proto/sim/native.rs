@@ -18,7 +18,7 @@ pub(crate) fn keyring() -> Keyring {
     Keyring::parse("3 00112233445566778899aabbccddeeff").unwrap()
 }
 
-/// Seals what an end sends, and opens what it receives.
+/// Seals the packets that a sender, server or receiver sends, and opens those that it receives.
 #[derive(Debug)]
 pub struct Codec {
     pub sealer: Sealer,
@@ -97,7 +97,7 @@ pub(crate) fn take(
     }
 }
 
-/// The next request of a receiver, sealed, and its server.
+/// Returns the next request of a receiver, sealed, and the server to which it goes.
 pub(crate) fn poll_ask(now_ns: u64, codec: &mut Codec, receiver: &mut Receiver) -> Option<(usize, Vec<u8>)> {
     let mut entries = [Entry { first: 0, count: 0, offset: 0, bytes: 0 }; MAX_ENTRIES];
     let (server, session, count) = receiver.poll_ask(now_ns, &mut entries)?;
@@ -109,7 +109,7 @@ fn native(scenario: Scenario, wire: Wire, max_message: usize) -> Scenario {
     Scenario { wire, max_message, config, ..scenario }
 }
 
-/// Native lines go through all that plain lines do, with messages that carry marks and are up to many packets long.
+/// Native lines pass the same simulations as plain lines. Their messages have marks and can be many packets long.
 #[test]
 fn native_lines_carry_marks_and_large_messages_through_any_network() {
     let default = if cfg!(debug_assertions) { 12 } else { 1_000 };
@@ -120,7 +120,7 @@ fn native_lines_carry_marks_and_large_messages_through_any_network() {
             let reassembly_bytes = [1 << 10, 1 << 17, 32 << 20][seed as usize % 3];
             let mut scenario = native(scenario, wire, max_message);
             scenario.config.reassembly_bytes = reassembly_bytes;
-            // A server that sends little needs long for messages that are long.
+            // A slow server needs a long time for long messages, so the rate is raised.
             scenario.server_rate = scenario.server_rate.map(|rate| rate.max(2_000_000));
             scenario.messages = scenario.messages.min(4_000_000 / max_message as u64).max(20);
             for ring in &mut scenario.ring_capacities {
@@ -142,7 +142,7 @@ fn native_lines_carry_marks_and_large_messages_through_any_network() {
     }
 }
 
-/// Nothing is lost where a server has everything, at every loss, and recovery takes few round trips.
+/// If a server has everything, no message is lost, at every rate of loss, and recovery takes few round trips.
 #[test]
 fn native_recovery_is_as_fast_as_plain() {
     let one_way_ns = 50 * MICROSECOND_NS;
@@ -167,7 +167,7 @@ fn native_recovery_is_as_fast_as_plain() {
     }
 }
 
-/// Somebody without the key sends thousands of packets of each kind, on lines and in a server's name.
+/// A forger without the key sends thousands of packets of each kind, on lines and in a server's name.
 #[test]
 fn a_forger_without_the_key_costs_a_sealed_line_nothing() {
     let totals = run_all(seeds(1), |_| {
@@ -181,7 +181,7 @@ fn a_forger_without_the_key_costs_a_sealed_line_nothing() {
     assert_eq!(totals.sessions, totals.runs);
 }
 
-/// A message of 16 MiB comes whole though one packet of a hundred is lost each way.
+/// A message of 16 MiB arrives completely, although one in a hundred packets is lost in each direction.
 #[test]
 fn the_largest_message_is_mended_by_its_parts() {
     const MESSAGES: u64 = 2;
@@ -198,9 +198,8 @@ fn the_largest_message_is_mended_by_its_parts() {
     }
 }
 
-/// A forger makes recovery no slower, and whole messages in fragments that come behind a hole wait until it is mended,
-/// however fast the feed is, whatever times live and repair threads tell of one message. If only a few could wait, or
-/// differing times began a message anew, the rest would have to come from the server, again and again.
+/// A forger makes recovery no slower. Large messages after a hole wait until the hole is repaired, even if the feed is fast, and even if
+/// live and repair threads report different times for a message. Otherwise the server would have to send these messages again and again.
 #[test]
 fn a_forger_and_losses_together_slow_no_recovery() {
     let one_way_ns = 50 * MICROSECOND_NS;

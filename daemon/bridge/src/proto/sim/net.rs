@@ -2,15 +2,15 @@
 
 use std::ops::Range;
 
-/// How badly a link behaves. Shares are probabilities for one datagram.
+/// The faults of a link. Shares are probabilities for one datagram.
 #[derive(Debug, Clone, Default)]
 pub struct Profile {
     pub loss: f64,
-    /// The chance that a burst of loss begins, and that one ends.
+    /// The probabilities that a burst of losses begins, and that a burst ends.
     pub burst_begins: f64,
     pub burst_ends: f64,
     pub duplicate: f64,
-    /// The chance that a datagram is held up by up to `late_ns` while others overtake it.
+    /// The chance that a datagram is delayed by at most `late_ns` while others overtake it.
     pub reorder: f64,
     pub late_ns: u64,
     pub corrupt: f64,
@@ -40,7 +40,7 @@ impl Link {
         Link { profile, in_burst: false, last_ns: 0 }
     }
 
-    /// Sends a datagram and gives the copies that arrive, at most two.
+    /// Sends a datagram. Returns the copies that arrive, at most two.
     pub(crate) fn send(&mut self, rng: &mut fastrand::Rng, now_ns: u64, bytes: &[u8]) -> Vec<Arrival> {
         let copies = 1 + usize::from(rng.f64() < self.profile.duplicate);
         let mut arrivals = Vec::with_capacity(copies);
@@ -63,7 +63,7 @@ impl Link {
             if rng.f64() >= self.profile.corrupt {
                 arrivals.push(Arrival { at_ns, bytes: bytes.to_vec(), sound: true });
             } else if rng.bool() {
-                // The other half of the damaged datagrams fail their UDP checksum: the kernel drops them.
+                // The other half of the damaged datagrams fail their UDP checksum, so the kernel drops them.
                 arrivals.push(Arrival { at_ns, bytes: damage(rng, bytes), sound: false });
             }
         }

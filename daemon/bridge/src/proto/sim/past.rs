@@ -24,7 +24,7 @@ fn address(at: usize) -> SocketAddr {
 }
 
 impl World {
-    /// The messages that a server holds from `first` on. One that has waited does not wait again.
+    /// Returns the messages that a server has from `first` on. A request that has waited does not wait again.
     fn held(&mut self, server: usize, first: u64, waiting: &Waiting, again: bool) -> Held {
         let ring = self.history.held(server);
         if self.history.journal.is_none() {
@@ -177,7 +177,7 @@ impl World {
                         Piece { size, total, meta: history.meta(current, sequence) }
                     }
                 };
-                // Each thread reads the clocks for itself, again and again.
+                // Each thread reads the clocks itself, so the times differ a little.
                 let time_ns = piece.meta.time_ns;
                 piece.meta.time_ns += if time_ns > 0 { now_ns % (CLOCK_JITTER_NS + 1) } else { 0 };
                 Some(piece)
@@ -212,7 +212,7 @@ impl World {
     }
 }
 
-/// A receiver that is away again and again while the ring is overwritten many times, at servers with small rings and a journal.
+/// A receiver is away again and again, while the ring is overwritten many times. The servers have small rings and a journal.
 fn past_scenario(seed: u64, wire: Wire, journal: Journal) -> Scenario {
     let rng = &mut fastrand::Rng::with_seed(seed ^ 0x9A57);
     let loss = [0.0, 0.01, 0.1][rng.usize(0..3)];
@@ -221,7 +221,7 @@ fn past_scenario(seed: u64, wire: Wire, journal: Journal) -> Scenario {
     scenario.servers.resize(servers, scenario.servers[0].clone());
     scenario.ring_capacities = vec![rng.u64(50..500); servers];
     scenario.config.gaps.servers = servers;
-    // Nothing is given up that any server holds.
+    // No message is given up while any server has it.
     scenario.config.gaps.policy = GapPolicy::Skip { give_up_ns: u64::MAX };
     scenario.config.is_native = wire != Wire::Plain;
     scenario.peer_restarts = (0..rng.usize(1..4)).map(|_| (rng.u64(1..=PAST_MESSAGES), 0)).collect();
@@ -266,7 +266,7 @@ fn what_the_ring_has_no_more_comes_from_the_journal() {
     assert_eq!(totals.gap_messages, 0);
 }
 
-/// The checks of each delivery find a gap over anything that the journal has.
+/// The check of each delivery fails if a gap covers a message that the journal has.
 #[test]
 fn what_the_journal_has_lost_is_told_exactly() {
     let totals = run_past(|seed| {

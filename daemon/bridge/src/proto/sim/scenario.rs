@@ -22,16 +22,16 @@ pub enum Wire {
 pub struct Journal {
     /// The longest time that a read takes.
     pub read_ns: u64,
-    /// How many messages the recorder is behind.
+    /// The number of messages that the recorder has not written yet.
     pub behind: u64,
     /// The oldest sequence that is kept.
     pub oldest: u64,
-    /// The sequences that it names as lost.
+    /// The sequences that the journal reports as lost.
     pub lost: Vec<std::ops::Range<u64>>,
 }
 
 impl Journal {
-    /// The sequence after the missing ones, if this one is missing.
+    /// If this sequence is missing, returns the sequence after the missing ones.
     pub(crate) fn missing_to(&self, sequence: u64) -> Option<u64> {
         let lost = self.lost.iter().find(|lost| lost.contains(&sequence)).map(|lost| lost.end);
         lost.or((sequence < self.oldest).then_some(self.oldest))
@@ -42,7 +42,7 @@ impl Journal {
 #[derive(Debug, Clone)]
 pub struct Scenario {
     pub lines: Vec<Profile>,
-    /// The path of requests to each server, and that of its answers.
+    /// For each server, the path of requests to the server, and the path of its answers.
     pub servers: Vec<(Profile, Profile)>,
     pub peers: usize,
     pub messages: u64,
@@ -51,19 +51,19 @@ pub struct Scenario {
     pub pace_ns: u64,
     /// The number of messages that each server's ring holds.
     pub ring_capacities: Vec<u64>,
-    /// Bytes a second that each server may send to each receiver and to all, if that is little.
+    /// If the servers are slow: the bytes per second that each server is allowed to send to each receiver and to all together.
     pub server_rate: Option<u64>,
     /// The journal that all servers have.
     pub journal: Option<Journal>,
     pub config: ReceiverConfig,
-    /// After how many messages the sender restarts, and whether with a new session.
+    /// The restarts of the sender: the number of messages before each restart, and whether a new session begins.
     pub sender_restarts: Vec<(u64, bool)>,
-    /// After how many messages a receiver restarts.
+    /// The restarts of receivers: the number of messages before each restart, and the receiver.
     pub peer_restarts: Vec<(u64, usize)>,
     pub ends: bool,
     /// The form of the packets.
     pub wire: Wire,
-    /// Whether somebody sends packets of his own.
+    /// Whether a forger sends packets.
     pub forger: bool,
     /// Whether receivers know the round trip beforehand, as after a lease exchange.
     pub knows_rtt: bool,
@@ -110,7 +110,7 @@ impl Totals {
         self.longest_ns = self.longest_ns.max(other.longest_ns);
     }
 
-    /// Bytes served again, for each byte whose earlier answer was lost.
+    /// Returns the bytes that were served again for each byte of lost answers.
     pub(crate) fn repeat_ratio(&self) -> f64 {
         self.repeated_bytes as f64 / (self.lost_repair_bytes + self.unusable_repair_bytes).max(1) as f64
     }

@@ -1,5 +1,5 @@
-//! One simulated network: a publisher with a bounded ring, its sender, retransmission servers and receivers, on a
-//! virtual clock. Every delivery is checked when it is made, against what was really published.
+//! One simulated network: a publisher with a bounded ring, its sender, retransmission servers and receivers, on a virtual clock. Every
+//! delivery is immediately compared with the messages that were published.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -18,7 +18,7 @@ use super::native::{self, Codec};
 use super::net::{Link, Profile};
 use super::scenario::{PAYLOAD_BYTES, Scenario, Totals, Wire};
 
-/// The longest virtual time that a run may take.
+/// The longest virtual time that a run can take.
 const LIMIT_NS: u64 = 300 * SECOND_NS;
 
 pub(super) struct Peer {
@@ -27,15 +27,14 @@ pub(super) struct Peer {
     pub(super) life: u32,
     pub(super) wakes_ns: u64,
     pub(super) checker: Checker,
-    /// For each session and sequence: whether a line brought the message, and how often it was served in this
-    /// life.
+    /// For each session and sequence: whether the message arrived on a line, and how often servers sent it in this life of the receiver.
     pub(super) came: Vec<Vec<bool>>,
     pub(super) served: Vec<Vec<u16>>,
     pub(super) lines: Vec<Link>,
     pub(super) requests: Vec<Link>,
     pub(super) replies: Vec<Link>,
     pub(super) earlier: Totals,
-    /// The end of native lines.
+    /// Seals and opens the packets of native lines.
     pub(super) codec: Codec,
 }
 
@@ -87,14 +86,14 @@ pub struct World {
     pub(super) sender_wakes_ns: u64,
     pub(super) published: u64,
     pub(super) servers: Vec<Replay>,
-    /// The server's view of its journal, for each.
+    /// For each server, the server's view of its journal.
     pub(super) pasts: Vec<Past<Waiting>>,
     pub(super) peers: Vec<Peer>,
     /// The number of senders of native packets so far.
     pub(super) senders: u64,
-    /// The ends of native lines at the servers.
+    /// For each server, the code that seals and opens its native packets.
     pub(super) server_codecs: Vec<Codec>,
-    /// The last request of any receiver, with its server and its time.
+    /// The last request of any receiver, the server to which it was sent, and its time.
     pub(super) last_request: Option<(usize, Request, u64)>,
     pub(super) totals: Totals,
 }
@@ -269,7 +268,7 @@ pub(super) fn new_sender(session: Session, next: u64, now_ns: u64, (wire, id): (
     let config = SenderConfig {
         payload_bytes: PAYLOAD_BYTES,
         batch: 4,
-        // A receiver that restarts behind a bad line may need long to hear of the end.
+        // A receiver that restarts behind a bad line can take a long time to receive the end.
         linger_ns: 300 * SECOND_NS,
     };
     match wire {

@@ -69,7 +69,7 @@ impl Malformed {
 pub struct Meta {
     /// The tag that the publisher gave the message.
     pub tag: u16,
-    /// Whether a reader may start at this message without the messages before it.
+    /// Whether a reader can start at this message without the messages before it.
     pub key: bool,
     /// The time at which the message was published, in nanoseconds since 1970; 0 if it is unknown.
     pub time_ns: u64,
@@ -160,7 +160,7 @@ impl<'a> Messages<'a> {
         matches!(self.form, Form::Whole(_) | Form::Apart)
     }
 
-    /// Returns the messages whose sequences are in `wanted`. Passes over the other messages one by one.
+    /// Returns the messages whose sequences are in `wanted`. Skips the other messages one by one.
     pub fn range(&self, wanted: Range<u64>) -> Messages<'a> {
         let from = wanted.start.clamp(self.first, self.end);
         let to = wanted.end.clamp(from, self.end);

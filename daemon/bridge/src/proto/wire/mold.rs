@@ -93,7 +93,7 @@ impl Request {
     /// Parses a request, and checks it.
     ///
     /// # Errors
-    /// [`Malformed`] if it is not exactly 20 bytes long, or asks for messages that cannot exist.
+    /// [`Malformed`] if the request is not exactly 20 bytes long, or asks for messages that cannot exist.
     pub fn parse(datagram: &[u8]) -> Result<Request, Malformed> {
         let header: &[u8; REQUEST_BYTES] = datagram.try_into().map_err(|_| Malformed::RequestLength)?;
         let (session, first, count) = split_header(header);

@@ -6,8 +6,8 @@ use super::super::session::Session;
 use super::message::{LENGTH_BYTES, Malformed, Messages};
 use super::mold::{END_COUNT, HEADER_BYTES, HEARTBEAT_COUNT, Head, equal_packets, split_header};
 
-/// Returns the length of each packet in `bytes`. The kernel may have merged several packets into `bytes`. They have equal lengths, but the
-/// last one may be shorter. If `bytes` has only one packet, or is not valid, returns the length of `bytes`.
+/// Returns the length of each packet in `bytes`. The kernel can merge several packets into `bytes`. They have equal lengths, but the last
+/// one can be shorter. If `bytes` has only one packet, or is not valid, returns the length of `bytes`.
 pub(crate) fn segment_of(bytes: &[u8]) -> usize {
     equal_packets(bytes, |bytes| {
         if is_control(bytes) {
@@ -50,7 +50,7 @@ impl<'a> Downstream<'a> {
     /// Parses a whole datagram, and checks it. Costs two reads per message, and no copy.
     ///
     /// # Errors
-    /// [`Malformed`] if the parts of the packet contradict each other. No part of such a packet may be used.
+    /// [`Malformed`] if the parts of the packet contradict each other. Use no part of such a packet.
     pub fn parse(datagram: &'a [u8]) -> Result<Downstream<'a>, Malformed> {
         let (header, blocks) = datagram.split_first_chunk::<HEADER_BYTES>().ok_or(Malformed::TooShort)?;
         let (session, sequence, count) = split_header(header);

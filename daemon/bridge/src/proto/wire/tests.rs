@@ -67,7 +67,7 @@ fn packets_that_were_put_together_are_told_apart_by_their_lengths() {
     let beat = heartbeat(Session::of_channel("EQTY", 35).unwrap(), 7);
     assert_eq!(segment_of(&joined(&[TWO_MESSAGES, TWO_MESSAGES, &beat])), TWO_MESSAGES.len());
     assert_eq!(segment_of(&joined(&[&beat, &beat])), HEADER_BYTES);
-    // One packet, or bytes that are not several sound ones, stay whole: nobody takes a part of a bad packet for a good one.
+    // One packet, or bytes that are not several valid packets, stay whole. So no part of a bad packet is taken for a good packet.
     for whole in [
         joined(&[TWO_MESSAGES]),
         joined(&[&beat]),

@@ -26,7 +26,7 @@
 //! - Data completes the sequences of its messages.
 //! - A fragment completes the sequence of its message if it is the message's last fragment.
 //! - A gap completes sequences whose messages will never arrive.
-//! - An end completes none, and neither does a takeover, which says that another writer continues.
+//! - An end and a takeover complete no sequence. A takeover says that another writer continues.
 //!
 //! A reader can judge a block by the block alone: the sequences give the block's place in the stream, and the CRC covers all its bytes. So
 //! readers notice it if the log reorders, loses or damages blocks.
@@ -55,7 +55,7 @@ pub const MIN_BYTES: usize = 1 << 10;
 pub const MAX_BYTES: usize = 8 << 20;
 /// The largest message, in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
-/// The error of a clock that is unknown.
+/// The value for an unknown error of a clock.
 pub const UNKNOWN_ERROR: u16 = u16::MAX;
 
 const MAGIC: &[u8; 4] = b"SHMB";
@@ -84,11 +84,11 @@ pub enum Kind {
     Data,
     /// A part of one message.
     Fragment,
-    /// Sequences that will never come.
+    /// Sequences that will never arrive.
     Gap,
     /// The publisher closed the channel.
     End,
-    /// A writer goes on in place of another one.
+    /// A writer continues in place of another one.
     Takeover,
 }
 
@@ -101,12 +101,12 @@ pub struct Carried {
     pub session: Session,
 }
 
-/// The name of a block. The servers keep it beside the block. An append can require that the log's last entry has a given name.
+/// The name of a block. The servers keep this name beside the block. An append can require that the log's last entry has a given name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockId {
-    /// The writer.
+    /// The number of the writer.
     pub writer: u64,
-    /// The number.
+    /// The number of the block among those of its writer.
     pub number: u64,
 }
 
@@ -128,7 +128,7 @@ impl fmt::Display for BlockId {
 /// The fields of a block before its body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
-    /// The content.
+    /// The kind of the content.
     pub kind: Kind,
     /// The error of the writer's clock, in units of 10 us.
     pub clock_error: u16,
@@ -136,17 +136,17 @@ pub struct Head {
     pub stream: Stream,
     /// The session.
     pub session: Session,
-    /// The key of the body's seal; 0 if it has none.
+    /// The ID of the key that sealed the body; 0 if the body is not sealed.
     pub key: u8,
-    /// How many sequences the block completes.
+    /// The number of sequences that the block completes.
     pub count: u32,
-    /// The first sequence.
+    /// The first sequence of the block.
     pub first: u64,
-    /// The CRC of the block before.
+    /// The CRC of the previous block.
     pub before: u32,
     /// The CRC of this block.
     pub crc: u32,
-    /// The writer.
+    /// The number of the writer.
     pub writer: u64,
     /// The number of the block among those of its writer.
     pub number: u64,
@@ -201,13 +201,13 @@ impl Head {
     }
 }
 
-/// The reason that a block was not taken.
+/// The reason why a block was not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Damaged {
     /// The entry is no block.
     #[error("it is no block of a channel")]
     Foreign,
-    /// A later version of shmcast wrote it.
+    /// A later version of shmcast wrote the block.
     #[error("it has version {0}, and this build reads {VERSION}: upgrade the reader first")]
     Version(u8),
     /// The CRC is wrong.
@@ -219,7 +219,7 @@ pub enum Damaged {
     /// The block is sealed with a key that this end does not have.
     #[error("it is sealed with a key that is not in the keys file here")]
     Sealed,
-    /// The seal does not open.
+    /// The seal does not match. The block is forged or damaged.
     #[error("its seal does not open: it is forged, or a keys file is wrong")]
     Forged,
     /// The block has no seal, but only sealed blocks are accepted here.
@@ -234,13 +234,13 @@ pub enum Body<'a> {
     Messages(Messages<'a>),
     /// A part of one message.
     Fragment(Fragment<'a>),
-    /// Sequences that will never come.
+    /// Sequences that will never arrive.
     Gap,
     /// The publisher closed the channel.
     End,
-    /// A writer goes on in place of another one.
+    /// A writer continues in place of another one.
     Takeover,
-    /// A body that only a key opens.
+    /// A sealed body. Only a key opens it.
     Sealed(&'a [u8]),
 }
 
@@ -251,7 +251,7 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 /// Checks a whole block. If its body is sealed, the inside of the body is not checked.
 ///
 /// # Errors
-/// [`Damaged`] if the block is not sound. Then no part of it may be used.
+/// [`Damaged`] if the block is not valid. Use no part of such a block.
 pub fn parse(block: &[u8]) -> Result<(Head, Body<'_>), Damaged> {
     let (bytes, body) = block.split_at_checked(HEAD_BYTES).ok_or(Damaged::Foreign)?;
     if &bytes[..4] != MAGIC {
@@ -297,12 +297,12 @@ pub fn parse(block: &[u8]) -> Result<(Head, Body<'_>), Damaged> {
     Ok((head, body))
 }
 
-/// Returns the clock error that a block states, in units of 10 us. The block need not be sound.
+/// Returns the clock error that a block states, in units of 10 us. The block need not be valid.
 pub fn clock_error_of(block: &[u8]) -> Option<u16> {
     (block.len() >= HEAD_BYTES).then(|| u16::from_be_bytes(array(block, 6)))
 }
 
-/// The body of a block with this head.
+/// Returns the body of a block with this head.
 pub(super) fn body_of<'a>(head: &Head, body: &'a [u8]) -> Option<Body<'a>> {
     match head.kind {
         Kind::Data => {
@@ -347,13 +347,13 @@ const SHIFT: usize = HEAD_BYTES - PACKET_HEAD_BYTES;
 /// A block without its head. The head contains the CRC of the previous block, and that CRC is known only when the block is appended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cut {
-    /// The content.
+    /// The kind of the content.
     pub kind: Kind,
-    /// The first sequence.
+    /// The first sequence of the block.
     pub first: u64,
-    /// How many sequences the block completes.
+    /// The number of sequences that the block completes.
     pub count: u32,
-    /// The body, behind the place of the head.
+    /// Room for the head, and then the body.
     pub(super) bytes: Vec<u8>,
 }
 
@@ -402,7 +402,7 @@ fn with_room(bytes: &[u8]) -> Vec<u8> {
     copy
 }
 
-/// The buffer with `bytes` bytes, whatever they are.
+/// Returns the buffer with `bytes` bytes of any content.
 fn with_place(mut buffer: Vec<u8>, bytes: usize) -> Vec<u8> {
     buffer.resize(bytes, 0);
     buffer
@@ -428,7 +428,7 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// An empty block of up to `block_bytes`, with its seal.
+    /// Makes an empty block. With its seal, it will have at most `block_bytes` bytes.
     pub fn new(block_bytes: usize) -> Packing {
         let buffer = with_place(Vec::with_capacity(block_bytes), block_bytes - SEAL_BYTES);
         Packing { buffer, records: RecordWriter::new(0), first: 0, spare: Vec::with_capacity(MOST_SPARE) }
@@ -442,7 +442,7 @@ impl Packing {
         }
     }
 
-    /// Whether there is no message in it.
+    /// Whether the block has no message yet.
     pub fn is_empty(&self) -> bool {
         self.records.count() == 0
     }
@@ -484,7 +484,7 @@ impl Packing {
         full
     }
 
-    /// Drops what is in it.
+    /// Drops the messages that were added to the block.
     pub fn clear(&mut self) {
         self.records = RecordWriter::new(0);
     }

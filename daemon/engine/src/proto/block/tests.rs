@@ -122,12 +122,12 @@ fn a_buffer_that_is_used_again_brings_nothing_of_its_earlier_block() {
     let first = fill(&mut packing, 1, 100, 1);
     let place = first.as_ptr();
     packing.give(first);
-    // The packing has a buffer of its own already; the next one is the one that was given.
+    // The packing already has a buffer of its own. The next buffer is the one that was given.
     let second = fill(&mut packing, 2, 30, 50);
     assert_ne!(second.as_ptr(), place);
     let third = fill(&mut packing, 3, 7, 100);
     assert_eq!(third.as_ptr(), place);
-    // One that is too small for a whole block is not kept.
+    // A buffer that is too small for a whole block is not kept.
     packing.give(Vec::with_capacity(MIN_BYTES - 1));
     assert!(packing.spare.is_empty());
 }

@@ -29,7 +29,7 @@ pub enum Delivery<'a> {
     },
     /// These messages will never arrive.
     Gap {
-        /// Their sequences.
+        /// The sequences of the missing messages.
         missing: Range<u64>,
     },
     /// A session begins, at the sequence `next`.
@@ -62,24 +62,24 @@ pub enum Ask {
 pub struct ReaderCounters {
     /// Blocks that had something new.
     pub blocks: u64,
-    /// Blocks that were not sound.
+    /// Blocks that were not valid.
     pub damaged: u64,
     /// Damaged blocks. Their seal is missing, does not match, or has an unknown key.
     pub unopened: u64,
-    /// Sequences in blocks that had arrived before.
+    /// Sequences that had arrived before in another block.
     pub repeated: u64,
     /// Blocks that were not built after the previous block.
     pub chain_breaks: u64,
-    /// Times that the place in the log was searched.
+    /// The number of times that the reader searched the log for its place.
     pub searches: u64,
-    /// Times that the log's end had moved back.
+    /// The number of times that the log's end had moved back.
     pub ends_moved: u64,
     /// Holes in the log.
     pub holes: u64,
-    /// Sequences of holes that a writer had.
+    /// Missing sequences that a writer sent.
     pub mended: u64,
     /// Requests to writers.
     pub wanted: u64,
-    /// Sequences that nobody had.
+    /// Sequences that no writer had.
     pub given_up: u64,
 }

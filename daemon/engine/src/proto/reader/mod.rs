@@ -11,8 +11,8 @@
 //! HOLE     asks the writers for the missing messages. After they arrived -> BOUNDS
 //!          No writer answers: asks for any part of them, then -> BOUNDS, once. Then gives up what no writer has -> BOUNDS
 //! ```
-//! A reader judges a block only by the block's own fields. So a block that is repeated, late or out of order changes only counters. The
-//! only state of a reader that outlives it is in the local ring: the session and the next sequence.
+//! A reader judges a block only by the block's own fields. So a block that is repeated, late or out of order changes only counters. If a
+//! reader restarts, it needs only the session and the next sequence, which are in the local ring.
 
 mod io;
 mod place;
@@ -33,7 +33,7 @@ pub use io::{Ask, Delivery, ReaderConfig, ReaderCounters};
 
 /// The interval at which a request is repeated if it failed or returned nothing.
 const AGAIN_NS: u64 = 250 * MILLISECOND_NS;
-/// Without an answer for this time, a request has failed.
+/// If a request has no answer for this time, it has failed.
 const ANSWER_NS: u64 = 5_000 * MILLISECOND_NS;
 /// If for this time no writer answers requests for any of the missing messages, the reader searches the log again.
 const ANY_NS: u64 = 2_000 * MILLISECOND_NS;
@@ -73,8 +73,8 @@ enum Look {
     Nothing,
     /// Whether the last entry that arrived is still there.
     Last,
-    /// Whether the log has an entry after the last one that arrived. The servers send an entry only once, and a broken connection may have
-    /// lost it.
+    /// Whether the log has an entry after the last one that arrived. The servers send an entry only once, and a broken connection can lose
+    /// this entry.
     Behind,
 }
 
@@ -102,7 +102,7 @@ pub struct Reader {
     config: ReaderConfig,
     phase: Phase,
     round: u64,
-    /// When the next request is due.
+    /// The time at which the next request is due.
     ask_ns: u64,
     session: Option<Session>,
     /// The sequence due; `None` before the first block.
@@ -165,7 +165,7 @@ impl Reader {
         &self.counters
     }
 
-    /// Whether messages are missing that nobody has sent yet.
+    /// Whether messages are missing that no writer has sent yet.
     pub fn is_waiting_for_mends(&self) -> bool {
         matches!(self.phase, Phase::Hole { .. })
     }
@@ -186,7 +186,7 @@ impl Reader {
             Phase::Bounds => Ask::Bounds,
             Phase::Bisect { probe, .. } => Ask::Get(probe),
             Phase::Follow { look: Look::Nothing, .. } => return None,
-            // The question was not answered.
+            // The last check got no answer.
             Phase::Follow { .. } => {
                 self.search(now_ns);
                 Ask::Bounds
@@ -198,7 +198,7 @@ impl Reader {
         Some((self.round, ask))
     }
 
-    /// When [`poll`](Self::poll) is due.
+    /// The time at which [`poll`](Self::poll) is due.
     pub fn next_deadline(&self) -> u64 {
         match self.phase {
             Phase::Follow { heard_ns, look: Look::Nothing } => heard_ns + IDLE_NS,
@@ -233,7 +233,7 @@ impl Reader {
                 return None;
             }
             (Asks::Any { before }, limit_ns) if silent_ns >= limit_ns.unwrap_or(ANY_NS).min(ANY_NS) => {
-                // A copy of the log that lacked it may have it by now.
+                // The copy of the log that was read might have lacked the messages. It might have them by now.
                 self.nobodys = Some((first, before));
                 match is(Mutant::TrustsTheCopy) {
                     true => self.give_up(now_ns, first, to.min(before - 1), sink),
@@ -251,7 +251,7 @@ impl Reader {
         }))
     }
 
-    /// Names the sequences `first..=to` as lost.
+    /// Reports the sequences `first..=to` as lost.
     fn give_up(&mut self, now_ns: u64, first: u64, to: u64, sink: &mut impl FnMut(Delivery<'_>)) {
         self.counters.given_up += to - first + 1;
         sink(Delivery::Gap { missing: first..to + 1 });
@@ -259,7 +259,7 @@ impl Reader {
         self.search(now_ns);
     }
 
-    /// Searches for its place in the log again.
+    /// Searches the log again for the reader's place.
     fn search(&mut self, now_ns: u64) {
         self.counters.searches += 1;
         self.phase = Phase::Bounds;
@@ -298,7 +298,7 @@ impl Reader {
             return;
         }
         if sequence > self.seen + 1 {
-            // The entries in between may have been lost on the way. If they are missing a second time, the log lacks them.
+            // The entries in between might have been lost on the way. If they are missing a second time, the log lacks them.
             let lacking = Some((self.seen + 1, sequence));
             self.is_certain &= self.lacking == lacking;
             self.lacking = lacking;
@@ -433,7 +433,7 @@ impl Reader {
         if round == self.round {
             self.ask_ns = now_ns + AGAIN_NS;
         }
-        // If the network is slow, an answer arrives after the request was repeated. It is judged by its own fields, like every block.
+        // A late answer, which arrives after the request was repeated, is judged by its own fields, like every block.
         let Some(block) = answer else { return };
         let mut opener = std::mem::take(&mut self.opener);
         match opener.open(block) {
@@ -444,11 +444,11 @@ impl Reader {
         self.opener = opener;
     }
 
-    /// Notes that a writer has messages from this block on, although nobody has the first missing message.
+    /// Notes that a writer has messages from this block on, although no writer has the first missing message.
     fn take_hint(&mut self, now_ns: u64, (to, asks): (u64, Asks), head: &Head) {
         let Asks::Any { before } = asks else { return };
         if Some(head.session) == self.session && head.first < before {
-            // Another writer may have earlier ones.
+            // Another writer might have earlier messages.
             let asks = Asks::Any { before: head.first };
             (self.phase, self.ask_ns) = (Phase::Hole { to, since_ns: now_ns, asks }, now_ns);
         }
@@ -467,7 +467,7 @@ impl Reader {
         }
         match head.kind {
             Kind::End | Kind::Takeover => return,
-            // The answer is for the hole only. The log has the messages after it.
+            // The answer is only for the hole. The log has the messages after the hole.
             Kind::Gap => {
                 let end = (to + 1).min(head.end());
                 self.counters.given_up += end - next;
@@ -484,7 +484,7 @@ impl Reader {
         let now_due = self.next.unwrap_or(next);
         match now_due > to {
             true => self.search(now_ns),
-            // The sender may have more of the missing messages, so the time until they are given up begins again.
+            // The sender might have more of the missing messages, so the time until they are given up begins again.
             false => {
                 let hole = Phase::Hole { to, since_ns: now_ns, asks: Asks::Due };
                 (self.phase, self.ask_ns) = (hole, now_ns);

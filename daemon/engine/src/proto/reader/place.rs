@@ -71,7 +71,7 @@ impl Reader {
             Some((sequence, block)) => match self.opener.head(block) {
                 Ok(head) if self.is_before(&head) => (sequence + 1, (high, first)),
                 Ok(_) => (low, lower_half),
-                // Its sequences are unknown, so the next entry is read instead.
+                // The sequences of a damaged entry are unknown, so the next entry is read instead.
                 Err(_) => {
                     let probe = sequence.max(probe) + 1;
                     if probe < high {

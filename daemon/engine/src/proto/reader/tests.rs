@@ -21,8 +21,8 @@ fn messages(range: std::ops::RangeInclusive<u64>) -> Vec<u8> {
     block(packing.cut().unwrap())
 }
 
-/// Plays a reader against a log of these blocks, and one sender that answers each request with `answer`. Returns the sequences of
-/// messages, and the gaps.
+/// Runs a reader with a log of these blocks, and one sender that answers each request with `answer`. Returns the sequences of the messages,
+/// and the gaps.
 fn play(log: &[Vec<u8>], answer: &[u8]) -> (Vec<u64>, Vec<Range<u64>>) {
     let mut reader = Reader::new(ReaderConfig { from: Some(1), give_up_ns: None }, None);
     let (mut taken, mut gaps, mut now_ns) = (Vec::new(), Vec::new(), 0);
@@ -57,7 +57,7 @@ fn play(log: &[Vec<u8>], answer: &[u8]) -> (Vec<u64>, Vec<Range<u64>>) {
     (taken, gaps)
 }
 
-/// A sender whose ring has gone on may say that more is gone than the log lacks.
+/// If the sender's ring has overwritten messages, its answer can report more messages as lost than the log lacks.
 #[test]
 fn an_answer_about_a_hole_costs_nothing_that_lies_behind_the_hole() {
     let log = [messages(1..=10), messages(13..=20), messages(21..=30)];
@@ -73,8 +73,8 @@ fn a_sender_mends_a_hole() {
     assert_eq!((taken, gaps), ((1..=20).collect(), Vec::new()));
 }
 
-/// Plays a reader that gives up after 5 s against a log without 11 to 16, and a sender that answers each request by one message, `late`
-/// requests later and after this time. Returns the sequences of messages, and the gaps.
+/// Runs a reader that gives up after 5 s, and a log that lacks the messages 11 to 16. The sender answers each request with one message, but
+/// only after `late` further requests, and not before `after_ns`. Returns the sequences of the messages, and the gaps.
 fn play_late(late: usize, after_ns: u64) -> (Vec<u64>, Vec<Range<u64>>) {
     let log = [messages(1..=10), messages(17..=20)];
     let config = ReaderConfig { from: Some(1), give_up_ns: Some(5_000 * MILLISECOND_NS) };
@@ -116,14 +116,14 @@ fn play_late(late: usize, after_ns: u64) -> (Vec<u64>, Vec<Range<u64>>) {
     (taken, gaps)
 }
 
-/// On a long way, or with a busy sender, each request is repeated before its answer is there. Such answers were once dropped, and the
-/// reader gave up what the sender had.
+/// If the network is slow or the sender is busy, each request is repeated before its answer arrives. An earlier mistake: such answers were
+/// dropped, and the reader gave up messages that the sender had.
 #[test]
 fn an_answer_that_comes_after_the_request_was_repeated_mends_the_hole() {
     assert_eq!(play_late(2, 0), ((1..=20).collect(), Vec::new()));
 }
 
-/// A long hole was once given up in the middle, while the sender sent it.
+/// An earlier mistake: a long hole was given up in the middle, while the sender was sending its messages.
 #[test]
 fn a_hole_that_takes_longer_to_mend_than_a_silence_may_last_is_mended_to_its_end() {
     assert_eq!(play_late(0, 2_000 * MILLISECOND_NS), ((1..=20).collect(), Vec::new()));

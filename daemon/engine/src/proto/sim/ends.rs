@@ -1,4 +1,4 @@
-//! Both ends of a story: the channel that is published, and the ring that a reader fills, which judges what comes.
+//! Both ends of a story: the published channel, and the ring that a reader fills. The ring checks each delivery.
 
 use super::super::block::{Cut, Packing, max_whole_bytes};
 use super::super::reader::Delivery;
@@ -14,18 +14,18 @@ use std::ops::Range;
 pub(super) struct Channel {
     pub(super) seed: u64,
     pub(super) messages: u64,
-    /// How many of the newest messages the ring keeps; all of them if there is a journal.
+    /// The number of the newest messages that the ring keeps. If there is a journal, all messages are kept.
     pub(super) keeps: u64,
 }
 
 impl Channel {
-    /// The keys of its blocks: every second story has some.
+    /// The keys of the channel's blocks. Every second story has keys.
     pub(super) fn keys(&self) -> Option<Keyring> {
         let keys = Keyring::parse("3 000102030405060708090a0b0c0d0e0f").expect("this is a key");
         self.seed.is_multiple_of(2).then_some(keys)
     }
 
-    /// The keys of a sender that somebody set up with other ones.
+    /// Returns the keys of a sender that was configured with other keys.
     pub(super) fn other_keys() -> Keyring {
         Keyring::parse("4 f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff").expect("this is a key")
     }
@@ -54,7 +54,7 @@ impl Channel {
         (bytes, Meta { tag: rng.u16(..3), key: rng.bool(), time_ns: 1_000 + sequence })
     }
 
-    /// A block that begins with this sequence, and with this byte of it if it goes in parts.
+    /// Returns a block that begins with the sequence `from`. If this message is sent in parts, the block begins with its byte `offset`.
     pub(super) fn cut(&self, now_ns: u64, from: u64, offset: usize, packing: &mut Packing) -> Cut {
         if from < self.oldest(now_ns) {
             return Cut::gap(from, self.oldest(now_ns) - 1);
@@ -73,7 +73,7 @@ impl Channel {
     }
 }
 
-/// The local ring of the reader: it survives the reader.
+/// The reader's local ring, which survives the reader.
 #[derive(Debug, Default)]
 pub(super) struct Ring {
     pub(super) session: Option<Session>,
@@ -83,13 +83,13 @@ pub(super) struct Ring {
     pub(super) wrong: Option<String>,
     pub(super) parts: u64,
     pub(super) given_up: u64,
-    /// The sequences that were named as lost since somebody looked.
+    /// The sequences that were reported as lost since the last check.
     pub(super) gaps: Vec<Range<u64>>,
     pub(super) sessions: u64,
 }
 
 impl Ring {
-    /// Judges what the reader publishes.
+    /// Checks what the reader publishes.
     pub(super) fn take(&mut self, now_ns: u64, channel: &Channel, delivery: Delivery<'_>) {
         let wrong = match delivery {
             Delivery::Session { session, next } => {

@@ -1,4 +1,4 @@
-//! A log in memory with the three calls, and with all the faults that a log can have.
+//! A log in memory. It has the three calls of a log, and all faults that a log can have.
 
 use super::super::block::{BlockId, HEAD_BYTES, Kind, parse, stamp};
 use super::super::seal::Opener;
@@ -7,11 +7,11 @@ use fastrand::Rng;
 use shmcast_bridge::proto::native::keys::Keyring;
 use std::ops::Range;
 
-/// A block in its place.
+/// One entry of the log.
 #[derive(Debug, Clone)]
 struct Entry {
     number: u64,
-    /// The name that came with the block.
+    /// The block's name.
     id: BlockId,
     block: Vec<u8>,
     /// Whether somebody has changed the entry.
@@ -23,21 +23,21 @@ struct Entry {
 pub(super) struct Log {
     entries: Vec<Entry>,
     last: u64,
-    /// Whether a last entry was taken out, so that nobody could see its name.
+    /// Whether a last entry was removed, so that its name could not be read.
     is_nameless: bool,
-    /// The numbers of entries that the copy for readers lacks at the moment: both ends are in it.
+    /// The first and the last number of the entries that the readers' copy lacks at the moment.
     hidden: Option<(u64, u64)>,
 }
 
 impl Log {
-    /// Somebody removes it, and it is made again.
+    /// Somebody removes the log and creates it again.
     pub(super) fn remake(&mut self) {
         *self = Log { is_nameless: self.is_nameless, ..Log::default() };
     }
 
-    /// Stores a block if the last entry has the number, and the name, that it was built for.
+    /// Stores a block if the log's last entry has the number and the name that the append names.
     pub(super) fn append_if(&mut self, append: &Append) -> Result<u64, Trouble> {
-        // The number of no entry stands for any.
+        // `u64::MAX` is the number of no entry. Here it means any entry.
         if append.after != self.last && append.after != u64::MAX {
             return Err(Trouble::Refused);
         }
@@ -51,8 +51,8 @@ impl Log {
         Ok(self.last)
     }
 
-    /// What is wrong with the place of the last block: a sound and untouched one stands before it that it was not built for, or that is
-    /// sealed with other keys. A block that was built for a log without any sound one names none.
+    /// Checks the place of the last block. If this block names a previous block, that block must stand before it. Both blocks must have the
+    /// same key. Nothing is checked if the block before is damaged or changed. Returns the problem, if there is one.
     pub(super) fn misplaced(&self) -> Option<&'static str> {
         let [.., before, last] = &self.entries[..] else { return None };
         let is_untouched = !self.is_nameless && !before.is_changed && before.number + 1 == last.number;
@@ -68,7 +68,7 @@ impl Log {
         }
     }
 
-    /// The end of the log.
+    /// Returns the end of the log.
     pub(super) fn last(&self, keys: Option<Keyring>) -> Last {
         let (mut opener, mut last) = (Opener::new(keys, false), Last::new(self.last));
         for entry in self.entries.iter().rev() {
@@ -79,7 +79,7 @@ impl Log {
         last
     }
 
-    /// The first entry at or after a number.
+    /// Returns the first entry at or after a number.
     pub(super) fn read(&self, from: u64) -> Option<(u64, Vec<u8>)> {
         let is_hidden =
             |entry: &&Entry| self.hidden.is_some_and(|(from, to)| (from..=to).contains(&entry.number));
@@ -87,18 +87,18 @@ impl Log {
         Some((entry.number, entry.block.clone()))
     }
 
-    /// The copy for readers lacks some of the newest entries, but not the last one.
+    /// From now on, the readers' copy lacks some of the newest entries, but not the last one.
     pub(super) fn hide(&mut self, rng: &mut Rng) {
         let to = self.last.saturating_sub(1);
         self.hidden = Some((to.saturating_sub(rng.u64(..12)), to));
     }
 
-    /// The copy for readers has all entries again.
+    /// From now on, the readers' copy has all entries again.
     pub(super) fn show(&mut self) {
         self.hidden = None;
     }
 
-    /// Whether a reader can get a message with one of these sequences from it.
+    /// Whether a reader can get a message with one of these sequences from the log.
     pub(super) fn has_any(&self, sequences: &Range<u64>) -> bool {
         let has = |entry: &Entry| match parse(&entry.block) {
             Ok((head, _)) => {
@@ -109,12 +109,12 @@ impl Log {
         self.hidden.is_none() && self.entries.iter().any(has)
     }
 
-    /// The numbers of the first and the last entry.
+    /// Returns the numbers of the first and the last entry.
     pub(super) fn bounds(&self) -> (u64, u64) {
         (self.entries.first().map_or(self.last + 1, |entry| entry.number), self.last)
     }
 
-    /// Loses some of the newest entries. Returns the sequence that comes after those that are left.
+    /// Loses some of the newest entries. Returns the sequence after those that are left.
     pub(super) fn lose_tail(&mut self, rng: &mut Rng, keys: Option<Keyring>) -> u64 {
         let keep = self.entries.len() - rng.usize(..=self.entries.len().min(6));
         self.entries.truncate(keep);
@@ -128,7 +128,7 @@ impl Log {
         self.entries.drain(..gone);
     }
 
-    /// Exchanges two neighbours.
+    /// Exchanges two neighbouring entries.
     pub(super) fn swap(&mut self, rng: &mut Rng) {
         if self.entries.len() > 1 {
             let at = rng.usize(1..self.entries.len());
@@ -138,8 +138,8 @@ impl Log {
         }
     }
 
-    /// Drops one entry, or flips one of its bits, or has another in its place. Of a sealed log, it may forge one: with another
-    /// body, or without a seal, and with a right checksum.
+    /// Drops one entry, flips one of its bits, or puts another entry in its place. In a sealed log, the function can also forge an entry:
+    /// with another body or without a seal, and with a correct checksum.
     pub(super) fn damage(&mut self, rng: &mut Rng, is_sealed: bool) {
         let Some(at) = (!self.entries.is_empty()).then(|| rng.usize(..self.entries.len())) else { return };
         self.entries[at].is_changed = true;

@@ -1,15 +1,15 @@
-//! Random stories of a log that fails in every way, played with the machines of both ends in virtual time.
+//! Random stories of a log that fails in every way. The state machines of both ends run in virtual time.
 //!
 //! A story has a channel, one or two writers, a log, and a reader with a ring. These things happen to the log:
 //!
-//! - Answers are lost, and appends come late.
+//! - Answers are lost, and appends arrive late.
 //! - The log loses its end or its beginning.
-//! - It exchanges, drops and damages blocks.
-//! - It is removed and made again.
-//! - It is away for longer than the ring has the messages.
-//! - For a while it gives out a copy that lacks some blocks.
+//! - The log exchanges, drops and damages blocks.
+//! - The log is removed and created again.
+//! - The log is away for longer than the ring has the messages.
+//! - For a while, readers get a copy of the log that lacks some blocks.
 //!
-//! All writers and the reader are killed, stopped and started again. One of two writers may have other keys. Strangers send pulses, and an
+//! All writers and the reader are killed, stopped and started again. One of two writers can have other keys. Strangers send pulses, and an
 //! operator orders takeovers.
 //!
 //! The simulation checks these promises:
@@ -26,7 +26,7 @@ mod world;
 use super::mutant::{CHOSEN, Mutant};
 use world::World;
 
-/// How many stories the test plays; `SHMCAST_ENGINE_STORIES` says otherwise.
+/// The number of stories that the test plays. `SHMCAST_ENGINE_STORIES` sets another number.
 const STORIES: u64 = 3_000;
 
 fn stories() -> u64 {
@@ -83,7 +83,7 @@ fn every_message_comes_once_whatever_the_log_does() {
         }
     }
     println!("{} stories: {sum:?}", stories());
-    // A story that nothing happens in proves nothing.
+    // A story without faults proves nothing, so all these events must have happened.
     let Report { holes, mended, fenced, losses, parts, searches, given_up, sessions, shut_out, takeovers } =
         sum;
     for (what, count) in [

@@ -9,7 +9,7 @@ use crate::proto::seal::Opener;
 /// The reason why an append failed, or why the log was read again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
-    /// The last block is another one.
+    /// The log's last block is not the expected one.
     Refused,
     /// There was no answer in time.
     Silent,
@@ -17,7 +17,7 @@ pub enum Trouble {
     Busy,
     /// There is no connection.
     Disconnected,
-    /// Another writer was heard.
+    /// Another writer announced itself.
     Rival,
 }
 
@@ -29,16 +29,16 @@ pub const TROUBLES: [&str; 5] = ["refused", "silent", "busy", "disconnected", "r
 pub struct Last {
     /// The number of the log's last entry, valid or not; 0 if the log never had an entry.
     pub sequence: u64,
-    /// The last sound block that opens; `None` if there is none.
+    /// The last valid block that can be opened; `None` if there is none.
     pub head: Option<Head>,
-    /// The CRC of the last sound block, whether it opens or not.
+    /// The CRC of the last valid block, even if this block cannot be opened.
     pub crc: Option<u32>,
     /// The name of the last entry, valid or not; `None` if the servers have no name for it.
     pub id: Option<BlockId>,
     /// The reason why the last valid block cannot be opened; `None` if it can be opened.
     pub unopened: Option<Damaged>,
-    /// When the server last refused an append, it named this number as that of the log's last entry. The number differs from `sequence`
-    /// only if the log has lost its end and does not know this. `None` if no append was refused, or if several servers keep the log.
+    /// The number of the log's last entry, as the server named it when it last refused an append. It differs from `sequence` only if the
+    /// log has lost its end and does not know this. `None` if no append was refused, or if several servers keep the log.
     pub stores_after: Option<u64>,
     /// Whether the last block belongs to another stream, although the log has an earlier block of the writer's stream.
     pub had_ours: bool,
@@ -58,8 +58,8 @@ impl Last {
         }
     }
 
-    /// Reads an entry. Call this for the last entry first, and then for each entry before it, until this returns true. The block is then
-    /// valid and can be opened. Invalid entries at the end are ignored, and their messages are sent again.
+    /// Reads an entry. Call this for the last entry first, and then for each entry before it, until the call returns true. The block is
+    /// then valid and can be opened. Invalid entries at the end are ignored, and their messages are sent again.
     pub fn look(&mut self, (number, id): (u64, Option<BlockId>), block: &[u8], opener: &mut Opener) -> bool {
         if number == self.sequence {
             self.id = id;
@@ -85,7 +85,7 @@ pub enum Refusal {
     OtherStream {
         /// The session in the log.
         theirs: Session,
-        /// Ours.
+        /// The session of this writer.
         ours: Session,
     },
     /// The log's blocks are sealed, and this writer has no key.
@@ -104,12 +104,12 @@ pub enum Refusal {
     },
 }
 
-/// Where to continue to read the channel.
+/// The place at which to continue to read the channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resume {
-    /// With this sequence.
+    /// Continue at this sequence.
     At(u64),
-    /// At the beginning: the log has nothing of the stream.
+    /// Start at the beginning, because the log has nothing of the stream.
     Beginning,
 }
 
@@ -122,7 +122,7 @@ pub enum State {
     Run,
     /// The writer requests the last block, because an append failed.
     Resync,
-    /// The log has had more than the channel since this time.
+    /// Since this time, the log has had more messages than the channel.
     Ahead(u64),
     /// Another writer writes. The value is the time of its last pulse or block.
     Fenced(u64),
@@ -135,33 +135,33 @@ pub enum State {
 pub struct WriterCounters {
     /// Blocks that the log has stored.
     pub blocks: u64,
-    /// The bytes of these blocks.
+    /// The bytes of the blocks that the log has stored.
     pub bytes: u64,
     /// The number of times that the last block was requested again, for each [`Trouble`].
     pub resyncs: [u64; TROUBLES.len()],
     /// The number of times that this writer's stream changed to a later session, so that it comes after another stream in the log. This is
     /// necessary if this host's clock was slow.
     pub successions: u64,
-    /// Times that another writer owned the last block.
+    /// The number of times that another writer owned the last block.
     pub fenced: u64,
-    /// Times that the last block did not open.
+    /// The number of times that the last block could not be opened.
     pub shut_out: u64,
     /// Sequences that the log had acknowledged and has lost.
     pub lost_by_engine: u64,
-    /// Times that the log had less than it had acknowledged.
+    /// The number of times that the log had less than it had acknowledged.
     pub losses: u64,
 }
 
 /// A block to be appended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Append {
-    /// The attempt that it belongs to.
+    /// The number of the attempt to which the append belongs.
     pub round: u64,
-    /// When the writer returned it.
+    /// The time at which the writer returned the append.
     pub at_ns: u64,
     /// The number of the entry after which the block must be stored. The log must not store the block anywhere else.
     pub after: u64,
-    /// The name of that entry; `None` if only the number counts.
+    /// The name of the entry `after`; `None` if only its number counts.
     pub behind: Option<BlockId>,
     /// The block's own name.
     pub id: BlockId,

@@ -15,7 +15,7 @@ impl Writer {
     /// Handles the log's end. `ring_next` is the channel's next sequence.
     ///
     /// # Errors
-    /// [`Refusal`] if this writer may not write at all.
+    /// [`Refusal`] if this writer must not write at all.
     pub fn handle_last(
         &mut self,
         now_ns: u64,
@@ -126,8 +126,8 @@ impl Writer {
     /// The result depends on the sessions:
     ///
     /// - If this stream's session is later, this stream begins after the other stream.
-    /// - If this session is not later, but the log never had this stream, this stream also begins after the other stream, with a session
-    ///   later than the other stream's. So readers follow this stream, even if this host's clock was wrong.
+    /// - If this stream's session is not later, but the log never had this stream, this stream gets a session that is later than the other
+    ///   stream's. It then also begins after the other stream. So readers follow this stream, even if this host's clock was wrong.
     /// - In all other cases the writer refuses.
     fn meet_other(&mut self, now_ns: u64, last: &Last, head: &Head) -> Result<(), Refusal> {
         let (ours, theirs) = (self.config.session, head.session);

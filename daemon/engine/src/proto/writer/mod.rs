@@ -18,12 +18,12 @@
 //! A writer that replaces another one first appends a takeover block. The replaced writer notices the takeover block even if the channel is
 //! idle. After this block, none of the blocks that the replaced writer has in flight can be stored.
 //!
-//! **Late appends.** An append may reach the log after its writer gave the append up. The log stores it only after the expected previous
-//! entry. The two kinds of logs recognize this entry differently:
+//! **Late appends.** An append can reach the log after its writer gave the append up. The log stores such an append only after the expected
+//! previous entry. The two kinds of logs recognize this entry differently:
 //!
 //! - The log of a single server compares the entry's number and name. The number alone is not enough, because a log that lost its end, or
 //!   was removed, uses numbers again.
-//! - A log that several servers keep compares only the number, and never uses numbers again. A second block in flight may be stored there
+//! - A log that several servers keep compares only the number, and never uses numbers again. A second block in flight can be stored there
 //!   after a rival's first block. Readers notice this.
 //!
 //! **Repeats.** A writer has only one block for each number. It repeats a block in flight byte for byte, so it does not matter which copy
@@ -62,17 +62,17 @@ const AHEAD_NS: u64 = 10 * SECOND_NS;
 /// The settings of a writer.
 #[derive(Debug, Clone, Copy)]
 pub struct WriterConfig {
-    /// The stream that it writes.
+    /// The stream that the writer writes.
     pub stream: Stream,
     /// The session of the stream. It is replaced by the log's session if the log already has the stream.
     pub session: Session,
-    /// Random at each start.
+    /// The number of the writer, which is random at each start.
     pub writer: u64,
     /// Greatest number of blocks without an answer.
     pub in_flight: usize,
-    /// Without an answer for this time an append has failed.
+    /// If an append has no answer for this time, it has failed.
     pub ack_ns: u64,
-    /// The silence of another writer after which this one writes.
+    /// If another writer is silent for this time, this writer writes.
     pub silence_ns: u64,
 }
 
@@ -80,9 +80,9 @@ pub struct WriterConfig {
 struct Flight {
     sequence: u64,
     end: u64,
-    /// The CRCs of the previous block and of this one.
+    /// The CRCs of the previous block and of this block.
     crcs: (u32, u32),
-    /// The name of the previous block, if it counts.
+    /// The name of the previous block; `None` if only its number counts.
     behind: Option<BlockId>,
     id: BlockId,
     block: Bytes,
@@ -96,9 +96,9 @@ pub struct Writer {
     state: State,
     /// The number of the current attempt. Answers with another number are ignored.
     round: u64,
-    /// When the last block is requested next.
+    /// The time at which the last block is requested next.
     look_ns: u64,
-    /// When the last call of [`poll`](Writer::poll) was.
+    /// The time of the last call of [`poll`](Writer::poll).
     polled_ns: u64,
     /// The entry number and the CRC of the newest block, stored or in flight.
     newest: (u64, u32),
@@ -116,7 +116,7 @@ pub struct Writer {
     kept: VecDeque<Flight>,
     /// Whether the blocks of the window must be appended again.
     is_again: bool,
-    /// Whether this writer is allowed to append after a block of another writer. It is, if the other writer is silent.
+    /// Whether this writer is allowed to append after a block of another writer, because the other writer is silent.
     may_follow: bool,
     /// Until this time the writer is allowed to append after any block, because it was ordered to take over.
     ordered_until_ns: u64,
@@ -136,7 +136,7 @@ pub struct Writer {
     resume: Option<Resume>,
     /// The last block that was written by another writer.
     seen: (u64, u64),
-    /// When this writer began to wait for another one.
+    /// The time at which this writer began to wait for another writer.
     met_ns: u64,
     /// Free buffers of stored blocks.
     spare: Vec<Vec<u8>>,
@@ -206,12 +206,12 @@ impl Writer {
         self.sealer.set_key(self.config.writer, key);
     }
 
-    /// How many blocks have no answer yet.
+    /// Returns the number of blocks that have no answer yet.
     pub fn in_flight(&self) -> usize {
         self.window.len()
     }
 
-    /// When the oldest block without an answer was appended.
+    /// Returns the time at which the oldest block without an answer was appended.
     pub fn oldest_in_flight(&self) -> Option<u64> {
         self.window.front().map(|flight| flight.at_ns)
     }
@@ -221,7 +221,7 @@ impl Writer {
         &self.counters
     }
 
-    /// The times from an append to its answer.
+    /// The durations from an append to its answer.
     pub fn acks(&self) -> &Histogram {
         &self.acks
     }
@@ -258,7 +258,7 @@ impl Writer {
 
     fn resync(&mut self, now_ns: u64, trouble: Trouble) {
         self.counters.resyncs[trouble as usize] += 1;
-        // Servers that have no leader, or are busy, are not asked again at once.
+        // Servers that have no leader, or are busy, are not asked again immediately.
         let pause_ns = match trouble {
             Trouble::Refused | Trouble::Silent | Trouble::Rival => 0,
             Trouble::Busy | Trouble::Disconnected => LOOK_NS / 5,
@@ -277,7 +277,7 @@ impl Writer {
     pub fn poll(&mut self, now_ns: u64) -> Option<u64> {
         let slept_ns = now_ns.saturating_sub(std::mem::replace(&mut self.polled_ns, now_ns));
         match self.state {
-            // A writer that stood still may have been replaced. It appends nothing before it has read the last block.
+            // A writer that stood still might have been replaced. It appends nothing before it has read the last block.
             State::Run if slept_ns > self.config.silence_ns / 2 => {
                 self.resync(now_ns, Trouble::Silent);
             }
@@ -298,13 +298,13 @@ impl Writer {
         if now_ns < self.look_ns {
             return None;
         }
-        // A request without an answer is repeated, after any client has given it up.
+        // A request without an answer is repeated, after the client has given the request up.
         self.look_ns = now_ns + 4 * self.config.ack_ns.max(LOOK_NS);
         self.round += 1;
         Some(self.round)
     }
 
-    /// When [`poll`](Self::poll) is due.
+    /// The time at which [`poll`](Self::poll) is due.
     pub fn next_deadline(&self) -> u64 {
         match self.state {
             State::Run => {
@@ -320,7 +320,7 @@ impl Writer {
         match self.state {
             _ if writer == self.config.writer => {}
             State::Fenced(_) => self.state = State::Fenced(now_ns),
-            // If blocks are in flight, their answers tell who owns the log. Otherwise the last block is read, but not for every pulse,
+            // If blocks are in flight, their answers show who owns the log. Otherwise the last block is read, but not for every pulse,
             // because anybody can send pulses.
             State::Run if self.window.is_empty() && now_ns >= self.heed_ns => {
                 self.heed_ns = now_ns + LOOK_NS;
@@ -341,7 +341,7 @@ impl Writer {
         self.stored = Some(first);
     }
 
-    /// Whether a block may be appended now.
+    /// Whether a block can be appended now.
     pub fn has_room(&self) -> bool {
         let most = if self.is_taken { self.config.in_flight } else { 1 };
         self.state == State::Run && self.resume.is_none() && self.window.len() < most

@@ -18,7 +18,7 @@ const TICK_NS: u64 = LOOK_NS;
 /// A writer that has no turn for two ticks counts as stopped. A writer that stores no block for two ticks counts as silent.
 const PATIENCE_NS: u64 = 2 * TICK_NS;
 const MOST_TICKS: u64 = 2;
-/// So many things go wrong in one story.
+/// The number of faults in one run of the model.
 const FAULTS: u64 = 2;
 
 const BEHIND: &str = "a block stands behind the one that it was built for";
@@ -29,7 +29,7 @@ const SAID: &str = "a writer that lost the log writes again only behind its own 
 /// A planted fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
-    /// A mistake of the writer that the simulation has, too.
+    /// A planted mistake of the writer, which the simulation can also make.
     Writer(Mutant),
     /// A planted mistake: an append is lost on the way to the log, but the writer gets an acknowledgement.
     AcknowledgesEarly,
@@ -42,11 +42,11 @@ enum Fault {
 /// A writer's process.
 #[derive(Debug)]
 struct Actor {
-    /// `None` if it is dead.
+    /// `None` if the process is dead.
     writer: Option<Writer>,
     /// The next sequence to put into a block.
     next: u64,
-    /// How often it was started.
+    /// The number of times that the process was started.
     lives: u64,
 }
 
@@ -76,7 +76,7 @@ struct OnTheWay {
 struct World {
     now_ns: u64,
     actors: [Actor; 2],
-    /// The heads of the blocks, and the names that came with them.
+    /// The blocks in the log. Each has its head, and the append that stored it.
     log: Vec<(Head, Append)>,
     way: Vec<OnTheWay>,
     kills: u64,
@@ -99,12 +99,12 @@ enum Action {
     /// An answer is lost. The writer learns that the connection is broken.
     Disconnect(usize),
     Tick,
-    /// The process is killed. What it has sent may still arrive.
+    /// The process is killed. Messages that it has sent can still arrive.
     Kill(usize),
     Start(usize),
     /// An operator's order: `Writer::take_over`.
     Order(usize),
-    /// The other writer is heard: `Writer::handle_pulse`.
+    /// A pulse of the other writer arrives: `Writer::handle_pulse`.
     Pulse(usize),
 }
 
@@ -194,8 +194,8 @@ fn number(trouble: Trouble) -> u8 {
     match trouble {
         Trouble::Refused => 0,
         Trouble::Disconnected => 1,
-        // In this model, writers find the first two without an answer: in `Writer::poll` and in `Writer::handle_pulse`. An answer with the
-        // third has the effect of one with `Disconnected`.
+        // In this model, `Silent` and `Rival` come from `Writer::poll` and `Writer::handle_pulse`, and not from an answer. An answer with
+        // `Busy` has the same effect as one with `Disconnected`.
         Trouble::Silent | Trouble::Rival | Trouble::Busy => {
             unreachable!("no answer of this model has {trouble:?}")
         }
@@ -243,7 +243,7 @@ impl Log {
         }
     }
 
-    /// The log's side of an append.
+    /// Handles an append in the log.
     fn store(&self, world: &mut World, append: &Append) -> Result<u64, Trouble> {
         let is_behind = append.after == world.log.len() as u64 || append.after == u64::MAX;
         let id = world.log.last().map(|(_, last)| last.id);
@@ -308,7 +308,7 @@ impl Model for Log {
             pulses: 0,
             reached: 0,
         };
-        // One writer has stored its first block and sent another one, and the other one has met it.
+        // One writer has stored its first block and sent a second one. The other writer has noticed the first writer.
         let sound = Log { fault: None };
         sound.turn(&mut world, 0);
         sound.deliver(&mut world, 0);
@@ -319,7 +319,7 @@ impl Model for Log {
 
     fn actions(&self, world: &World) -> Vec<Action> {
         let mut all = Vec::new();
-        // The first writer runs when the story begins, so most of what fails strikes it.
+        // The first writer runs when the story begins, so most faults affect this writer.
         let may_fail = world.kills + world.losses + world.orders + world.pulses < FAULTS;
         if world.now_ns < MOST_TICKS * TICK_NS {
             all.push(Action::Tick);
@@ -403,7 +403,7 @@ impl Model for Log {
             };
             (on.at, on.life, kind)
         });
-        // What no longer changes anything is forgotten.
+        // State that no longer has an effect is removed.
         for at in 0..2 {
             let Some(writer) = &next.actors[at].writer else { continue };
             let (round, life) = (writer.round, next.actors[at].lives);

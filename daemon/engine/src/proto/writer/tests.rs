@@ -15,7 +15,7 @@ fn head(writer: u64, end: u64) -> Head {
     Head { first: end - 1, count: 1, number: 9, crc: 77, ..other.head(0, 0) }
 }
 
-/// A log whose last entry, the block with this head, has this number.
+/// Returns the end of a log. The last entry has the number `sequence`, and is the block with this head.
 fn last(sequence: u64, head: Head) -> Last {
     Last { head: Some(head), crc: Some(head.crc), id: Some(head.id()), ..Last::new(sequence) }
 }
@@ -33,7 +33,7 @@ fn running(at: u64) -> Writer {
     writer
 }
 
-/// A writer whose first block is in the log.
+/// Returns a writer whose first block is in the log.
 fn flowing(at: u64) -> (Writer, Append) {
     let mut writer = running(at - 1);
     let first = writer.append(0, Cut::gap(at - 1, at - 1), 0);
@@ -52,12 +52,12 @@ fn each_block_stands_behind_the_one_before_it() {
     let heads: Vec<Head> = blocks.iter().map(|append| parse(&append.block).unwrap().0).collect();
     assert_eq!([heads[0].before, heads[1].before, heads[2].before], [first, heads[0].crc, heads[1].crc]);
     assert_eq!(heads.iter().map(|head| head.number).collect::<Vec<_>>(), [2, 3, 4]);
-    // The answer to the second one came first.
+    // The answer to the second block arrives first.
     writer.handle_ack(5, blocks[1].round, Ok(43));
     assert_eq!((writer.stored(), writer.in_flight(), writer.counters().blocks), (102, 1, 3));
     writer.handle_ack(6, blocks[0].round, Ok(42));
     assert_eq!((writer.stored(), writer.in_flight()), (102, 1));
-    // Here the appends still have the blocks, so no buffer is free but that of the last one.
+    // The test still has the appends with their blocks, so no buffer is free.
     assert_eq!(writer.take_spare(), None);
     let last = blocks.into_iter().next_back().map(|append| (append.round, append.block.as_ptr()));
     let (round, place) = last.unwrap();
@@ -112,7 +112,7 @@ fn what_was_in_flight_is_appended_again_as_it_was() {
     writer.handle_ack(5, blocks[0].round, Err(Trouble::Disconnected));
     assert!(writer.take_again().is_empty());
     let round = writer.poll(SECOND_NS).unwrap();
-    // The first of them was stored all the same.
+    // The first of these blocks was stored nevertheless.
     let stored = parse(&blocks[0].block).unwrap().0;
     writer.handle_last(SECOND_NS, round, last(42, stored), 1_000).unwrap();
     assert_eq!((writer.take_resume(), writer.stored(), writer.in_flight()), (Some(Resume::At(103)), 101, 2));
@@ -124,7 +124,7 @@ fn what_was_in_flight_is_appended_again_as_it_was() {
     assert!(writer.take_again().is_empty());
     writer.handle_ack(2 * SECOND_NS, again[0].round, Ok(44));
     assert_eq!((writer.stored(), writer.in_flight()), (103, 0));
-    // Behind another block than theirs they are of no use.
+    // After another block than the expected one, the appends cannot be used.
     let append = writer.append(2 * SECOND_NS, Cut::gap(103, 103), 0);
     writer.handle_ack(2 * SECOND_NS, append.round, Err(Trouble::Refused));
     let round = writer.poll(2 * SECOND_NS).unwrap();
@@ -150,7 +150,8 @@ fn a_later_stream_begins_behind_an_earlier_one_and_not_the_other_way_round() {
     }
 }
 
-/// A channel was made anew while the clock of its host was behind. The log never had it, so it is later than what the log has.
+/// A channel was created again while its host's clock was slow. The log never had the new stream, so this stream gets a later session than
+/// the log's.
 #[test]
 fn a_stream_that_the_log_never_had_begins_behind_the_last_whatever_the_clock_was() {
     let last = last(40, head(2, 100));
@@ -162,14 +163,14 @@ fn a_stream_that_the_log_never_had_begins_behind_the_last_whatever_the_clock_was
             (answer, writer.state(), writer.take_resume(), writer.session().epoch())
         };
         let own = Session::from_bytes(*session).epoch();
-        // The other writer may live, and is waited for.
+        // The other writer might be alive, so this writer waits for it.
         assert_eq!(look(0), (Ok(()), State::Fenced(0), None, own));
         assert_eq!(look(SECOND_NS / 2), (Ok(()), State::Fenced(0), None, own));
         let later = Session::from_bytes(*b"TICK000101").epoch();
         assert_eq!(look(SECOND_NS), (Ok(()), State::Run, Some(Resume::Beginning), later));
         assert_eq!(writer.counters().successions, 1);
     }
-    // A sender that wrote the last block itself follows its channel at once.
+    // A sender that wrote the last block itself switches to its channel's new stream immediately.
     let mut writer = running(100);
     let append = writer.append(0, Cut::gap(100, 100), 0);
     writer.handle_ack(1, append.round, Ok(41));
@@ -182,7 +183,7 @@ fn a_stream_that_the_log_never_had_begins_behind_the_last_whatever_the_clock_was
         (writer.take_resume(), writer.session().epoch()),
         (Some(Resume::Beginning), Session::from_bytes(*b"TICK000101").epoch())
     );
-    // A feed from elsewhere keeps its session.
+    // A feed from another host keeps its session.
     let session = Session::from_bytes(*b"TICK0000ZZ");
     let mut writer = Writer::new(WriterConfig { stream: Stream::of_session(session), session, ..CONFIG });
     let round = writer.poll(0).unwrap();
@@ -219,7 +220,7 @@ fn a_channel_that_lost_its_end_is_refused_in_time() {
 
 #[test]
 fn an_emptied_log_goes_on_and_a_lost_one_begins_again() {
-    // One entry is left of the third one, and it is no sound block. The last one was made again with higher numbers.
+    // In the third case, one entry is left, and it is not a valid block. In the last case, the log was created again with higher numbers.
     let begins = |sequence| (sequence, Resume::Beginning, 1);
     for (sequence, resume, lost) in [(41, Resume::At(101), 0), begins(0), begins(1), begins(1 << 50)] {
         let mut writer = running(100);
@@ -237,7 +238,7 @@ fn an_emptied_log_goes_on_and_a_lost_one_begins_again() {
 fn a_stream_goes_on_in_a_later_session_and_another_one_begins_behind_it() {
     let last = last(40, head(2, 100));
     let later = WriterConfig { session: Session::from_bytes(*b"TICK000200"), ..CONFIG };
-    // A ring of another boot, in a later session: its id says that it is the same stream.
+    // The ring belongs to another boot and has a later session. Its identity shows that the stream is the same.
     let mut writer = Writer::new(later);
     for _ in 0..2 {
         let round = writer.poll(0).unwrap();
@@ -245,7 +246,7 @@ fn a_stream_goes_on_in_a_later_session_and_another_one_begins_behind_it() {
         writer.take_over(0);
     }
     assert_eq!((writer.take_resume(), writer.session()), (Some(Resume::At(100)), CONFIG.session));
-    // One with another id begins after it.
+    // A stream with another identity begins after the other stream.
     let config = WriterConfig { stream: Stream([9; 16]), ..later };
     let mut writer = Writer::new(config);
     let round = writer.poll(0).unwrap();
@@ -261,7 +262,7 @@ fn a_writer_without_a_key_does_not_go_on_in_a_sealed_log() {
     assert_eq!(writer.handle_last(0, round, last, 1_000), Err(Refusal::Sealed));
 }
 
-/// The marker that a writer appends first is a reason for the other one to wait, though nothing is published.
+/// The takeover block that a writer appends first makes the other writer wait, even if nothing is published.
 #[test]
 fn a_writer_that_takes_over_says_so_first() {
     let mut writer = running(100);
@@ -273,7 +274,7 @@ fn a_writer_that_takes_over_says_so_first() {
     writer.handle_ack(1, marker.round, Ok(41));
     let next = writer.append(1, Cut::gap(100, 100), 0);
     assert_eq!((next.after, next.behind), (41, Some(marked.id())));
-    // A writer that goes on after its own block has nothing to say.
+    // A writer that continues after its own block announces no takeover.
     let mut same = Writer::new(CONFIG);
     let round = same.poll(0).unwrap();
     same.handle_last(0, round, last(41, marked), 1_000).unwrap();
@@ -317,19 +318,19 @@ fn a_block_that_does_not_open_stops_the_writer_until_it_opens_or_an_operator_say
         let round = writer.poll(now_ns).unwrap();
         let now = if is_ordered { strange } else { last(43, head(1, 100)) };
         writer.handle_last(now_ns, round, now, 1_000).unwrap();
-        // Behind the last block that it could open: what the other one wrote is written again.
+        // The writer continues after the last block that it could open. It writes the messages of the other writer again.
         assert_eq!(writer.take_resume(), Some(Resume::At(100)));
         assert_eq!(writer.take_takeover(now_ns, 0).is_some(), is_ordered);
     }
 }
 
-/// Numbers come again when a log is removed and made again. Names do not.
+/// If a log is removed and created again, it uses the same numbers again, but not the same names.
 #[test]
 fn an_append_names_the_block_before_it_unless_the_servers_do_not_know_the_name() {
     let (mut writer, first) = flowing(100);
     let append = writer.append(0, Cut::gap(100, 100), 0);
     assert_eq!(append.behind, Some(first.id));
-    // The last block is that one, and the append was refused all the same, twice.
+    // The last block is the expected one, but the append was refused twice.
     let mut again = append.clone();
     for behind in [Some(first.id), None] {
         writer.handle_ack(1, again.round, Err(Trouble::Refused));
@@ -357,13 +358,13 @@ fn a_flood_of_pulses_costs_a_look_in_a_while() {
     assert_eq!(writer.counters().resyncs, [0, 0, 0, 0, 4]);
 }
 
-/// A server whose file was damaged has fewer entries than it counts, and stores only after the number that it counts.
+/// A server whose file was damaged has fewer entries than it counts. It stores a block only after the number that it counts.
 #[test]
 fn a_log_that_does_not_know_its_end_is_written_after_the_number_that_it_names() {
     let (mut writer, first) = flowing(100);
     let shorter = Last { stores_after: Some(90), ..last(41, parse(&first.block).unwrap().0) };
     let mut again = writer.append(0, Cut::gap(100, 100), 0);
-    // One refusal may be a rival's doing.
+    // A single refusal can come from a rival's block.
     for after in [41, 90] {
         writer.handle_ack(1, again.round, Err(Trouble::Refused));
         let round = writer.poll(1).unwrap();
@@ -371,7 +372,7 @@ fn a_log_that_does_not_know_its_end_is_written_after_the_number_that_it_names() 
         again = writer.take_again().remove(0);
         assert_eq!(again.after, after);
     }
-    // It is stored after the entry that is there, and so are the next ones.
+    // The block is stored after the entry that is there, and so are the next blocks.
     writer.handle_ack(3, again.round, Ok(42));
     assert_eq!((writer.stored(), writer.take_resume()), (101, Some(Resume::At(101))));
     assert_eq!(writer.append(3, Cut::gap(101, 101), 0).after, 42);

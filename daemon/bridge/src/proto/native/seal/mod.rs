@@ -52,7 +52,7 @@ impl SenderKey {
         SenderKey(LessSafeKey::new(UnboundKey::from(derived)))
     }
 
-    /// Seals `text` in place. The seal also covers `about`. A sender must never seal two texts under one number.
+    /// Seals `text` in place. The seal also authenticates `about`. A sender must never seal two texts under one number.
     pub fn seal(&self, number: u64, about: &[u8], text: &mut [u8]) -> Option<[u8; SEAL_BYTES]> {
         let seal = self.0.seal_in_place_separate_tag(nonce_of(number), Aad::from(about), text).ok()?;
         seal.as_ref().try_into().ok()
@@ -154,7 +154,7 @@ pub enum Unopened {
     Unknown,
 }
 
-/// A sender of which a packet was opened.
+/// A known sender: at least one of its packets was opened.
 struct Known {
     sender: u64,
     group: GroupKey,
@@ -197,8 +197,8 @@ impl fmt::Debug for Opener {
 }
 
 impl Opener {
-    /// Makes an opener that knows up to `most` senders at a time. The packets of receivers are opened if `from_receivers` is set, and
-    /// otherwise those of the senders and servers of a feed.
+    /// Makes an opener that knows up to `most` senders at a time. If `from_receivers` is set, it opens packets of receivers, and otherwise
+    /// packets of senders and servers.
     pub fn new(from_receivers: bool, most: usize) -> Opener {
         let known = Vec::with_capacity(most);
         let (tries, counters) = (TokenBucket::default(), OpenerCounters::default());
@@ -274,7 +274,7 @@ impl Opener {
         open.write(out, text_bytes).ok_or(Unopened::Malformed(Malformed::Truncated))
     }
 
-    // Adds a sender whose seal has matched. If there is no room, it replaces the sender that was silent for longest.
+    // Adds a sender whose seal has matched. If there is no room, the new sender replaces the one that was silent for longest.
     fn add(&mut self, sender: u64, group: GroupKey) -> usize {
         let key = key_of(&group, sender, self.from_receivers);
         if self.known.len() < self.most {

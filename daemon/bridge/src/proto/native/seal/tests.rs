@@ -42,14 +42,14 @@ fn what_is_sealed_is_not_readable_and_opens_once() {
     assert!(!sealed.windows(6).any(|part| text.windows(6).any(|of| of == part)));
     assert_eq!(open(&mut opener, 0, &sealed).as_deref(), Ok(&text[..]));
     assert_eq!(open(&mut opener, 0, &sealed), Err(Unopened::Replayed), "the copy on another line");
-    // Other packets have numbers of their own row.
+    // Packets other than data have a series of numbers of their own.
     let pulse = packet(&mut sealer, Kind::Pulse, &[0; PULSE_BYTES]);
     assert_eq!(open(&mut opener, 0, &pulse), Ok(vec![0; PULSE_BYTES]));
     assert_eq!(opener.counters().replayed, 1);
 }
 
-/// The bytes of sealed packets must not change: other hosts may run other versions. Those here were computed by another program
-/// from the documents of HKDF (RFC 5869) and GCM (SP 800-38D).
+/// The bytes of sealed packets must not change, because other hosts might run other versions. Another program computed the expected bytes
+/// from the specifications of HKDF (RFC 5869) and GCM (SP 800-38D).
 #[test]
 fn bytes_of_sealed_packets_are_fixed() {
     let mut sealer = sealer(0x0102_0304_0506_0708);
@@ -75,7 +75,7 @@ fn no_changed_bit_opens() {
     for bit in 0..next.len() * 8 {
         let mut changed = next.clone();
         changed[bit / 8] ^= 1 << (bit % 8);
-        // The rate of tries of unknown senders must not be what refuses it.
+        // The packets are a second apart, so that the limit for unknown senders does not refuse them.
         assert!(open(&mut opener, bit as u64 * SECOND_NS, &changed).is_err(), "bit {bit}");
     }
     assert_eq!(open(&mut opener, 0, &next).as_deref(), Ok(&b"message"[..]));

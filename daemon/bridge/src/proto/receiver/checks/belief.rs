@@ -92,7 +92,7 @@ fn servers_that_deny_a_claim_end_it() {
     }
     assert_eq!(rig.receiver.horizon(), 2);
     assert!((2..20).contains(&denied), "asked {denied} times for what does not exist");
-    // Nobody asked this time.
+    // This time the receiver has requested nothing, so the server's answer has no effect.
     rig.put(now_ns, LINE, &packet(session(1), 2, 8));
     rig.receiver.handle_held(now_ns, 0, (session(1), 5, 5), &mut |_| panic!());
     assert_eq!((rig.receiver.horizon(), rig.receiver.next()), (10, 10));
@@ -203,7 +203,7 @@ fn packets_of_an_answer_that_all_bear_its_first_sequence_are_not_believed() {
         buffer[..bytes].to_vec()
     };
     assert_eq!(rig.put(70 * US, Origin::Server(0), &answer(2..4)), ["2", "3"]);
-    // Four messages, of which the last two would be taken for 4 and 5.
+    // The answer has four messages. Without the check, the last two would be taken for messages 4 and 5.
     assert!(rig.put(70 * US, Origin::Server(0), &answer(4..8)).is_empty());
     assert_eq!(rig.receiver.counters().totals.repairs_unasked, 1);
     assert_eq!(rig.requests(80 * US), [(4, 5)]);

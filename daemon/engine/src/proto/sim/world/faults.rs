@@ -6,9 +6,9 @@ use super::{Event, World, WriterActor};
 use crate::proto::writer::{State, Trouble};
 
 impl World {
-    /// One thing goes wrong.
+    /// Causes one fault.
     pub(super) fn fail(&mut self) {
-        // Another fault may hide the loss: a rival mends it, or a damaged block stands at the end.
+        // Another fault can hide the loss: a rival repairs it, or a damaged block is at the end.
         self.must_notice = None;
         match self.rng.u8(if self.is_log_sound { 6..20 } else { 0..25 }) {
             0 => self.log.lose_front(&mut self.rng),
@@ -32,7 +32,7 @@ impl World {
                 if let Some(actor) = &mut self.writers[at] {
                     actor.awake_ns = awake_ns;
                 }
-                // Appends that it had not given to the system go out when it wakes.
+                // Appends that the writer had not given to the system are sent when the writer wakes.
                 if self.rng.bool() {
                     self.hold_back(self.lives[at], awake_ns);
                 }
@@ -41,7 +41,7 @@ impl World {
                 self.count_writer(1);
                 self.start_writer(1);
             }
-            // The reader's connection breaks. The servers notice it later, and go on after the entries that they gave to it.
+            // The reader's connection breaks. The servers notice this later, and then continue after the entries that they had sent.
             16 => {
                 self.events.retain(|(_, _, event)| !matches!(event, Event::Entry(..)));
                 self.deaf_until_ns = self.now_ns + self.rng.u64(..SECOND_NS);
@@ -59,7 +59,7 @@ impl World {
             }
             19 if self.is_log_sound => self.hide(),
             19 => self.log.remake(),
-            // The power of all servers is cut: the ring may overwrite what they have lost before they are back.
+            // The power of all servers fails. Before they are back, the ring can overwrite messages that they have lost.
             23 | 24 => self.cut_power(),
             20..23 => {
                 let until_ns = self.now_ns + self.rng.u64(SECOND_NS..3 * SECOND_NS);
@@ -70,11 +70,11 @@ impl World {
                 self.lives[1] = 0;
             }
         }
-        // The log gives a reader entries from a number on, whatever that number has become.
+        // The log sends a reader the entries from a number on, even if the number now belongs to another entry.
         self.feed();
     }
 
-    /// The copy for readers lacks some entries for a while.
+    /// For a while, the readers' copy lacks some entries.
     fn hide(&mut self) {
         self.log.hide(&mut self.rng);
         self.hidden_until_ns = Some(self.now_ns + self.rng.u64(SECOND_NS / 4..6 * SECOND_NS));
@@ -86,8 +86,8 @@ impl World {
         self.away_until_ns = self.now_ns + self.rng.u64(SECOND_NS / 4..3 * SECOND_NS);
     }
 
-    /// A writer's process is stopped while the blocks that it has just cut are still its own, and the log loses something: all of it, if somebody
-    /// removes it and it is made again. Another writer may then give the same numbers to other blocks.
+    /// Stops a writer's process after it has cut blocks and before it sends them. Meanwhile the log loses entries, or is removed and
+    /// created again. Another writer can then give the same numbers to other blocks.
     pub(super) fn stop(&mut self, life: u64, actor: &mut WriterActor) {
         let Some((until_ns, is_removed)) = self.stops.take() else { return };
         (actor.awake_ns, self.must_notice) = (until_ns, None);
@@ -98,7 +98,7 @@ impl World {
         }
     }
 
-    /// The appends of a writer that are on their way come later.
+    /// Delays the appends of a writer that are on their way.
     fn hold_back(&mut self, life: u64, until_ns: u64) {
         for (at_ns, from, event) in &mut self.events {
             if *from == life && matches!(event, Event::Append(_)) {
@@ -107,7 +107,7 @@ impl World {
         }
     }
 
-    /// The log loses its end. If its owner knows that some of that was stored, it must notice.
+    /// The log loses its end. If its owner knows that some of the lost blocks were stored, the owner must notice the loss.
     fn lose_tail(&mut self) {
         let end = self.end();
         let owner = self.log.last(self.channel.keys()).head.map(|head| head.writer);
@@ -123,10 +123,10 @@ impl World {
         }
     }
 
-    /// A connection breaks. Appends on their way are lost, or come late.
+    /// A connection breaks. Appends on their way are lost, or arrive late.
     fn cut_connection(&mut self, at: usize) {
         let (life, rng) = (self.lives[at], &mut self.rng);
-        // A writer that was disconnected writes again after some 60 ms: that is when late appends meet its new ones.
+        // A writer that was disconnected writes again after some 60 ms. At this time, late appends meet its new ones.
         let mut late_ns = match rng.u8(..4) {
             0 | 1 => 0,
             2 => rng.u64(50..80) * MILLISECOND_NS,

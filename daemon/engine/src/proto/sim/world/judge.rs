@@ -1,17 +1,17 @@
-//! Those who look at a story: an operator, and the judge.
+//! The observers of a story: an operator, and the judge.
 
 use shmcast_bridge::proto::SECOND_NS;
 
 use super::{END_NS, Report, World, WriterActor};
 use crate::proto::writer::State;
 
-/// An operator who is told that a block does not open sees it after this time.
+/// An operator notices after this time that a writer cannot open a block.
 const SEEN_NS: u64 = 2 * SECOND_NS;
-/// A writer that is ordered to take over an idle channel has done so by then.
+/// A writer that is ordered to take over an idle channel must do so within this time.
 const OBEYED_NS: u64 = 10 * SECOND_NS;
 
 impl World {
-    /// An operator, or a stranger, looks at a writer.
+    /// Passes strangers' pulses and an operator's orders to a writer.
     pub(super) fn oversee(&mut self, at: usize) {
         let (now_ns, is_stranger) = (self.now_ns, self.is_stranger(at));
         let Some(actor) = self.writers[at].as_mut().filter(|actor| actor.awake_ns <= now_ns) else { return };
@@ -22,7 +22,7 @@ impl World {
             State::Shut(_) => actor.shut_ns.or(Some(now_ns)),
             _ => None,
         };
-        // An operator sees the word, and knows which keys are right.
+        // An operator sees the writer's report, and knows which keys are right.
         if !is_stranger && actor.shut_ns.is_some_and(|since_ns| now_ns - since_ns > SEEN_NS) {
             actor.writer.take_over(now_ns);
             self.ordered.insert(self.lives[at]);
@@ -41,14 +41,14 @@ impl World {
                 || actor.writer.counters().losses > 0
         };
         let mut writers = (0..2).filter_map(|at| Some((at, self.writers[at].as_ref()?)));
-        // Two seconds more, in which an idle writer looks at the log's end.
+        // The story continues for two seconds, in which an idle writer checks the log's end.
         self.ring.next > self.channel.messages
             && writers.all(is_at_rest)
             && (self.now_ns > END_NS - SECOND_NS || self.writers.iter().flatten().any(is_noticed))
     }
 
-    /// Whether an operator who orders the writer that waits to take over has been obeyed, though nothing is published any more. True if no writer
-    /// waits.
+    /// While nothing is published any more, an operator orders the waiting writer to take over. Returns whether the writer has done so.
+    /// True if no writer waits.
     pub(super) fn is_taken_over(&mut self) -> Result<bool, String> {
         let Some((life, until_ns)) = self.must_own else {
             let is_fenced = |actor: &WriterActor| matches!(actor.writer.state(), State::Fenced(_));
@@ -97,7 +97,7 @@ impl World {
         Ok(self.report)
     }
 
-    /// A log that keeps its messages must not have a message that is named as lost.
+    /// If a log keeps its messages, the reader must not have reported any of them as lost.
     pub(super) fn judge_gaps(&mut self) -> Result<(), String> {
         for missing in std::mem::take(&mut self.ring.gaps) {
             if self.is_log_sound && !self.has_stranger && self.log.has_any(&missing) {
@@ -107,7 +107,7 @@ impl World {
         Ok(())
     }
 
-    /// A block was stored.
+    /// Checks a block that was stored.
     pub(super) fn judge_append(&mut self, life: u64) -> Result<(), String> {
         if let Some(what) = self.log.misplaced().filter(|_| !self.ordered.contains(&life)) {
             return Err(what.to_owned());

@@ -1,4 +1,4 @@
-//! One story: the actors, the way between them, the faults, and the judge.
+//! One story: the actors, the network between them, the faults, and the judge.
 
 mod faults;
 mod judge;
@@ -18,7 +18,7 @@ use crate::proto::reader::{Ask, Delivery, Reader, ReaderConfig};
 use crate::proto::want::{Answerer, Want, Wanted};
 use crate::proto::writer::{Append, Last, Resume, State, Trouble, Writer, WriterConfig};
 
-/// All must have come by then.
+/// By this time, all messages must have arrived.
 const END_NS: u64 = 60 * SECOND_NS;
 const STREAM: Stream = Stream([5; 16]);
 
@@ -39,16 +39,16 @@ struct WriterActor {
     packing: Packing,
     next: u64,
     offset: usize,
-    /// When the last append comes to the log: a connection keeps the order.
+    /// The time at which the last append arrives at the log. A connection keeps the order of appends.
     line_ns: u64,
-    /// Until when its process stands still.
+    /// The time until which the writer's process stands still.
     awake_ns: u64,
-    /// Since when the log's last block does not open for it.
+    /// The time since which the writer cannot open the log's last block.
     shut_ns: Option<u64>,
 }
 
 impl WriterActor {
-    /// When an append that would come at this time comes, after the one before it.
+    /// Returns the time at which an append arrives: at `at_ns`, but after the previous append.
     fn line_up(&mut self, at_ns: u64) -> u64 {
         self.line_ns = at_ns.max(self.line_ns + 1);
         self.line_ns
@@ -64,42 +64,42 @@ pub(super) struct World {
     now_ns: u64,
     channel: Channel,
     log: Log,
-    /// Deliveries on their way: the time, the incarnation they are for, and the content.
+    /// Deliveries on their way: the time of arrival, the receiving life of an actor, and the content.
     events: Vec<(u64, u64, Event)>,
     writers: [Option<WriterActor>; 2],
     /// The answers of writers to the reader's requests.
     answers: Answerer,
     reader: Option<Reader>,
-    /// When a reader that was killed is started again.
+    /// The time at which a reader that was killed is started again.
     reader_back_ns: u64,
     ring: Ring,
-    /// The numbers of the actors that live: 0 and 1 writers, 2 the reader. Each start has another.
+    /// The numbers of the lives of the actors: 0 and 1 are writers, 2 is the reader. Each start of an actor gets a new number.
     lives: [u64; 3],
     births: u64,
-    /// The entries that the reader is given: its round, and from which number on.
+    /// The entries that the log sends to the reader: the reader's life, the round of its request, and the number of the next entry.
     follows: Option<(u64, u64, u64)>,
-    /// Entries that are given to the reader before this time are lost on the way.
+    /// Entries that are sent to the reader before this time are lost on the way.
     deaf_until_ns: u64,
-    /// Until when the log answers nobody.
+    /// The time until which the log answers nobody.
     away_until_ns: u64,
-    /// Until when the copy for readers lacks entries, if it ever did.
+    /// The time until which the readers' copy lacks entries, if it ever did.
     hidden_until_ns: Option<u64>,
     is_calm: bool,
-    /// Whether the log keeps what it stored: only answers, connections and processes fail.
+    /// Whether the log keeps all stored blocks. Then only answers, connections and processes fail.
     is_log_sound: bool,
-    /// How often answers are lost, in 256.
+    /// The share of answers that are lost, in 256ths.
     loss: u8,
-    /// The writer that must have noticed a loss in the end, and the log's end before that loss.
+    /// The writer that must notice a loss before the story ends, and the log's end before that loss.
     must_notice: Option<(u64, End)>,
     /// Whether writer 1 has other keys.
     has_stranger: bool,
     /// The writers that an operator has told to take over, dead or alive.
     ordered: HashSet<u64>,
-    /// Until when somebody sends pulses of no writer.
+    /// The time until which somebody sends pulses that belong to no writer.
     flood_until_ns: u64,
-    /// Until when the next writer that appends is stopped, and whether the log is removed meanwhile.
+    /// The time until which the next writer that appends is stopped, and whether the log is removed meanwhile.
     stops: Option<(u64, bool)>,
-    /// The writer that an operator orders to take over when all is done, and by when it must have.
+    /// The writer that an operator orders to take over at the end of the story, and the time by which it must have done so.
     must_own: Option<(u64, u64)>,
     report: Report,
 }
@@ -257,7 +257,7 @@ impl World {
         writers.chain(self.reader.iter().map(Reader::next_deadline)).min().unwrap_or(u64::MAX)
     }
 
-    /// Brings the events that are due.
+    /// Delivers the events that are due.
     fn deliver(&mut self) -> Result<(), String> {
         while let Some(at) = (0..self.events.len())
             .filter(|&at| self.events[at].0 <= self.now_ns)
@@ -345,7 +345,7 @@ impl World {
         }
     }
 
-    /// A sender answers as `Mending` does: with what its ring has, and not at all about what is older.
+    /// A sender answers as `Mending` does: with the messages in its ring. It does not answer a request for older messages.
     fn mend(&mut self, want: Want) -> Option<Vec<u8>> {
         let (channel, now_ns) = (self.channel, self.now_ns);
         let actor = self.writers.iter().flatten().next()?;
@@ -359,7 +359,7 @@ impl World {
         Some(self.answers.answer(Carried { stream: STREAM, session: actor.writer.session() }, cut, 0))
     }
 
-    /// Sends the reader all entries that it has not had.
+    /// Sends the reader all entries that it has not received.
     fn feed(&mut self) {
         let Some((life, round, mut from)) = self.follows.filter(|(life, ..)| *life == self.lives[2]) else {
             return;
@@ -398,7 +398,7 @@ impl World {
         }
     }
 
-    /// Everybody does what is due.
+    /// Each actor does the work that is due.
     fn turn(&mut self) -> Result<(), String> {
         for at in 0..2 {
             self.oversee(at);
@@ -409,7 +409,7 @@ impl World {
         }
         let World { reader: Some(reader), ring, now_ns, channel, .. } = self else { return Ok(()) };
         let asked = reader.poll(*now_ns, &mut |delivery| ring.take(*now_ns, channel, delivery));
-        // Only the first request tells: the answers to it do not mend all at once.
+        // This check is possible only for the first request, because one answer does not repair the whole hole.
         let has_looked =
             reader.counters().searches > 0 || reader.counters().wanted > 1 || ring.next == ring.began;
         if !has_looked && matches!(asked, Some((_, Ask::Want(_)))) {
