@@ -52,7 +52,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A process in a few letters.
+/// Formats a process as its id and its name.
 pub(super) fn who(process: &Process) -> String {
     let pid = process.pid.map_or("?".to_owned(), |pid| pid.to_string());
     match &process.command {

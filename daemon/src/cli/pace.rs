@@ -76,7 +76,7 @@ impl<'a> Pace<'a> {
     }
 
     fn wait(&self, after_s: f64) {
-        // A pause of a recording may be longer than an `Instant` can express.
+        // A pause of a recording can be longer than an `Instant` can express.
         let after = Duration::try_from_secs_f64(after_s).unwrap_or(Duration::MAX);
         loop {
             match after.saturating_sub(self.started.elapsed()) {
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn silence_is_shortened_and_a_clock_that_was_set_back_is_none() {
-        // No wait lasts: a signal has come.
+        // A signal has come, so no wait lasts.
         let stop = Stop::set_by(signal_hook::consts::SIGINT);
         let due = |times: &[u64], max_pause| {
             let mut schedule = Schedule::new(&stop, Speed::Times(1.0), max_pause);

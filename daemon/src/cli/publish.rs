@@ -180,7 +180,7 @@ impl Read for Interruptible<'_> {
                 // There is no input yet, or a signal came: check whether it was meant for us.
                 Ok(0) | Err(Errno::EINTR) => {}
                 Ok(_) => match self.file.read(buffer) {
-                    // Somebody else has read it.
+                    // Another process has read the input.
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                     read => return read,
                 },

@@ -158,7 +158,7 @@ impl Settings {
         Ok(Self { capacity: capacity.or(settings.capacity), ..settings })
     }
 
-    /// Begins to open the channel for publishing.
+    /// Returns a builder of the channel's publisher.
     pub(super) fn publisher(&self, host: &Host, channel: &str) -> Result<PublisherBuilder> {
         let mut builder = host.publisher(channel);
         if let Some(capacity) = self.capacity {
@@ -245,7 +245,7 @@ pub(super) fn wait_for_readers(wanted: usize, host: &Host, channel: &str, stop: 
 pub(super) struct Counts {
     pub(super) messages: u64,
     pub(super) bytes: u64,
-    /// Whether these were all.
+    /// Whether all messages of the input were published.
     pub(super) is_complete: bool,
 }
 
@@ -272,7 +272,7 @@ impl Published {
         Self { messages, bytes, is_complete, first, next, epoch, seconds: started.elapsed().as_secs_f64() }
     }
 
-    /// The sums for programs, with `more`.
+    /// The sums as JSON, with the additional fields of `more`.
     pub(super) fn json(&self, channel: &str, more: Value) -> Value {
         let mut sums = json!({
             "channel": channel, "epoch": self.epoch, "published": self.messages, "bytes": self.bytes,

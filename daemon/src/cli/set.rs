@@ -82,7 +82,7 @@ impl Draft {
         Value::Table(self.0).try_into().map_err(|e: toml::de::Error| {
             let shown = e.to_string();
             let place = shown.lines().find_map(|line| line.strip_prefix("in `")?.strip_suffix('`'));
-            // An account may stand in these.
+            // The settings of servers can contain an account.
             let is_secret = place.is_some_and(|place| place.starts_with("nats"));
             let message = if is_secret { without_string(e.message()) } else { e.message().to_owned() };
             match place {

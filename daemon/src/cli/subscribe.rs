@@ -169,7 +169,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             continue;
         }
         let Some(event) = event? else {
-            // The answer at the end itself may have been that the daemon was about to decide.
+            // A first answer that the stream has ended can mean that the daemon has not decided yet. So it is checked again.
             if end.is_over(&subscriber) {
                 break;
             }

@@ -40,7 +40,7 @@ pub use source::{Position, Positions, Problem};
 pub use warnings::Warning;
 
 /// A configuration file with all fields, their default values, and explanations.
-// A link to `systemd/shmcast.toml`, of which a package of this crate gets a copy.
+// This path is a link to `systemd/shmcast.toml`. A package of this crate gets a copy of the file.
 pub const DEFAULT_CONFIG: &str = include_str!("shmcast.toml");
 
 /// Size limit of a configuration file, in bytes.
@@ -176,7 +176,7 @@ pub struct ChannelConfig {
     /// The channel's board, which has the last message of each key. If `None`, the channel has no board.
     #[serde(default)]
     pub board: Option<BoardConfig>,
-    /// `[[channel.gate]]`: readers that its publisher waits for.
+    /// `[[channel.gate]]`: readers for which the channel's publisher waits.
     #[serde(default, rename = "gate")]
     pub gates: Vec<GateConfig>,
 }

@@ -1,4 +1,4 @@
-//! Time stamps, and whether the CPU is a real one.
+//! Checks of the clocks, and whether the CPU is a real one.
 
 use super::{
     Area, Check, Unread,

@@ -93,7 +93,7 @@ impl Area {
     }
 }
 
-/// One thing that was read, or that could not be.
+/// One thing that a check has read or has tried to read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Reading {
     /// The file or the command line, with its name on the host. `*` stands for several similar names.

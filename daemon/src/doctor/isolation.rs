@@ -129,8 +129,8 @@ fn irq_affinity(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     let mut hitting = Vec::new();
     for irq in &irqs {
         let dir = format!("/proc/irq/{irq}");
-        // effective_affinity_list has the CPUs on which the interrupt does fire, the other file those on
-        // which it might. Old kernels have only the other.
+        // effective_affinity_list has the CPUs on which the interrupt really fires. smp_affinity_list has all permitted CPUs. Old kernels
+        // have only smp_affinity_list.
         let path = if p.exists(&format!("{dir}/effective_affinity_list")) {
             "effective_affinity_list"
         } else {

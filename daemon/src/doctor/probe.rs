@@ -136,13 +136,13 @@ impl<'a> Probe<'a> {
         Some(text)
     }
 
-    /// A number, as in most sysctls.
+    /// Reads a file that has one number, as most sysctls do.
     pub(super) fn number<T: FromStr>(&mut self, path: &str) -> Result<T, Unread> {
         let text = self.text(path)?;
         text.parse().map_err(|_| malformed(path, &text, "a number"))
     }
 
-    /// A list of CPUs such as `0-3`.
+    /// Reads a file that has a list of CPUs such as `0-3`.
     pub(super) fn cpu_list(&mut self, path: &str) -> Result<CpuList, Unread> {
         let text = self.text(path)?;
         text.parse().map_err(|_| malformed(path, &text, "a list of CPUs"))

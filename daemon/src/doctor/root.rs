@@ -57,7 +57,7 @@ pub enum Unread {
         /// Absolute path on the host.
         path: String,
     },
-    /// This user may not read it.
+    /// This user is not allowed to read the file.
     #[error("{path} may not be read by this user")]
     Denied {
         /// Absolute path on the host.
@@ -81,10 +81,10 @@ pub enum Unread {
         /// The form that was expected.
         wanted: &'static str,
     },
-    /// The only tool that shows it is not installed.
+    /// The only tool that shows the value is not installed.
     #[error("{tool} is not installed, and no file shows this")]
     NoTool {
-        /// The program's name, which is also its package's.
+        /// The name of the program, and also of its package.
         tool: String,
     },
     /// The tool ran and failed.

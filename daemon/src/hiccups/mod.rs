@@ -102,7 +102,7 @@ pub struct Stalls {
     pub histogram: Histogram<u64>,
     /// The exact sum of the lengths of the stalls in nanoseconds.
     pub sum_ns: u64,
-    /// The exact length of the longest in nanoseconds.
+    /// The exact length of the longest stall in nanoseconds.
     pub max_ns: u64,
 }
 
@@ -188,9 +188,9 @@ struct Watched {
 /// The results of one CPU over the whole run.
 #[derive(Debug, Clone)]
 pub struct CpuRecord {
-    /// The number.
+    /// The CPU's number.
     pub cpu: usize,
-    /// The time for which it was watched.
+    /// The time for which the CPU was watched.
     pub watched: Duration,
     /// The number of clock readings in that time.
     pub readings: u64,

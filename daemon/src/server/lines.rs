@@ -15,7 +15,7 @@ type Share = (f64, f64);
 const ALL: Share = (59.0, 40.0);
 /// The share of one user's refusals.
 const REFUSALS: Share = (20.0, 10.0);
-/// The share of one user's other events.
+/// The share of one user's events that are no refusals.
 const GRANTS: Share = (50.0, 20.0);
 /// The largest number of users that each have a limit of their own. For all other users, only the limit for all users together counts.
 const MAX_USERS: usize = 1024;
@@ -28,7 +28,7 @@ pub struct Lines {
     all: Bucket,
     users: HashMap<u32, User>,
     left_out: BTreeMap<(u32, &'static str), u64>,
-    /// Lines left out, of users beyond `MAX_USERS`.
+    /// The number of left-out lines about users beyond `MAX_USERS`.
     others: u64,
 }
 

@@ -66,9 +66,8 @@ use state::{Newcomers, ServerState};
 use store::{Kept, Store};
 use waker::Waker;
 
-/// Pauses after a crash of the earlier daemon. During the pauses, programs that were attached to the earlier daemon attach again, and other
-/// programs wait. The pauses together last two seconds. If this process is stopped for a time, at most one of the short pauses ends
-/// meanwhile. So the daemon itself runs for nearly two seconds.
+/// Pauses after a crash of the earlier daemon, two seconds in all. Meanwhile the programs of the earlier daemon attach again, and other
+/// programs wait. The pauses are short, so that little of them is lost while this process is stopped.
 const GRACE: [Duration; 20] = [Duration::from_millis(100); 20];
 /// While memory is made, the daemon repeatedly asks the service manager for more time to start. Each request adds this time.
 const GOES_ON: Duration = Duration::from_secs(60);
@@ -175,8 +174,8 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
     let path = options.socket.clone().or_else(|| config.daemon.socket.clone()).unwrap_or_else(default_socket);
     let marker = path.with_extension("running");
     let (segments, sockets) = sort(inherited);
-    // The earlier daemon ended without removing its marker, and the service manager kept no segments. So the programs
-    // that hold the segments may come back first.
+    // Without its marker removed and without kept segments, the earlier daemon has crashed. So programs that hold its segments come back
+    // first.
     let crashed = marker.exists() && segments.is_empty();
     let kept = segments.len();
     let (listener, place) = match sockets.into_iter().next() {

@@ -52,7 +52,7 @@ impl Promoted {
         Ok(())
     }
 
-    /// Forgets it.
+    /// Forgets that the channel is promoted.
     pub(super) fn remove(&self, channel: &str) {
         let mut known = self.known();
         known.remove(channel);

@@ -45,7 +45,7 @@ struct State {
     has_ended: bool,
 }
 
-/// The result of one look at all readers.
+/// The result of one check of all readers.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Round {
     asleep: usize,
@@ -100,7 +100,7 @@ impl Waker {
 
     /// Forgets a reader, if it is parked here.
     pub fn forget(&self, id: ConnectionId) {
-        // The thread may be blocked on the reader's bell, so it is woken to drop it.
+        // The thread might be blocked on the reader's bell. It is woken so that it drops the bell.
         if self.shared.state().readers.remove(&id).is_some() {
             self.shared.knock();
         }
@@ -116,7 +116,7 @@ impl Drop for Waker {
 
 impl Inner {
     fn state(&self) -> MutexGuard<'_, State> {
-        // A poisoned lock is used: the state is maps and numbers, consistent wherever its holder may have panicked.
+        // The lock is used even if it is poisoned: the state is maps and numbers, which are consistent after a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -81,7 +81,7 @@ pub struct Item {
     pub before: Option<String>,
     /// The value that the file is to have.
     pub after: Option<String>,
-    /// The reason why it is unknown, left, or failed.
+    /// The reason why the value is unknown, was left, or could not be written.
     pub problem: Option<String>,
     /// The reason why the check matters.
     pub why: &'static str,
@@ -101,7 +101,7 @@ pub struct Tuned {
 }
 
 impl Tuned {
-    /// How many values had this outcome.
+    /// The number of values with this outcome.
     #[must_use]
     pub fn count(&self, outcome: Outcome) -> usize {
         self.items.iter().filter(|item| item.outcome == outcome).count()

@@ -34,7 +34,7 @@ pub(super) struct Args {
 enum Verb {
     /// List the streams of a journal and their files
     Ls(ls::Args),
-    /// Show what a journal has, as a whole
+    /// Show a summary of a journal
     Stat(stat::Args),
     /// Check every byte of a journal
     Verify(verify::Args),
@@ -42,7 +42,7 @@ enum Verb {
     Dump(dump::Args),
     /// Copy a part of a journal into a journal of its own
     Cut(cut::Args),
-    /// Make one journal of parts of it
+    /// Join parts of a journal into one journal
     Join(join::Args),
     /// Write a journal as a capture of a feed
     Export(export::Args),
@@ -75,7 +75,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Opens it.
+    /// Opens the journal.
     fn open(&self) -> Result<Journal> {
         open(&self.dir)
     }

@@ -36,7 +36,7 @@ pub(in crate::cli) struct Item<'a> {
 /// A reader of a part of a journal.
 pub(in crate::cli) struct Part {
     reader: Reader,
-    /// The sequence behind the last one, as far as it is known.
+    /// The sequence after the last one of the part, as far as it is known.
     end: u64,
     /// The time at which the part ends, in nanoseconds since 1970. It becomes `None` when a later message is found.
     until_ns: Option<u64>,
@@ -53,7 +53,7 @@ impl Span {
         self.from.is_some() || self.to.is_some()
     }
 
-    /// Opens the part. There is something in it.
+    /// Opens the part. An empty part is an error.
     pub(in crate::cli) fn open(&self, source: &Source) -> Result<Part> {
         let mut part = self.begin(source.open_and_say()?)?;
         let Some(schema) = self.first_schema(&mut part)? else {
@@ -161,7 +161,7 @@ impl Part {
         }
         self.end = if is_within { self.reader.due() } else { end };
         self.until_ns = None;
-        // The control records before the message were returned before it.
+        // The caller already has the control records before this message, so they are skipped.
         self.reader.seek(sequence)?;
         while self.reader.due() <= sequence && self.reader.next()?.is_some() {}
         Ok(())

@@ -70,7 +70,7 @@ pub(super) struct ChannelRow {
     pub(super) missed: u64,
     /// Whether a reader was lapped or missed messages since the previous figures.
     pub(super) is_losing: bool,
-    /// In the order of `status.readers`.
+    /// The rows of the readers, in the order of `status.readers`.
     #[serde(skip)]
     pub(super) readers: Vec<ReaderRow>,
 }

@@ -49,7 +49,7 @@ struct Column<T> {
     /// with a smaller value here. On a narrower terminal, the table would cut off digits of numbers.
     from: u16,
     cell: fn(&T) -> String,
-    /// Whether it is a number that should be 0.
+    /// Whether the cell shows a loss: a number that should be 0 and is not.
     is_loss: fn(&T) -> bool,
 }
 
@@ -212,7 +212,7 @@ fn channel_lines(row: &ChannelRow, width: u16) -> Text<'static> {
     Text::from(lines)
 }
 
-/// What the board has, and what it left out.
+/// Describes the keys of the board, and the messages that it left out.
 fn board_line(board: &BoardStatus) -> String {
     let left_out =
         [(board.refused, "no room"), (board.too_large, "too large"), (board.no_key, "without a key")];
@@ -245,7 +245,7 @@ fn keys(top: &Top) -> Line<'static> {
     Line::styled(format!("q quit  s sort by {}  {enter}  ? help", order.word()), DIM)
 }
 
-/// The place of the user in a long table.
+/// The position of the chosen row in a table that is longer than the screen.
 fn place(chosen: usize, count: usize, visible: usize, what: &str) -> String {
     if count <= visible { String::new() } else { format!("{what} {} of {count}", chosen + 1) }
 }

@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Interval at which the bridges are looked at.
+/// Interval between two checks of the bridges.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The state of each bridge, by its name. Clones share the same bridges.
@@ -332,7 +332,7 @@ impl Work {
                 self.note(name, bridge);
             }
             let now = Instant::now();
-            // A bridge that sends a received channel on uses the received session, so it waits until the channel has one.
+            // A bridge that relays a received channel uses the session of that channel, so it waits until the channel has a session.
             let sources: BTreeMap<String, (String, bool)> = configured
                 .values()
                 .filter(|bridge| bridge.spec.receive.is_some() && bridge.state != State::Promoted)

@@ -10,7 +10,7 @@ use std::sync::{MutexGuard, PoisonError};
 pub struct Asked {
     /// The stream; the newest stream if `None`.
     pub stream: Option<StreamId>,
-    /// The message.
+    /// The message that the reader wants.
     pub wanted: Wanted,
     /// The salt of the file that the reader has read to its end.
     pub read: Option<u64>,

@@ -21,7 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
-/// Connections at a time. One more closes the oldest.
+/// The limit for simultaneous connections. One more connection closes the oldest one.
 const MAX_CONNECTIONS: usize = 64;
 /// Time limit of a whole connection.
 const PATIENCE: Duration = Duration::from_secs(10);

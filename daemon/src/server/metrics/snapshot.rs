@@ -26,7 +26,7 @@ pub struct Snapshot {
     pub bridges: Vec<BridgeFigures>,
     /// All journals, by the names of their channels.
     pub journals: Vec<(String, JournalStatus)>,
-    /// How often each refusal was given.
+    /// The number of refusals of each kind.
     pub refusals: HashMap<RefusalCode, u64>,
     /// Whether the last reload was refused.
     pub is_reload_refused: bool,

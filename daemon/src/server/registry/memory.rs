@@ -1,4 +1,4 @@
-//! Memory for channels, and the sequence that it begins with.
+//! Memory for channels, and the first sequence of that memory.
 
 use shmcast::hosting::{Entry, HostedSegment, HostedSpec, STREAM_STEP_NS, fault};
 use shmcast::journal::{Ending, Journal, JournalError, create};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How long a recorder of the same channel may take to end.
+/// The longest wait for the end of a recorder of the same channel.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Memory to be made for a channel's next generation.
@@ -38,7 +38,7 @@ pub struct After {
 pub struct Memory {
     /// The segment.
     pub hosted: HostedSegment,
-    /// Whether it was made to go on after the channel's journal.
+    /// Whether the memory continues after the channel's journal.
     pub is_after_journal: bool,
     /// The reason why the channel does not continue after its journal, or why the journal does not record that the channel continues.
     pub trouble: Option<String>,
@@ -92,7 +92,7 @@ impl After {
         let Some(ending) = ending else { return create(&self.dir, hosted.header()) };
         let clean = self.clean.filter(|next| *next == ending.due());
         let first = clean.map_or_else(|| ending.next_sequence(), Ok)?;
-        // Even if the disk accepts nothing, the channel skips sequences that may have been used.
+        // Even if the disk accepts nothing, the channel skips sequences that might have been used.
         hosted.continue_from(first, ending.epoch());
         ending.begin(hosted.header(), first)
     }

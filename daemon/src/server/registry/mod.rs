@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use tokio::sync::mpsc::UnboundedSender;
 
-/// Characters of a refusal's reason that are kept.
+/// The limit for the characters of a refusal's reason.
 const WHY_CHARS: usize = 600;
 
 /// A packet for a connection that did not ask for it.
@@ -58,26 +58,26 @@ impl Refused {
 /// A program that asks to attach.
 #[derive(Debug, Clone, Copy)]
 pub struct Guest<'a> {
-    /// The number of its connection.
+    /// The number of the program's connection.
     pub id: ConnectionId,
-    /// The identity. The kernel reports the user and the process.
+    /// The program's identity. The kernel reports the user and the process.
     pub who: &'a Identity,
-    /// The channel that it asks for.
+    /// The channel that the program asks for.
     pub channel: &'a str,
     /// The descriptors that the program has from an earlier daemon: the segment and the lock. A reader also has its page.
     pub shown: &'a [File],
-    /// The queue of its connection's notices.
+    /// The queue of notices for the program's connection.
     pub notices: &'a UnboundedSender<Notice>,
     /// Whether programs of a crashed daemon have had time to attach again.
     pub has_waited: bool,
 }
 
-/// How a reader wants to be treated.
+/// Options of a reader.
 #[derive(Debug, Clone, Copy)]
 pub struct Manner {
-    /// Not shown to tools: it reads on behalf of others.
+    /// Whether tools do not show the reader, because it reads on behalf of other programs.
     pub is_hidden: bool,
-    /// Told when the publisher dies.
+    /// Whether the reader is told when the publisher dies.
     pub watches: bool,
 }
 

@@ -26,7 +26,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use unwrapped::Unwrapped;
 
-/// How many protocols the summary for programs names.
+/// The limit for protocols that the JSON summary names.
 const NAMED_PROTOCOLS: usize = 32;
 /// The longest silence of a capture, if the user names none.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
@@ -75,7 +75,7 @@ pub(super) fn run(args: &Args, stop: &Stop) -> Result<ExitCode> {
 struct Played {
     /// Messages published.
     published: u64,
-    /// Bytes of their payload.
+    /// Bytes of the payloads of the published messages.
     bytes: u64,
     /// Whether the whole file was played before any signal.
     is_complete: bool,
@@ -165,7 +165,7 @@ impl Args {
 }
 
 impl Played {
-    /// Fails if there was nothing of a feed in the whole file.
+    /// Fails if the whole file had no packet of a feed.
     fn check_for_feed(&self) -> Result<()> {
         if !self.is_complete || self.failure.is_some() {
             return Ok(());
