@@ -13,7 +13,7 @@ pub const FAILED: u8 = 1;
 pub const WRONG_USAGE: u8 = 2;
 
 /// Parses the command line of this process. Prints the texts of `--help` and `--version` to stdout, and errors to stderr. An error text
-/// quotes arguments, which can contain secrets, so it is printed as `shown` returns it.
+/// quotes arguments, which can contain secrets, so `shown` changes the text before it is printed.
 ///
 /// # Errors
 /// The exit code, if a text or an error was printed.

@@ -59,7 +59,7 @@ impl Pool {
             command.stdin(their_orders.try_clone()?).stdout(their_answers.try_clone()?);
             pool.readers.push(command.spawn().context("start a reader")?);
         }
-        // Without our own copy, the answers end when all readers have.
+        // The demo closes its own copy of the answers' pipe. So the pipe ends when all readers have ended.
         drop(their_answers);
         pool.hear_all(READY, stop, || Ok(()))?;
         Ok(pool)

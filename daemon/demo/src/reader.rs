@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// What the hidden verb is told.
+/// The options of the hidden verb.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[arg(long)]

@@ -11,12 +11,12 @@ use crate::load::Load;
 use crate::side::{Figures, Stalls};
 use serde::Serialize;
 
-/// The share of the CPUs' time that others may have in a turn.
+/// The largest share of the CPUs' time that others can use in an undisturbed turn.
 pub(crate) const TOLERATED: f64 = 0.2;
-/// The share of the pairs that may be disturbed.
+/// The largest share of disturbed pairs with which a comparison is still printed.
 const MOST_DISTURBED: f64 = 0.25;
 
-/// What else the machine did, over all turns.
+/// The load of the machine by others, over all turns.
 #[derive(Debug, Serialize)]
 pub(crate) struct Meanwhile {
     /// CPUs that the demo may use.
@@ -60,7 +60,7 @@ impl Meanwhile {
     }
 }
 
-/// How much better shared memory does.
+/// The ratios by which shared memory is faster than kernel multicast.
 #[derive(Debug, Serialize, PartialEq)]
 pub(crate) struct Ratio {
     /// How many times longer it takes to publish a message with multicast than with shared memory. This is the ratio of the medians.

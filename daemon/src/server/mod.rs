@@ -174,8 +174,7 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
     let path = options.socket.clone().or_else(|| config.daemon.socket.clone()).unwrap_or_else(default_socket);
     let marker = path.with_extension("running");
     let (segments, sockets) = sort(inherited);
-    // Without its marker removed and without kept segments, the earlier daemon has crashed. So programs that hold its segments come back
-    // first.
+    // If the marker exists and no segments were kept, the earlier daemon has crashed, and programs that hold its segments come back first.
     let crashed = marker.exists() && segments.is_empty();
     let kept = segments.len();
     let (listener, place) = match sockets.into_iter().next() {

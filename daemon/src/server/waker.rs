@@ -156,7 +156,7 @@ impl Inner {
         }
     }
 
-    /// Blocks until a reader may sleep again, or until `knock`.
+    /// Blocks until a reader rings its bell, or until `knock`.
     fn block(&self, ids: &[ConnectionId], bells: &[Bell]) {
         match Bell::wait(&self.door.0, bells) {
             Ok(broken) => {

@@ -37,7 +37,7 @@ impl Daemon {
         daemon
     }
 
-    /// Starts a daemon that `unit` restricts.
+    /// Starts a daemon under the restrictions of `unit`.
     pub fn start_under(unit: PathBuf, config: &str) -> Self {
         let daemon = Self::spawn_under(Some(unit), scratch(), config);
         daemon.client();
@@ -102,7 +102,7 @@ impl Daemon {
         count_event(&self.log(), event)
     }
 
-    /// Reloads this configuration, and waits until that is told.
+    /// Reloads this configuration, and waits until the log reports the reload.
     pub fn reload(&self, config: &str) {
         self.reload_until(config, "reloaded");
     }
@@ -143,13 +143,13 @@ impl Daemon {
         self.client();
     }
 
-    /// Does the same, and gives the next daemon this wall clock.
+    /// Starts the next daemon after this one has ended. The next daemon gets this wall clock.
     pub fn restart_with(&mut self, clock: &WallClock) {
         self.process = spawn(self.unit.as_deref(), self.dir.path(), Some(clock));
         self.client();
     }
 
-    /// Kills the daemon, and starts the next one at once.
+    /// Kills the daemon, and immediately starts the next one.
     pub fn crash(&mut self) {
         self.kill();
         self.restart();

@@ -86,7 +86,7 @@ impl Hosts {
         let id = format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let names = kinds.iter().map(|kind| format!("shmcast-{kind}-{id}")).collect();
         let dir = tempfile::Builder::new().prefix("shmcast-bridge-").tempdir_in("/dev/shm").unwrap();
-        // A daemon may run as another user.
+        // A daemon might run as another user.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let hosts = Self { names, dir, daemons: false, unit: unit::asked(), clocks: Vec::new(), _turn: turn };
         let made = hosts.names.iter().try_for_each(|name| {
@@ -124,7 +124,7 @@ impl Hosts {
         Some(self)
     }
 
-    /// As `with_daemons`, but the daemons run as `unit` says.
+    /// As `with_daemons`, but the daemons run under the restrictions of `unit`.
     pub fn under(test: &str, wires: usize, unit: PathBuf) -> Option<Self> {
         let mut hosts = Self::with_daemons(test, wires)?;
         hosts.unit = Some(unit);
@@ -309,7 +309,7 @@ impl Hosts {
         self.program(host, program("shmcast"), words)
     }
 
-    /// Runs `shmcast WORDS` on a host until it ends. It may fail.
+    /// Runs `shmcast WORDS` on a host until it ends. The command is allowed to fail.
     pub fn run(&self, host: Host, words: &str) -> Output {
         let mut command = self.command_in(host, &program("shmcast"));
         command.args(words.split_whitespace()).output().unwrap()

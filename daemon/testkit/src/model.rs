@@ -11,7 +11,7 @@ use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Instant;
 
-/// More states than this are a model that has no end.
+/// A model with more states than this is taken for an endless one.
 const MOST_STATES: usize = 400_000;
 
 /// A state machine.

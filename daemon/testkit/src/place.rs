@@ -19,7 +19,7 @@ pub fn skip(test: &str, reason: impl Display) {
     eprintln!("SKIPPED {test}: {reason}");
 }
 
-/// Whether this process is root's.
+/// Whether this process runs as root.
 pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }

@@ -27,7 +27,7 @@ pub(crate) fn compile(settings: &Settings) -> Result<Vec<BpfProgram>> {
         refusing(families(settings)?, libc::EAFNOSUPPORT)?,
         refusing(restricted(settings, &groups)?, libc::EPERM)?,
         refusing(opaque(settings), libc::ENOSYS)?,
-        // SystemCallErrorNumber=EPERM. It is last, because it may forbid the call that applies further filters.
+        // SystemCallErrorNumber=EPERM. It is last, because it can forbid the call that applies further filters.
         filter(allowed, SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow)?,
     ])
 }

@@ -311,7 +311,7 @@ impl Channel {
             told.store.forget(&before);
         }
         let generation = self.generation();
-        // The first generation may continue a journal. No reader was there before.
+        // A first generation can continue a journal. It had no earlier readers, so this is no restart.
         let is_first = generation.generation == 1 && generation.first > 1;
         let is_restart = generation.restarted == generation.generation && !is_first;
         if !(is_restart && fault!("restart_tells_no_reader")) {
