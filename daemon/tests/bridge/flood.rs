@@ -1,5 +1,5 @@
-//! An attacker who can send to the group or to the server. The packets are wrong in every way that a header can be,
-//! most of them under the feed's own session. None is sound, so none may count.
+//! An attacker who can send to the group or to the server. Each packet has a wrong header, and most packets have the feed's own session. No
+//! packet must be accepted.
 
 use serde_json::json;
 use shmcast::sys::datagrams::{self, BATCH};
@@ -7,7 +7,7 @@ use shmcast_bridge::proto::wire::HEADER_BYTES;
 use shmcast_bridge::socket::open_sender;
 use shmcast_bridge::spec::LineSpec;
 
-/// `COUNT GROUP-OR-HOST INTERFACE SESSION`, with `_` for spaces in the session.
+/// The role's words are `COUNT GROUP-OR-HOST INTERFACE SESSION`, with `_` for spaces in the session.
 pub fn run(words: &[&str]) {
     let [count, group, interface, session] = words else { panic!("{words:?}") };
     let count: u64 = count.parse().unwrap();

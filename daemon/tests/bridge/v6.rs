@@ -1,4 +1,4 @@
-//! Bridges over IPv6: what the other tests do over IPv4.
+//! Bridges over IPv6, in cases that other tests try over IPv4.
 
 use super::daemons::everything_arrives_on;
 use super::feed::{assert_all_have_all, count, messages, rate, readers};
@@ -29,7 +29,7 @@ fn sealed_lines_of_ipv6_lose_nothing_at_5_percent_loss_each_way() {
     everything_arrives_on(test, &hosts, 50, &sealed(&hosts), v6);
 }
 
-/// Two lines, one of them from one source alone, the other one cut on the way.
+/// Two lines: one accepts packets from one source only, and the other one is cut on the way.
 #[test]
 fn a_line_of_ipv6_from_one_source_goes_on_when_the_other_is_cut() {
     let test = "a_line_of_ipv6_from_one_source_goes_on_when_the_other_is_cut";

@@ -32,7 +32,7 @@ pub(crate) fn apply(settings: &Settings, runtime: &Path, user: &User) -> Result<
     show(runtime, &shown_at)?;
     let state = settings.value("StateDirectory").map(|name| Path::new("/var/lib").join(name));
     if let Some(state) = &state {
-        // The state directory lies beside the runtime directory, and exists as long as the runtime directory.
+        // The state directory is beside the runtime directory, and exists as long as the runtime directory.
         let kept = runtime.with_file_name("state");
         fs::create_dir_all(&kept).with_context(|| format!("create {}", kept.display()))?;
         give(&kept, settings.value("StateDirectoryMode"), user)?;

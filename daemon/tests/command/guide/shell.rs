@@ -1,8 +1,7 @@
 //! A shell that runs the commands of a chapter, one after the other, and records the output of each.
 //!
-//! It is a shell of an ordinary user on a host that seems to be its own: network, processes, `/dev/shm` and
-//! `/run` are namespaces of its own. So fixed ports and default directories are free, and all processes that
-//! are left running end with it.
+//! The shell belongs to an ordinary user on a host that seems to be separate: network, processes, `/dev/shm` and `/run` are namespaces of
+//! its own. So fixed ports and default directories are free, and all remaining processes end with the shell.
 
 use super::book::{Chapter, Step};
 use shmcast_testkit::place::program;

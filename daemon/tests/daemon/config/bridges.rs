@@ -108,7 +108,7 @@ fn two_channels_whose_sessions_begin_alike_are_not_told_apart() {
     assert_eq!(two("session = \"TICK\"", "session = \"TICK\"", 30002), none);
     assert_eq!(two("session = \"TICK\"", "", 30001), none);
     assert_eq!(two("", "", 30001), none, "names that begin alike have other tags");
-    // A received channel is sent on under the session that it came with.
+    // A relayed channel keeps the session under which it was received.
     let receive = "[[bridge]]\nname = \"from\"\nchannel = \"ticks-us\"\nline = [{ group = \"239.9.9.9:9\" }]\n[bridge.receive]\n";
     assert_eq!(with("", "", 30002, receive), none);
 }
@@ -144,7 +144,7 @@ fn a_bridge_without_its_channel_is_refused() {
     );
 }
 
-/// This is found when the file is checked, and not when the first long message is published.
+/// The check of the file finds this mistake, and not only the first long message.
 #[test]
 fn a_message_that_fits_no_packet_is_told_with_both_numbers() {
     let text = format!("{CHANNELS}{}", send("")).replacen("max_message = 1378\n", "", 1);

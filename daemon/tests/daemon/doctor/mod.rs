@@ -71,7 +71,7 @@ fn cases() -> impl Iterator<Item = &'static Case> {
 fn write(root: &Path, path: &str, contents: impl AsRef<[u8]>) {
     let path = root.join(path.trim_start_matches('/'));
     let dir = path.parent().expect("a file in a directory");
-    // A garbage file may stand where a directory is wanted, or the other way round. The one that was made first stays.
+    // A garbage file might be where a directory is wanted, or the other way round. The one that was made first stays.
     if fs::create_dir_all(dir).is_ok() && !path.is_dir() {
         fs::write(path, contents).expect("a fake file");
     }
@@ -163,7 +163,7 @@ fn with_nonsense(id: &str, nonsense: &[u8]) -> Finding {
             write(dir.path(), &missing, nonsense);
             continue;
         }
-        // A file exists and is still reported missing, so a directory is wanted.
+        // The file exists and is still reported missing, so the check wants a directory.
         fs::remove_file(below).expect("a fake file");
         if missing == "/sys/class/net" {
             write(dir.path(), "/sys/class/net/eth0/device/vendor", nonsense);

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// Longest time that the daemon may let a quiet user wait for an answer, beside two floods of four processes.
 const BOUND: Duration = Duration::from_secs(1);
-/// How often that user asks.
+/// The number of requests of the quiet user.
 const ANSWERS: u32 = 30;
 
 fn config() -> String {

@@ -28,7 +28,7 @@ const WATCHDOG: Duration = Duration::from_secs(3);
 /// How long the daemon may let a user who needs no name wait for an answer.
 const BOUND: Duration = Duration::from_secs(1);
 
-/// Attaches to a channel that names it by number, and is refused on one that names it by group.
+/// Attaches to a channel whose list has the user's number. Is refused on a channel whose list has a group's name.
 pub(crate) fn read_once(socket: &Path) {
     let client = wait_for("the daemon's answer", || Client::at(socket).ok());
     Subscriber::builder("by-number").client(&client).open().unwrap();
