@@ -28,12 +28,12 @@ mod verbs;
 
 use shmcast_testkit::number;
 
-/// How often the tests kill, where it is not `usual`.
+/// The number of kills in a test, if it is not `usual`.
 fn kills(usual: u64) -> u64 {
     number("SHMCAST_NATS_KILLS", usual)
 }
 
-/// How many messages a test publishes, where it is not `usual`.
+/// The number of messages in a test, if it is not `usual`.
 fn messages(usual: u64) -> u64 {
     number("SHMCAST_NATS_MESSAGES", usual)
 }

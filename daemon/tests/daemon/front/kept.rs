@@ -37,8 +37,8 @@ fn start(dir: &Path, address_space: &str, kept: &[(String, File)]) -> Process {
     Process::start(&mut command)
 }
 
-/// Listens to a daemon's notices to its service manager, up to the next notice that is `last`. Returns the descriptors that the daemon
-/// passes, and whether it removes any.
+/// Listens to a daemon's notices to its service manager, up to the next notice that contains `last`. Returns the descriptors that the
+/// daemon passes, and whether it removes any.
 fn hear_until(manager: &UnixDatagram, last: &str) -> (Vec<(String, File)>, bool) {
     let (mut kept, mut gave_up) = (Vec::new(), false);
     let mut buffer = [0; 4096];
