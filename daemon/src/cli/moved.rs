@@ -2,7 +2,7 @@
 
 use shmcast_bridge::spec::server::without_accounts;
 
-/// Options, and what to write in place of them.
+/// Options that no longer exist, and their replacements.
 const MOVED: [(&[&str], &str); 22] = [
     (&["--max-message"], "--set max_message=SIZE"),
     (&["--mode"], "--set permissions=750"),

@@ -73,7 +73,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
-    // This comes before the channel exists: a wrong file name should leave nothing behind.
+    // The arguments are checked before the channel is made, so that a wrong file name leaves no channel.
     if from_stdin(args) && args.repeat != 1 {
         bail!("stdin can be read only once: give --loop a file with --input");
     }

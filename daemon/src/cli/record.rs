@@ -214,7 +214,7 @@ fn is_restart(error: &anyhow::Error) -> bool {
     error.downcast_ref().is_some_and(RecordError::is_restart)
 }
 
-/// What was recorded of all streams.
+/// The sums over all recorded streams.
 #[derive(Default)]
 struct Sums {
     /// Number of recorded streams. A channel that is restarted begins another stream.

@@ -213,7 +213,7 @@ impl Settings {
     }
 }
 
-/// Waits until so many readers are attached.
+/// Waits until `wanted` readers are attached.
 pub(super) fn wait_for_readers(wanted: usize, host: &Host, channel: &str, stop: &Stop) -> Result<()> {
     if wanted == 0 {
         return Ok(());
@@ -261,7 +261,7 @@ pub(super) struct Published {
 }
 
 impl Published {
-    /// What `publisher` has published since it was at `first`.
+    /// Counts the messages that `publisher` has published since the sequence `first`.
     pub(super) fn by(
         publisher: &Publisher,
         first: u64,

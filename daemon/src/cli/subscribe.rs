@@ -231,7 +231,7 @@ fn attach_again(
     stop: &Stop,
     out: &mut Out,
 ) -> Result<Option<Subscriber>> {
-    // The new subscriber needs the lock of its gate, which the old one holds.
+    // The old subscriber has the lock of its gate, and the new one needs this lock.
     drop(old);
     out.flush()?;
     let start = if args.conflate { Start::Board } else { Start::Oldest };

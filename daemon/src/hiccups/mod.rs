@@ -1,11 +1,11 @@
-//! Measures the machine's own stalls. On each chosen CPU one thread reads the clock in a loop, and records each gap between two readings
+//! Measures the machine's own stalls. On each chosen CPU, one thread reads the clock in a loop, and records each gap between two readings
 //! that is longer than a threshold.
 //!
-//! No program on a measured CPU can do better than the measuring thread. So the measured stalls are a lower bound of every program's worst
-//! latency on this CPU. A gap shows that the thread did not have the CPU, but not why. To find the cause, use `perf` and `shmcast doctor`.
+//! No program on a measured CPU can do better than the measuring thread. So the stalls are a lower bound of the worst latency of programs
+//! on this CPU. They do not show the cause, which `perf` and `shmcast doctor` might find.
 //!
-//! The measuring loop makes no system call and allocates nothing. It locks one of two histograms, and only to record a gap. The caller of
-//! [`Recorder::drain`] prints the results. If this caller runs on a measured CPU, its own work is recorded as stalls.
+//! The loop makes no system call and allocates nothing. If the caller of [`Recorder::drain`] runs on a measured CPU, its own work is
+//! recorded as stalls.
 
 mod log;
 

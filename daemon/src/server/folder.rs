@@ -1,8 +1,8 @@
 //! The daemon's files that other programs find by name: the socket and its lock, the marker, and the charters.
 //!
-//! A new program looks for the socket. Another daemon looks for the lock. The next daemon looks for the marker and the charters. Attached
-//! programs need none of the names, so they do not notice if somebody removes or moves the folder, or mounts another file system over it.
-//! The daemon notices: it checks the names once a second, restores them, and reports names that it cannot restore.
+//! New programs look for the socket, other daemons for the lock, and the next daemon for the marker and the charters. Attached programs
+//! need no name, so they do not notice if somebody removes or moves the folder. The daemon checks the names once a second, restores them,
+//! and reports names that it cannot restore.
 
 use super::connection;
 use super::listen::{Identity, Place, leads_to};

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 use std::time::Instant;
 
-/// Lines at once (burst), and lines a second (rate).
+/// The number of lines in one burst, and the number of lines a second in the long run.
 type Share = (f64, f64);
 
 /// The limit of log lines for all users together. With the summary's line, at most 100 lines are written in any second.

@@ -1,8 +1,8 @@
 //! The path of the control socket. One daemon at a time owns this path, and never takes it from another program.
 //!
-//! A daemon holds the lock `PATH.lock` while it runs, so only one of two daemons can start. A leftover is a socket of this user that
-//! refuses connections. The daemon replaces a file at `PATH` only if the file is a leftover. Before the daemon removes the leftover, it
-//! renames the file and checks it once more, because another program might have put its own socket at `PATH` meanwhile.
+//! A daemon holds the lock `PATH.lock` while it runs. It replaces a file at `PATH` only if the file is a leftover: a socket of this user
+//! that refuses connections. Before it removes the leftover, it renames the file and checks it once more, because another program might
+//! have put its own socket at `PATH` meanwhile.
 
 use anyhow::{Context, Error, Result, bail};
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};

@@ -7,7 +7,6 @@ use std::sync::{Mutex, PoisonError};
 
 /// A spare descriptor. If no descriptor is free for a notice to the service manager, the spare one is closed for the notice. Without
 /// notices, the watchdog would kill the daemon.
-/// descriptor is closed. The watchdog would kill a daemon that cannot send notices.
 static RESERVE: Mutex<Option<File>> = Mutex::new(None);
 
 /// Opens the reserved descriptor. Call this before programs can use up all descriptors.

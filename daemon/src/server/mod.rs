@@ -297,7 +297,7 @@ async fn stop(shared: &Arc<ServerState>, carriers: Carriers, folder: &Folder) ->
             held.registry().hold(channel)
         })
     });
-    // The holds last until the process ends, because a journal may have recorded a clean end.
+    // The holds last until the process ends, because a journal might have recorded a clean end.
     let _holds = ending.await.context("stop the bridges and the recorders")?;
     connection::settle().await;
     if !shared.registry().is_needed() {

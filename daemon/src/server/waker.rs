@@ -1,11 +1,10 @@
 //! Wakes parked readers, so that publishers need not do it. One thread checks the rings of the readers that sleep.
 //!
-//! While a reader sleeps, the thread checks the reader's ring, pauses, and checks again. The pause is a fraction of the time since the
-//! thread last woke a reader. So after a silence, a message is late only by a small part of that silence. If no reader has slept for some
-//! time, the thread blocks until a reader sends it a message (rings its bell).
+//! The pause between two checks is a fraction of the time since the thread last woke a reader. So after a silence, a message is late only
+//! by a small part of the silence. If no reader has slept for some time, the thread blocks until a reader sends it a message (rings its
+//! bell).
 //!
-//! No reader can block the thread, because its wake-ups never block. The thread does not trust what readers write. A reader that always
-//! claims to sleep costs no more checks than a busy channel.
+//! No reader can block the thread. A reader that always claims to sleep costs no more checks than a busy channel.
 
 use super::access::ConnectionId;
 use crate::config::WakerConfig;

@@ -1,7 +1,7 @@
-//! The values of the settings before the first change. They are in a file that belongs to root, and `undo` restores them from this file.
+//! The values of the settings before the first change, in a file from which `undo` restores them.
 //!
-//! A user who can write to the file decides what root writes to the kernel's settings. So the file is in a directory to which only root can
-//! write. The file is replaced as a whole, so it always has either the old or the new list.
+//! A user who could write to this file would decide what root writes to the kernel's settings. So the file is in a directory to which only
+//! root can write. The file is always replaced as a whole.
 
 use super::files::{self, TuneError};
 use crate::doctor::Root;

@@ -97,7 +97,7 @@ impl Daemon {
         fs::write(self.dir.path().join("shmcast.toml"), config).unwrap();
     }
 
-    /// Returns how often the log tells this event.
+    /// Returns how often the log has this event.
     pub fn told(&self, event: &str) -> usize {
         count_event(&self.log(), event)
     }
@@ -107,7 +107,7 @@ impl Daemon {
         self.reload_until(config, "reloaded");
     }
 
-    /// Reloads this configuration, and waits until the log tells `event` once more.
+    /// Reloads this configuration, and waits until the log has `event` once more.
     pub fn reload_until(&self, config: &str, event: &str) {
         let before = self.told(event);
         self.configure(config);
@@ -206,7 +206,7 @@ pub fn publishing(client: &Client, channel: &str) -> PublisherBuilder {
     Publisher::builder(channel).client(client).prepare(Preparation::NONE)
 }
 
-/// Returns how often a daemon's log tells this event.
+/// Returns how often a daemon's log has this event.
 pub(crate) fn count_event(log: &str, event: &str) -> usize {
     log.matches(&format!("event=\"{event}\"")).count()
 }

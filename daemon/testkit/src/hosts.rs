@@ -265,7 +265,7 @@ impl Hosts {
         fs::write(self.config(host), config).unwrap();
     }
 
-    /// Reloads this configuration of a host's daemon, and waits until its log tells `event` once more.
+    /// Reloads this configuration of a host's daemon, and waits until its log has `event` once more.
     pub fn reload(&self, host: Host, daemon: &Running, config: &str, event: &str) {
         let before = daemon.told(event);
         self.configure(host, config);
@@ -393,7 +393,7 @@ impl Running {
         wait_for(&format!("{text:?} from {}", self.what), || self.log().contains(text).then_some(()));
     }
 
-    /// Returns how often the log tells this event.
+    /// Returns how often the log has this event.
     pub fn told(&self, event: &str) -> usize {
         count_event(&self.log(), event)
     }

@@ -40,7 +40,7 @@ pub trait Model {
     fn landmarks(&self, state: &Self::State) -> u64;
 }
 
-/// What a walk has found.
+/// The result of a walk over all states.
 #[derive(Debug)]
 pub struct Explored {
     pub states: usize,

@@ -51,7 +51,7 @@ fn clocks_are_set(form: Form) {
         hosts.set_clock(host, seconds);
         let last = source.publish(200);
         if form == Form::Sealed && (host, seconds) == (Host::A, 144_000) {
-            // B cannot open what is sealed with the next key. It gets these messages once the clock is right.
+            // B cannot open packets that are sealed with the next key. It gets their messages as soon as its clock is right.
             wait_until("packets with the next key", || {
                 super::daemons::bridge(&hosts, Host::B)["figures"]["receive"]["unopened"].as_u64() > Some(0)
             });

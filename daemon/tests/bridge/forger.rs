@@ -211,7 +211,7 @@ fn a_forger_at_the_wire_of_a_sealed_feed_costs_no_message() {
     let of_b = wait_for("the last message", || {
         Some(receive()).filter(|figures| count(figures, "/messages_published") == last)
     });
-    // What was forged to the group either came or was dropped by the kernel, which had no room for it.
+    // A forged packet to the group either came, or the kernel dropped it for lack of room.
     let came = at(&of_b, &["/lines/0/datagrams", "/lines/0/kernel_drops"]);
     let of_a = bridge(&hosts, Host::A)["figures"]["repair"].clone();
     eprintln!(

@@ -254,7 +254,7 @@ fn a_reload_touches_only_what_has_changed() {
     assert_eq!(before["session"], after["session"]);
     assert_eq!(after["figures"]["receive"]["sessions"], 1);
 
-    // An orderly stop does not end the session: the next daemon goes on in it.
+    // An orderly stop does not end the session: the next daemon continues the session.
     a.signal(Signal::SIGTERM);
     a.wait_for_log("stopped");
 }
@@ -339,7 +339,7 @@ fn figures_of_bridges_are_sound_metrics() {
         "shmcast_bridge_sent_messages_total{bridge=\"ticks-out\"} 1000",
         "shmcast_bridge_link_rate_bytes{bridge=\"ticks-out\"} 1250000000",
         "shmcast_bridge_link_waits_total{bridge=\"ticks-out\"} ",
-        // 95 % of the link, less what live packets took in the last 10 ms.
+        // The rate for repairs: 95 % of the link, minus the share of live packets in the last 10 ms.
         "shmcast_bridge_repair_link_rate_bytes{bridge=\"ticks-out\"} 118",
         "shmcast_bridge_missed_messages_total{bridge=\"ticks-out\"} 0",
         "shmcast_bridge_repair_refused_total{bridge=\"ticks-out\",reason=\"not-allowed\"} 0",

@@ -165,7 +165,7 @@ fn an_end_that_is_killed_comes_back_to_the_same_stream() {
         let seen = reader.end_well();
         let figures = ["received", "gap_messages", "lapped"].map(|name| count(&seen, &format!("/{name}")));
         assert_eq!(figures, [last, 0, 0], "{seen}");
-        // A receiver that was killed last might come back after its readers have everything. The readers do not notice this.
+        // The receiver that was killed last might come back after its readers have everything. Then they do not see its new epoch.
         let epochs = count(&seen, "/epochs");
         assert!((kills / 2).saturating_sub(1) <= epochs && epochs <= kills / 2, "{seen}");
         assert_eq!(&seen["sessions"][1], &Value::Null, "{seen}");
@@ -178,7 +178,7 @@ fn what_the_kernel_dropped_and_what_readers_miss_add_up() {
     let Some(hosts) = Hosts::new("what_the_kernel_dropped_and_what_readers_miss_add_up", 1) else { return };
     // The messages come as fast as possible, and no buffer holds so many.
     let last = 10 * messages();
-    // The rings hold all messages, so no other reader is lapped.
+    // The rings hold all messages, so no reader is lapped.
     drop(make_channel_of(&hosts.channels(Host::A), 64 << 20));
     let recv = "bridge recv t --from 239.77.0.1:30001 --interface vb0 --set receive.from=1 --capacity 64MiB --json --set receive.buffer_bytes=4096";
     let recv = hosts.shmcast(Host::B, recv);

@@ -153,7 +153,7 @@ fn two_senders_of_a_daemon_outlast_every_change() {
     }
 }
 
-/// The senders are commands with state files. Once the active sender loses its state, and once the one that stands by.
+/// The senders are commands with state files. In one round the active sender loses its state, in another the one that stands by.
 #[test]
 fn a_sender_without_its_state_joins_the_other_one() {
     let Some(hosts) = Hosts::new("a_sender_without_its_state_joins_the_other_one", 1) else { return };

@@ -16,7 +16,7 @@ fn host() -> Host {
     host
 }
 
-/// The lines that a verb prints, as JSON, without what depends on time.
+/// The lines that a verb prints, as JSON, without the fields that depend on time.
 fn lines(host: &Host, arguments: &str) -> Vec<Value> {
     let output = host.run(arguments);
     let lines = text(&output.stdout);

@@ -1,4 +1,4 @@
-//! `shmcast journal cut`: a part of a journal is a journal, and has what the part had.
+//! `shmcast journal cut`: the copied part is a journal that has everything in the part.
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -74,7 +74,7 @@ fn a_large_part_in_small_files_is_the_same_by_sequence_and_by_time() {
         found += 1;
     }
     assert!(found > 30, "{found} times lay in the part");
-    // A replay of the part gives readers what the part has.
+    // A replay of the part gives readers everything in the part.
     assert!(host.run(&format!("replay {out} --into again --speed max")).status.success());
     assert!(host.run("sub again --from oldest").stdout == lines(&out, ""));
 }

@@ -107,7 +107,7 @@ fn a_lapped_reader_waits_for_the_recorder_that_runs() {
             publisher.publish(&payload(publisher.next_sequence())).unwrap();
         }
     };
-    // The ring has room for so many, so that the recorder keeps pace.
+    // The ring has room for these messages, so the recorder keeps pace.
     for last in (1..=10).map(|turn| turn * 200) {
         publish(last);
         wait_until("the last message on disk", || {

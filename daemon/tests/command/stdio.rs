@@ -295,7 +295,7 @@ fn a_subscriber_that_came_too_late_ends_without_a_word() {
 #[test]
 fn a_first_publisher_is_greeted_in_jargon() {
     let host = Host::new();
-    // The command runs as an ordinary user's, who can lock hardly any memory.
+    // The command runs with the limits of an ordinary user, who can lock hardly any memory.
     let publish = |arguments: &str| {
         let mut command = Command::new("prlimit");
         command.args(["--memlock=0:0", "setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-all"]);

@@ -134,8 +134,8 @@ fn a_board_of_the_next_generation_has_what_was_valid_and_nothing_void() {
         let entry = board.get(b"ww").unwrap();
         assert!(entry.is_none_or(|entry| entry.sequence < first), "turn {turn}: a void message");
         let last = working.join().unwrap();
-        // While the daemon had no CPU, the publisher that was cut off may have overwritten the ring. Then the board knows that there was a
-        // message, and a reader is told that it misses the message.
+        // While the daemon had no CPU, the publisher that was cut off might have overwritten the ring. Then the board knows that there was
+        // a message, and a reader learns that it misses this message.
         let has_bytes = entry.as_ref().is_some_and(|entry| entry.message.is_some());
         assert_eq!(missed, u64::from(entry.is_some() && !has_bytes), "turn {turn}");
         if let Some(entry) = entry.as_ref().filter(|_| !has_bytes) {

@@ -1,4 +1,4 @@
-//! Bridges at a reload: one that gets another name goes on, and one that is no longer configured leaves without an end.
+//! Bridges at a reload. A renamed bridge continues, and a bridge that is no longer configured leaves without an end of its session.
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -64,7 +64,7 @@ fn a_bridge_that_is_renamed_goes_on_and_one_that_is_removed_leaves() {
         )
     };
     let daemon = Daemon::start(&with("out"));
-    // Without a state file a bridge begins with what is published from its start on.
+    // Without a state file, a bridge begins with the first message that is published after its start.
     daemon.wait_for_log(&["bridge-started"]);
     let mut publisher = publishing(&daemon.client(), "t").open().unwrap();
     let far = Host::new();
@@ -130,7 +130,7 @@ fn a_bridge_that_is_changed_goes_on_where_it_was() {
         )
     };
     let daemon = Daemon::start(&with("out", 1_000));
-    // Without a state file a bridge begins with what is published from its start on.
+    // Without a state file, a bridge begins with the first message that is published after its start.
     daemon.wait_for_log(&["bridge-started"]);
     let mut publisher = publishing(&daemon.client(), "t").open().unwrap();
     let far = Host::new();

@@ -26,7 +26,7 @@ fn a_takeover_waits_for_programs_that_hold_the_channel() {
     assert_eq!(next.next_sequence(), 11, "the channel was lost, and its publisher held it all the time");
 }
 
-/// A program is stopped before a crash, and continues only after the next daemon has come and gone.
+/// A program acts like a publisher that is stopped before a crash, and continues only after the next daemon has come and gone.
 #[test]
 fn a_program_that_has_not_come_back_is_waited_for_by_each_next_daemon() {
     let mut daemon = Daemon::start(&config());

@@ -1,5 +1,5 @@
 //! Readers of each kind: a `Select`, an async one, one that parks, and a typed one. Meanwhile the recorder of their past is stopped and
-//! killed, they stand still or give way to another reader, and their channel or its daemon is made anew.
+//! killed, the readers stand still or give way to others, and the channel or its daemon is made anew.
 
 use crate::library::{Price, Volume};
 use nix::sys::signal::Signal;

@@ -3,7 +3,6 @@
 //!
 //! `older_kernel --list` prints the refused calls and arguments, each with the version that introduced it. A filter cannot show an older
 //! kernel's bugs, or that an old call behaves differently.
-//! what an old call does differently.
 #![forbid(unsafe_code)]
 
 use anyhow::{Context, Result, bail};
@@ -25,7 +24,6 @@ const LAST: i64 = 511;
 
 /// The first call of each group of new calls, and the version of Linux that introduced the group, in the order of their numbers. Numbers
 /// from 424 on, which are newer than Linux 5.0, are the same on all architectures.
-/// is newer than 5.0, calls have one number on all architectures.
 const CALLS: &[(Version, i64)] = &[
     ((5, 1), 424),  // pidfd_send_signal, io_uring_*
     ((5, 2), 428),  // open_tree and the mount calls

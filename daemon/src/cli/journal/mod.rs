@@ -110,7 +110,7 @@ fn above(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Returns an error that says: a signal stopped the verb, and `path` is not written.
+/// Returns the error of a verb that a signal stopped before `path` was written.
 fn not_written(stop: &Stop, path: &Path) -> anyhow::Error {
     stop.interrupted(format!("{}: INTERRUPTED, and not written", path.display())).into()
 }

@@ -137,7 +137,7 @@ impl Part {
         Self { reader, end: u64::MAX, until_ns: None, too_old: 0, schema, payload: Vec::new() }
     }
 
-    /// Goes on at another sequence.
+    /// Continues at another sequence.
     pub(super) fn seek(&mut self, sequence: u64) -> Result<()> {
         Ok(self.reader.seek(sequence)?)
     }

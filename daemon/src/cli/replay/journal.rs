@@ -26,7 +26,7 @@ use std::time::Instant;
 
 pub(super) fn run(args: &Args, stop: &Stop) -> Result<ExitCode> {
     let dir = &args.recording;
-    // A wrong directory or part should leave nothing behind.
+    // The journal is opened before the channel is made, so that a wrong directory or part leaves no channel.
     let mut part = args.span.open(&Source { dir: dir.clone() })?;
     let settings = args.ring.begin()?;
     let first = part.due();

@@ -1,10 +1,9 @@
 //! One connection: requests and replies, and at most one attachment, which lasts as long as the connection.
 //!
-//! A client that misbehaves ends only its own connection. Such a client might send garbage, too many packets, surplus descriptors or
-//! nothing, or might never read. Each wait for a client has a limit, and each answer fits a packet.
+//! A client that breaks the rules ends only its own connection. Each wait for a client has a limit, and each answer fits a packet.
 //!
-//! Users take turns. The daemon serves one program of a user at a time. After each packet to this program, the daemon serves the programs
-//! of other users. So between two packets to one user, each other user gets at most one packet.
+//! The daemon serves one program of a user at a time, and users take turns after each packet. So between two packets to one user, each
+//! other user gets at most one packet.
 
 mod gates;
 mod reports;

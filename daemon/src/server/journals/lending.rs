@@ -5,7 +5,7 @@ use shmcast::StreamId;
 use shmcast::journal::{JournalError, Lent, Streams, Wanted};
 use std::sync::{MutexGuard, PoisonError};
 
-/// What a reader asks for.
+/// A reader's request for a file.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked {
     /// The stream; the newest stream if `None`.
@@ -61,7 +61,7 @@ impl Recording {
         };
         let loan = self.with_files(|streams| {
             let Some(journal) = streams.find(stream)? else { return Ok(None) };
-            // The directory may hold the journal of another channel, which these readers may not be allowed to read.
+            // The directory might have the journal of another channel, which these readers might not be allowed to read.
             if journal.files().iter().any(|file| file.header.channel != self.channel) {
                 return Ok(None);
             }

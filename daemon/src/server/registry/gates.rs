@@ -183,7 +183,7 @@ impl Registry {
     }
 }
 
-/// What is new about a gate, in words.
+/// The changes of a gate since its last report, as text.
 struct GateChanges {
     held: Option<String>,
     dropped: Option<String>,

@@ -427,9 +427,8 @@ impl Registry {
         self.channels.get(name).is_some_and(Channel::is_left)
     }
 
-    /// Returns true if a program might attach again to the next daemon: either a program is attached now, or a program might still have
-    /// memory that this daemon lacks. The second case counts only if this memory might have messages, because a publisher was let in or
-    /// because its sequences continue from earlier memory.
+    /// Whether a program might attach again to the next daemon. Either a program is attached now, or a program might still have memory that
+    /// this daemon lacks. Such memory counts only if it might have messages.
     pub fn is_needed(&self) -> bool {
         let goes_on = |entry: Entry| entry.first > 1 && !fault!("memory_without_a_publisher_is_forgotten");
         let is_in_use = |entry: Entry| entry.is_granted || goes_on(entry);

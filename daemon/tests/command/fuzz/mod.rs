@@ -1,4 +1,4 @@
-//! The fuzz targets on the stable compiler: the same functions, fed with sound inputs that a seeded generator damages.
+//! The fuzz targets on the stable compiler: the same functions, with valid inputs that a seeded generator damages.
 //!
 //! `SHMCAST_FUZZ_RUNS` sets the number of inputs of each target, and `SHMCAST_FUZZ_SEED` the first seed. A failure
 //! names the seed that reproduces it.
@@ -261,7 +261,7 @@ fn no_words_break_the_control_socket() {
 fn no_text_breaks_the_configuration() {
     let every_field: String = DEFAULT_CONFIG
         .lines()
-        // Optional fields stand in the file behind a bare `#`.
+        // Optional fields of the file come after a bare `#`.
         .map(|line| {
             format!("{}\n", line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).unwrap_or(line))
         })

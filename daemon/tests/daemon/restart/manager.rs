@@ -1,7 +1,7 @@
 //! A machine for one test: systemd as PID 1 of its own namespaces, with the shipped units.
 //!
-//! The machine does not change the host: files that systemd and packages change are on layers in memory, and the control groups are below
-//! one of the test's own. It starts nothing of the host, because the host's units and unit generators are hidden.
+//! The machine does not change the host: files that systemd and packages change are on layers in memory, and the control groups are below a
+//! group of the test. The machine starts nothing of the host, because the host's units and unit generators are hidden.
 
 use shmcast_testkit::place::program;
 use std::fs;

@@ -32,7 +32,7 @@ const NAMED_PROTOCOLS: usize = 32;
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 
 pub(super) fn run(args: &Args, stop: &Stop) -> Result<ExitCode> {
-    // This comes before the channel exists: a wrong file name should leave nothing behind.
+    // The file is opened before the channel is made, so that a wrong file name leaves no channel.
     let packets = args.open(stop)?;
     let settings = args.ring.begin()?;
     let (host, channel) = args.host.host_of(&args.into)?;
