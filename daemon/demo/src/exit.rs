@@ -22,7 +22,7 @@ pub fn parse<P: Parser>(shown: impl Fn(&str) -> String) -> Result<P, ExitCode> {
         if usage.use_stderr() {
             let text = usage.render().to_string();
             let hidden = Some(shown(&text)).filter(|shown| *shown != text);
-            // clap's own text is coloured on a terminal. If it cannot be written, there is nobody to tell.
+            // clap's own text has colours on a terminal. A failed write cannot be reported anywhere.
             let _ = match hidden {
                 Some(hidden) => write!(std::io::stderr(), "{hidden}"),
                 None => usage.print(),

@@ -67,7 +67,7 @@ impl Meter {
         self.cpus.len()
     }
 
-    /// The counters now. `None` if this system does not have them.
+    /// Reads the present counters. Returns `None` if this system does not have them.
     pub(crate) fn read(&self) -> Option<Reading> {
         let times = cpu_times();
         let times = self.cpus.iter().map(|cpu| times.get(cpu)).collect::<Option<Vec<_>>>()?;

@@ -160,7 +160,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         for child in &mut self.readers {
-            // This fails for processes that have ended already, which is fine.
+            // This call fails for a process that has already ended, which is harmless.
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -25,7 +25,7 @@ pub(crate) struct Meanwhile {
     pub(crate) others_cpus: f64,
     /// CPUs that the hypervisor took, on average.
     pub(crate) stolen_cpus: f64,
-    /// The average number of tasks of other programs that were ready to run. It is taken between the turns.
+    /// The average number of tasks of other programs that were ready to run. The number is read between the turns.
     pub(crate) ready_tasks: f64,
     pub(crate) stalls: Stalls,
     /// The number of pairs of turns. A pair has one turn of each transport. If there is only one transport, this is the number of its

@@ -177,7 +177,7 @@ impl Read for Interruptible<'_> {
             }
             let mut input = [PollFd::new(self.file.as_fd(), PollFlags::POLLIN)];
             match poll(&mut input, PollTimeout::from(100u8)) {
-                // There is no input yet, or a signal came: check whether it was meant for us.
+                // There is no input yet, or a signal came. The loop checks whether the signal ends the verb.
                 Ok(0) | Err(Errno::EINTR) => {}
                 Ok(_) => match self.file.read(buffer) {
                     // Another process has read the input.
@@ -193,7 +193,7 @@ impl Read for Interruptible<'_> {
 /// A progress line. It is shown only if stderr is a terminal.
 pub(super) fn progress() -> ProgressBar {
     let rate = |state: &ProgressState, out: &mut dyn fmt::Write| {
-        // An error is ignored: the line is for people, and the terminal may be gone.
+        // An error is ignored: the line is for people, and the terminal might be gone.
         let _ = write!(out, "{}/s", grouped(state.per_sec() as u64));
     };
     let style = ProgressStyle::with_template("{spinner} published {human_pos} ({rate}) {elapsed}")

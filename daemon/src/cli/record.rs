@@ -42,7 +42,7 @@ ring has the rest.
 
 Exit codes: 0 nothing missed, 3 messages are missing in the journal, 1 error, 2 wrong usage.";
 
-/// Most events at a channel's end that are read in one check.
+/// The limit for events at a channel's end that one check reads.
 const MOST_EVENTS: usize = 100_000;
 /// Interval between two checks of the state.
 const LOOK: Duration = Duration::from_millis(100);

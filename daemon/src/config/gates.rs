@@ -9,7 +9,7 @@ use shmcast::{ChannelError, Gate, GateError};
 use std::fmt;
 use std::time::Duration;
 
-/// The longest wait that a message may have.
+/// The longest wait that a configuration can set.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// A gate of a channel.

@@ -169,7 +169,7 @@ fn irq_affinity(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
 fn irqbalance(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     let processes: Vec<String> =
         p.names("/proc")?.into_iter().filter(|name| name.parse::<u32>().is_ok()).collect();
-    // A process may be gone by the time its name is read. No process at all means that /proc shows nothing.
+    // A process might be gone before its name is read. If there is no process at all, /proc shows nothing.
     let mut named = 0;
     let mut running = None;
     for process in processes {

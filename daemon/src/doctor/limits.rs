@@ -137,7 +137,7 @@ fn cpu_count(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     let allowed: CpuList = text.parse().map_err(|_| malformed(PATH, &text, "a list of CPUs"))?;
     let online = p.online()?;
     let mend = match online.minus(&allowed).is_empty() {
-        // There are no other CPUs. The mend is to share them well.
+        // This process already has all online CPUs. So the advice is to share them well.
         true => Mend::new(
             "lscpu",
             "a host or guest with more CPUs; until then readers that share: sub --wait yield",

@@ -22,7 +22,7 @@ pub struct NotOnline {
     online: CpuList,
 }
 
-/// A host and the CPUs its latency users run on.
+/// A host, and the CPUs to check on it.
 #[derive(Debug)]
 pub struct Host {
     pub(super) root: Root,
@@ -58,7 +58,7 @@ impl Host {
         Ok(Self { root, online, isolated: isolated.or(&partitions), asked: cpus })
     }
 
-    /// The root that its files are read from.
+    /// The root from which the host's files are read.
     #[must_use]
     pub fn root(&self) -> &Root {
         &self.root
@@ -77,7 +77,7 @@ impl Host {
     }
 }
 
-/// The reading side of one check.
+/// Reads the host for one check, and records what it has read.
 #[derive(Debug)]
 pub(super) struct Probe<'a> {
     host: &'a Host,

@@ -76,7 +76,7 @@ pub enum Unread {
     Malformed {
         /// Absolute path on the host.
         path: String,
-        /// The start of its content.
+        /// The start of the file's content.
         held: String,
         /// The form that was expected.
         wanted: &'static str,
@@ -92,7 +92,7 @@ pub enum Unread {
     ToolFailed {
         /// The command line.
         command: String,
-        /// The first line of its error message.
+        /// The first line of the tool's error message.
         cause: String,
     },
 }

@@ -64,7 +64,7 @@ pub enum StartError {
     /// A thread could not be started.
     #[error("cannot start a thread for CPU {cpu}: {cause}; check the limit on processes (ulimit -u)")]
     Thread {
-        /// The CPU that it was for.
+        /// The CPU of the thread.
         cpu: usize,
         /// The system's error.
         cause: io::Error,
@@ -72,7 +72,7 @@ pub enum StartError {
     /// A thread could not be pinned.
     #[error("cannot pin a thread to CPU {cpu}: {cause}; is it online?")]
     Pin {
-        /// The CPU that it was for.
+        /// The CPU of the thread.
         cpu: usize,
         /// The kernel's error.
         cause: Errno,
@@ -126,7 +126,7 @@ impl Stalls {
     /// there were no stalls.
     #[must_use]
     pub fn quantile_ns(&self, quantile: f64) -> u64 {
-        // The histogram gives the top of a bucket, which may be longer than the longest stall.
+        // The histogram gives the top of a bucket, which can be longer than the longest stall.
         self.histogram.value_at_quantile(quantile).min(self.max_ns)
     }
 
@@ -228,7 +228,7 @@ impl Recorder {
             let thread = std::thread::Builder::new()
                 .name(format!("hiccups-{cpu}"))
                 .spawn(move || {
-                    // The thread that started this one may have given up on it. Then it has also set `stop`.
+                    // The thread that started this one might no longer wait for the result. Then it has also set `stop`.
                     let _ = report.send(pin(cpu));
                     watch(&its, threshold_ns)
                 })
@@ -247,7 +247,7 @@ impl Recorder {
         let drain = |worker: &Worker| {
             let shared = &worker.shared;
             // The flip only directs the thread to the other tally. The lock orders the data. A thread that read the old index before the
-            // flip may still record in the old tally afterwards. A record of this kind is drained two flips later.
+            // flip might still record in the old tally. Such a record is drained two flips later.
             let old = shared.active.fetch_xor(1, Ordering::Relaxed);
             let mut tally = shared.lock(old);
             let stalls = tally.clone();

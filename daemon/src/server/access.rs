@@ -54,7 +54,7 @@ pub struct Access {
     users: Mutex<HashMap<(u32, u32), Asked>>,
 }
 
-/// A look-up, and its result once it has ended.
+/// A look-up, and its result after it has ended.
 #[derive(Debug)]
 struct Asked {
     at: Instant,
@@ -82,7 +82,7 @@ impl Access {
         Self { daemon_uid, look_up, turns: Arc::new(Semaphore::new(LOOK_UPS)), users: Mutex::default() }
     }
 
-    /// Whether `uid` may use all channels, whatever its names.
+    /// Whether `uid` may use all channels. The user's names do not matter for this.
     pub fn is_privileged(&self, uid: u32) -> bool {
         uid == 0 || uid == self.daemon_uid
     }

@@ -101,7 +101,7 @@ impl Events {
                 let readers = state.readers.get(channel)?;
                 who.is_named_by(readers, self.0.daemon_uid).then_some(event)
             }
-            // The detail names channels, so it is left out.
+            // The detail names channels that this user is perhaps not allowed to see, so it is left out.
             None if event.event == "reloaded" => Some(Event { detail: None, ..event }),
             None => None,
         }

@@ -71,7 +71,7 @@ impl Folder {
         self.inner().mark();
     }
 
-    /// Removes the marker, unless it is another daemon's.
+    /// Removes the marker, unless another daemon has written it.
     pub(super) fn unmark(&self) {
         let marker = &self.inner().marker;
         // The marker is empty if the disk was full.

@@ -56,7 +56,7 @@ impl Place {
     /// `None` if the old socket still has its name.
     ///
     /// # Errors
-    /// If another daemon listens at the path now, or if the files cannot be made. After an error, this call may be repeated.
+    /// If another daemon listens at the path now, or if the files cannot be made. The call can be repeated after an error.
     pub(super) fn renew(&mut self) -> Result<Option<OwnedFd>> {
         make_folder(&self.path)?;
         if !self.has_its_lock() {
@@ -71,7 +71,7 @@ impl Place {
     }
 }
 
-/// Returns the identity of the file at `path`; `None` if there is none, or if it cannot be looked at.
+/// Returns the identity of the file at `path`; `None` if there is no file, or if it cannot be examined.
 pub(super) fn leads_to(path: &Path) -> Option<Identity> {
     fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }

@@ -279,8 +279,8 @@ async fn stop(shared: &Arc<ServerState>, carriers: Carriers, folder: &Folder) ->
     if let Err(e) = manager::tell(&[NotifyState::Stopping]) {
         tracing::warn!("the service manager does not know that this daemon stops: {e}");
     }
-    // Recorders and bridges may be newcomers themselves. They must not cause new memory for a channel while programs with the old memory
-    // can no longer attach again.
+    // Recorders and bridges might be new programs. They must not cause new memory for a channel while programs with the old memory can no
+    // longer attach again.
     if !fault!("the_last_newcomers_are_let_in") {
         shared.decide_on_newcomers(Newcomers::SentAway);
     }

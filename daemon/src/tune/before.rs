@@ -67,7 +67,7 @@ impl State {
         &self.entries
     }
 
-    /// Adds an entry. It replaces the one for the same file.
+    /// Adds an entry, which replaces an earlier entry for the same file.
     pub(super) fn note(&mut self, entry: Entry) {
         self.forget(&entry.file);
         self.entries.push(entry);

@@ -142,7 +142,7 @@ pub fn apply(host: &Host, keep: bool) -> Result<Tuned, TuneError> {
             Ok(()) => item.outcome = Outcome::Changed,
             Err(problem) => {
                 (item.outcome, item.problem) = (Outcome::Failed, Some(problem));
-                // The kernel may have taken another value than the one that was written.
+                // The kernel might have set another value than the one that was written.
                 let is_as_before = files::value(root, &entry.file).is_ok_and(|now| now == entry.before);
                 if is_as_before || files::assign(root, &entry.file, &entry.before).is_ok() {
                     state.forget(&entry.file);

@@ -56,8 +56,8 @@ impl Disk {
         run("mount", &["-o", "loop", self.image().to_str().unwrap(), self.path().to_str().unwrap()])
     }
 
-    /// Mounts the disk again after a cut, from a copy of its image. A process in another mount namespace, for example, might still use the
-    /// old file system. The copy does not get the last writes of the old file system, which come when it is finally unmounted.
+    /// Mounts the disk again after a cut, from a copy of its image, because another process might still use the old file system. The copy
+    /// lacks the writes that the old file system makes when it is finally unmounted.
     pub fn mount_again(&mut self) -> bool {
         let before = self.image();
         self.cuts += 1;

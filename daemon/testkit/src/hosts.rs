@@ -290,7 +290,7 @@ impl Hosts {
         command.arg("--config").arg(self.config(host));
         let daemon = self.start(command, format!("the daemon of host {host:?}"));
         wait_for("the daemon's answer", || shmcast::Client::at(self.socket(host)).ok());
-        // Keys must belong to the daemon's user, who is a different one under the unit.
+        // The keys must belong to the daemon's user. Under the unit, this is another user.
         let keys = self.keys();
         if keys.exists() {
             let user = fs::metadata(self.socket(host)).unwrap().uid();

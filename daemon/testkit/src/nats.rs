@@ -40,7 +40,7 @@ pub fn program(test: &str) -> Option<&'static Path> {
 /// The directories and the address of a server, and additional lines of its configuration.
 #[derive(Debug, Clone)]
 pub struct Site {
-    /// The directory of its configuration and its log.
+    /// The directory of the server's configuration and log.
     pub dir: PathBuf,
     /// The directory in which the server stores its streams.
     pub store: PathBuf,
@@ -157,7 +157,7 @@ impl Server {
         }
     }
 
-    /// All that it has logged.
+    /// Everything that the server has logged.
     pub fn log(&self) -> String {
         fs::read_to_string(self.site.dir.join("log")).unwrap_or_default()
     }

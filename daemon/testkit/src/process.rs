@@ -148,7 +148,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both calls fail for a child that was waited for, which does not matter.
+        // Both calls fail for a child whose end was already awaited, which is harmless.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -59,7 +59,7 @@ fn an_interface_made_anew_loses_nothing() {
 fn an_interface_of_ipv6_made_anew_loses_nothing() {
     let test = "an_interface_of_ipv6_made_anew_loses_nothing";
     let Some(hosts) = Hosts::with_daemons(test, 1).and_then(|hosts| hosts.and_v6(test, 1)) else { return };
-    // Both ends look for their interface meanwhile, and do not find it.
+    // Meanwhile both ends look for their interface, and do not find it.
     a_wire_is_made_anew(&hosts, v6, rate() / 4);
 }
 

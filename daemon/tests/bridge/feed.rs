@@ -32,12 +32,12 @@ pub fn assert_all_have_all(readers: Vec<Running>, last: u64) {
     }
 }
 
-/// The sequence after the newest message of a host's channel in its directory.
+/// The sequence after the newest message of a host's channel, which is a file.
 pub fn next_on(hosts: &Hosts, host: Host) -> Option<u64> {
     shmcast::Directory::at(hosts.channels(host)).channel("t").ok()?.status().next_sequence
 }
 
-/// Waits until a host's channel in its directory is past `sequence`.
+/// Waits until a host's channel, which is a file, is past `sequence`.
 pub fn wait_until_past(hosts: &Hosts, host: Host, sequence: u64) {
     wait_until(&format!("message {sequence} on {host:?}"), || {
         next_on(hosts, host).is_some_and(|next| next > sequence)

@@ -48,7 +48,7 @@ fn malformed(number: u64, own: &[u8; 10], rng: &mut fastrand::Rng) -> Vec<u8> {
         3 if noise[0] & 1 == 0 => packet(own, sequence, 1, &[0, 9, b'x']),
         3 => packet(own, sequence, 2, &[0, 1, b'x', 0xff, 0xff, b'y']),
         4 => packet(own, sequence, 1, &[0, 1, b'x', b'y', b'z']),
-        // Another session, with any content.
+        // A packet of another session, with any content.
         _ => packet(&[b'~'; 10], sequence, noise[0].into(), &noise[..rng.usize(0..noise.len())]),
     }
 }

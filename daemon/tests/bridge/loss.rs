@@ -1,4 +1,4 @@
-//! Loss of packets, of lines and of either end. All counters must agree about it.
+//! Packets, lines, the sender or the receiver are lost. All counters must agree about the loss.
 
 use super::feed::{Feed, assert_all_have_all, count, messages, next_on, rate, readers, wait_until_past};
 use super::roles::{make_channel, make_channel_of};

@@ -100,7 +100,7 @@ impl<'a> Away<'a> {
     }
 }
 
-/// Name, keys, journal and clock of the sender's bridge and channel are changed by reloads, and its bridge goes and comes back.
+/// Reloads change the name, keys, journal and clock of the sender's bridge and channel. They also remove the bridge, and add it again.
 #[test]
 fn repairs_from_the_journal_follow_every_reload() {
     let Some(hosts) = daemons("repairs_from_the_journal_follow_every_reload") else { return };
@@ -123,7 +123,7 @@ fn repairs_from_the_journal_follow_every_reload() {
         hosts.reload(Host::A, &a, &recorded(&dirs[0]), "bridge-removed");
         hosts.reload(Host::A, &a, &plain, "bridge-added");
     });
-    // The receiver has the new key before it seals.
+    // The receiver gets the new key before the sender seals with it.
     away.round("the keys were changed", 0, |away| {
         let old = fs::read_to_string(hosts.keys()).unwrap();
         fs::write(hosts.keys(), old + "9 ffeeddccbbaa99887766554433221100\n").unwrap();

@@ -31,7 +31,7 @@ fn daemons(test: &str) -> Option<Hosts> {
     Hosts::with_daemons(test, 1)
 }
 
-/// The sender's configuration: a small ring, and a journal with more fields.
+/// The sender's configuration: a small ring, and a journal with additional `fields`.
 fn records(hosts: &Hosts, fields: &str) -> String {
     let recorded = format!(
         "{}journal = {{ dir = \"{}\", file = \"1MiB\"{fields} }}\n",

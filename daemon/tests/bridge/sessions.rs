@@ -195,7 +195,7 @@ fn a_second_hop_keeps_sessions_and_sequences() {
 fn a_next_session_loses_nothing_while_its_memory_is_made() {
     let _turn = turn();
     go_before_all_others();
-    // The larger the ring, the longer messages wait for it.
+    // The larger the ring, the longer messages wait until its memory is made.
     [256 << 20, 512 << 20].into_iter().for_each(a_next_session_loses_nothing_with);
 }
 
@@ -417,7 +417,7 @@ fn a_new_session_is_later_than_any_that_is_heard() {
     let done = std::sync::atomic::AtomicBool::new(false);
     let session = std::thread::scope(|scope| {
         scope.spawn(|| {
-            // The last possible session is no reason to overlook the other one.
+            // A heartbeat of the last possible session must not hide the other session.
             let packets = [heard, of_ours(EPOCH_LIMIT - 1)].map(|it| heartbeat(it, 9));
             while !done.load(std::sync::atomic::Ordering::Relaxed) {
                 for packet in &packets {

@@ -19,7 +19,7 @@ use shmcast_testkit::{number, wait_for};
 use std::time::Duration;
 
 const GROUP: &str = "239.77.3.1:30001";
-/// The group between the publisher's host and the mirrors, and its server.
+/// The group between the publisher's host and the mirrors, and the address of its repair server.
 const FIRST: (&str, &str) = ("239.77.3.2:30002", "10.77.0.1:30003");
 /// The time without failures before a failure, and the time after a failure in which its pause begins.
 const CALM: Duration = Duration::from_millis(150);

@@ -241,7 +241,7 @@ fn leases_outlast_takeovers_other_keys_and_a_wire_made_anew() {
             let meanwhile = || assert!(pair.source.publish(500) > 0);
             hosts.remake(0, meanwhile, false);
         });
-        // The receiver has the next key before it seals. Then the old one goes.
+        // The receiver gets the next key before a sender seals with it. Later the old key is removed.
         let next = format!("{} {:02x}eeddccbbaa99887766554433221100\n", 10 + round, 10 + round);
         let old = fs::read_to_string(hosts.keys()).unwrap();
         for text in [format!("{old}{next}"), next] {

@@ -7,7 +7,7 @@ use super::native::sealed;
 use super::roles::make_channel;
 use shmcast_testkit::hosts::{Host, Hosts};
 
-/// The same words, with addresses of IPv6 in place of those of IPv4.
+/// Replaces the IPv4 addresses in `words` by IPv6 addresses.
 pub fn v6(words: &str) -> String {
     [
         ("239.77.0.1:", "[ff15::4d:1]:"),

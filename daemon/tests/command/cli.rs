@@ -141,7 +141,7 @@ fn a_channel_with_a_reader_is_not_removed() {
         "{}",
         text(&refused.stderr)
     );
-    // A killed reader leaves its page behind. The kernel says that no process holds it any more.
+    // A killed reader leaves its page. The kernel reports that no process uses this page any more.
     reader.kill();
     let removed = host.run("rm t");
     assert!(removed.status.success(), "{}", text(&removed.stderr));

@@ -133,7 +133,7 @@ fn what_was_removed_is_said() {
     assert!(told["bytes"].as_u64().unwrap() > 1 << 20, "{told}");
 }
 
-/// The publisher's limit on memory is too low for the map, so it fails after it has made the file.
+/// The publisher's limit on memory is too low for the map, so the publisher fails after it has made the file.
 #[test]
 fn a_publisher_that_fails_takes_an_ordinary_folder_away() {
     let dir = scratch();

@@ -6,13 +6,13 @@ use shmcast_testkit::wait_for;
 
 const LINES: usize = 5_000;
 
-/// A reader that has this gate of channel `name`, once its publisher has begun.
+/// Opens a reader of channel `name` with this gate, after the channel's publisher has begun.
 fn gated(host: &Host, name: &str, gate: &str) -> Subscriber {
     let dir = host.dir.path().join("channels");
     wait_for("the gate", || Subscriber::builder(name).dir(&dir).gate(gate).open().ok())
 }
 
-/// Counts the messages that are there or still come, and those that are missed. Reads to the end of the stream.
+/// Reads to the end of the stream. Returns the numbers of received and of missed messages.
 fn read(mut reader: Subscriber) -> (u64, u64) {
     let (mut messages, mut missed) = (0, 0);
     loop {

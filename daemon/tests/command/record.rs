@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 fn command(channels: &Path, journal: &Path, more: &[&str]) -> Command {
     let mut command = Command::new(program("shmcast"));
-    // Each look at the journal reads its files, and a file of the usual size has its space from the beginning.
+    // Each check of the journal reads its files, and a file of the usual size is allocated whole. So the files are small.
     command.args(["record", "ticks", "--set", "file=1MiB", "--dir"]).arg(channels);
     command.arg("--to").arg(journal).args(more);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -1,4 +1,4 @@
-//! `shmcast replay`: readers of the new channel get what readers of the recorded one got.
+//! `shmcast replay`: readers of the new channel get the same as readers of the recorded channel.
 
 use serde_json::{Value, json};
 use shmcast_testkit::command::{Host, end, golden, interrupt, lines, recorded, recorded_at, text};
@@ -138,7 +138,7 @@ fn an_interrupted_replay_goes_on() {
     let rest = format!("replay {journal} --into again --from {next} --speed 100 --max-pause 1ms");
     let output = host.run(&rest);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    // A reader passes over the end of the interrupted replay, and ends at that of the next one.
+    // A reader continues after the end of the interrupted replay, and ends with the next replay.
     let read = host.run("sub again --from oldest").stdout;
     assert!(read == bytes);
 }

@@ -38,7 +38,7 @@ impl Host {
         command
     }
 
-    /// Publishes 5000 messages a second until it is ended.
+    /// Publishes 5000 messages a second until the process is ended.
     fn publisher(&self) -> Process {
         let input = self.room.path().join("input");
         fs::write(&input, "a message\n".repeat(1_000)).unwrap();
@@ -175,7 +175,7 @@ fn a_ring_that_is_there_goes_on_and_the_journal_keeps_up() {
     assert!(open().next_sequence() > next + (1 << 32));
 }
 
-/// With a recorder beside it, the next publisher changes nothing in the journal.
+/// While a recorder runs, the next publisher changes nothing in the journal.
 #[test]
 fn a_recorder_that_runs_is_left_alone() {
     let host = Host::new();

@@ -1,4 +1,4 @@
-//! Accounts of servers: no output shows one, and the command takes none by an argument.
+//! Accounts of servers: no output shows an account, and the command accepts none as an argument.
 
 use shmcast_testkit::command::{Host, text};
 

@@ -333,7 +333,7 @@ fn a_rate_that_is_shown_to_a_ten_thousandth_of_a_message() {
     let input = host.file("input", &lines(30_000));
     let publish =
         format!("{} pub t --rate 40000/s --input {}", program("shmcast").display(), input.display());
-    // `script` gives the command a terminal, and gives us its output.
+    // `script` gives the command a terminal, and passes on its output.
     let mut terminal = Command::new("script");
     terminal.args(["-qec", &publish, "/dev/null"]).env("SHMCAST_DIR", host.dir.path().join("channels"));
     let Ok(output) = terminal.env("TERM", "xterm").stdin(Stdio::null()).output() else {

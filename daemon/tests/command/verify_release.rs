@@ -1,4 +1,4 @@
-//! `shmcast verify-release` on a release that this test signs, and on what somebody made of it.
+//! `shmcast verify-release` on a release that this test signs, and on changed copies of it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;

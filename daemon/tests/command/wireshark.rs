@@ -259,7 +259,7 @@ fn what_a_bridge_says_it_sent_is_what_was_published() {
     assert!(ends.clone().count() > 1 && ends.clone().all(|end| end.sequence == 2_001), "the end is repeated");
 }
 
-/// The dissector must also report errors, else the other tests would prove nothing.
+/// The dissector must also find errors. Otherwise the other tests would prove nothing.
 #[test]
 fn the_judge_finds_what_is_wrong() {
     let session = Session::of_channel("TICK", 1).unwrap();

@@ -122,7 +122,7 @@ fn intrude(socket: &Path) {
     cannot_be_changed(&segment);
     cannot_be_changed(&charter);
     is_a_mere_path(&lock);
-    // The reader may write to its page, but not change its size.
+    // The reader can write to its page, but cannot change the page's size.
     for result in [page.set_len(0), page.set_len(1 << 20)] {
         assert_eq!(result.unwrap_err().kind(), ErrorKind::PermissionDenied);
     }
@@ -246,7 +246,7 @@ fn a_reader_of_another_user_can_change_nothing_and_harms_nobody() {
     println!("{received} messages beside the intruder, none missed");
 }
 
-/// A publisher of another user may write to its segment, but cannot change what the daemon has fixed.
+/// A publisher of another user can write to its segment, but cannot change what the daemon has fixed.
 fn take_from_descriptors(socket: &Path) {
     let raw = Raw::greeted(socket);
     let (answer, files) = raw.ask_for_files(&publish("shared", false), &[]);
@@ -291,7 +291,7 @@ fn park(socket: &Path, channel: &str) -> (Raw, File, UnixStream, UnixStream) {
 /// end, to claim sleep and waking all the time, and to use up all connections.
 fn disturb(socket: &Path) {
     let victim: i32 = std::env::var(VICTIM).unwrap().parse().unwrap();
-    // The victim's bells and connections are its own, and have no name to connect to.
+    // The victim's bells and connections have no name to which another program could connect.
     let names = fs::read_to_string("/proc/net/unix").unwrap();
     assert!(names.contains("control.sock"), "this process sees sockets that have names");
     assert_eq!(
@@ -363,7 +363,7 @@ fn a_reader_of_another_user_can_neither_wake_nor_starve_others() {
         }
     });
     let thread = told.recv().unwrap();
-    // Wait until it really sleeps.
+    // Wait until the victim really sleeps.
     let mut before = times_run(thread);
     wait_for("the victim to sleep", || {
         std::thread::sleep(Duration::from_millis(100));

@@ -19,7 +19,7 @@ fn bridges(daemon: &Daemon) -> Vec<Value> {
     status["bridges"].as_array().unwrap().clone()
 }
 
-/// Takes messages up to the one with the sequence `last`, each once and in order. Nothing but a session comes between them.
+/// Takes the messages up to the one with the sequence `last`, each once and in order. The only other event between them can be a session.
 fn read_to(reader: &mut Subscriber, last: u64) {
     let deadline = Instant::now() + PATIENCE;
     let mut due = reader.next_sequence();

@@ -1,4 +1,4 @@
-//! Programs in C at a daemon's channels: they publish, receive and park, are refused, and live through the daemon's death.
+//! Programs in C at a daemon's channels. They publish, receive and park, they are refused, and they survive the daemon's death.
 
 use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
 use shmcast_testkit::{scratch, skip, wait_until};

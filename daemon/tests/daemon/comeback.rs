@@ -1,4 +1,4 @@
-//! Programs that come back after a crash of the daemon: no newcomer and no takeover may come before them.
+//! Programs that come back after a crash of the daemon. No newcomer and no takeover is allowed before them.
 
 use nix::sys::signal::Signal;
 use shmcast::Subscriber;

@@ -404,7 +404,7 @@ fn the_journal_of_a_channel_may_take_a_gate() {
     assert_eq!((recorded.overrun, recorded.missing, recorded.messages), (0, 0, COUNT));
 }
 
-/// A user who once had the gate still has descriptors of its page. The daemon's own recorder gets another page.
+/// A user who once had the gate still has descriptors of the gate's page. The daemon's own recorder gets another page.
 #[test]
 fn the_daemons_own_recorder_has_a_page_that_no_other_user_had() {
     let daemon = Daemon::start(&config(&gate("")));

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 const CONNECTIONS: usize = 100;
 const BURST: usize = 500;
 
-/// The environment of a case: the socket, and the number of the daemon's descriptors before it.
+/// The environment of a case: the socket, and the number of the daemon's descriptors before the case.
 struct Case<'a> {
     socket: PathBuf,
     daemon: &'a Daemon,

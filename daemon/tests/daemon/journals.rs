@@ -409,7 +409,7 @@ fn a_channel_that_begins_anew_is_recorded_beside_what_it_was() {
     let before = folder_of(&journal, stream);
     assert_eq!((contents(&before).0.len(), contents(&journal).0.len()), (300, 200));
     daemon.wait_for_log(&["event=\"journal-anew\"", &stream.to_string()]);
-    // Wherever readers begin, they are in the new stream.
+    // From any start, readers begin in the new stream.
     for (start, first) in [(Start::Oldest, 1), (Start::Time(before_both), 1), (Start::Sequence(50), 50)] {
         let mut reader = Subscriber::builder("ticks").client(&client).start(start).open().unwrap();
         assert_eq!(reader.next_sequence(), first, "{start:?}");
@@ -629,7 +629,7 @@ fn files_are_lent_to_readers_of_the_channel_alone() {
     for wanted in [json!({}), json!({"sequence": 50}), json!({"sequence": 1_000_000}), json!({"time_ns": 1})]
     {
         let (reply, files) = ask(wanted);
-        // The journal was begun with the ring, and the recorder begins its own file.
+        // The journal already existed when the ring was made, and the recorder begins a file of its own.
         let number = if reply["file"] == 1 { 1 } else { 2 };
         let expected =
             json!({"reply": "history", "file": number, "first": 1, "offset": 4096, "recording": true});

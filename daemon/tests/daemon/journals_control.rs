@@ -102,7 +102,7 @@ fn a_reader_in_the_past_that_may_read_no_more_is_told_what_it_misses() {
     let client = daemon.client();
     let mut publisher = publishing(&client, "ticks").open().unwrap();
     publish(&client, "ticks", &mut publisher, 60_000);
-    // Each stop is a message at which the reader stands still until the test has done its part.
+    // At each of these messages, the reader stands still until the test has done its next step.
     let Some(mut role) = shmcast_testkit::role_as!(TEST, 65534, "1000 70000 140000 170000") else { return };
     let reader = Process::start(at_socket(in_dir(&mut role, room.path()), &daemon.socket()));
     let missed_at = |stop: u64| -> u64 {

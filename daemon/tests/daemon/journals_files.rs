@@ -155,7 +155,7 @@ fn a_mount_that_goes_and_comes_back_costs_nothing_that_the_ring_has() {
     run("umount", &["--lazy", point]);
     scene.publish(1_000);
     scene.is_told(&["journal-failed", "removed or moved"]);
-    // The directory below the mount point has its name now.
+    // The directory below the mount point now has the name.
     scene.wait_until_whole(&dir);
     run("mount", &["--bind", volume, point]);
     scene.publish(1_000);

@@ -30,7 +30,7 @@ fn status(client: &Client) -> Option<JournalStatus> {
     client.channel("ticks").unwrap().journal
 }
 
-/// `shmcast pub`, which publishes 5000 messages a second until it is ended.
+/// Starts `shmcast pub`, which publishes 5000 messages a second until it is ended.
 fn publisher(daemon: &Daemon, room: &Path) -> Child {
     let input = room.join("input");
     fs::write(&input, "a message\n".repeat(1_000)).unwrap();

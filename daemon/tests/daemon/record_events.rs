@@ -17,7 +17,7 @@ fn config(more: &str) -> String {
     )
 }
 
-/// All payloads in all streams of a journal's directory, each with its count of losses.
+/// All payloads in all streams of a journal's directory, and the number of lost messages.
 fn recorded(dir: &Path) -> (BTreeSet<u64>, u64) {
     let (mut all, mut lost) = (BTreeSet::new(), 0);
     let Ok(streams) = Streams::open(dir) else { return (all, 0) };

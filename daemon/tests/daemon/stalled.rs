@@ -75,7 +75,7 @@ fn wait_until_recorded(daemon: &Daemon) {
     wait_until("the journal", || durable().is_some_and(|durable| durable >= last));
 }
 
-/// Publishes some more, and waits until the recorder has them.
+/// Gives the publisher `some` lines, and waits until the recorder has them.
 fn give_and_record(daemon: &Daemon, publisher: &mut Feed, some: u64) {
     let before = published(daemon);
     publisher.give(some);

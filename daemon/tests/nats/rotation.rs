@@ -12,7 +12,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// A daemon's configuration: a channel, and a bridge with a file that identifies it.
+/// A daemon's configuration: a channel, and a bridge with the file of its account or credentials.
 fn config(server: &Server, identity: &str, more: &str) -> String {
     format!(
         "[limits]\nrequests_per_second = 10000\n{}[[bridge]]\nname = \"far\"\nchannel = \"ticks\"\nengine = \"nats\"\n\

@@ -19,7 +19,7 @@ use syscalls::Sysno;
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// All filters, in the order in which they are to be applied.
+/// All filters, in the order in which they must be applied.
 pub(crate) fn compile(settings: &Settings) -> Result<Vec<BpfProgram>> {
     let groups = Groups::ask()?;
     let allowed = groups.allowed(&settings.calls)?.into_iter().map(|number| (number, Vec::new())).collect();

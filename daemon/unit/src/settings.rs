@@ -16,7 +16,7 @@ const OF_THE_MANAGER: [&str; 12] = [
     "TimeoutStartSec",
     "TimeoutStopSec",
     "FileDescriptorStoreMax",
-    // These two say whether the directory, and the user's other shared memory, stay after the service has ended.
+    // These two settings decide whether the directory, and the user's other shared memory, stay after the service has ended.
     "RuntimeDirectoryPreserve",
     "RemoveIPC",
     // The control group's list of devices. `PrivateDevices` already decides which nodes exist, and without CAP_MKNOD the process cannot

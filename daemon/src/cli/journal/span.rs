@@ -29,7 +29,7 @@ pub(in crate::cli) struct Item<'a> {
     /// The wall clock of any message in nanoseconds since 1970. If the message has no time, this is the time of the last clock record
     /// before it.
     pub(in crate::cli) about_ns: Option<u64>,
-    /// The header of the file that it comes from.
+    /// The header of the file in which the entry is.
     pub(in crate::cli) header: &'a FileHeader,
 }
 
@@ -42,7 +42,7 @@ pub(in crate::cli) struct Part {
     until_ns: Option<u64>,
     /// Number of requested sequences that are older than all sequences in the journal.
     pub(in crate::cli) too_old: u64,
-    /// The schema of its first entry.
+    /// The schema of the part's first entry.
     pub(in crate::cli) schema: SchemaId,
     payload: Vec<u8>,
 }

@@ -62,7 +62,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if !std::io::stdout().is_terminal() {
         bail!("stdout is no terminal: use --json, or `shmcast stat CHANNEL --watch`");
     }
-    // The library that reads keys never returns from a closed terminal, and a shell may have set this signal to be ignored.
+    // The library that reads keys never returns from a closed terminal, so this signal ends the process. A shell might have set it to be
+    // ignored.
     register_conditional_shutdown(SIGHUP, 128 + SIGHUP, Arc::new(AtomicBool::new(true)))?;
     let mut terminal = ratatui::init();
     let ended = show(&mut terminal, &host, args.interval, &stop);

@@ -17,7 +17,7 @@ pub(super) enum Key {
     Back,
     Up(usize),
     Down(usize),
-    /// A key without a meaning of its own.
+    /// A key without an action.
     Other,
 }
 
@@ -249,7 +249,7 @@ fn rate(earlier: u64, later: u64, between: f64) -> Option<f64> {
 }
 
 fn channel_row(status: ChannelStatus, earlier: Option<&ChannelRow>, between: f64) -> ChannelRow {
-    // A process may read a channel several times. Its readers are distinguished by their start time and their order.
+    // A process can read a channel several times. Its readers are distinguished by their start time and their order.
     let mut before: HashMap<(Option<u32>, u64), Vec<&ReaderStatus>> = HashMap::new();
     for reader in earlier.iter().flat_map(|row| row.readers.iter().rev()) {
         before.entry((reader.status.process.pid, reader.status.started_at)).or_default().push(&reader.status);

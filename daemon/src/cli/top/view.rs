@@ -259,8 +259,7 @@ fn table<T>(
     chosen: Option<usize>,
 ) {
     let columns: Vec<&Column<T>> = columns.iter().filter(|column| column.from <= area.width).collect();
-    // The name gets the remaining width, up to the length of the names: if it were wider, the eye could lose
-    // the row on the way.
+    // The column of names gets the remaining width, but is no wider than the longest name. Otherwise the eye could lose the row on the way.
     let taken: u16 = columns.iter().map(|column| column.width + 1).sum();
     let left = (area.width + 1).saturating_sub(taken).clamp(*NAMES.start(), *NAMES.end());
     let widths = columns.iter().map(|column| if column.width == 0 { left } else { column.width });

@@ -293,7 +293,7 @@ impl Work {
             |old: &ConfiguredBridge| fresh.iter().any(|new| matching::is_in_the_way(&old.spec, new));
         let (gone, mut left): (Vec<_>, Vec<_>) =
             std::mem::take(&mut *self.bridges.leaving()).into_iter().partition(is_in_the_way);
-        // This waits for their threads.
+        // This call waits for the threads of the leaving bridges.
         let stopped =
             gone.into_iter().filter_map(|bridge| Some((bridge.spec, bridge.endpoint?.into_stopped()?)));
         let stopped = stopped.collect();
@@ -354,7 +354,7 @@ impl Work {
                 }
             }
         }
-        // A bridge may listen for a while before it begins a session. The other bridges do not wait for it.
+        // A bridge might listen for a while before it begins a session. The other bridges do not wait for it.
         std::thread::scope(|scope| {
             for spec in &due {
                 let thread = std::thread::Builder::new().name("bridge-start".to_owned());

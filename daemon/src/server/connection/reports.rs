@@ -16,7 +16,7 @@ use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-/// How long a reader waits for its turn at a journal's file.
+/// The longest wait of a reader for its turn at a journal's file.
 const DISK_PATIENCE: Duration = Duration::from_millis(300);
 /// Readers reported in one packet.
 const READERS_A_PACKET: usize = 64;

@@ -125,7 +125,7 @@ impl Recorders {
             }
             stays
         });
-        // The system may have threads again since the last attempt.
+        // Since the last attempt, the system might have become able to start threads.
         self.retry_refused_at(None);
         for (channel, config) in wanted {
             if !self.journals.has(channel) {
@@ -340,7 +340,7 @@ impl Work {
             let begun = Instant::now();
             match self.record() {
                 Ok(()) => continue,
-                // A daemon that ends sends its own recorders away.
+                // The daemon is ending, and refuses its own recorders, too.
                 Err(_) if self.recording.is_to_stop() => return,
                 Err(e) => self.recording.fail(&self.events, &format!("{e:#}")),
             }

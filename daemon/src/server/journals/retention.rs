@@ -27,7 +27,7 @@ pub(super) enum Room {
     /// The last check found too little free space, and this is not reported yet. A removed file still takes space until the last reader has
     /// closed it, so the next check might find enough free space.
     Little,
-    /// There is too little room, and this was reported.
+    /// The last check found too little free space, and this was reported.
     Told,
 }
 

@@ -33,7 +33,7 @@ impl Gates {
         Self { dir, told: HashMap::new() }
     }
 
-    /// Returns the present state of a channel's gates. These are the gates of its living publisher, which may differ from those of the
+    /// Returns the present state of a channel's gates. These are the gates of its living publisher, which can differ from the
     /// configuration. Without a living publisher, the list is empty if the configuration has no gates.
     pub(super) fn of(&self, channel: &Channel) -> Vec<GateReport> {
         let is_gated = !channel.config.gates.is_empty() || channel.hosted().has_publisher().unwrap_or(false);

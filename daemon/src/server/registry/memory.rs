@@ -108,7 +108,7 @@ pub(super) fn next_stream_ns(before: Option<&Entry>) -> u64 {
 /// If a channel's journal has a clean end, records in the journal that the channel continues. If the channel's memory might still exist,
 /// call this before anybody publishes. Returns the next sequence, or `None` if the journal has no clean end.
 pub(super) fn reopen(dir: &Path, channel: &str, stream: StreamId) -> Option<u64> {
-    // A journal that was not sealed does not end clean. This saves reading its last file.
+    // A journal that was not sealed has no clean end. In this case, its last file need not be read.
     Journal::open_stream(dir, stream).ok()?.files().last()?.trailer?;
     let ending = Ending::of(dir, channel, Some(stream)).ok().filter(Ending::is_clean)?;
     let due = ending.due();

@@ -330,10 +330,10 @@ impl Registry {
     }
 
     /// Restores the names of all charters. Returns the channels whose charters have lost their names for good since the last call. Call
-    /// this regularly: somebody may remove the files, and the next daemon looks for them.
+    /// this regularly, because somebody might remove the files, which the next daemon needs.
     ///
     /// # Errors
-    /// If the directory of the charters cannot be made, or cannot be looked at.
+    /// If the directory of the charters cannot be made or examined.
     pub fn renew_charters(&mut self) -> anyhow::Result<Vec<String>> {
         let Self { channels, charters, .. } = self;
         charters.renew(channels.iter().map(|(name, channel)| (name.as_str(), &channel.charter)))

@@ -1,5 +1,5 @@
-//! The failure handbook and the page of texts quote the programs. Each quoted text must be in the sources, and no event, state or
-//! alert may be missing.
+//! The failure handbook and the page of texts quote the programs. Each quoted text must be in the sources, and these documents must have
+//! every event, state and alert.
 
 use super::book;
 use std::fs;

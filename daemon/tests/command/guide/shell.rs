@@ -12,7 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// Separates the outputs of two commands. The exit code of the first follows it.
+/// The mark between the outputs of two commands. After it comes the exit code of the first command.
 const MARK: char = '\x1e';
 /// Seconds that a chapter may take on a machine that is busy with other things.
 const PATIENCE: &str = "300";
@@ -70,7 +70,7 @@ pub(crate) fn play(name: &str) {
     println!("{name}: {} commands", steps.len());
 }
 
-/// The reason why this machine cannot run such a shell, if there is one.
+/// The reason why this machine cannot run the shell, if there is one.
 fn lacking() -> Option<String> {
     for program in ["bash", "curl", "ip", "jq", "setpriv", "unshare"] {
         let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output().unwrap();

@@ -1,4 +1,4 @@
-//! With any text in the file, the reader neither panics nor misreads it.
+//! With any text in the file, the parser neither panics nor misreads the text.
 
 use super::{default_with_everything, host};
 use proptest::prelude::*;

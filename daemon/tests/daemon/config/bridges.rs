@@ -99,7 +99,7 @@ fn two_channels_whose_sessions_begin_alike_are_not_told_apart() {
         assert_eq!(problems.len(), 1, "{problems:?}");
         assert!(problems[0].contains(said) && problems[0].contains("another session"), "{problems:?}");
     };
-    // One tag is the other channel's by default, on separate lines; both are set on purpose, on one group.
+    // By default, the other channel has this tag, too, on separate lines. Both tags are set explicitly here, on one group.
     let own = format!("session = \"{}\"", tag_of("ticks-us"));
     let of_us = two(&own, "", 30002);
     assert!(of_us.len() == 1 && of_us[0].contains("another session"), "{of_us:?}");
@@ -188,7 +188,7 @@ fn two_bridges_do_not_get_in_each_others_way() {
     );
 }
 
-/// A received channel may be sent on to others, but never back to its source.
+/// A received channel can be sent on to others, but never back to its source.
 #[test]
 fn a_channel_that_is_sent_back_where_it_comes_from_is_refused() {
     let from = receive("");

@@ -329,7 +329,7 @@ fn the_default_file_says_what_the_daemon_does_without_one() {
     assert_eq!(config.warnings(), []);
 }
 
-/// The default file with its optional fields, which stand behind a bare "#", uncommented.
+/// The default file with all optional fields. In the file, they come after a bare `#`.
 fn default_with_everything() -> String {
     let is_field = |rest: &str| rest.starts_with(|c: char| c.is_ascii_lowercase() || c == '[');
     let uncommented =

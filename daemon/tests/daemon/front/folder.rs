@@ -302,7 +302,7 @@ fn a_mount_over_the_folder_comes_and_goes() {
         wait_until("the folder below", || daemon.told("folder-anew") > before);
         assert_taken(&daemon);
         let next = takes_over(&daemon, next, &mut [&mut old, &mut new]);
-        // The charters have their names again, so the next daemon goes on.
+        // The charters have their names again, so the next daemon continues the channels.
         daemon.crash();
         let mut next = takes_over(&daemon, next, &mut [&mut old, &mut new]);
         let last = publish(&mut next, 1_000);

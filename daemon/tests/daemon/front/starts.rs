@@ -73,7 +73,7 @@ fn a_start_that_is_cut_short_anywhere_leaves_a_place_for_the_next() {
         }
         let next = Process::start(&mut daemon_in(dir.path(), &[]));
         slowest = slowest.max((answers(dir.path()), nth));
-        // It is killed like the first, so that the next daemon finds a leftover.
+        // The next daemon is killed like the first one, so that its successor finds a leftover.
         drop(next);
     }
     println!("{most} of {calls} calls; the slowest answer took {:?}, after call {}", slowest.0, slowest.1);
@@ -149,7 +149,7 @@ fn a_reload_that_is_cut_short_anywhere_leaves_a_place_for_the_next() {
     println!("{most} of {calls} calls; the slowest answer took {:?}, after call {}", slowest.0, slowest.1);
 }
 
-/// How long the daemon of the next test takes to make its memory. It is longer than a client waits for an answer.
+/// The time that the daemon of the next test takes to make its memory. A client waits less for an answer.
 const SLOW: Duration = Duration::from_secs(8);
 
 #[test]

@@ -63,7 +63,7 @@ fn a_takeover_that_fails_at_any_system_call_has_moved_everybody_or_nobody() {
             });
             let taken = traced
                 && Client::at(daemon.socket()).ok().is_some_and(|client| client.take_over("ticks").is_ok());
-            // When strace ends, the kernel detaches it from the daemon.
+            // When strace ends, the kernel detaches strace from the daemon.
             drop(strace);
             // A killed daemon takes a moment to end.
             let answers = wait_for("the daemon to answer or to be gone", || {

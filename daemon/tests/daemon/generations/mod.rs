@@ -125,7 +125,7 @@ fn a_reader_hears_of_a_channel_that_begins_anew_and_goes_on() {
     }
 }
 
-/// Bridges name the stream of a channel by the time at which it began, in steps.
+/// Bridges name a channel's stream by the time at which the stream began, rounded to steps.
 #[test]
 fn streams_that_follow_at_once_do_not_begin_in_one_step() {
     let mut daemon = Daemon::start(&config("takeover"));

@@ -147,7 +147,7 @@ fn the_waker_polls_for_nobody() {
     let mut subscriber = parked(&client).open().unwrap();
     publisher.publish(b"x").unwrap();
     assert_eq!(receive(&mut subscriber), Some(1));
-    // A shut bell is readable for ever. If the waker waited on it, it would never block again.
+    // A shut bell is readable for ever. If the waker waited for this bell, it would never block again.
     let shut = Hostile::attach(&daemon.socket());
     shut.bell.shutdown(std::net::Shutdown::Both).unwrap();
     // Nobody ended this nap. The reader must itself write that it is awake.

@@ -239,7 +239,7 @@ impl Manager {
 
 impl Drop for Manager {
     fn drop(&mut self) {
-        // All processes inside end with their PID 1.
+        // All processes of the machine end with its PID 1.
         let _ = self.unshare.kill();
         let _ = self.unshare.wait();
         for _ in 0..100 {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// The channel of all tests here.
 pub(crate) const CHANNEL: &str = "ticks";
 
-/// A configuration with the one channel, of `mode`.
+/// A configuration with the channel [`CHANNEL`] in the mode `mode`.
 pub(crate) fn config(mode: &str) -> String {
     format!(
         "[[channel]]\nname = \"{CHANNEL}\"\ncapacity = \"256MiB\"\nmode = \"{mode}\"\n\

@@ -85,7 +85,7 @@ struct Played {
     shortened: u64,
     max_pause: Duration,
     path: PathBuf,
-    /// Why the file could not be read to its end.
+    /// The reason why the file could not be read to its end.
     failure: Option<Error>,
 }
 
