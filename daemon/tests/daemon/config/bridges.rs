@@ -99,7 +99,7 @@ fn two_channels_whose_sessions_begin_alike_are_not_told_apart() {
         assert_eq!(problems.len(), 1, "{problems:?}");
         assert!(problems[0].contains(said) && problems[0].contains("another session"), "{problems:?}");
     };
-    // By default, the other channel has this tag, too, on separate lines. Both tags are set explicitly here, on one group.
+    // One bridge gets the default tag of the other channel, on separate lines. Then both bridges get the same explicit tag, on one group.
     let own = format!("session = \"{}\"", tag_of("ticks-us"));
     let of_us = two(&own, "", 30002);
     assert!(of_us.len() == 1 && of_us[0].contains("another session"), "{of_us:?}");
