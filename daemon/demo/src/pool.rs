@@ -21,7 +21,7 @@ pub(crate) enum Source {
     Multicast(Group),
 }
 
-/// What all readers of a transport received.
+/// The messages that all readers of a transport received.
 #[derive(Debug)]
 pub(crate) struct Received {
     /// For each message number, the latency of the last reader in ticks; `None` if some reader lost the message.

@@ -35,7 +35,7 @@ pub(crate) struct Report {
     transports: Vec<Transport>,
     load: Option<Meanwhile>,
     ratio: Option<Ratio>,
-    /// Why there is no ratio.
+    /// The reason why there is no ratio.
     why_no_ratio: Option<String>,
 }
 

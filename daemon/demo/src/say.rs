@@ -50,7 +50,7 @@ pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// Why stdout could not be written.
+/// The reason why stdout could not be written.
 #[derive(Debug)]
 struct Unwritable(io::Error);
 

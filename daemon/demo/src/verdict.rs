@@ -63,10 +63,9 @@ impl Meanwhile {
 /// The ratios by which shared memory is faster than kernel multicast.
 #[derive(Debug, Serialize, PartialEq)]
 pub(crate) struct Ratio {
-    /// How many times longer it takes to publish a message with multicast than with shared memory. This is the ratio of the medians.
+    /// The ratio of the times to publish a message: the median with multicast, divided by the median with shared memory.
     pub(crate) publish_p50: f64,
-    /// How many times longer it takes with multicast than with shared memory until the last reader has a message. This is the ratio of the
-    /// medians.
+    /// The ratio of the times until the last reader has a message: the median with multicast, divided by the median with shared memory.
     pub(crate) last_reader_p50: f64,
 }
 

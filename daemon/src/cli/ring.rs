@@ -101,7 +101,7 @@ pub(super) struct Settings {
     process: Option<CString>,
 }
 
-/// How the ring's memory is made ready.
+/// The preparation of the ring's memory.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Prepare {

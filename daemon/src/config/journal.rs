@@ -106,7 +106,7 @@ impl JournalConfig {
         }
     }
 
-    /// How much of the journal is kept.
+    /// The limits for the files that the journal keeps.
     pub const fn keep(&self) -> Keep {
         Keep { bytes: self.keep_bytes, age: self.keep_age, free: self.keep_free }
     }

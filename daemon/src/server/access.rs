@@ -20,7 +20,7 @@ use tokio::time::timeout;
 /// The time for which a program waits until its user's names are known. After this time, the program counts as a program of a user without
 /// names.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long an answer of the user database stays valid.
+/// The time for which an answer of the user database stays valid.
 const FRESH: Duration = Duration::from_secs(60);
 /// After a failed look-up, a user is not looked up again for this time.
 const FAILED_FOR: Duration = Duration::from_secs(5);

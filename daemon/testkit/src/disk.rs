@@ -17,7 +17,7 @@ fn run(program: &str, arguments: &[&str]) -> bool {
 /// An ext4 in a file.
 pub struct Disk {
     room: TempDir,
-    /// How often the power was cut.
+    /// The number of times that the power was cut.
     cuts: u32,
 }
 

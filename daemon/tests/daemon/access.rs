@@ -336,7 +336,7 @@ fn disturb(socket: &Path) {
     std::io::stdin().read_to_string(&mut String::new()).unwrap();
 }
 
-/// How often a thread of this process has run on a CPU.
+/// The number of times that a thread of this process has run on a CPU.
 fn times_run(thread: i32) -> u64 {
     let text = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).unwrap();
     text.split_whitespace().nth(2).unwrap().parse().unwrap()

@@ -6,7 +6,7 @@ use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
 use shmcast_testkit::raw::{Raw, fds, publish};
 use std::time::Duration;
 
-/// How long a daemon waits for the programs that come back.
+/// The time for which a daemon waits for programs that come back.
 const GRACE: Duration = Duration::from_secs(2);
 
 fn config() -> String {

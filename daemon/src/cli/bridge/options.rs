@@ -28,7 +28,7 @@ pub(super) struct Options {
     set: Vec<Setting>,
 }
 
-/// What a bridge does with the channel.
+/// The use that a bridge makes of the channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     Send,

@@ -64,7 +64,7 @@ pub(super) struct ChannelRow {
     pub(super) worst_lag: Option<u64>,
     /// The highest value of each percentile among its readers.
     pub(super) worst_latency_ns: Option<LatencyStatus>,
-    /// How often its readers were lapped, summed over the readers.
+    /// The number of laps of its readers, summed over the readers.
     pub(super) lapped: u64,
     /// Messages its readers missed, summed over the readers.
     pub(super) missed: u64,

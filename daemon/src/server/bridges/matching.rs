@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// What happens to a bridge.
+/// The fate of a bridge when the configuration is read again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
     /// The bridge continues without interruption. The value is the index of the matching bridge in the new configuration. The matching

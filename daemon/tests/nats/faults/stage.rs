@@ -23,7 +23,7 @@ const WHOLE: Duration = Duration::from_secs(30);
 /// If the servers stand still, and the feed with them, for longer than this, the stream is made anew.
 const STILL: Duration = Duration::from_secs(45);
 
-/// What the servers of a cell need.
+/// The servers, disks and hosts that a cell needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Needs {
     One,

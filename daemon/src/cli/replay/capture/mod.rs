@@ -73,7 +73,7 @@ pub(super) fn run(args: &Args, stop: &Stop) -> Result<ExitCode> {
 
 /// The result of playing a capture.
 struct Played {
-    /// Messages published.
+    /// The number of published messages.
     published: u64,
     /// Bytes of the payloads of the published messages.
     bytes: u64,
