@@ -33,7 +33,7 @@ impl Load {
     }
 }
 
-/// Counters since boot.
+/// Counters of CPU time since boot.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reading {
     at: Instant,

@@ -107,7 +107,7 @@ impl Pool {
         Ok(received)
     }
 
-    /// Waits for this answer of each reader.
+    /// Waits until each reader has sent this answer.
     fn hear_all(&mut self, answer: u8, stop: &Stop, idle: impl FnMut() -> Result<()>) -> Result<()> {
         let mut answers = vec![0; self.readers.len()];
         self.hear(&mut answers, stop, idle)?;

@@ -70,7 +70,7 @@ pub struct Interrupted {
 }
 
 impl Interrupted {
-    /// 130 after Ctrl-C, 143 after SIGTERM.
+    /// The exit code: 130 after Ctrl-C, 143 after SIGTERM.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         u8::try_from(128 + self.signal).unwrap_or(u8::MAX)

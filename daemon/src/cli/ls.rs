@@ -1,4 +1,4 @@
-//! `shmcast ls`: all channels, a line each.
+//! `shmcast ls`: lists all channels, one per line.
 
 use super::HostArg;
 use super::figures::{grouped, readers_of, size, table};

@@ -4,7 +4,7 @@ use crate::cli::stop::Stop;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-/// Messages a second.
+/// A rate in messages a second, or no limit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Rate {
     Max,

@@ -40,12 +40,12 @@ impl Setting {
     }
 }
 
-/// A table of a configuration in the making.
+/// A table of a configuration that is being made.
 #[derive(Debug, Default)]
 pub(super) struct Draft(pub(super) Table);
 
 impl Draft {
-    /// A table with these settings.
+    /// Makes a table with these settings.
     pub(super) fn of<'a>(settings: impl IntoIterator<Item = &'a Setting>) -> Self {
         let mut draft = Self::default();
         draft.set(settings);

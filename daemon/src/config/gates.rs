@@ -37,7 +37,7 @@ pub struct GateConfig {
 pub enum Lag {
     /// A part of the ring, in percent.
     Percent(u8),
-    /// Bytes of the ring.
+    /// A number of bytes of the ring.
     Bytes(u64),
 }
 

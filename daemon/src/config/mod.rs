@@ -128,11 +128,11 @@ impl Default for WakerConfig {
     }
 }
 
-/// One channel.
+/// A `[[channel]]` table.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChannelConfig {
-    /// The name.
+    /// The channel's name.
     pub name: String,
     /// Size of the ring in bytes: a power of two from 64 KiB to 16 GiB.
     #[serde(deserialize_with = "fields::size")]
@@ -275,7 +275,7 @@ pub enum ConfigError {
     /// The file could not be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// The file.
+        /// The path of the configuration file.
         path: PathBuf,
         /// The system's error.
         source: io::Error,

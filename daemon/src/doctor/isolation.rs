@@ -104,7 +104,7 @@ fn rcu_nocbs(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
                 .map_err(|_| malformed("/proc/cmdline", list, "a list of CPUs"))?
         }
     };
-    // nohz_full CPUs are offloaded by default.
+    // By default, the kernel offloads the RCU work of nohz_full CPUs.
     if let Some(silent) = p.optional("/sys/devices/system/cpu/nohz_full") {
         offloaded = offloaded.or(&silent.parse().unwrap_or_default());
     }

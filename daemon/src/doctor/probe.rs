@@ -14,7 +14,7 @@ use crate::cpu_list::CpuList;
 const CPU_DIR: &str = "/sys/devices/system/cpu";
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 
-/// CPUs to judge that the host does not have.
+/// The error if the host lacks CPUs that must be checked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no CPU {missing} to judge; choose from those online here, {online}")]
 pub struct NotOnline {

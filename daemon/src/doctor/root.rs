@@ -35,7 +35,7 @@ pub enum OpenRootError {
         "cannot open the root {dir}: {cause}; name a directory that holds a copy of a host's /proc and /sys"
     )]
     Unreadable {
-        /// The directory asked for.
+        /// The requested directory.
         dir: PathBuf,
         /// The system's error.
         cause: io::Error,
@@ -43,7 +43,7 @@ pub enum OpenRootError {
     /// The directory has neither `proc` nor `sys`, so every check would be unknown.
     #[error("{dir} holds neither proc nor sys; name the directory above them")]
     NotAHost {
-        /// The directory asked for.
+        /// The requested directory.
         dir: PathBuf,
     },
 }

@@ -53,9 +53,9 @@ pub enum StartError {
         "CPU {cpu} is not among those this process may use, {allowed}; choose from these or widen them with taskset"
     )]
     NotAllowed {
-        /// The CPU that was asked for.
+        /// The CPU that the caller wants to measure.
         cpu: usize,
-        /// The CPUs of this process.
+        /// The CPUs that this process may use.
         allowed: CpuList,
     },
     /// The kernel does not say which CPUs this process may use.
@@ -177,7 +177,7 @@ struct Worker {
     thread: JoinHandle<Watched>,
 }
 
-/// The whole run of a measuring thread, in figures.
+/// The figures of a measuring thread over its whole run.
 #[derive(Debug, Clone, Copy)]
 struct Watched {
     elapsed: Duration,

@@ -161,9 +161,9 @@ pub type ConnectionId = u64;
 pub struct Identity {
     /// Process id; 0 if the process is in a PID namespace that the daemon cannot see.
     pub pid: u32,
-    /// Effective user.
+    /// The program's effective user id.
     pub uid: u32,
-    /// Effective group.
+    /// The program's effective group id.
     pub gid: u32,
     /// The user's names; `None` if the user database did not answer.
     pub names: Option<Arc<Names>>,
@@ -270,7 +270,7 @@ mod tests {
         assert!(one.is_named_by(&[Principal::Group("traders".into())], 1000));
         assert!(access.identify(peer(7)).await.names.is_some());
         assert_eq!(ASKED.load(Ordering::Relaxed), 1);
-        // Users whose names decide nothing are not looked up.
+        // Privileged users are always permitted, so their names are not looked up.
         access.identify(peer(0)).await;
         access.identify(peer(1000)).await;
         assert_eq!(ASKED.load(Ordering::Relaxed), 1);

@@ -20,7 +20,7 @@ use tokio::time::MissedTickBehavior;
 /// The pause between two checks of the names.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The names. Clones share one state.
+/// The names of the daemon's files. Clones share one state.
 #[derive(Debug, Clone)]
 pub(super) struct Folder(Arc<Mutex<Inner>>);
 
@@ -38,9 +38,10 @@ struct Inner {
 /// The maker of the socket.
 #[derive(Debug)]
 enum Owner {
-    /// This daemon.
+    /// This daemon made the socket.
     Daemon(Place),
-    /// The service manager. The value identifies the file of the socket. It is `None` if the socket had no name at the start.
+    /// The service manager made the socket. The value identifies the file of the socket. It is `None` if the socket had no name at the
+    /// start.
     Manager(Option<Identity>),
 }
 

@@ -41,7 +41,7 @@ struct User {
 /// The lines that were left out since the last summary.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// The number of lines.
+    /// The number of lines that were left out.
     pub total: u64,
     /// The most frequent of the lines that were left out. Each entry has the uid, the event or refusal, and the count.
     pub named: Vec<(u32, &'static str, u64)>,
@@ -64,7 +64,7 @@ impl Summary {
 }
 
 impl Lines {
-    /// No user has had a line yet.
+    /// Makes limits for users who have had no lines yet.
     pub fn new(now: Instant) -> Self {
         let (burst, _) = ALL;
         Self { all: Bucket::full(burst, now), users: HashMap::new(), left_out: BTreeMap::new(), others: 0 }

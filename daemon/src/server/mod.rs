@@ -163,7 +163,7 @@ struct Carriers {
 }
 
 impl Carriers {
-    /// Carries what the configuration wants from now on.
+    /// Applies the configuration to the bridges and the recorders.
     fn apply(&mut self, config: &Config) {
         self.supervisor.apply(config.bridges_with_journals());
         self.recorders.apply(&config.channels);

@@ -20,7 +20,7 @@ pub struct Promoted {
 }
 
 impl Promoted {
-    /// The notes beside this socket.
+    /// Returns the notes that are beside this socket.
     pub(super) fn beside(socket: &Path) -> Promoted {
         Promoted { socket: socket.to_owned(), known: Arc::default() }
     }

@@ -47,7 +47,7 @@ pub struct ServerState {
 }
 
 impl ServerState {
-    /// Ends the wait of newcomers, if they wait still.
+    /// Ends the wait of new programs, if they still wait.
     pub(super) fn decide_on_newcomers(&self, what: Newcomers) {
         self.newcomers.send_if_modified(|now| {
             let waits = *now == Newcomers::Wait;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 
-/// The file, on the host that is tuned.
+/// The path of the file on the host that is tuned.
 pub const STATE: &str = "/var/lib/shmcast-tune/before.json";
 
 /// One value that was changed.
@@ -27,7 +27,7 @@ pub(super) struct Entry {
 pub(super) struct State {
     root: Root,
     entries: Vec<Entry>,
-    /// The directory, locked.
+    /// The locked directory.
     _lock: File,
 }
 

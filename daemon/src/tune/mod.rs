@@ -71,15 +71,15 @@ pub enum Outcome {
 pub struct Item {
     /// The doctor's name for the check.
     pub check: String,
-    /// The result.
+    /// The result for the value.
     pub outcome: Outcome,
     /// The doctor's finding, in a few words; empty when undoing.
     pub says: String,
     /// The file, if one value in one file mends it.
     pub file: Option<String>,
-    /// The value of the file before.
+    /// The file's value before the change.
     pub before: Option<String>,
-    /// The value that the file is to have.
+    /// The wanted value of the file.
     pub after: Option<String>,
     /// The reason why the value is unknown, was left, or could not be written.
     pub problem: Option<String>,
@@ -94,7 +94,7 @@ pub struct Item {
 /// All settings, and the files that were written or removed.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Tuned {
-    /// Each value.
+    /// The result for each value.
     pub items: Vec<Item>,
     /// Files that the system applies at the next boot. They were written, or an undo has removed them.
     pub kept: Vec<PathBuf>,

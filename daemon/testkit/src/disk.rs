@@ -14,7 +14,7 @@ fn run(program: &str, arguments: &[&str]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// An ext4 in a file.
+/// An ext4 file system whose image is a file.
 pub struct Disk {
     room: TempDir,
     /// The number of times that the power was cut.

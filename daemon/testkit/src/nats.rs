@@ -48,7 +48,7 @@ pub struct Site {
     pub port: u16,
     /// The network namespace in which the server runs. `None` means the namespace of the test.
     pub namespace: Option<String>,
-    /// Further settings of the section `jetstream`.
+    /// Additional settings of the section `jetstream`.
     pub jetstream: String,
     /// Additional lines of the configuration.
     pub more: String,

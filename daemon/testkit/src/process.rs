@@ -24,7 +24,7 @@ const SOCKET: &str = "SHMCAST_TEST_SOCKET";
 #[derive(Debug)]
 pub struct Process {
     child: Child,
-    /// The command, for readers of a failed test.
+    /// The command as text, for the messages of a failed test.
     what: String,
 }
 

@@ -51,7 +51,7 @@ pub struct Feed<'a> {
 }
 
 impl<'a> Feed<'a> {
-    /// Publishes from now on.
+    /// Starts to publish [`rate`] messages a second.
     pub fn begin(hosts: &'a Hosts) -> Self {
         Self::begin_at(hosts, rate())
     }

@@ -247,7 +247,7 @@ fn a_reload_touches_only_what_has_changed() {
     let log = a.log();
     let touched = log.lines().filter(|line| line.contains("bridge-removed") && line.contains("ticks-out"));
     assert_eq!(touched.count(), 0, "{log}");
-    // The session is the same before and after.
+    // The session is still the same as before the reload with the mistake.
     a.publish("ticks", 100);
     let after =
         b.wait_for_bridge("ticks-in", "go on", |bridge| bridge["figures"]["receive"]["next_sequence"] == 201);

@@ -83,7 +83,7 @@ fn a_promoted_mirror_goes_on_under_a_later_session() {
     let before: Vec<String> = [events_to(&mut at_b, 100), events_to(&mut at_c, 100)].concat();
     assert!(before.iter().all(|event| event.starts_with("session")), "{before:?}");
 
-    // A is alive.
+    // A's packets still arrive, so the promotion is refused.
     let (code, _, said) = promote(&hosts, "");
     assert!(code == 1 && said.contains("was heard") && said.contains("--force"), "{code} {said}");
     assert_eq!((state(&hosts, 0).as_str(), state(&hosts, 1).as_str()), ("running", "running"));

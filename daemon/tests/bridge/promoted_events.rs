@@ -23,7 +23,7 @@ struct Scene<'a> {
     hosts: &'a Hosts,
     source: Publisher,
     reader: Subscriber,
-    /// The last of this host's own messages.
+    /// The sequence of the last message of this host.
     last: u64,
 }
 

@@ -9,7 +9,7 @@ use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
 use shmcast_testkit::{Process, wait_for, wait_until};
 use std::net::{SocketAddr, UdpSocket};
 
-/// Stands for users of the gate `wan`.
+/// A placeholder for the users of the gate `wan`.
 const USERS: &str = "# users";
 const JOURNAL: &str = "journal = { dir = \"/var/tmp/ticks\", gate = \"wan\" }\n";
 

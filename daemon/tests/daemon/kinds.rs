@@ -21,7 +21,7 @@ fn config() -> String {
     limits.to_owned() + &channel("ticks", FOR_ALL).replace("capacity = \"16MiB\"", RING)
 }
 
-/// One reader.
+/// A reader of one of the kinds.
 enum Kind {
     Select(Box<Select>),
     Async(Box<Subscriber>, tokio::runtime::Runtime),

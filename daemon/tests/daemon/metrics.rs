@@ -31,7 +31,7 @@ impl Watched {
         Self::with("")
     }
 
-    /// A daemon that also has these channels.
+    /// Starts a daemon that also has these channels.
     fn with(channels: &str) -> Self {
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let http = free.expect("a free port");

@@ -16,7 +16,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use syscalls::Sysno;
 
-/// A version of Linux, as 5.10.
+/// A version of Linux, such as 5.10.
 type Version = (u32, u32);
 
 /// The highest call number that the filter refuses. It leaves room for calls that are newer than `CALLS`.

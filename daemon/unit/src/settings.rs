@@ -49,7 +49,7 @@ const ONE_VALUE: [(&str, &str); 8] = [
     ("CapabilityBoundingSet", ""),
     ("AmbientCapabilities", ""),
     ("ProtectSystem", "strict"),
-    // These two leave /proc as it is.
+    // These two settings leave /proc as it is.
     ("ProtectProc", "default"),
     ("ProcSubset", "all"),
     // `calls.rs` applies this more strictly than systemd does.

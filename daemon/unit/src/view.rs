@@ -131,7 +131,7 @@ fn private_devices() -> Result<()> {
         Some((dev.join(name), file))
     });
     let kept: Vec<(PathBuf, OwnedFd)> = kept.collect();
-    // Without MS_NODEV, since the nodes must work.
+    // MS_NODEV is not set, because the nodes must work.
     mount(Some("tmpfs"), dev, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC, Some("mode=755"))
         .context("mount memory for the devices")?;
     for (path, file) in kept {

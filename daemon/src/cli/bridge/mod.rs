@@ -164,7 +164,7 @@ fn progress() -> ProgressBar {
     ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()).with_style(style)
 }
 
-/// Reports when a count of losses has grown.
+/// Reports that a count of losses has grown.
 struct Alarm {
     told: u64,
 }

@@ -48,7 +48,7 @@ pub(in crate::cli) struct Part {
 }
 
 impl Span {
-    /// Whether a part was asked for.
+    /// Whether the user asked for a part.
     pub(in crate::cli) fn is_given(&self) -> bool {
         self.from.is_some() || self.to.is_some()
     }
@@ -127,7 +127,7 @@ fn nanos(time: SystemTime) -> u64 {
 }
 
 impl Part {
-    /// All of a journal from `first` on.
+    /// Returns the part of a journal from `first` to its end.
     pub(super) fn of(journal: Journal, first: u64) -> Result<Self> {
         Ok(Self::at(journal.read_from(first)?))
     }

@@ -53,7 +53,7 @@ impl Order {
     }
 }
 
-/// A channel as it is shown.
+/// A row of the table of channels.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct ChannelRow {
     #[serde(flatten)]
@@ -75,7 +75,7 @@ pub(super) struct ChannelRow {
     pub(super) readers: Vec<ReaderRow>,
 }
 
-/// A reader as it is shown.
+/// A row of the table of readers.
 #[derive(Debug, Clone)]
 pub(super) struct ReaderRow {
     pub(super) status: ReaderStatus,
@@ -83,7 +83,7 @@ pub(super) struct ReaderRow {
     pub(super) is_losing: bool,
 }
 
-/// Everything on the screen.
+/// The state of everything on the screen.
 #[derive(Debug)]
 pub(super) struct Top {
     /// The host of the channels.

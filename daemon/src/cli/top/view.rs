@@ -125,7 +125,7 @@ const GATE_COLUMNS: &[Column<GateReport>] = &[
     number("REFUSED", 7, 59, |gate| count(gate.refused.saturating_add(gate.turned_away))),
 ];
 
-/// Draws everything.
+/// Draws the whole screen.
 pub(super) fn draw(frame: &mut Frame<'_>, top: &Top) {
     let opened = top.opened();
     let status = opened.map(|row| &row.status);

@@ -145,7 +145,7 @@ const NEWS: [ReportKind<ReceiveCounters>; 7] = [
     ),
 ];
 
-/// One bridge of the configuration.
+/// A bridge of the configuration.
 #[derive(Debug)]
 pub(super) struct ConfiguredBridge {
     pub(super) spec: BridgeSpec,
@@ -210,10 +210,10 @@ pub(super) enum Endpoint {
     EngineReceive(Receiver),
 }
 
-/// A bridge at one moment.
+/// The state of a bridge at one moment.
 #[derive(Debug)]
 pub struct BridgeFigures {
-    /// The configuration.
+    /// The bridge's configuration.
     pub spec: BridgeSpec,
     /// The bridge's state: `waiting`, `running`, `listening`, `standby` while a peer sends, `ending`, `failed`, `promoted` or `leaving`.
     pub state: &'static str,

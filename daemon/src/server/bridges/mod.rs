@@ -41,7 +41,7 @@ pub struct Bridges {
 }
 
 impl Bridges {
-    /// No bridges yet.
+    /// Makes an empty set of bridges.
     pub fn new(promoted: Promoted, journals: Journals) -> Bridges {
         Bridges { configured: Arc::default(), leaving: Arc::default(), promoted, journals }
     }

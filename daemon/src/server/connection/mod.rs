@@ -232,7 +232,7 @@ impl Connection<'_> {
         end
     }
 
-    /// Counts a request.
+    /// Counts a request against its user's limits.
     async fn pay(&mut self) -> Result<(), End> {
         if self.shared.limits().request(self.who.uid, Instant::now()) {
             return Ok(());

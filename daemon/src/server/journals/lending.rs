@@ -19,7 +19,7 @@ pub struct Asked {
 /// A file for a reader.
 #[derive(Debug)]
 pub struct Loan {
-    /// The file.
+    /// The lent file.
     pub lent: Lent,
     /// Whether a recorder appends to the journal, or is about to.
     pub is_recording: bool,

@@ -96,7 +96,7 @@ pub struct Recorders {
     refused: BTreeMap<String, Refused>,
 }
 
-/// When a journal's thread is started again.
+/// The next attempt to start a journal's thread.
 #[derive(Debug)]
 struct Refused {
     at: Instant,

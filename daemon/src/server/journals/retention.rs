@@ -103,7 +103,7 @@ struct SettledClock {
 /// A wall clock that is not accepted yet.
 #[derive(Debug, Clone, Copy)]
 struct Other {
-    /// The clock minus the time since the start.
+    /// This wall clock minus the time since the start.
     ahead: Duration,
     /// The time since the start at which the system's clock began to show this wall clock.
     since: Duration,

@@ -59,7 +59,7 @@ impl Names {
     }
 }
 
-/// All families of all bridges.
+/// Writes all families of all bridges.
 pub(super) fn render(text: &mut Text, bridges: &[BridgeFigures]) {
     let name = "shmcast_bridge_up";
     text.family(name, "gauge", "1 while the bridge runs, 0 while it waits or has failed.");

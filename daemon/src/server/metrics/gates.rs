@@ -42,7 +42,7 @@ const FAMILIES: [Family; 9] = [
     }),
 ];
 
-/// All families of all gates.
+/// Writes all families of all gates.
 pub(super) fn render(text: &mut Text, channels: &[ChannelFigures]) {
     let all = || channels.iter().filter(|channel| !channel.status.gates.is_empty());
     let seconds = |ns: u64| format!("{:.9}", ns as f64 / 1e9);

@@ -26,14 +26,14 @@ pub struct MemoryRequest {
 /// A journal after which a channel's sequences continue, because the channel's memory is lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct After {
-    /// The directory.
+    /// The journal's directory.
     pub dir: PathBuf,
     /// The journal's next sequence. It has a value if the journal had a clean end when this daemon started, and no publisher was let in
     /// since then.
     pub clean: Option<u64>,
 }
 
-/// Memory that was made.
+/// Memory that was made for a channel.
 #[derive(Debug)]
 pub struct Memory {
     /// The segment.

@@ -84,7 +84,7 @@ pub struct Manner {
 /// The answer to a program that may attach.
 #[derive(Debug)]
 pub enum Grant {
-    /// Attached.
+    /// The program is attached.
     Granted {
         /// The reply to send.
         reply: Response,

@@ -39,7 +39,7 @@ pub(crate) fn text(name: &str) -> String {
     fs::read_to_string(dir().join(format!("{name}.md"))).unwrap_or_else(|e| panic!("{name}.md: {e}"))
 }
 
-/// All chapters.
+/// The names of all chapters.
 pub(crate) fn names() -> Vec<String> {
     let files = fs::read_dir(dir()).unwrap().map(|entry| entry.unwrap().path());
     let chapters = files.filter(|path| path.extension().is_some_and(|ext| ext == "md"));

@@ -1,4 +1,4 @@
-//! Coming back after a crash of the daemon.
+//! Programs come back after a crash of the daemon.
 
 use nix::sys::signal::Signal;
 use shmcast::{Event, Start, Subscriber};

@@ -25,7 +25,7 @@ export LISTEN_FDS=$((i - 3))
 exec "$@" </dev/null
 "#;
 
-/// A daemon of the directory, given what was kept.
+/// Starts a daemon of the directory, which gets the kept descriptors.
 fn start(dir: &Path, address_space: &str, kept: &[(String, File)]) -> Process {
     let names: Vec<&str> = kept.iter().map(|(name, _)| name.as_str()).collect();
     let mut command = Command::new("bash");

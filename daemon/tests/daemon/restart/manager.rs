@@ -200,7 +200,7 @@ impl Manager {
         said
     }
 
-    /// A path that is the same inside and outside.
+    /// A path that is the same on the machine and on the host.
     pub(crate) fn shared(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The channel of all tests here.
+/// The channel of all tests with this traffic.
 pub(crate) const CHANNEL: &str = "ticks";
 
 /// A configuration with the channel [`CHANNEL`] in the mode `mode`.

@@ -41,7 +41,7 @@ struct Campaign<'a> {
     seed: u64,
     runs: u64,
     until: Option<Instant>,
-    /// Called after each run.
+    /// The function that is called after each run.
     show: &'a (dyn Fn(&Row) + Sync),
 }
 

@@ -24,7 +24,7 @@ impl Scar {
     }
 }
 
-/// Which files are damaged.
+/// The kind of files that are damaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// Files with blocks: of the stream, and of the servers' own log of it.

@@ -76,7 +76,7 @@ pub(super) struct Stage {
     _dir: TempDir,
 }
 
-/// The last warnings of a log.
+/// Returns the last warnings of a log.
 fn tail(log: &str) -> String {
     let is_told = |line: &&str| line.contains("[WRN]") || line.contains("[ERR]") || line.contains("leader");
     let lines: Vec<&str> = log.lines().filter(is_told).collect();
