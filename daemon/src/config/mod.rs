@@ -256,7 +256,7 @@ pub enum Mode {
     /// The segment of the previous publisher, whose messages stay readable.
     #[default]
     Takeover,
-    /// A new segment. A message that the previous publisher writes late reaches no reader.
+    /// A new segment. Late messages of the previous publisher reach no reader.
     Strict,
 }
 

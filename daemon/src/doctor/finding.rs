@@ -14,7 +14,7 @@ pub enum Status {
     Warn,
     /// The setting could not be read, so the check claims nothing.
     Unknown,
-    /// The setting is as a user who needs low latency wants it.
+    /// The setting suits users who need low latency.
     Pass,
 }
 

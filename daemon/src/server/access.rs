@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const FRESH: Duration = Duration::from_secs(60);
 /// After a failed look-up, a user is not looked up again for this time.
 const FAILED_FOR: Duration = Duration::from_secs(5);
-/// The largest number of look-ups that can run at the same time. A look-up that hangs keeps its thread.
+/// The largest number of look-ups that can run at the same time. If a look-up hangs, its thread stays in use.
 const LOOK_UPS: usize = 4;
 /// Largest number of users whose names are kept.
 const MAX_USERS: usize = 4096;

@@ -79,7 +79,7 @@ fn a_state_file_that_cannot_be_written_is_written_later() {
         sink.read_to(1, last, at);
         assert_eq!((sink.missing, sink.sessions.len()), (0, 1), "{at}");
     }
-    // A sender that cannot read or make its state reports this, and does not begin as if nothing had been sent.
+    // If a sender cannot read or make its state, it reports this. It does not begin as if nothing had been sent.
     sender.stop();
     let options = ["-o", "remount,ro"];
     assert!(Command::new("mount").args(options).arg(disk.path()).status().unwrap().success());

@@ -1,4 +1,4 @@
-//! Limits of the host. A verb that a limit hinders reports an error, and leaves nothing half done.
+//! Limits of the host. If a limit hinders a verb, the verb reports an error and leaves nothing half done.
 //!
 //! An earlier mistake: `ulimit -f` killed a verb without a message, and few descriptors left half-made channels and hid others.
 

@@ -154,7 +154,7 @@ fn intrude(socket: &Path) {
     {
         assert_eq!(File::open(path).unwrap_err().kind(), ErrorKind::PermissionDenied);
     }
-    // The reader holds all of this until the test has checked the other programs.
+    // The reader keeps its locks and descriptors until the test has checked the other programs.
     println!("done");
     std::io::stdin().read_to_string(&mut String::new()).unwrap();
 }

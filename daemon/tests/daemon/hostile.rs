@@ -337,7 +337,7 @@ const CASES: &[Deed] = &[
     ("following events without ever reading them", |case| {
         let follower = case.greeted();
         assert_eq!(follower.ask(&json!({"request": "events"}), &[])["reply"], "done");
-        // A program that attaches and leaves causes two events.
+        // Each attaching and leaving of a program causes two events.
         for _ in 0..300 {
             case.greeted().subscribe("bystander");
         }

@@ -577,7 +577,7 @@ fn files_that_are_held_stay_until_the_room_is_needed() {
     };
     hold("audit");
     hold("other");
-    // A hold's note that cannot be read keeps all files.
+    // If a hold's note cannot be read, all files are kept.
     fs::write(folder(&journal).join("broken.hold"), "what?").unwrap();
     publish_recorded(&client, &mut publisher, 100_000);
     // The daemon checks every 5 s whether files must be removed.

@@ -236,7 +236,7 @@ fn a_select_that_is_stopped_and_lapped_counts_what_it_missed() {
     assert!(counts[0] > 0 && counts[1] > 0, "{words}");
 }
 
-/// A reader that parks leaves. The next reader in its place is woken in the same way.
+/// A parked reader leaves. The next reader in its place is woken in the same way.
 #[test]
 fn a_parked_reader_that_begins_again_is_woken() {
     let daemon = Daemon::start(&config());

@@ -133,7 +133,7 @@ fn daemons_carry_a_channel_and_follow_their_configuration() {
     publish(&mut publisher, 1_000);
     read_to(&mut reader, &mut due, 3_001, 0..0);
 
-    // A bridge that is no longer configured ends.
+    // A bridge ends when it is no longer configured.
     let all = config(at_near, None, "");
     near.configure(&all[..all.find("[[bridge]]").unwrap()]);
     near.signal(Signal::SIGHUP);

@@ -108,7 +108,7 @@ fn a_long_way_that_breaks_again_and_again_loses_nothing() {
     feed.finish();
 }
 
-/// An earlier mistake: a receiver that had reported that it waits ended with an error.
+/// An earlier mistake: a receiver reported that it waits, and then ended with an error.
 #[test]
 fn a_receiver_that_waits_for_its_stream_waits_for_its_servers_too() {
     let test = "a_receiver_that_waits_for_its_stream_waits_for_its_servers_too";

@@ -78,7 +78,7 @@ fn a_changed_password_is_read_at_the_next_connection() {
     server.end();
     server.rewrite(|config| config.replace("first", "second"));
     server.start();
-    // A bridge that the servers refuse reports this, and continues to try.
+    // If the servers refuse a bridge, the bridge reports this and continues to try.
     ends.near.wait_for_log(&["bridge-engine-disconnected"]);
     let status = || {
         let output = ends.near.shmcast("bridge status --json").output().unwrap();

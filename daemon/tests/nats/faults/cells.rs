@@ -312,7 +312,7 @@ fn writers(stage: &mut Stage, rng: &mut Rng) -> Result<Duration, String> {
         stage.cluster.servers.iter().for_each(Server::pause);
         pause(rng.u64(1..60));
     }
-    // The sender that took over in the previous run writes now.
+    // One sender took over in the previous run, and now writes.
     let stopped = [&stage.send, &stage.rival][usize::from(stage.rival_writes)];
     stopped.as_ref().ok_or("the cell has no rivals")?.pause();
     stage.rival_writes = !stage.rival_writes;

@@ -127,7 +127,7 @@ fn judge(state: &State, near: &Path, far: &Path) {
                 judged().gap((from, to), oldest(near));
                 continue;
             }
-            // A receiver that ends reports this, and the next one continues in the same ring.
+            // When a receiver ends, it reports this. The next one continues in the same ring.
             Ok(
                 None
                 | Some(

@@ -271,7 +271,7 @@ impl Stage {
                 }
             }
         }
-        // A receiver that finds no stream at its start ends.
+        // If a receiver finds no stream at its start, it ends.
         self.may_end = true;
         Ok(())
     }
