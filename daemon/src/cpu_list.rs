@@ -94,13 +94,13 @@ impl CpuList {
         Self(self.0.difference(&other.0).copied().collect())
     }
 
-    /// The CPUs in both.
+    /// The CPUs that are in both sets.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         Self(self.0.intersection(&other.0).copied().collect())
     }
 
-    /// The CPUs in either.
+    /// The CPUs that are in at least one of the two sets.
     #[must_use]
     pub fn or(&self, other: &Self) -> Self {
         Self(self.0.union(&other.0).copied().collect())

@@ -16,7 +16,7 @@ three of four pairs of turns.
 Exit codes: 0 success, 1 error or loss, 2 wrong usage; 130 (Ctrl-C) or 143 (SIGTERM) if it came
 before the end.";
 
-/// What `demo` is asked for.
+/// The options of the demo.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub struct Args {

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 /// Times of a CPU since boot, with the resolution of a tick (usually 10 ms).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuTimes {
-    /// Nothing was ready to run on it.
+    /// The time in which nothing was ready to run on the CPU.
     pub idle_ns: u64,
-    /// The CPU had something to run, but the hypervisor did not let the CPU run.
+    /// The time in which the CPU had something to run, but the hypervisor did not let the CPU run.
     pub steal_ns: u64,
 }
 

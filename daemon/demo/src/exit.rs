@@ -13,7 +13,7 @@ pub const FAILED: u8 = 1;
 pub const WRONG_USAGE: u8 = 2;
 
 /// Parses the command line of this process. Prints the texts of `--help` and `--version` to stdout, and errors to stderr. An error text
-/// quotes arguments, which can contain secrets, so it is printed as `shown` returns it.
+/// quotes arguments, which can contain secrets, so `shown` changes the text before it is printed.
 ///
 /// # Errors
 /// The exit code, if a text or an error was printed.
@@ -22,7 +22,7 @@ pub fn parse<P: Parser>(shown: impl Fn(&str) -> String) -> Result<P, ExitCode> {
         if usage.use_stderr() {
             let text = usage.render().to_string();
             let hidden = Some(shown(&text)).filter(|shown| *shown != text);
-            // clap's own text is coloured on a terminal. If it cannot be written, there is nobody to tell.
+            // clap's own text has colours on a terminal. A failed write cannot be reported anywhere.
             let _ = match hidden {
                 Some(hidden) => write!(std::io::stderr(), "{hidden}"),
                 None => usage.print(),

@@ -9,11 +9,11 @@ use std::fmt;
 pub struct Percentiles {
     /// The median.
     pub p50: u64,
-    /// 99 of 100 are not longer.
+    /// The 99th percentile: 99 of 100 durations are not longer.
     pub p99: u64,
-    /// 999 of 1000 are not longer.
+    /// The 99.9th percentile: 999 of 1000 durations are not longer.
     pub p999: u64,
-    /// The longest.
+    /// The longest duration.
     pub max: u64,
 }
 

@@ -60,7 +60,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if args.wait > 0 {
         let patience = Duration::from_secs(args.wait.into());
         note!("waiting up to {} s until other programs leave the CPUs alone for a second", args.wait);
-        // Half of what is tolerated, so that a second which was quiet by chance is not enough.
+        // The limit is half of the tolerated share, because a single second can be quiet by chance.
         if !meter.wait_for_quiet(patience, verdict::TOLERATED / 2.0, &stop)? {
             note!("they did not; measuring all the same");
         }
@@ -79,7 +79,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the demo is about to do, and how long that takes.
+/// Describes what the demo will do, and how long this takes.
 fn announcement(args: &Args, plan: &Plan) -> String {
     let (transports, how) = match args.no_multicast {
         true => (1, "shared memory, in"),

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 /// The load between two readings.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Load {
-    /// Time that the CPUs had together.
+    /// The time of all CPUs together.
     pub(crate) cpus_ns: u64,
-    /// Of that, what other programs and the kernel used.
+    /// The part of `cpus_ns` that other programs and the kernel used.
     pub(crate) others_ns: u64,
-    /// Of that, what the hypervisor took.
+    /// The part of `cpus_ns` that the hypervisor took.
     pub(crate) stolen_ns: u64,
     /// The number of tasks of other programs that were ready to run at the end of the turn. At that time, none of the demo's readers was
     /// ready to run.
@@ -33,7 +33,7 @@ impl Load {
     }
 }
 
-/// Counters since boot.
+/// Counters of CPU time since boot.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reading {
     at: Instant,
@@ -46,7 +46,7 @@ pub(crate) struct Reading {
 #[derive(Debug)]
 pub(crate) struct Meter {
     cpus: Vec<usize>,
-    /// Our readers.
+    /// The demo's reader processes.
     readers: Vec<Pid>,
 }
 
@@ -57,30 +57,30 @@ impl Meter {
         Self { cpus, readers: Vec::new() }
     }
 
-    /// Counts these processes as ours from now on.
+    /// Counts these processes as the demo's own from now on.
     pub(crate) fn count_as_ours(&mut self, readers: impl Iterator<Item = Pid>) {
         self.readers.extend(readers);
     }
 
-    /// How many CPUs there are to be used.
+    /// The number of CPUs that this process may use.
     pub(crate) fn cpus(&self) -> usize {
         self.cpus.len()
     }
 
-    /// The counters now. `None` if this system does not have them.
+    /// Reads the present counters. Returns `None` if this system does not have them.
     pub(crate) fn read(&self) -> Option<Reading> {
         let times = cpu_times();
         let times = self.cpus.iter().map(|cpu| times.get(cpu)).collect::<Option<Vec<_>>>()?;
         let idle_ns = times.iter().map(|times| times.idle_ns).sum();
         if idle_ns == 0 {
-            // Some sandboxes have the file and no figures in it.
+            // In some sandboxes, the file has no figures.
             return None;
         }
         let stolen_ns = times.iter().map(|times| times.steal_ns).sum();
         Some(Reading { at: Instant::now(), idle_ns, stolen_ns, ours_ns: self.ours_ns()? })
     }
 
-    /// The load since a reading. To be called when no reader runs.
+    /// Returns the load since a reading. Call this when no reader runs.
     pub(crate) fn since(&self, before: &Reading) -> Option<Load> {
         let now = self.read()?;
         let loadavg = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();

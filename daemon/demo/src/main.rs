@@ -41,7 +41,7 @@ fn main() -> ExitCode {
     result.unwrap_or_else(|error| ExitCode::from(end(&error)))
 }
 
-/// Says where the other verbs are.
+/// Prints an error that names the program with the other verbs.
 fn no_such_verb(arguments: &[OsString]) -> ExitCode {
     let all: Vec<_> = arguments.iter().map(|argument| argument.to_string_lossy()).collect();
     note!(

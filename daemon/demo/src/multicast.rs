@@ -41,8 +41,7 @@ impl Group {
     pub(crate) fn receiver(self) -> io::Result<UdpSocket> {
         let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
         socket.set_reuse_address(true)?;
-        // This is the largest buffer that an unprivileged process gets. The comparison would be unfair with
-        // avoidable losses.
+        // This is the largest buffer that an unprivileged process gets. Avoidable losses would make the comparison unfair.
         socket.set_recv_buffer_size(4 << 20)?;
         socket.bind(&self.0.into())?;
         socket.join_multicast_v4(self.0.ip(), &Ipv4Addr::LOCALHOST)?;

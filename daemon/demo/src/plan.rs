@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// The number of turns of each transport, if there are enough messages.
 const TURNS: u64 = 20;
-/// A shorter turn would consist of its beginning and its end.
+/// The smallest number of messages in a turn. The beginning and the end would dominate a shorter turn.
 const FEWEST_MESSAGES: u64 = 10;
 /// The longest turn. If turns were longer, the load of the machine could differ between the transports.
 const LONGEST: Duration = Duration::from_secs(1);
@@ -42,7 +42,7 @@ impl Plan {
         self.interval * u32::try_from(self.messages_a_turn).unwrap_or(u32::MAX)
     }
 
-    /// About how long all turns of so many transports take.
+    /// Estimates how long all turns of this number of transports take.
     pub(crate) fn takes(&self, transports: u32) -> Duration {
         AROUND + self.interval * u32::try_from(self.messages).unwrap_or(u32::MAX) * transports
     }

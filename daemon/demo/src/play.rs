@@ -9,7 +9,7 @@ use crate::stop::Stop;
 use crate::verdict::Meanwhile;
 use anyhow::{Error, Result};
 
-/// What was measured.
+/// The results of all turns.
 pub(crate) struct Played {
     pub(crate) shm: Figures,
     /// The figures of kernel multicast, or the reason why it could not run; `None` if the user left it out.
@@ -39,7 +39,7 @@ pub(crate) fn play(args: &Args, plan: &Plan, cpus: usize, mut meter: Meter, stop
             }
         }
         if stop.is_set() {
-            // The error of kernel multicast may be that of the interruption.
+            // The interruption itself might have caused the error of kernel multicast.
             return Err(stop.interrupted("INTERRUPTED: nothing is shown of a demo that did not end").into());
         }
         loads.push(pair.into_iter().collect());

@@ -21,7 +21,7 @@ pub(crate) enum Source {
     Multicast(Group),
 }
 
-/// What all readers of a transport received.
+/// The messages that all readers of a transport received.
 #[derive(Debug)]
 pub(crate) struct Received {
     /// For each message number, the latency of the last reader in ticks; `None` if some reader lost the message.
@@ -59,7 +59,7 @@ impl Pool {
             command.stdin(their_orders.try_clone()?).stdout(their_answers.try_clone()?);
             pool.readers.push(command.spawn().context("start a reader")?);
         }
-        // Without our own copy, the answers end when all readers have.
+        // The demo closes its own copy of the answers' pipe. So the pipe ends when all readers have ended.
         drop(their_answers);
         pool.hear_all(READY, stop, || Ok(()))?;
         Ok(pool)
@@ -107,7 +107,7 @@ impl Pool {
         Ok(received)
     }
 
-    /// Waits for this answer of each reader.
+    /// Waits until each reader has sent this answer.
     fn hear_all(&mut self, answer: u8, stop: &Stop, idle: impl FnMut() -> Result<()>) -> Result<()> {
         let mut answers = vec![0; self.readers.len()];
         self.hear(&mut answers, stop, idle)?;
@@ -160,7 +160,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         for child in &mut self.readers {
-            // This fails for processes that have ended already, which is fine.
+            // This call fails for a process that has already ended, which is harmless.
             let _ = child.kill();
             let _ = child.wait();
         }

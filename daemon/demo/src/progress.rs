@@ -12,10 +12,10 @@ impl Progress {
         Self { is_terminal: io::stderr().is_terminal() }
     }
 
-    /// Shows this text in place of what the line had.
+    /// Replaces the line by this text.
     pub(crate) fn show(&self, text: &str) {
         if self.is_terminal {
-            // There is nobody left to tell.
+            // A failed write to stderr cannot be reported anywhere.
             let _ = io::stderr().write_all(format!("\r\x1b[K{text}").as_bytes());
         }
     }

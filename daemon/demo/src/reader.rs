@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// What the hidden verb is told.
+/// The options of the hidden verb.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[arg(long)]
@@ -166,7 +166,7 @@ fn from_multicast(
                 let now = clock.now();
                 let datagram = &buffer[..length];
                 let is_end = datagram == end_of_turn(turn);
-                // The end of an earlier turn is one that was said twice.
+                // A datagram of the same size can be the repeated end of an earlier turn.
                 let is_message = length > end_of_turn(turn).len();
                 if is_end || is_message && latencies.note(datagram, now)? + 1 >= messages.end {
                     return Ok(());

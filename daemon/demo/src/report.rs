@@ -1,4 +1,4 @@
-//! What the demo prints, for eyes and as JSON.
+//! The report of the demo, as text and as JSON.
 
 use crate::args::Args;
 use crate::figures::{Ns, Percentiles, grouped, table};
@@ -22,7 +22,7 @@ enum Transport {
     CouldNot(Unavailable),
 }
 
-/// Everything that was measured, and what follows from it.
+/// All measurements, and the conclusions from them.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     machine: Machine,
@@ -35,7 +35,7 @@ pub(crate) struct Report {
     transports: Vec<Transport>,
     load: Option<Meanwhile>,
     ratio: Option<Ratio>,
-    /// Why there is no ratio.
+    /// The reason why there is no ratio.
     why_no_ratio: Option<String>,
 }
 
@@ -148,7 +148,7 @@ impl Report {
     }
 }
 
-/// What else the machine did, in one line.
+/// Describes the load by other programs in one line.
 fn meanwhile(load: &Meanwhile) -> String {
     let stolen = match load.stolen_cpus {
         stolen if stolen < 0.01 => String::new(),

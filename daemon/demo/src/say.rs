@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
 
-/// Says one thing to people, behind the program's name.
+/// Prints a message for people on stderr, after the program's name.
 #[macro_export]
 #[doc(hidden)]
 macro_rules! note {
@@ -22,7 +22,7 @@ pub use crate::note;
 
 /// Writes one line to stderr, as it is.
 pub fn line(text: impl Display) {
-    // There is nobody left to tell.
+    // A failed write to stderr cannot be reported anywhere.
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
@@ -50,7 +50,7 @@ pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// Why stdout could not be written.
+/// The reason why stdout could not be written.
 #[derive(Debug)]
 struct Unwritable(io::Error);
 
@@ -62,7 +62,7 @@ impl Display for Unwritable {
 
 impl std::error::Error for Unwritable {}
 
-/// Says of an error that it was met on stdout.
+/// Marks an error as one that occurred on stdout.
 #[must_use]
 pub fn unwritable(e: io::Error) -> io::Error {
     io::Error::new(e.kind(), Unwritable(e))

@@ -38,9 +38,9 @@ pub(crate) struct Figures {
 /// Wake-ups of the publisher that came late.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(crate) struct Stalls {
-    /// How many came more than a millisecond late.
+    /// The number of wake-ups that came more than a millisecond late.
     pub(crate) count: u64,
-    /// The latest.
+    /// The longest delay of a wake-up in nanoseconds.
     pub(crate) max_ns: u64,
 }
 
@@ -185,7 +185,7 @@ impl Side {
     }
 }
 
-/// Readers spin if each has a CPU, and the publisher too.
+/// Readers spin if there is a CPU for each of them and one for the publisher.
 fn wait(args: &Args, cpus: usize) -> Wait {
     if (args.readers as usize) < cpus { Wait::Spin } else { Wait::Yield }
 }
@@ -196,7 +196,7 @@ impl Stalls {
         self.max_ns = self.max_ns.max(late.as_nanos() as u64);
     }
 
-    /// Those of both.
+    /// The stalls of both together.
     pub(crate) fn and(self, other: Self) -> Self {
         Self { count: self.count + other.count, max_ns: self.max_ns.max(other.max_ns) }
     }

@@ -21,7 +21,7 @@ pub fn survive_file_size_limit() -> std::io::Result<()> {
 /// A flag that the first Ctrl-C or SIGTERM sets. A second signal ends the process immediately.
 #[derive(Debug)]
 pub struct Stop {
-    /// The signal that came last, 0 before any.
+    /// The last signal; 0 before the first one.
     signal: Arc<AtomicUsize>,
 }
 
@@ -33,8 +33,8 @@ impl Stop {
     pub fn listen() -> Result<Self> {
         let (came, signal) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         for number in [SIGINT, SIGTERM] {
-            // In this order: a signal is noted as soon as it no longer ends the process, and the first one finds `came`
-            // false and only then sets it.
+            // The order matters. A signal must be noted from the moment at which it no longer ends the process. The first signal must find
+            // `came` false, and only then set it.
             register_usize(number, signal.clone(), number.unsigned_abs() as usize)?;
             register_conditional_default(number, came.clone())?;
             signal_hook::flag::register(number, came.clone())?;
@@ -70,7 +70,7 @@ pub struct Interrupted {
 }
 
 impl Interrupted {
-    /// 130 after Ctrl-C, 143 after SIGTERM.
+    /// The exit code: 130 after Ctrl-C, 143 after SIGTERM.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         u8::try_from(128 + self.signal).unwrap_or(u8::MAX)

@@ -19,7 +19,7 @@ pub(crate) const READY: u8 = b'!';
 pub(crate) const GO: u8 = b'g';
 /// The reader is about to look for the first message of the turn.
 pub(crate) const STARTED: u8 = b's';
-/// The reader has what came in this turn.
+/// The reader has the messages that came in this turn.
 pub(crate) const DONE: u8 = b'd';
 /// There are no more turns.
 pub(crate) const REPORT: u8 = b'r';

@@ -11,12 +11,12 @@ use crate::load::Load;
 use crate::side::{Figures, Stalls};
 use serde::Serialize;
 
-/// The share of the CPUs' time that others may have in a turn.
+/// The largest share of the CPUs' time that others can use in an undisturbed turn.
 pub(crate) const TOLERATED: f64 = 0.2;
-/// The share of the pairs that may be disturbed.
+/// The largest share of disturbed pairs with which a comparison is still printed.
 const MOST_DISTURBED: f64 = 0.25;
 
-/// What else the machine did, over all turns.
+/// The load of the machine by others, over all turns.
 #[derive(Debug, Serialize)]
 pub(crate) struct Meanwhile {
     /// CPUs that the demo may use.
@@ -25,7 +25,7 @@ pub(crate) struct Meanwhile {
     pub(crate) others_cpus: f64,
     /// CPUs that the hypervisor took, on average.
     pub(crate) stolen_cpus: f64,
-    /// The average number of tasks of other programs that were ready to run. It is taken between the turns.
+    /// The average number of tasks of other programs that were ready to run. The number is read between the turns.
     pub(crate) ready_tasks: f64,
     pub(crate) stalls: Stalls,
     /// The number of pairs of turns. A pair has one turn of each transport. If there is only one transport, this is the number of its
@@ -60,13 +60,12 @@ impl Meanwhile {
     }
 }
 
-/// How much better shared memory does.
+/// The ratios by which shared memory is faster than kernel multicast.
 #[derive(Debug, Serialize, PartialEq)]
 pub(crate) struct Ratio {
-    /// How many times longer it takes to publish a message with multicast than with shared memory. This is the ratio of the medians.
+    /// The ratio of the times to publish a message: the median with multicast, divided by the median with shared memory.
     pub(crate) publish_p50: f64,
-    /// How many times longer it takes with multicast than with shared memory until the last reader has a message. This is the ratio of the
-    /// medians.
+    /// The ratio of the times until the last reader has a message: the median with multicast, divided by the median with shared memory.
     pub(crate) last_reader_p50: f64,
 }
 

@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Whatever the verb is given.
+/// All arguments of the verb.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
@@ -19,7 +19,7 @@ fn refuse(verb: &str, args: &Args) -> Result<ExitCode> {
 
 #[cfg(not(feature = "top"))]
 pub(super) mod top {
-    //! `shmcast top`.
+    //! The stand-in for `shmcast top`.
 
     pub(in crate::cli) use super::Args;
 
@@ -30,7 +30,7 @@ pub(super) mod top {
 
 #[cfg(not(feature = "tune"))]
 pub(super) mod tune {
-    //! `shmcast tune`.
+    //! The stand-in for `shmcast tune`.
 
     pub(in crate::cli) use super::Args;
 

@@ -45,7 +45,7 @@ pub(super) struct Args {
     one: Option<String>,
     #[command(flatten)]
     host: HostArg,
-    /// Show it again every second, until interrupted
+    /// Show the board again every second, until interrupted
     #[arg(long, conflicts_with = "journal")]
     watch: bool,
     /// Print as JSON, one line a key
@@ -162,7 +162,7 @@ fn show_all(args: &Args, name: &str, board: &mut Board, clear: bool) -> Result<b
     Ok(true)
 }
 
-/// How much room there is, and what found none.
+/// Returns a line about the board: its keys, its room, and the messages that it left out.
 fn summary(name: &str, keys: usize, spec: BoardSpec, counters: &BoardCounters) -> String {
     let mut text = format!(
         "{name}: {} of {}, up to sequence {}",
@@ -184,7 +184,7 @@ fn summary(name: &str, keys: usize, spec: BoardSpec, counters: &BoardCounters) -
     text
 }
 
-/// What is shown of a key.
+/// A row of the table: one key with its last message.
 struct Row {
     key: String,
     value: String,
@@ -231,8 +231,7 @@ fn text_of(bytes: &[u8]) -> String {
     }
 }
 
-/// Returns a key as [`key_bytes`] reads it. If a text begins with `0x`, returns hexadecimal digits, because `key_bytes` would read the text
-/// as such digits.
+/// Formats a key so that [`key_bytes`] reads the same key back. A text that begins with `0x` becomes hexadecimal digits.
 fn key_text(key: &[u8]) -> String {
     match text_of(key) {
         text if text.starts_with(HEX) => HEX.to_owned() + &hex(key),
@@ -297,7 +296,7 @@ struct Kept {
     payload: Vec<u8>,
 }
 
-/// The last message of each key, as a channel's board with room for all of them would have it.
+/// A board that is computed from a journal: the last message of each key. It has room for all keys.
 struct KeptBoard {
     spec: BoardSpec,
     keys: BTreeMap<Vec<u8>, Kept>,

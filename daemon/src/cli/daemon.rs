@@ -73,9 +73,9 @@ fn log() {
         registry.with(journal).init();
         return;
     }
-    // A log that cannot be written is no reason to end. Without the second call, the library would report the
-    // failure on stderr too, and panic when that fails.
+    // The daemon continues without a log. By default, the library would report a failed write on stderr too, and panic if that failed as
+    // well.
     let text = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).log_internal_errors(false);
-    // Colours are for terminals. A file gets none.
+    // A terminal gets colours, a file does not.
     registry.with(text.with_ansi(std::io::stderr().is_terminal())).init();
 }

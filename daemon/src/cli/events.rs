@@ -27,7 +27,7 @@ pub(super) struct Args {
     /// Begin with this many of the last events. The daemon keeps the events since its start, at most 1024 unless configured otherwise
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     last: Option<u32>,
-    /// Begin with the events of this long ago
+    /// Begin with the past events that are not older than this
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     since: Option<Duration>,
     /// Continue until interrupted, also through restarts of the daemon. Without this option, print the past events that --last or --since
@@ -39,7 +39,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Time between two looks for a daemon that has gone.
+/// Pause between two attempts to reach a daemon that has gone.
 const PAUSE: Duration = Duration::from_millis(200);
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {

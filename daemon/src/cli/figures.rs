@@ -1,11 +1,11 @@
-//! The format of figures: that of the demo, and sizes.
+//! Formats figures for people, and counts readers by their role.
 
 use bytesize::ByteSize;
 use shmcast::{ChannelStatus, ReaderStatus, Role};
 
 pub(super) use shmcast_demo::figures::{Ns, grouped, table};
 
-/// A count of things.
+/// Formats a count with its noun, such as `1 key` or `3 keys`.
 pub(super) fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
@@ -15,7 +15,7 @@ pub(super) fn readers_of(channel: &ChannelStatus) -> usize {
     of_role(&channel.readers, Role::Reader)
 }
 
-/// How many of these read a channel in that role.
+/// The number of readers that have this role.
 pub(super) fn of_role(readers: &[ReaderStatus], role: Role) -> usize {
     readers.iter().filter(|reader| reader.role == role.name()).count()
 }

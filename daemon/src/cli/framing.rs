@@ -6,7 +6,7 @@ use serde_json::json;
 use shmcast::Message;
 use std::io::{self, BufRead, ErrorKind, Read, Write};
 
-/// How input is cut into messages.
+/// The way in which input is cut into messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum InputFraming {
     /// One message a line, without its newline
@@ -17,7 +17,7 @@ pub(super) enum InputFraming {
     U32le,
 }
 
-/// How messages are written.
+/// The way in which messages are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum OutputFraming {
     /// Each message and a newline

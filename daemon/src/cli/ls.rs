@@ -1,4 +1,4 @@
-//! `shmcast ls`: all channels, a line each.
+//! `shmcast ls`: lists all channels, one per line.
 
 use super::HostArg;
 use super::figures::{grouped, readers_of, size, table};
@@ -52,7 +52,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A process in a few letters.
+/// Formats a process as its id and its name.
 pub(super) fn who(process: &Process) -> String {
     let pid = process.pid.map_or("?".to_owned(), |pid| pid.to_string());
     match &process.command {

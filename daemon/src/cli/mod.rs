@@ -221,7 +221,7 @@ pub fn main() -> ExitCode {
     match man::complete() {
         Ok(false) => {}
         Ok(true) => return ExitCode::SUCCESS,
-        // Nobody sees an error here except a shell in the middle of a line.
+        // The only reader of an error would be a user in the middle of a line in a shell.
         Err(_) => return ExitCode::from(FAILED),
     }
     let cli: Cli = match parse(moved::shown) {

@@ -2,7 +2,7 @@
 
 use shmcast_bridge::spec::server::without_accounts;
 
-/// Options, and what to write in place of them.
+/// Options that no longer exist, and their replacements.
 const MOVED: [(&[&str], &str); 22] = [
     (&["--max-message"], "--set max_message=SIZE"),
     (&["--mode"], "--set permissions=750"),
@@ -38,7 +38,7 @@ pub(super) fn shown(error: &str) -> String {
     let option = text.split_once("unexpected argument '").and_then(|(_, rest)| rest.split_once('\''));
     let moved = option.and_then(|(option, _)| MOVED.iter().find(|(old, _)| old.contains(&option)));
     match (moved, text.split_once("\n\n"), text.rsplit_once("\n\nUsage:")) {
-        // It takes the place of clap's own tip, which names an option that sounds alike.
+        // This text replaces clap's own tip, which would name an option with a similar name.
         (Some((_, now)), Some((error, _)), Some((_, usage))) => {
             format!("{error}\n\n  tip: write {now}\n\nUsage:{usage}")
         }

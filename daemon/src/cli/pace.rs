@@ -4,7 +4,7 @@ use crate::cli::stop::Stop;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-/// Messages a second.
+/// A rate in messages a second, or no limit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Rate {
     Max,
@@ -76,7 +76,7 @@ impl<'a> Pace<'a> {
     }
 
     fn wait(&self, after_s: f64) {
-        // A pause of a recording may be longer than an `Instant` can express.
+        // A pause of a recording can be longer than an `Instant` can express.
         let after = Duration::try_from_secs_f64(after_s).unwrap_or(Duration::MAX);
         loop {
             match after.saturating_sub(self.started.elapsed()) {
@@ -101,7 +101,7 @@ pub(super) struct Schedule<'a> {
     /// The time at which the last message was due, counted from the first message, at speed 1.
     due_ns: u64,
     last_ns: Option<u64>,
-    /// How many silences were shortened.
+    /// The number of silences that were shortened.
     shortened: u64,
 }
 
@@ -126,7 +126,7 @@ impl<'a> Schedule<'a> {
         self.pace.wait_recorded(self.speed, self.due_ns);
     }
 
-    /// How many silences were shortened.
+    /// The number of silences that were shortened.
     pub(super) fn shortened(&self) -> u64 {
         self.shortened
     }
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn silence_is_shortened_and_a_clock_that_was_set_back_is_none() {
-        // No wait lasts: a signal has come.
+        // A signal has come, so no wait lasts.
         let stop = Stop::set_by(signal_hook::consts::SIGINT);
         let due = |times: &[u64], max_pause| {
             let mut schedule = Schedule::new(&stop, Speed::Times(1.0), max_pause);

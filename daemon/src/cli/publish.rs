@@ -73,7 +73,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = Stop::listen()?;
-    // This comes before the channel exists: a wrong file name should leave nothing behind.
+    // The arguments are checked before the channel is made, so that a wrong file name leaves no channel.
     if from_stdin(args) && args.repeat != 1 {
         bail!("stdin can be read only once: give --loop a file with --input");
     }
@@ -177,10 +177,10 @@ impl Read for Interruptible<'_> {
             }
             let mut input = [PollFd::new(self.file.as_fd(), PollFlags::POLLIN)];
             match poll(&mut input, PollTimeout::from(100u8)) {
-                // There is no input yet, or a signal came: check whether it was meant for us.
+                // There is no input yet, or a signal came. The loop checks whether the signal ends the verb.
                 Ok(0) | Err(Errno::EINTR) => {}
                 Ok(_) => match self.file.read(buffer) {
-                    // Somebody else has read it.
+                    // Another process has read the input.
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                     read => return read,
                 },
@@ -193,7 +193,7 @@ impl Read for Interruptible<'_> {
 /// A progress line. It is shown only if stderr is a terminal.
 pub(super) fn progress() -> ProgressBar {
     let rate = |state: &ProgressState, out: &mut dyn fmt::Write| {
-        // An error is ignored: the line is for people, and the terminal may be gone.
+        // An error is ignored: the line is for people, and the terminal might be gone.
         let _ = write!(out, "{}/s", grouped(state.per_sec() as u64));
     };
     let style = ProgressStyle::with_template("{spinner} published {human_pos} ({rate}) {elapsed}")

@@ -42,9 +42,9 @@ ring has the rest.
 
 Exit codes: 0 nothing missed, 3 messages are missing in the journal, 1 error, 2 wrong usage.";
 
-/// Most events at a channel's end that are read in one check.
+/// The limit for events at a channel's end that one check reads.
 const MOST_EVENTS: usize = 100_000;
-/// How often the state is looked at.
+/// Interval between two checks of the state.
 const LOOK: Duration = Duration::from_millis(100);
 
 #[derive(Debug, clap::Args)]
@@ -75,7 +75,7 @@ pub(super) struct Args {
 }
 
 impl Args {
-    /// The journal as a daemon would be told to keep it.
+    /// Returns the options as a daemon's settings of a journal.
     fn journal(&self) -> Result<JournalConfig> {
         let parent = self.to.parent().filter(|parent| !parent.as_os_str().is_empty() && !parent.is_dir());
         if let Some(parent) = parent {
@@ -90,7 +90,7 @@ impl Args {
             );
         }
         let mut draft = Draft::of(&self.set);
-        // The directory is that of --to; a daemon's is absolute.
+        // The value is a placeholder, because the settings need an absolute directory. The journal is in the directory of --to.
         draft.put("dir", "/");
         let config: JournalConfig = draft.read()?;
         match config.broken().first() {
@@ -122,7 +122,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         };
         let recorder = match Recorder::start(&args.to, subscriber, settings.clone()) {
             Ok(recorder) => recorder,
-            // It was recording a moment ago, and the ring has what came meanwhile.
+            // The verb has recorded before, and the ring has the newer messages. So it tries again.
             Err(e) if e.is_passing() && sums.streams > 0 && !stop.is_set() => {
                 let text = e.to_string();
                 if told.as_deref() != Some(&text) {
@@ -139,7 +139,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         match record(args, &host, &channel, recorder, &stop, &mut sums) {
             Err(error) if is_restart(&error) && !stop.is_set() => {
                 note!("{channel}: began anew: goes on with the new stream, in a folder of its own");
-                // The ring appears soon, if it does not exist yet.
+                // The new stream's ring might not exist yet, but appears soon.
                 waits = true;
             }
             ended => break ended,
@@ -214,7 +214,7 @@ fn is_restart(error: &anyhow::Error) -> bool {
     error.downcast_ref().is_some_and(RecordError::is_restart)
 }
 
-/// What was recorded of all streams.
+/// The sums over all recorded streams.
 #[derive(Default)]
 struct Sums {
     /// Number of recorded streams. A channel that is restarted begins another stream.
@@ -223,7 +223,7 @@ struct Sums {
     bytes: u64,
     overrun: u64,
     missing: u64,
-    /// How far the last stream is.
+    /// The progress of the last stream.
     last: Option<Progress>,
 }
 
@@ -295,7 +295,7 @@ impl PresentEnd {
     }
 }
 
-/// What is said while it records.
+/// Shows the progress of a recording.
 struct Watch<'a> {
     channel: &'a str,
     /// Draws on stderr if that is a terminal.

@@ -101,7 +101,7 @@ pub(super) struct Settings {
     process: Option<CString>,
 }
 
-/// How the ring's memory is made ready.
+/// The preparation of the ring's memory.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Prepare {
@@ -158,7 +158,7 @@ impl Settings {
         Ok(Self { capacity: capacity.or(settings.capacity), ..settings })
     }
 
-    /// Begins to open the channel for publishing.
+    /// Returns a builder of the channel's publisher.
     pub(super) fn publisher(&self, host: &Host, channel: &str) -> Result<PublisherBuilder> {
         let mut builder = host.publisher(channel);
         if let Some(capacity) = self.capacity {
@@ -213,7 +213,7 @@ impl Settings {
     }
 }
 
-/// Waits until so many readers are attached.
+/// Waits until `wanted` readers are attached.
 pub(super) fn wait_for_readers(wanted: usize, host: &Host, channel: &str, stop: &Stop) -> Result<()> {
     if wanted == 0 {
         return Ok(());
@@ -245,7 +245,7 @@ pub(super) fn wait_for_readers(wanted: usize, host: &Host, channel: &str, stop: 
 pub(super) struct Counts {
     pub(super) messages: u64,
     pub(super) bytes: u64,
-    /// Whether these were all.
+    /// Whether all messages of the input were published.
     pub(super) is_complete: bool,
 }
 
@@ -261,7 +261,7 @@ pub(super) struct Published {
 }
 
 impl Published {
-    /// What `publisher` has published since it was at `first`.
+    /// Counts the messages that `publisher` has published since the sequence `first`.
     pub(super) fn by(
         publisher: &Publisher,
         first: u64,
@@ -272,7 +272,7 @@ impl Published {
         Self { messages, bytes, is_complete, first, next, epoch, seconds: started.elapsed().as_secs_f64() }
     }
 
-    /// The sums for programs, with `more`.
+    /// The sums as JSON, with the additional fields of `more`.
     pub(super) fn json(&self, channel: &str, more: Value) -> Value {
         let mut sums = json!({
             "channel": channel, "epoch": self.epoch, "published": self.messages, "bytes": self.bytes,

@@ -1,4 +1,4 @@
-//! `shmcast rm`: a channel's files, once nobody uses them.
+//! `shmcast rm`: removes the files of a channel that nobody uses.
 
 use super::figures::size;
 use super::say::{note, print_json};

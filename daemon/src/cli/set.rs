@@ -40,12 +40,12 @@ impl Setting {
     }
 }
 
-/// A table of a configuration in the making.
+/// A table of a configuration that is being made.
 #[derive(Debug, Default)]
 pub(super) struct Draft(pub(super) Table);
 
 impl Draft {
-    /// A table with these settings.
+    /// Makes a table with these settings.
     pub(super) fn of<'a>(settings: impl IntoIterator<Item = &'a Setting>) -> Self {
         let mut draft = Self::default();
         draft.set(settings);
@@ -82,7 +82,7 @@ impl Draft {
         Value::Table(self.0).try_into().map_err(|e: toml::de::Error| {
             let shown = e.to_string();
             let place = shown.lines().find_map(|line| line.strip_prefix("in `")?.strip_suffix('`'));
-            // An account may stand in these.
+            // The settings of servers can contain an account.
             let is_secret = place.is_some_and(|place| place.starts_with("nats"));
             let message = if is_secret { without_string(e.message()) } else { e.message().to_owned() };
             match place {

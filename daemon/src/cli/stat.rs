@@ -21,7 +21,7 @@ pub(super) struct Args {
     channel: String,
     #[command(flatten)]
     host: HostArg,
-    /// Show it again every second, with rates, until interrupted
+    /// Show the channel again every second, with rates, until interrupted
     #[arg(long)]
     watch: bool,
     /// Print as JSON, one line each time
@@ -57,7 +57,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// Messages a second between two looks.
+/// Messages a second between two readings of the channel.
 fn rate(earlier: &ChannelStatus, later: &ChannelStatus, between: Duration) -> Option<u64> {
     let published = later.next_sequence?.saturating_sub(earlier.next_sequence?);
     Some((published as f64 / between.as_secs_f64()) as u64)
@@ -130,7 +130,7 @@ fn counted_by_role(readers: &[ReaderStatus]) -> String {
     text
 }
 
-/// The table of the gates; nothing without gates.
+/// The table of the gates. Without gates, the text is empty.
 fn described_gates(gates: &[GateReport]) -> String {
     if gates.is_empty() {
         return String::new();

@@ -169,7 +169,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             continue;
         }
         let Some(event) = event? else {
-            // The answer at the end itself may have been that the daemon was about to decide.
+            // A first answer that the stream has ended can mean that the daemon has not decided yet. So it is checked again.
             if end.is_over(&subscriber) {
                 break;
             }
@@ -231,7 +231,7 @@ fn attach_again(
     stop: &Stop,
     out: &mut Out,
 ) -> Result<Option<Subscriber>> {
-    // The new subscriber needs the lock of its gate, which the old one holds.
+    // The old subscriber has the lock of its gate, and the new one needs this lock.
     drop(old);
     out.flush()?;
     let start = if args.conflate { Start::Board } else { Start::Oldest };

@@ -133,7 +133,7 @@ fn parse_date(text: &str) -> Option<u64> {
     Some(years + lengths[..month as usize - 1].iter().sum::<u64>() + day - 1)
 }
 
-/// Reads `1400`, `64KiB` or `1.5GB` as bytes, at least one.
+/// Parses a size in bytes, such as `1400`, `64KiB` or `1.5GB`. The smallest size is one byte.
 pub(super) fn parse_size(text: &str) -> Result<u64, String> {
     crate::config::refuse_half_unit(text)?;
     match text.parse::<ByteSize>().map(|size| size.as_u64()) {

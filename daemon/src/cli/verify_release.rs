@@ -48,9 +48,9 @@ const SIGNATURE: &str = "SHA256SUMS.minisig";
 const SBOM: &str = ".cdx.json";
 /// Suffixes of files that describe artifacts and are not artifacts themselves.
 const ABOUT: [&str; 3] = [SBOM, ".lock", ".buildinfo"];
-/// The suffix of the artifacts that have no crate in them. Those of Java call the C library, which is another artifact or none.
+/// The suffix of the artifacts without crates. A JAR calls the C library and does not contain it.
 const WITHOUT_RUST: &str = ".jar";
-/// No text of a release is larger.
+/// The size limit for a text file of a release, in bytes.
 const LARGEST_TEXT: u64 = 16 << 20;
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
@@ -90,15 +90,15 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     tell(args, &artifacts, signature.trusted_comment())
 }
 
-/// An artifact, as it was checked.
+/// An artifact and the result of its check.
 #[derive(Debug, Serialize)]
 struct Artifact {
     name: String,
     bytes: u64,
     sha256: String,
-    /// Crates that are built into it.
+    /// Number of crates that are built into the artifact.
     crates: usize,
-    /// Crates of its lock file.
+    /// Number of crates in the artifact's lock file.
     locked: usize,
 }
 
@@ -194,7 +194,7 @@ fn sum_of(path: &Path) -> Result<String> {
     Ok(hashing.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// What an SBOM has to say, of the form CycloneDX 1.5.
+/// The checked fields of an SBOM in the format CycloneDX 1.5.
 #[derive(Debug, Deserialize)]
 struct Bill {
     #[serde(rename = "bomFormat")]

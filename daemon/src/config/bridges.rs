@@ -74,7 +74,7 @@ pub(super) fn together(
         };
         return vec![("channel", format!("channel: there is no [[channel]] {:?}{hint}", bridge.channel))];
     }
-    // A channel that could not be read has its own problems reported.
+    // A channel that could not be read is skipped here, because its own problems are reported.
     let channel = channels.iter().find(|channel| channel.name == bridge.channel);
     if let (Some(Direction::Send(_)), Some(channel)) = (bridge.direction(), channel) {
         broken.extend(too_long(bridge, channel));
@@ -133,7 +133,7 @@ fn on_one_channel(bridge: &BridgeSpec, other: &BridgeSpec) -> Option<(&'static s
         (Direction::Receive(_), Direction::Send(_)) => (other, bridge),
         (Direction::Send(_), Direction::Send(_)) => return None,
     };
-    // Sending a received channel on to another group is fine (multi-hop). Sending it back to its source is a loop.
+    // A received channel can be sent to another group (multi-hop). If it is sent back to its source, this is a loop.
     let back = sends.lines.iter().find(|to| receives.lines.iter().any(|from| from.group == to.group));
     let own = repair_address(sends);
     let servers = receives.receive.iter().flat_map(|receive| &receive.servers);

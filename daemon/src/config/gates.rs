@@ -9,7 +9,7 @@ use shmcast::{ChannelError, Gate, GateError};
 use std::fmt;
 use std::time::Duration;
 
-/// The longest wait that a message may have.
+/// The longest wait that a configuration can set.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// A gate of a channel.
@@ -27,17 +27,17 @@ pub struct GateConfig {
     /// The longest wait of the publisher for one message: 0 to 10 s. The default is 200 us.
     #[serde(default = "wait_default", deserialize_with = "wait")]
     pub wait: Duration,
-    /// What comes after the wait.
+    /// The action after the wait, if the reader still lags.
     #[serde(default)]
     pub then: Then,
 }
 
-/// How far the reader of a gate may be behind.
+/// The largest lag of a gate's reader for which the publisher does not wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lag {
     /// A part of the ring, in percent.
     Percent(u8),
-    /// Bytes of the ring.
+    /// A number of bytes of the ring.
     Bytes(u64),
 }
 
@@ -47,7 +47,7 @@ impl Default for Lag {
     }
 }
 
-/// What comes after a gate's wait.
+/// The action after a gate's wait, if the reader still lags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Then {
@@ -115,7 +115,7 @@ impl ChannelConfig {
         self.gates.iter().map(GateConfig::gate).collect()
     }
 
-    /// Checks the gates of a channel whose sizes are right.
+    /// Checks the gates of a channel. The sizes of the channel must be valid.
     pub(super) fn broken_gates(&self) -> Broken {
         let mut broken = Vec::new();
         for gate in self.gates.iter().filter(|gate| gate.wait > LONGEST_WAIT) {

@@ -16,7 +16,7 @@ const CAP_IPC_LOCK: u32 = 14;
 /// A machine and the limits of a process on it.
 #[derive(Debug, Clone)]
 pub struct Host {
-    /// Bytes of memory.
+    /// The machine's memory in bytes.
     pub memory_bytes: Option<u64>,
     /// The limit for the bytes of memory that this process can lock; `None` if there is no limit. If this process is not the daemon, the
     /// daemon's limit can differ.

@@ -1,4 +1,4 @@
-//! `journal` of a channel: where it is recorded, and how.
+//! `journal` of a channel: where the channel is recorded, and how.
 
 use super::fields;
 use super::rules::Broken;
@@ -9,7 +9,7 @@ use shmcast_journal::core::{Io, Settings, SyncPolicy};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Sizes that a file of a journal may have.
+/// The permitted sizes of a journal's file, in bytes.
 const FILE_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=shmcast::journal::format::MAX_FILE;
 /// Least memory for frames that wait for the disk.
 const LEAST_BUFFER: u64 = 1 << 20;
@@ -106,7 +106,7 @@ impl JournalConfig {
         }
     }
 
-    /// How much of the journal is kept.
+    /// The limits for the files that the journal keeps.
     pub const fn keep(&self) -> Keep {
         Keep { bytes: self.keep_bytes, age: self.keep_age, free: self.keep_free }
     }

@@ -40,7 +40,7 @@ pub use source::{Position, Positions, Problem};
 pub use warnings::Warning;
 
 /// A configuration file with all fields, their default values, and explanations.
-// A link to `systemd/shmcast.toml`, of which a package of this crate gets a copy.
+// This path is a link to `systemd/shmcast.toml`. A package of this crate gets a copy of the file.
 pub const DEFAULT_CONFIG: &str = include_str!("shmcast.toml");
 
 /// Size limit of a configuration file, in bytes.
@@ -128,11 +128,11 @@ impl Default for WakerConfig {
     }
 }
 
-/// One channel.
+/// A `[[channel]]` table.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChannelConfig {
-    /// The name.
+    /// The channel's name.
     pub name: String,
     /// Size of the ring in bytes: a power of two from 64 KiB to 16 GiB.
     #[serde(deserialize_with = "fields::size")]
@@ -176,7 +176,7 @@ pub struct ChannelConfig {
     /// The channel's board, which has the last message of each key. If `None`, the channel has no board.
     #[serde(default)]
     pub board: Option<BoardConfig>,
-    /// `[[channel.gate]]`: readers that its publisher waits for.
+    /// `[[channel.gate]]`: readers for which the channel's publisher waits.
     #[serde(default, rename = "gate")]
     pub gates: Vec<GateConfig>,
 }
@@ -256,7 +256,7 @@ pub enum Mode {
     /// The segment of the previous publisher, whose messages stay readable.
     #[default]
     Takeover,
-    /// A new segment. A message that the previous publisher writes late reaches no reader.
+    /// A new segment. Late messages of the previous publisher reach no reader.
     Strict,
 }
 
@@ -275,7 +275,7 @@ pub enum ConfigError {
     /// The file could not be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// The file.
+        /// The path of the configuration file.
         path: PathBuf,
         /// The system's error.
         source: io::Error,

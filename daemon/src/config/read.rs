@@ -247,7 +247,7 @@ impl Reader<'_> {
                     let field = self.source.field_at(path, at.start).map(str::to_owned);
                     let missing = missing_field(e.message());
                     if missing.is_none_or(|missing| !left_out.fields.iter().any(|field| field == missing)) {
-                        // The value of these fields may contain an account.
+                        // The values of these fields can contain an account.
                         let is_secret = matches!(field.as_deref(), Some("nats" | "receive"));
                         let what = match is_secret {
                             true => fields::explain(&fields::without_string(e.message())),

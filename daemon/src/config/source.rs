@@ -10,9 +10,9 @@ use toml::de::{DeTable, DeValue};
 /// A position in a text. Line and column count from 1; columns are in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Position {
-    /// Line.
+    /// The line, counted from 1.
     pub line: usize,
-    /// Column.
+    /// The column in characters, counted from 1.
     pub column: usize,
 }
 

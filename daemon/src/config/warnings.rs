@@ -129,7 +129,7 @@ impl Config {
                 format!("{}: a terminal that shows all channels is cut off", limits.requests_per_second);
             list.section("limits.requests_per_second", what, "200");
         }
-        // To attach takes two requests: one to ask, one to confirm.
+        // An attachment takes two requests: one to ask, and one to confirm.
         if limits.request_burst < 2 * limits.connections_per_uid.min(101) {
             let what =
                 format!("{}: 100 readers that one user starts at once are cut off", limits.request_burst);

@@ -1,4 +1,4 @@
-//! Time stamps, and whether the CPU is a real one.
+//! Checks of the clocks, and whether the CPU is a real one.
 
 use super::{
     Area, Check, Unread,
@@ -46,7 +46,7 @@ fn clocksource(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     };
     match current.as_str() {
         "tsc" | "arch_sys_counter" => Ok(Verdict::pass(current)),
-        // Both are read without a system call, at about twice the cost.
+        // A program reads these two clocks without a system call, at about twice the cost of the TSC.
         "kvm-clock" | "hyperv_clocksource_tsc_page" => {
             Ok(Verdict::warn(format!("{current}, slower to read than tsc"), mend))
         }

@@ -8,13 +8,13 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// Certain to cost milliseconds, loss or refusals.
+    /// The setting certainly costs milliseconds, losses or refusals.
     Fail,
-    /// Costs latency or predictability under some load.
+    /// The setting costs latency or predictability under some load.
     Warn,
     /// The setting could not be read, so the check claims nothing.
     Unknown,
-    /// The setting is as a user who needs low latency wants it.
+    /// The setting suits users who need low latency.
     Pass,
 }
 
@@ -93,7 +93,7 @@ impl Area {
     }
 }
 
-/// One thing that was read, or that could not be.
+/// One thing that a check has read or has tried to read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Reading {
     /// The file or the command line, with its name on the host. `*` stands for several similar names.
@@ -105,7 +105,7 @@ pub struct Reading {
 /// A way to repair what a check found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Mend {
-    /// The command, to be run as root.
+    /// The command, which root must run.
     pub command: String,
     /// The place in which to make the change permanent, so that it survives a reboot.
     pub persist: String,
@@ -191,9 +191,9 @@ impl Verdict {
 pub struct Finding {
     /// The check's name, as `shmcast doctor` takes it.
     pub id: &'static str,
-    /// The part of the host.
+    /// The part of the host that was checked.
     pub area: Area,
-    /// The result.
+    /// The result of the check.
     pub status: Status,
     /// The finding, in a few words.
     pub says: String,
@@ -208,11 +208,11 @@ pub struct Finding {
 /// All answers of one run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// The directory that stood for `/`.
+    /// The directory that was read in place of `/`.
     pub root: String,
-    /// The kernel's release, when it could be read.
+    /// The kernel's release, if it could be read.
     pub kernel: Option<String>,
-    /// The CPUs that were judged, when they could be read.
+    /// The judged CPUs, if they could be read.
     pub cpus: Option<crate::cpu_list::CpuList>,
     /// Number of checks by status.
     pub count: Count,
@@ -223,13 +223,13 @@ pub struct Report {
 /// Number of checks by status.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Count {
-    /// Checks that failed.
+    /// The number of checks that failed.
     pub fail: usize,
-    /// Checks that warned.
+    /// The number of checks with a warning.
     pub warn: usize,
-    /// Checks that could not be read.
+    /// The number of checks with an unknown result.
     pub unknown: usize,
-    /// Checks that passed.
+    /// The number of checks that passed.
     pub pass: usize,
 }
 

@@ -104,7 +104,7 @@ fn rcu_nocbs(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
                 .map_err(|_| malformed("/proc/cmdline", list, "a list of CPUs"))?
         }
     };
-    // nohz_full CPUs are offloaded by default.
+    // By default, the kernel offloads the RCU work of nohz_full CPUs.
     if let Some(silent) = p.optional("/sys/devices/system/cpu/nohz_full") {
         offloaded = offloaded.or(&silent.parse().unwrap_or_default());
     }
@@ -129,8 +129,8 @@ fn irq_affinity(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     let mut hitting = Vec::new();
     for irq in &irqs {
         let dir = format!("/proc/irq/{irq}");
-        // effective_affinity_list has the CPUs on which the interrupt does fire, the other file those on
-        // which it might. Old kernels have only the other.
+        // effective_affinity_list has the CPUs on which the interrupt really fires. smp_affinity_list has all permitted CPUs. Old kernels
+        // have only smp_affinity_list.
         let path = if p.exists(&format!("{dir}/effective_affinity_list")) {
             "effective_affinity_list"
         } else {
@@ -169,7 +169,7 @@ fn irq_affinity(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
 fn irqbalance(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     let processes: Vec<String> =
         p.names("/proc")?.into_iter().filter(|name| name.parse::<u32>().is_ok()).collect();
-    // A process may be gone by the time its name is read. No process at all means that /proc shows nothing.
+    // A process might be gone before its name is read. If there is no process at all, /proc shows nothing.
     let mut named = 0;
     let mut running = None;
     for process in processes {

@@ -85,8 +85,8 @@ fn preemption(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
         return Ok(Verdict::pass("PREEMPT_RT"));
     }
     let mode = match () {
-        // Such a kernel is switchable. The choice on its command line counts, unless debugfs shows the state
-        // itself.
+        // The preemption of such a kernel can be switched. The choice on the kernel's command line counts, unless debugfs shows the present
+        // state.
         () if has("PREEMPT_DYNAMIC") => match p.boot_parameter("preempt")? {
             Some(mode) if !p.exists(MODES) => mode,
             _ => p.choice(MODES, '(', ')')?,

@@ -81,9 +81,9 @@ fn limit_mend(item: &str, unit: &str, value: &str) -> Mend {
     )
 }
 
-/// Memory of a channel of the common size.
+/// Memory of a channel with the default capacity, in KiB.
 const ONE_RING_KIB: u64 = 74 << 10;
-/// Memory of a dozen such channels.
+/// Memory of a dozen such channels, in KiB.
 const MANY_RINGS_KIB: u64 = 1 << 20;
 
 fn memlock(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
@@ -137,7 +137,7 @@ fn cpu_count(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     let allowed: CpuList = text.parse().map_err(|_| malformed(PATH, &text, "a list of CPUs"))?;
     let online = p.online()?;
     let mend = match online.minus(&allowed).is_empty() {
-        // There are no other CPUs. The mend is to share them well.
+        // This process already has all online CPUs. So the advice is to share them well.
         true => Mend::new(
             "lscpu",
             "a host or guest with more CPUs; until then readers that share: sub --wait yield",
@@ -179,7 +179,7 @@ fn memory_max(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
             continue;
         }
         let bytes: u64 = value.parse().map_err(|_| malformed(&path, &value, "a size in bytes"))?;
-        // Version 1 writes the largest number of whole pages for "none".
+        // Version 1 of control groups writes the largest number of whole pages if there is no limit.
         if bytes < i64::MAX as u64 - (1 << 20) && lowest.as_ref().is_none_or(|(least, _)| bytes < *least) {
             lowest = Some((bytes, path));
         }

@@ -1,11 +1,10 @@
 //! Checks of a host for users who need latencies of microseconds. The checks find settings that make the host slower, and the commands that
 //! correct them.
 //!
-//! A check is a function from a [`Host`] to a verdict. It reads only through [`Root`]. So the same function can check this machine, a copy
-//! of another machine's files, or the artificial files of a test.
+//! A check is a function from a [`Host`] to a verdict. It reads only through [`Root`], so it can also check a copy of another machine's
+//! files. No check changes anything.
 //!
-//! If a file is missing, forbidden or malformed, the result of the check is *unknown*. So a check that could not read something never
-//! passes. No check changes anything.
+//! If a file is missing, forbidden or malformed, the result of the check is *unknown*, and never a pass.
 
 mod clock;
 mod finding;

@@ -132,7 +132,7 @@ fn dev_shm(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
         Some(size) => {
             size.trim_end_matches('k').parse().map_err(|_| malformed(PATH, size, "a size in KiB"))?
         }
-        // Without the option a tmpfs may grow to half of memory.
+        // Without the option, a tmpfs can grow to half of the memory.
         None => p.meminfo("MemTotal")? / 2,
     };
     let mend = Mend::new(

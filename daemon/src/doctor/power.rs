@@ -1,4 +1,4 @@
-//! How fast the judged CPUs run and how deep they sleep.
+//! Checks of the clock speed and of the sleep states of the judged CPUs.
 
 use super::{
     Area, Check, Unread,
@@ -100,8 +100,8 @@ const SHALLOW_US: u64 = 10;
 
 fn c_states(p: &mut Probe<'_>) -> Result<Verdict, Unread> {
     const REQUEST: &str = "/dev/cpu_dma_latency";
-    // The tightest request of all programs: a 32-bit number of microseconds in native byte order. Only root
-    // may read it.
+    // The file has the tightest request of all programs, as a 32-bit number of microseconds in native byte order. Only root is allowed to
+    // read it.
     let request_us = match p.bytes(REQUEST).map(<[u8; 4]>::try_from) {
         Ok(Ok(bytes)) => {
             let request_us = u64::try_from(i32::from_ne_bytes(bytes)).unwrap_or(0);

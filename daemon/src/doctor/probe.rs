@@ -14,7 +14,7 @@ use crate::cpu_list::CpuList;
 const CPU_DIR: &str = "/sys/devices/system/cpu";
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 
-/// CPUs to judge that the host does not have.
+/// The error if the host lacks CPUs that must be checked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no CPU {missing} to judge; choose from those online here, {online}")]
 pub struct NotOnline {
@@ -22,7 +22,7 @@ pub struct NotOnline {
     online: CpuList,
 }
 
-/// A host and the CPUs its latency users run on.
+/// A host, and the CPUs to check on it.
 #[derive(Debug)]
 pub struct Host {
     pub(super) root: Root,
@@ -58,7 +58,7 @@ impl Host {
         Ok(Self { root, online, isolated: isolated.or(&partitions), asked: cpus })
     }
 
-    /// The root that its files are read from.
+    /// The root from which the host's files are read.
     #[must_use]
     pub fn root(&self) -> &Root {
         &self.root
@@ -77,7 +77,7 @@ impl Host {
     }
 }
 
-/// The reading side of one check.
+/// Reads the host for one check, and records what it has read.
 #[derive(Debug)]
 pub(super) struct Probe<'a> {
     host: &'a Host,
@@ -136,13 +136,13 @@ impl<'a> Probe<'a> {
         Some(text)
     }
 
-    /// A number, as in most sysctls.
+    /// Reads a file that has one number, as most sysctls do.
     pub(super) fn number<T: FromStr>(&mut self, path: &str) -> Result<T, Unread> {
         let text = self.text(path)?;
         text.parse().map_err(|_| malformed(path, &text, "a number"))
     }
 
-    /// A list of CPUs such as `0-3`.
+    /// Reads a file that has a list of CPUs such as `0-3`.
     pub(super) fn cpu_list(&mut self, path: &str) -> Result<CpuList, Unread> {
         let text = self.text(path)?;
         text.parse().map_err(|_| malformed(path, &text, "a list of CPUs"))

@@ -35,7 +35,7 @@ pub enum OpenRootError {
         "cannot open the root {dir}: {cause}; name a directory that holds a copy of a host's /proc and /sys"
     )]
     Unreadable {
-        /// The directory asked for.
+        /// The requested directory.
         dir: PathBuf,
         /// The system's error.
         cause: io::Error,
@@ -43,7 +43,7 @@ pub enum OpenRootError {
     /// The directory has neither `proc` nor `sys`, so every check would be unknown.
     #[error("{dir} holds neither proc nor sys; name the directory above them")]
     NotAHost {
-        /// The directory asked for.
+        /// The requested directory.
         dir: PathBuf,
     },
 }
@@ -57,7 +57,7 @@ pub enum Unread {
         /// Absolute path on the host.
         path: String,
     },
-    /// This user may not read it.
+    /// This user is not allowed to read the file.
     #[error("{path} may not be read by this user")]
     Denied {
         /// Absolute path on the host.
@@ -76,15 +76,15 @@ pub enum Unread {
     Malformed {
         /// Absolute path on the host.
         path: String,
-        /// The start of its content.
+        /// The start of the file's content.
         held: String,
         /// The form that was expected.
         wanted: &'static str,
     },
-    /// The only tool that shows it is not installed.
+    /// The only tool that shows the value is not installed.
     #[error("{tool} is not installed, and no file shows this")]
     NoTool {
-        /// The program's name, which is also its package's.
+        /// The name of the program, and also of its package.
         tool: String,
     },
     /// The tool ran and failed.
@@ -92,7 +92,7 @@ pub enum Unread {
     ToolFailed {
         /// The command line.
         command: String,
-        /// The first line of its error message.
+        /// The first line of the tool's error message.
         cause: String,
     },
 }

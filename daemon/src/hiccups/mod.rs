@@ -1,11 +1,11 @@
-//! Measures the machine's own stalls. On each chosen CPU one thread reads the clock in a loop, and records each gap between two readings
+//! Measures the machine's own stalls. On each chosen CPU, one thread reads the clock in a loop, and records each gap between two readings
 //! that is longer than a threshold.
 //!
-//! No program on a measured CPU can do better than the measuring thread. So the measured stalls are a lower bound of every program's worst
-//! latency on this CPU. A gap shows that the thread did not have the CPU, but not why. To find the cause, use `perf` and `shmcast doctor`.
+//! No program on a measured CPU can do better than the measuring thread. So the stalls are a lower bound of the worst latency of programs
+//! on this CPU. They do not show the cause, which `perf` and `shmcast doctor` might find.
 //!
-//! The measuring loop makes no system call and allocates nothing. It locks one of two histograms, and only to record a gap. The caller of
-//! [`Recorder::drain`] prints the results. If this caller runs on a measured CPU, its own work is recorded as stalls.
+//! The loop makes no system call and allocates nothing. If the caller of [`Recorder::drain`] runs on a measured CPU, its own work is
+//! recorded as stalls.
 
 mod log;
 
@@ -53,9 +53,9 @@ pub enum StartError {
         "CPU {cpu} is not among those this process may use, {allowed}; choose from these or widen them with taskset"
     )]
     NotAllowed {
-        /// The CPU that was asked for.
+        /// The CPU that the caller wants to measure.
         cpu: usize,
-        /// The CPUs of this process.
+        /// The CPUs that this process may use.
         allowed: CpuList,
     },
     /// The kernel does not say which CPUs this process may use.
@@ -64,7 +64,7 @@ pub enum StartError {
     /// A thread could not be started.
     #[error("cannot start a thread for CPU {cpu}: {cause}; check the limit on processes (ulimit -u)")]
     Thread {
-        /// The CPU that it was for.
+        /// The CPU of the thread.
         cpu: usize,
         /// The system's error.
         cause: io::Error,
@@ -72,7 +72,7 @@ pub enum StartError {
     /// A thread could not be pinned.
     #[error("cannot pin a thread to CPU {cpu}: {cause}; is it online?")]
     Pin {
-        /// The CPU that it was for.
+        /// The CPU of the thread.
         cpu: usize,
         /// The kernel's error.
         cause: Errno,
@@ -102,7 +102,7 @@ pub struct Stalls {
     pub histogram: Histogram<u64>,
     /// The exact sum of the lengths of the stalls in nanoseconds.
     pub sum_ns: u64,
-    /// The exact length of the longest in nanoseconds.
+    /// The exact length of the longest stall in nanoseconds.
     pub max_ns: u64,
 }
 
@@ -126,7 +126,7 @@ impl Stalls {
     /// there were no stalls.
     #[must_use]
     pub fn quantile_ns(&self, quantile: f64) -> u64 {
-        // The histogram gives the top of a bucket, which may be longer than the longest stall.
+        // The histogram gives the top of a bucket, which can be longer than the longest stall.
         self.histogram.value_at_quantile(quantile).min(self.max_ns)
     }
 
@@ -177,7 +177,7 @@ struct Worker {
     thread: JoinHandle<Watched>,
 }
 
-/// The whole run of a measuring thread, in figures.
+/// The figures of a measuring thread over its whole run.
 #[derive(Debug, Clone, Copy)]
 struct Watched {
     elapsed: Duration,
@@ -188,9 +188,9 @@ struct Watched {
 /// The results of one CPU over the whole run.
 #[derive(Debug, Clone)]
 pub struct CpuRecord {
-    /// The number.
+    /// The CPU's number.
     pub cpu: usize,
-    /// The time for which it was watched.
+    /// The time for which the CPU was watched.
     pub watched: Duration,
     /// The number of clock readings in that time.
     pub readings: u64,
@@ -228,7 +228,7 @@ impl Recorder {
             let thread = std::thread::Builder::new()
                 .name(format!("hiccups-{cpu}"))
                 .spawn(move || {
-                    // The thread that started this one may have given up on it. Then it has also set `stop`.
+                    // The thread that started this one might no longer wait for the result. Then it has also set `stop`.
                     let _ = report.send(pin(cpu));
                     watch(&its, threshold_ns)
                 })
@@ -247,7 +247,7 @@ impl Recorder {
         let drain = |worker: &Worker| {
             let shared = &worker.shared;
             // The flip only directs the thread to the other tally. The lock orders the data. A thread that read the old index before the
-            // flip may still record in the old tally afterwards. A record of this kind is drained two flips later.
+            // flip might still record in the old tally. Such a record is drained two flips later.
             let old = shared.active.fetch_xor(1, Ordering::Relaxed);
             let mut tally = shared.lock(old);
             let stalls = tally.clone();

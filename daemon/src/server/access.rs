@@ -20,11 +20,11 @@ use tokio::time::timeout;
 /// The time for which a program waits until its user's names are known. After this time, the program counts as a program of a user without
 /// names.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long an answer of the user database stays valid.
+/// The time for which an answer of the user database stays valid.
 const FRESH: Duration = Duration::from_secs(60);
 /// After a failed look-up, a user is not looked up again for this time.
 const FAILED_FOR: Duration = Duration::from_secs(5);
-/// The largest number of look-ups that can run at the same time. A look-up that hangs keeps its thread.
+/// The largest number of look-ups that can run at the same time. If a look-up hangs, its thread stays in use.
 const LOOK_UPS: usize = 4;
 /// Largest number of users whose names are kept.
 const MAX_USERS: usize = 4096;
@@ -54,7 +54,7 @@ pub struct Access {
     users: Mutex<HashMap<(u32, u32), Asked>>,
 }
 
-/// A look-up, and its result once it has ended.
+/// A look-up, and its result after it has ended.
 #[derive(Debug)]
 struct Asked {
     at: Instant,
@@ -82,7 +82,7 @@ impl Access {
         Self { daemon_uid, look_up, turns: Arc::new(Semaphore::new(LOOK_UPS)), users: Mutex::default() }
     }
 
-    /// Whether `uid` may use all channels, whatever its names.
+    /// Whether `uid` may use all channels. The user's names do not matter for this.
     pub fn is_privileged(&self, uid: u32) -> bool {
         uid == 0 || uid == self.daemon_uid
     }
@@ -161,9 +161,9 @@ pub type ConnectionId = u64;
 pub struct Identity {
     /// Process id; 0 if the process is in a PID namespace that the daemon cannot see.
     pub pid: u32,
-    /// Effective user.
+    /// The program's effective user id.
     pub uid: u32,
-    /// Effective group.
+    /// The program's effective group id.
     pub gid: u32,
     /// The user's names; `None` if the user database did not answer.
     pub names: Option<Arc<Names>>,
@@ -270,7 +270,7 @@ mod tests {
         assert!(one.is_named_by(&[Principal::Group("traders".into())], 1000));
         assert!(access.identify(peer(7)).await.names.is_some());
         assert_eq!(ASKED.load(Ordering::Relaxed), 1);
-        // Users whose names decide nothing are not looked up.
+        // Privileged users are always permitted, so their names are not looked up.
         access.identify(peer(0)).await;
         access.identify(peer(1000)).await;
         assert_eq!(ASKED.load(Ordering::Relaxed), 1);

@@ -34,15 +34,13 @@ impl Charters {
         Ok(Self { dir: open_dir(path)?, path: path.to_owned(), boot, nameless: BTreeSet::new() })
     }
 
-    /// Restores the names of charters, after somebody removed or moved their files or their directory. `held` are the charters in use. If
-    /// somebody moved the directory, the charters in it get their names back. A charter whose file was removed or moved has lost its name
-    /// for good. Returns the channels whose charters have lost their names for good since the last call.
+    /// Restores the names of `held`, the charters in use, after somebody has moved their directory. Returns the channels whose charters
+    /// have lost their names for good since the last call, because somebody removed or moved their own files.
     ///
-    /// If another file now has the name of a lost charter, this call removes that file. Otherwise the next daemon would take the file for
-    /// the channel's charter.
+    /// Removes a file that now has the name of a lost charter. Otherwise the next daemon would take this file for the channel's charter.
     ///
     /// # Errors
-    /// If the directory cannot be made, or if the names cannot be checked. After an error, this call may be repeated.
+    /// If the directory cannot be made, or if the names cannot be checked. The call can be repeated after an error.
     pub fn renew<'a>(
         &mut self,
         held: impl Iterator<Item = (&'a str, &'a HostedCharter)>,
@@ -101,7 +99,7 @@ impl Charters {
         }
     }
 
-    /// Returns the charter of the channel `name` if it exists. It is from an earlier daemon, or from a channel that was removed.
+    /// Returns the charter of the channel `name`, if the charter exists. It is from an earlier daemon, or from a removed channel.
     ///
     /// # Errors
     /// The system's error.
@@ -109,7 +107,7 @@ impl Charters {
         self.open(name).with_context(|| self.title(name))
     }
 
-    /// The path beside the directory with another extension.
+    /// The directory's path with another extension.
     pub fn beside(&self, extension: &str) -> PathBuf {
         self.path.with_extension(extension)
     }

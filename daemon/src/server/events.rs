@@ -58,7 +58,7 @@ impl Events {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A poisoned lock is used: the state is maps and numbers, consistent wherever its holder may have panicked.
+        // The lock is used even if it is poisoned: the state is maps and numbers, which are consistent after a panic.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -75,7 +75,7 @@ impl Events {
     /// concern other programs. The caller must pass on only the events that [`concern`](Self::concerns) `who`.
     pub fn subscribe(&self, who: &Identity, last: usize) -> (Vec<Event>, broadcast::Receiver<Event>) {
         let (past, follows) = {
-            // Both are taken under the lock, so that each event is in exactly one of the two.
+            // The past events and the receiver are taken under the lock, so that each event is in exactly one of them.
             let state = self.state();
             let past = if last == 0 { Vec::new() } else { state.past.iter().cloned().collect() };
             (past, self.0.followers.subscribe())
@@ -101,7 +101,7 @@ impl Events {
                 let readers = state.readers.get(channel)?;
                 who.is_named_by(readers, self.0.daemon_uid).then_some(event)
             }
-            // The detail names channels, so it is left out.
+            // The detail names channels that this user is perhaps not allowed to see, so it is left out.
             None if event.event == "reloaded" => Some(Event { detail: None, ..event }),
             None => None,
         }
@@ -166,7 +166,7 @@ impl Events {
         }
     }
 
-    /// How often each refusal was given.
+    /// The number of refusals of each kind.
     pub fn refusals(&self) -> HashMap<RefusalCode, u64> {
         self.state().refusals.clone()
     }

@@ -1,8 +1,8 @@
 //! The daemon's files that other programs find by name: the socket and its lock, the marker, and the charters.
 //!
-//! A new program looks for the socket. Another daemon looks for the lock. The next daemon looks for the marker and the charters. Attached
-//! programs need none of the names, so they do not notice if somebody removes or moves the folder, or mounts another file system over it.
-//! The daemon notices: it checks the names once a second, restores them, and reports names that it cannot restore.
+//! New programs look for the socket, other daemons for the lock, and the next daemon for the marker and the charters. Attached programs
+//! need no name, so they do not notice if somebody removes or moves the folder. The daemon checks the names once a second, restores them,
+//! and reports names that it cannot restore.
 
 use super::connection;
 use super::listen::{Identity, Place, leads_to};
@@ -20,7 +20,7 @@ use tokio::time::MissedTickBehavior;
 /// The pause between two checks of the names.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The names. Clones share one state.
+/// The names of the daemon's files. Clones share one state.
 #[derive(Debug, Clone)]
 pub(super) struct Folder(Arc<Mutex<Inner>>);
 
@@ -38,9 +38,10 @@ struct Inner {
 /// The maker of the socket.
 #[derive(Debug)]
 enum Owner {
-    /// This daemon.
+    /// This daemon made the socket.
     Daemon(Place),
-    /// The service manager. The value identifies the file of the socket. It is `None` if the socket had no name at the start.
+    /// The service manager made the socket. The value identifies the file of the socket. It is `None` if the socket had no name at the
+    /// start.
     Manager(Option<Identity>),
 }
 
@@ -71,7 +72,7 @@ impl Folder {
         self.inner().mark();
     }
 
-    /// Removes the marker, unless it is another daemon's.
+    /// Removes the marker, unless another daemon has written it.
     pub(super) fn unmark(&self) {
         let marker = &self.inner().marker;
         // The marker is empty if the disk was full.
@@ -88,7 +89,7 @@ impl Folder {
         loop {
             looks.tick().await;
             let folder = self.clone();
-            // The files may lie on a disk.
+            // The files might be on a slow disk.
             let looked = tokio::task::spawn_blocking(move || folder.inner().renew()).await;
             let Ok(looked) = looked else { continue };
             let renewed = looked.and_then(|Renewed { listener, is_any }| {

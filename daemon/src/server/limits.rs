@@ -41,7 +41,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// A full bucket.
+    /// Makes a full bucket.
     pub fn full(burst: f64, now: Instant) -> Self {
         Self { tokens: burst, filled: now }
     }

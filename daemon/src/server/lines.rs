@@ -8,14 +8,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 use std::time::Instant;
 
-/// Lines at once (burst), and lines a second (rate).
+/// The number of lines in one burst, and the number of lines a second in the long run.
 type Share = (f64, f64);
 
 /// The limit of log lines for all users together. With the summary's line, at most 100 lines are written in any second.
 const ALL: Share = (59.0, 40.0);
 /// The share of one user's refusals.
 const REFUSALS: Share = (20.0, 10.0);
-/// The share of one user's other events.
+/// The share of one user's events that are no refusals.
 const GRANTS: Share = (50.0, 20.0);
 /// The largest number of users that each have a limit of their own. For all other users, only the limit for all users together counts.
 const MAX_USERS: usize = 1024;
@@ -28,7 +28,7 @@ pub struct Lines {
     all: Bucket,
     users: HashMap<u32, User>,
     left_out: BTreeMap<(u32, &'static str), u64>,
-    /// Lines left out, of users beyond `MAX_USERS`.
+    /// The number of left-out lines about users beyond `MAX_USERS`.
     others: u64,
 }
 
@@ -41,7 +41,7 @@ struct User {
 /// The lines that were left out since the last summary.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// The number of lines.
+    /// The number of lines that were left out.
     pub total: u64,
     /// The most frequent of the lines that were left out. Each entry has the uid, the event or refusal, and the count.
     pub named: Vec<(u32, &'static str, u64)>,
@@ -64,7 +64,7 @@ impl Summary {
 }
 
 impl Lines {
-    /// No user has had a line yet.
+    /// Makes limits for users who have had no lines yet.
     pub fn new(now: Instant) -> Self {
         let (burst, _) = ALL;
         Self { all: Bucket::full(burst, now), users: HashMap::new(), left_out: BTreeMap::new(), others: 0 }

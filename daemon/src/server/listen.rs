@@ -1,8 +1,8 @@
 //! The path of the control socket. One daemon at a time owns this path, and never takes it from another program.
 //!
-//! A daemon holds the lock `PATH.lock` while it runs, so only one of two daemons can start. A leftover is a socket of this user that
-//! refuses connections. The daemon replaces a file at `PATH` only if the file is a leftover. Before the daemon removes the leftover, it
-//! renames the file and checks it once more, because another program might have put its own socket at `PATH` meanwhile.
+//! A daemon holds the lock `PATH.lock` while it runs. It replaces a file at `PATH` only if the file is a leftover: a socket of this user
+//! that refuses connections. Before it removes the leftover, it renames the file and checks it once more, because another program might
+//! have put its own socket at `PATH` meanwhile.
 
 use anyhow::{Context, Error, Result, bail};
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
@@ -56,7 +56,7 @@ impl Place {
     /// `None` if the old socket still has its name.
     ///
     /// # Errors
-    /// If another daemon listens at the path now, or if the files cannot be made. After an error, this call may be repeated.
+    /// If another daemon listens at the path now, or if the files cannot be made. The call can be repeated after an error.
     pub(super) fn renew(&mut self) -> Result<Option<OwnedFd>> {
         make_folder(&self.path)?;
         if !self.has_its_lock() {
@@ -71,7 +71,7 @@ impl Place {
     }
 }
 
-/// Returns the identity of the file at `path`; `None` if there is none, or if it cannot be looked at.
+/// Returns the identity of the file at `path`; `None` if there is no file, or if it cannot be examined.
 pub(super) fn leads_to(path: &Path) -> Option<Identity> {
     fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-/// A spare descriptor for notices to the service manager. A notice needs a descriptor for a moment. If no other is free, the spare
-/// descriptor is closed. The watchdog would kill a daemon that cannot send notices.
+/// A spare descriptor. If no descriptor is free for a notice to the service manager, the spare one is closed for the notice. Without
+/// notices, the watchdog would kill the daemon.
 static RESERVE: Mutex<Option<File>> = Mutex::new(None);
 
 /// Opens the reserved descriptor. Call this before programs can use up all descriptors.

@@ -66,9 +66,8 @@ use state::{Newcomers, ServerState};
 use store::{Kept, Store};
 use waker::Waker;
 
-/// Pauses after a crash of the earlier daemon. During the pauses, programs that were attached to the earlier daemon attach again, and other
-/// programs wait. The pauses together last two seconds. If this process is stopped for a time, at most one of the short pauses ends
-/// meanwhile. So the daemon itself runs for nearly two seconds.
+/// Pauses after a crash of the earlier daemon, two seconds in all. Meanwhile the programs of the earlier daemon attach again, and other
+/// programs wait. The pauses are short, so that little of them is lost while this process is stopped.
 const GRACE: [Duration; 20] = [Duration::from_millis(100); 20];
 /// While memory is made, the daemon repeatedly asks the service manager for more time to start. Each request adds this time.
 const GOES_ON: Duration = Duration::from_secs(60);
@@ -164,7 +163,7 @@ struct Carriers {
 }
 
 impl Carriers {
-    /// Carries what the configuration wants from now on.
+    /// Applies the configuration to the bridges and the recorders.
     fn apply(&mut self, config: &Config) {
         self.supervisor.apply(config.bridges_with_journals());
         self.recorders.apply(&config.channels);
@@ -175,8 +174,7 @@ async fn serve(options: &Options, mut config: Config, inherited: Inherited) -> R
     let path = options.socket.clone().or_else(|| config.daemon.socket.clone()).unwrap_or_else(default_socket);
     let marker = path.with_extension("running");
     let (segments, sockets) = sort(inherited);
-    // The earlier daemon ended without removing its marker, and the service manager kept no segments. So the programs
-    // that hold the segments may come back first.
+    // If the marker exists and no segments were kept, the earlier daemon has crashed, and programs that hold its segments come back first.
     let crashed = marker.exists() && segments.is_empty();
     let kept = segments.len();
     let (listener, place) = match sockets.into_iter().next() {
@@ -281,8 +279,8 @@ async fn stop(shared: &Arc<ServerState>, carriers: Carriers, folder: &Folder) ->
     if let Err(e) = manager::tell(&[NotifyState::Stopping]) {
         tracing::warn!("the service manager does not know that this daemon stops: {e}");
     }
-    // Recorders and bridges may be newcomers themselves. They must not cause new memory for a channel while programs with the old memory
-    // can no longer attach again.
+    // Recorders and bridges might be new programs. They must not cause new memory for a channel while programs with the old memory can no
+    // longer attach again.
     if !fault!("the_last_newcomers_are_let_in") {
         shared.decide_on_newcomers(Newcomers::SentAway);
     }
@@ -299,7 +297,7 @@ async fn stop(shared: &Arc<ServerState>, carriers: Carriers, folder: &Folder) ->
             held.registry().hold(channel)
         })
     });
-    // The holds last until the process ends, because a journal may have recorded a clean end.
+    // The holds last until the process ends, because a journal might have recorded a clean end.
     let _holds = ending.await.context("stop the bridges and the recorders")?;
     connection::settle().await;
     if !shared.registry().is_needed() {

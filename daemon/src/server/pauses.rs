@@ -21,7 +21,7 @@ impl Default for Pauses {
 }
 
 impl Pauses {
-    /// The pause after a failure; it ran for `ran` before.
+    /// Returns the pause after a failure. `ran` is the duration of the run that failed.
     pub(super) fn after(&mut self, ran: Duration) -> Duration {
         let pause = if ran >= HEALTHY { FIRST } else { self.next };
         self.next = (2 * pause).min(LONGEST);

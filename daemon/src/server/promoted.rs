@@ -20,7 +20,7 @@ pub struct Promoted {
 }
 
 impl Promoted {
-    /// The notes beside this socket.
+    /// Returns the notes that are beside this socket.
     pub(super) fn beside(socket: &Path) -> Promoted {
         Promoted { socket: socket.to_owned(), known: Arc::default() }
     }
@@ -52,7 +52,7 @@ impl Promoted {
         Ok(())
     }
 
-    /// Forgets it.
+    /// Forgets that the channel is promoted.
     pub(super) fn remove(&self, channel: &str) {
         let mut known = self.known();
         known.remove(channel);

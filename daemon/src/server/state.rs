@@ -47,7 +47,7 @@ pub struct ServerState {
 }
 
 impl ServerState {
-    /// Ends the wait of newcomers, if they wait still.
+    /// Ends the wait of new programs, if they still wait.
     pub(super) fn decide_on_newcomers(&self, what: Newcomers) {
         self.newcomers.send_if_modified(|now| {
             let waits = *now == Newcomers::Wait;
@@ -64,7 +64,7 @@ impl ServerState {
     /// If the memory of some channel is not made yet. A client cannot cause this panic, because clients are greeted only after the memory
     /// of all channels is made.
     pub fn registry(&self) -> MutexGuard<'_, Registry> {
-        // A poisoned lock is used: the registry's methods leave it consistent wherever they may panic.
+        // The lock is used even if it is poisoned: after a panic in a method, the registry is consistent.
         let registry =
             self.opened.get().expect("nobody is greeted before the memory of all channels is made");
         registry.lock().unwrap_or_else(PoisonError::into_inner)
@@ -83,7 +83,7 @@ impl ServerState {
     /// Makes memory for a channel's next generation, and passes it to the registry. Another thread makes the memory, one request at a time.
     pub(super) async fn make_memory(&self, channel: &str, request: MemoryRequest) -> Result<(), Refused> {
         let _turn = self.memory_turn.lock().await;
-        // Another program may have needed the same.
+        // The memory might exist by now, because another program needed it, too.
         if !self.registry().needs(channel, &request) {
             return Ok(());
         }

@@ -58,7 +58,7 @@ impl Store {
 /// A segment and its lock that the service manager returned. The charters say which channel uses the segment, if any does.
 #[derive(Debug)]
 pub struct Kept {
-    /// The identity that it was kept under.
+    /// The identity under which the store kept the segment.
     pub id: String,
     /// The segment.
     pub segment: File,

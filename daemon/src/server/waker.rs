@@ -1,11 +1,10 @@
 //! Wakes parked readers, so that publishers need not do it. One thread checks the rings of the readers that sleep.
 //!
-//! While a reader sleeps, the thread checks the reader's ring, pauses, and checks again. The pause is a fraction of the time since the
-//! thread last woke a reader. So after a silence, a message is late only by a small part of that silence. If no reader has slept for some
-//! time, the thread blocks until a reader sends it a message (rings its bell).
+//! The pause between two checks is a fraction of the time since the thread last woke a reader. So after a silence, a message is late only
+//! by a small part of the silence. If no reader has slept for some time, the thread blocks until a reader sends it a message (rings its
+//! bell).
 //!
-//! No reader can block the thread, because its wake-ups never block. The thread does not trust what readers write. A reader that always
-//! claims to sleep costs no more checks than a busy channel.
+//! No reader can block the thread. A reader that always claims to sleep costs no more checks than a busy channel.
 
 use super::access::ConnectionId;
 use crate::config::WakerConfig;
@@ -45,7 +44,7 @@ struct State {
     has_ended: bool,
 }
 
-/// The result of one look at all readers.
+/// The result of one check of all readers.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Round {
     asleep: usize,
@@ -100,7 +99,7 @@ impl Waker {
 
     /// Forgets a reader, if it is parked here.
     pub fn forget(&self, id: ConnectionId) {
-        // The thread may be blocked on the reader's bell, so it is woken to drop it.
+        // The thread might be blocked on the reader's bell. It is woken so that it drops the bell.
         if self.shared.state().readers.remove(&id).is_some() {
             self.shared.knock();
         }
@@ -116,7 +115,7 @@ impl Drop for Waker {
 
 impl Inner {
     fn state(&self) -> MutexGuard<'_, State> {
-        // A poisoned lock is used: the state is maps and numbers, consistent wherever its holder may have panicked.
+        // The lock is used even if it is poisoned: the state is maps and numbers, which are consistent after a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -156,7 +155,7 @@ impl Inner {
         }
     }
 
-    /// Blocks until a reader may sleep again, or until `knock`.
+    /// Blocks until a reader rings its bell, or until `knock`.
     fn block(&self, ids: &[ConnectionId], bells: &[Bell]) {
         match Bell::wait(&self.door.0, bells) {
             Ok(broken) => {

@@ -1,7 +1,7 @@
-//! The values of the settings before the first change. They are in a file that belongs to root, and `undo` restores them from this file.
+//! The values of the settings before the first change, in a file from which `undo` restores them.
 //!
-//! A user who can write to the file decides what root writes to the kernel's settings. So the file is in a directory to which only root can
-//! write. The file is replaced as a whole, so it always has either the old or the new list.
+//! A user who could write to this file would decide what root writes to the kernel's settings. So the file is in a directory to which only
+//! root can write. The file is always replaced as a whole.
 
 use super::files::{self, TuneError};
 use crate::doctor::Root;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 
-/// The file, on the host that is tuned.
+/// The path of the file on the host that is tuned.
 pub const STATE: &str = "/var/lib/shmcast-tune/before.json";
 
 /// One value that was changed.
@@ -27,7 +27,7 @@ pub(super) struct Entry {
 pub(super) struct State {
     root: Root,
     entries: Vec<Entry>,
-    /// The directory, locked.
+    /// The locked directory.
     _lock: File,
 }
 
@@ -67,7 +67,7 @@ impl State {
         &self.entries
     }
 
-    /// Adds an entry. It replaces the one for the same file.
+    /// Adds an entry, which replaces an earlier entry for the same file.
     pub(super) fn note(&mut self, entry: Entry) {
         self.forget(&entry.file);
         self.entries.push(entry);

@@ -26,27 +26,27 @@ pub enum TuneError {
     /// Another user owns the directory with the list of original values, or is allowed to write to this directory.
     #[error("{path} may be written by others, so that what it says cannot be trusted: remove it")]
     NotOurs {
-        /// The directory.
+        /// The directory of the list.
         path: PathBuf,
     },
     /// Another `tune` is at work.
     #[error("another `shmcast tune` holds {path}: try again when it has ended")]
     Busy {
-        /// The directory.
+        /// The directory of the list.
         path: PathBuf,
     },
     /// The file with the list of original values has another form.
     #[error("{path} is no list of values that `shmcast tune` wrote: look at it, and remove {dir}")]
     Damaged {
-        /// The file.
+        /// The file of the list.
         path: PathBuf,
-        /// The directory.
+        /// The directory of the list.
         dir: PathBuf,
     },
     /// A file for the next boot has one of shmcast's names, but shmcast did not write it.
     #[error("{path} was not written by `shmcast tune`: move it away")]
     Foreign {
-        /// The file.
+        /// The file for the next boot.
         path: PathBuf,
     },
 }

@@ -71,17 +71,17 @@ pub enum Outcome {
 pub struct Item {
     /// The doctor's name for the check.
     pub check: String,
-    /// The result.
+    /// The result for the value.
     pub outcome: Outcome,
     /// The doctor's finding, in a few words; empty when undoing.
     pub says: String,
     /// The file, if one value in one file mends it.
     pub file: Option<String>,
-    /// The value of the file before.
+    /// The file's value before the change.
     pub before: Option<String>,
-    /// The value that the file is to have.
+    /// The wanted value of the file.
     pub after: Option<String>,
-    /// The reason why it is unknown, left, or failed.
+    /// The reason why the value is unknown, was left, or could not be written.
     pub problem: Option<String>,
     /// The reason why the check matters.
     pub why: &'static str,
@@ -94,14 +94,14 @@ pub struct Item {
 /// All settings, and the files that were written or removed.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Tuned {
-    /// Each value.
+    /// The result for each value.
     pub items: Vec<Item>,
     /// Files that the system applies at the next boot. They were written, or an undo has removed them.
     pub kept: Vec<PathBuf>,
 }
 
 impl Tuned {
-    /// How many values had this outcome.
+    /// The number of values with this outcome.
     #[must_use]
     pub fn count(&self, outcome: Outcome) -> usize {
         self.items.iter().filter(|item| item.outcome == outcome).count()
@@ -142,7 +142,7 @@ pub fn apply(host: &Host, keep: bool) -> Result<Tuned, TuneError> {
             Ok(()) => item.outcome = Outcome::Changed,
             Err(problem) => {
                 (item.outcome, item.problem) = (Outcome::Failed, Some(problem));
-                // The kernel may have taken another value than the one that was written.
+                // The kernel might have set another value than the one that was written.
                 let is_as_before = files::value(root, &entry.file).is_ok_and(|now| now == entry.before);
                 if is_as_before || files::assign(root, &entry.file, &entry.before).is_ok() {
                     state.forget(&entry.file);

@@ -1,4 +1,4 @@
-/* A wall clock that a test sets. Preloaded, it adds the nanoseconds in the file $SHMCAST_TEST_CLOCK to the wall clock of this process. */
+/* A wall clock that a test sets: this preloaded library adds the nanoseconds in the file $SHMCAST_TEST_CLOCK to the wall clock. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>

@@ -35,7 +35,7 @@ impl WallClock {
         command.env("LD_PRELOAD", &self.library).env("SHMCAST_TEST_CLOCK", &self.offset);
     }
 
-    /// Sets the clock this many seconds ahead of the true time, or behind it. Running processes have the new time at once.
+    /// Sets the clock this many seconds ahead of the true time, or behind it. Running processes have the new time immediately.
     pub fn set(&self, seconds: i64) {
         let file = File::options().write(true).open(&self.offset).unwrap();
         file.write_all_at(&(seconds * 1_000_000_000).to_ne_bytes(), 0).unwrap();

@@ -37,7 +37,7 @@ impl Daemon {
         daemon
     }
 
-    /// Starts a daemon that `unit` restricts.
+    /// Starts a daemon under the restrictions of `unit`.
     pub fn start_under(unit: PathBuf, config: &str) -> Self {
         let daemon = Self::spawn_under(Some(unit), scratch(), config);
         daemon.client();
@@ -97,17 +97,17 @@ impl Daemon {
         fs::write(self.dir.path().join("shmcast.toml"), config).unwrap();
     }
 
-    /// Returns how often the log tells this event.
+    /// Returns how often the log has this event.
     pub fn told(&self, event: &str) -> usize {
         count_event(&self.log(), event)
     }
 
-    /// Reloads this configuration, and waits until that is told.
+    /// Reloads this configuration, and waits until the log reports the reload.
     pub fn reload(&self, config: &str) {
         self.reload_until(config, "reloaded");
     }
 
-    /// Reloads this configuration, and waits until the log tells `event` once more.
+    /// Reloads this configuration, and waits until the log has `event` once more.
     pub fn reload_until(&self, config: &str, event: &str) {
         let before = self.told(event);
         self.configure(config);
@@ -143,13 +143,13 @@ impl Daemon {
         self.client();
     }
 
-    /// Does the same, and gives the next daemon this wall clock.
+    /// Starts the next daemon after this one has ended. The next daemon gets this wall clock.
     pub fn restart_with(&mut self, clock: &WallClock) {
         self.process = spawn(self.unit.as_deref(), self.dir.path(), Some(clock));
         self.client();
     }
 
-    /// Kills the daemon, and starts the next one at once.
+    /// Kills the daemon, and immediately starts the next one.
     pub fn crash(&mut self) {
         self.kill();
         self.restart();
@@ -206,7 +206,7 @@ pub fn publishing(client: &Client, channel: &str) -> PublisherBuilder {
     Publisher::builder(channel).client(client).prepare(Preparation::NONE)
 }
 
-/// Returns how often a daemon's log tells this event.
+/// Returns how often a daemon's log has this event.
 pub(crate) fn count_event(log: &str, event: &str) -> usize {
     log.matches(&format!("event=\"{event}\"")).count()
 }

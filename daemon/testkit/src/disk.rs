@@ -14,15 +14,15 @@ fn run(program: &str, arguments: &[&str]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// An ext4 in a file.
+/// An ext4 file system whose image is a file.
 pub struct Disk {
     room: TempDir,
-    /// How often the power was cut.
+    /// The number of times that the power was cut.
     cuts: u32,
 }
 
 impl Disk {
-    /// Makes one of 200 MiB.
+    /// Makes a disk of 200 MiB.
     pub fn make() -> Option<Self> {
         Self::of_mib(200)
     }
@@ -56,8 +56,8 @@ impl Disk {
         run("mount", &["-o", "loop", self.image().to_str().unwrap(), self.path().to_str().unwrap()])
     }
 
-    /// Mounts the disk again after a cut, from a copy of its image. A process in another mount namespace, for example, might still use the
-    /// old file system. The copy does not get the last writes of the old file system, which come when it is finally unmounted.
+    /// Mounts the disk again after a cut, from a copy of its image, because another process might still use the old file system. The copy
+    /// lacks the writes that the old file system makes when it is finally unmounted.
     pub fn mount_again(&mut self) -> bool {
         let before = self.image();
         self.cuts += 1;
@@ -68,7 +68,7 @@ impl Disk {
         is_copied && self.mount()
     }
 
-    /// Writes all to the disk that is in memory only.
+    /// Writes to the disk everything that is only in memory.
     pub fn sync(&self) -> bool {
         run("sync", &["--file-system", self.path().to_str().unwrap()])
     }
@@ -77,8 +77,8 @@ impl Disk {
         run("umount", &[self.path().to_str().unwrap()])
     }
 
-    /// Cuts the file system's power. From now on the file system accepts no writes, and does not write what is only in memory, not even its
-    /// own journal. The call is EXT4_IOC_SHUTDOWN with EXT4_GOING_FLAGS_NOLOGFLUSH.
+    /// Cuts the file system's power. From now on nothing is written to the disk, not even the file system's own journal. The call is
+    /// EXT4_IOC_SHUTDOWN with EXT4_GOING_FLAGS_NOLOGFLUSH.
     pub fn cut(&self) -> bool {
         let call = "import fcntl,os,struct,sys;fcntl.ioctl(os.open(sys.argv[1],os.O_RDONLY),0x8004587d,struct.pack('I',2))";
         run("python3", &["-c", call, self.path().to_str().unwrap()])
@@ -116,7 +116,7 @@ impl Small {
         self.room.path()
     }
 
-    /// Bytes that are free.
+    /// The number of free bytes.
     pub fn free(&self) -> u64 {
         let room = rustix::fs::statvfs(self.path()).unwrap();
         room.f_bavail * room.f_frsize
@@ -125,7 +125,7 @@ impl Small {
 
 impl Drop for Small {
     fn drop(&mut self) {
-        // A program of the test may still use it.
+        // A program of the test might still use the file system.
         run("umount", &["--lazy", self.path().to_str().unwrap()]);
     }
 }

@@ -86,7 +86,7 @@ impl Hosts {
         let id = format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let names = kinds.iter().map(|kind| format!("shmcast-{kind}-{id}")).collect();
         let dir = tempfile::Builder::new().prefix("shmcast-bridge-").tempdir_in("/dev/shm").unwrap();
-        // A daemon may run as another user.
+        // A daemon might run as another user.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let hosts = Self { names, dir, daemons: false, unit: unit::asked(), clocks: Vec::new(), _turn: turn };
         let made = hosts.names.iter().try_for_each(|name| {
@@ -124,7 +124,7 @@ impl Hosts {
         Some(self)
     }
 
-    /// As `with_daemons`, but the daemons run as `unit` says.
+    /// As `with_daemons`, but the daemons run under the restrictions of `unit`.
     pub fn under(test: &str, wires: usize, unit: PathBuf) -> Option<Self> {
         let mut hosts = Self::with_daemons(test, wires)?;
         hosts.unit = Some(unit);
@@ -265,7 +265,7 @@ impl Hosts {
         fs::write(self.config(host), config).unwrap();
     }
 
-    /// Reloads this configuration of a host's daemon, and waits until its log tells `event` once more.
+    /// Reloads this configuration of a host's daemon, and waits until its log has `event` once more.
     pub fn reload(&self, host: Host, daemon: &Running, config: &str, event: &str) {
         let before = daemon.told(event);
         self.configure(host, config);
@@ -290,7 +290,7 @@ impl Hosts {
         command.arg("--config").arg(self.config(host));
         let daemon = self.start(command, format!("the daemon of host {host:?}"));
         wait_for("the daemon's answer", || shmcast::Client::at(self.socket(host)).ok());
-        // Keys must belong to the daemon's user, who is a different one under the unit.
+        // The keys must belong to the daemon's user. Under the unit, this is another user.
         let keys = self.keys();
         if keys.exists() {
             let user = fs::metadata(self.socket(host)).unwrap().uid();
@@ -309,7 +309,7 @@ impl Hosts {
         self.program(host, program("shmcast"), words)
     }
 
-    /// Runs `shmcast WORDS` on a host until it ends. It may fail.
+    /// Runs `shmcast WORDS` on a host until it ends. The command is allowed to fail.
     pub fn run(&self, host: Host, words: &str) -> Output {
         let mut command = self.command_in(host, &program("shmcast"));
         command.args(words.split_whitespace()).output().unwrap()
@@ -393,7 +393,7 @@ impl Running {
         wait_for(&format!("{text:?} from {}", self.what), || self.log().contains(text).then_some(()));
     }
 
-    /// Returns how often the log tells this event.
+    /// Returns how often the log has this event.
     pub fn told(&self, event: &str) -> usize {
         count_event(&self.log(), event)
     }

@@ -48,7 +48,7 @@ pub fn read(dir: &Path) -> Journal {
         .map(|entry| entry.unwrap())
         .filter(|entry| parse_file_name(&entry.file_name().to_string_lossy()).is_some())
         .map(|entry| std::fs::read(entry.path()).unwrap())
-        // A file that has just been created may have its name before its header.
+        // A file that has just been created might have its name before its header.
         .filter_map(|bytes| Some((FileHeader::decode(&bytes).ok()?, bytes)))
         .collect();
     files.sort_by_key(|(header, _)| header.file);

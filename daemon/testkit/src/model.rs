@@ -11,7 +11,7 @@ use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Instant;
 
-/// More states than this are a model that has no end.
+/// A model with more states than this is taken for an endless one.
 const MOST_STATES: usize = 400_000;
 
 /// A state machine.
@@ -25,7 +25,7 @@ pub trait Model {
 
     fn begin(&self) -> Self::State;
 
-    /// Everything that can happen next.
+    /// Returns all actions that can happen next in a state.
     fn actions(&self, state: &Self::State) -> Vec<Self::Action>;
 
     fn step(&self, state: &Self::State, action: &Self::Action) -> Self::State;
@@ -33,14 +33,14 @@ pub trait Model {
     /// Feeds the hasher with all that distinguishes two states.
     fn identify(&self, state: &Self::State, hasher: &mut impl Hasher);
 
-    /// The invariant that the state breaks.
+    /// Returns the invariant that the state breaks; `None` if it breaks none.
     fn broken(&self, state: &Self::State) -> Option<&'static str>;
 
     /// Bit `n` is set if the state is at landmark `n`.
     fn landmarks(&self, state: &Self::State) -> u64;
 }
 
-/// What a walk has found.
+/// The result of a walk over all states.
 #[derive(Debug)]
 pub struct Explored {
     pub states: usize,

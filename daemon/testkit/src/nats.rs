@@ -40,17 +40,17 @@ pub fn program(test: &str) -> Option<&'static Path> {
 /// The directories and the address of a server, and additional lines of its configuration.
 #[derive(Debug, Clone)]
 pub struct Site {
-    /// The directory of its configuration and its log.
+    /// The directory of the server's configuration and log.
     pub dir: PathBuf,
-    /// The directory in which it stores.
+    /// The directory in which the server stores its streams.
     pub store: PathBuf,
     pub host: String,
     pub port: u16,
     /// The network namespace in which the server runs. `None` means the namespace of the test.
     pub namespace: Option<String>,
-    /// Further settings of the section `jetstream`.
+    /// Additional settings of the section `jetstream`.
     pub jetstream: String,
-    /// Further lines.
+    /// Additional lines of the configuration.
     pub more: String,
 }
 
@@ -94,7 +94,7 @@ pub fn alone(test: &str) -> Option<(Turn, TempDir, Server)> {
     Some((turn, dir, server))
 }
 
-/// Returns the version that the server's program says.
+/// Returns the version that the server's program prints.
 pub fn version(program: &Path) -> String {
     let said = Command::new(program).arg("--version").output().unwrap().stdout;
     String::from_utf8_lossy(&said).trim().trim_start_matches("nats-server: ").to_owned()
@@ -129,7 +129,7 @@ impl Server {
         });
     }
 
-    /// Starts it without waiting until it listens.
+    /// Starts the server without waiting until it listens.
     pub fn start_soon(&mut self) {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.site.dir.join("log")).unwrap();
         self.logged = self.log().len();
@@ -157,12 +157,12 @@ impl Server {
         }
     }
 
-    /// All that it has logged.
+    /// Everything that the server has logged.
     pub fn log(&self) -> String {
         fs::read_to_string(self.site.dir.join("log")).unwrap_or_default()
     }
 
-    /// The directory in which it stores.
+    /// The directory in which the server stores its streams.
     pub fn store(&self) -> &Path {
         &self.site.store
     }
@@ -196,14 +196,14 @@ impl Server {
         }
     }
 
-    /// Stops it, and waits until it stands still.
+    /// Pauses the server, and waits until all its threads have stopped.
     pub fn pause(&self) {
         if let Some(process) = &self.process {
             process.pause();
         }
     }
 
-    /// Ends it as its operator does: it writes down where it is.
+    /// Ends the server as an operator does, so that it saves its state first.
     pub fn end(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.signal(Signal::SIGTERM);
@@ -263,12 +263,12 @@ impl Cluster {
         Cluster { servers: vec![server] }
     }
 
-    /// The addresses of all three.
+    /// The addresses of all servers.
     pub fn urls(&self) -> String {
         self.servers.iter().map(Server::url).collect::<Vec<_>>().join(",")
     }
 
-    /// The server of this name, as streams name their leader.
+    /// Returns the server with this name. A stream gives its leader by such a name.
     pub fn named(&mut self, name: &str) -> &mut Server {
         &mut self.servers[name.strip_prefix('s').unwrap().parse::<usize>().unwrap()]
     }
@@ -332,7 +332,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream, delay: Duration, breaks: Arc<At
                 Err(_) => break,
             }
         }
-        // Half of a record may have been sent: this is how a connection breaks.
+        // Half of a record might have been sent, as when a real connection breaks.
         let _ = from_too.shutdown(Shutdown::Both);
         let _ = to_too.shutdown(Shutdown::Both);
     });

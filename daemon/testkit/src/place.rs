@@ -19,7 +19,7 @@ pub fn skip(test: &str, reason: impl Display) {
     eprintln!("SKIPPED {test}: {reason}");
 }
 
-/// Whether this process is root's.
+/// Whether this process runs as root.
 pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
@@ -55,7 +55,7 @@ pub fn free_port() -> u16 {
 /// Returns a UDP address of this host that no other test uses. Its IP address depends on this process and a count.
 pub fn own_address() -> SocketAddr {
     let own = own_number();
-    // 127.64.0.1 to 127.127.255.254. Tests use no address in this range for other reasons.
+    // The address is from 127.64.0.1 to 127.127.255.254. Tests use no other addresses in this range.
     let [.., a, b] = (own / 254).to_be_bytes();
     let address = Ipv4Addr::new(127, 64 | a & 63, b, (1 + own % 254) as u8);
     UdpSocket::bind((address, 0)).unwrap().local_addr().unwrap()

@@ -24,12 +24,12 @@ const SOCKET: &str = "SHMCAST_TEST_SOCKET";
 #[derive(Debug)]
 pub struct Process {
     child: Child,
-    /// The command, for readers of a failed test.
+    /// The command as text, for the messages of a failed test.
     what: String,
 }
 
 impl Process {
-    /// Starts it.
+    /// Starts the command.
     pub fn start(command: &mut Command) -> Self {
         let words = std::iter::once(command.get_program()).chain(command.get_args());
         let what = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
@@ -82,7 +82,7 @@ impl Process {
         wait_until(&format!("a stop of {}", self.what), || self.states().all(|state| state == 'T'));
     }
 
-    /// Continues it after [`pause`](Self::pause).
+    /// Continues the process after [`pause`](Self::pause).
     pub fn resume(&self) {
         self.signal(Signal::SIGCONT);
     }
@@ -95,12 +95,12 @@ impl Process {
         stats.filter_map(|stat| stat.rsplit_once(") ")?.1.chars().next())
     }
 
-    /// Whether it still runs.
+    /// Whether the process still runs.
     pub fn is_alive(&mut self) -> bool {
         self.child.try_wait().expect("a child of ours").is_none()
     }
 
-    /// The exit status, if it has ended.
+    /// The exit status, if the process has ended.
     pub fn try_wait(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("a child of ours")
     }
@@ -112,7 +112,7 @@ impl Process {
         assert!(status.code().is_none(), "{} had ended by itself: {status}", self.what);
     }
 
-    /// Waits until it ends by itself. Returns its exit status.
+    /// Waits until the process ends by itself. Returns its exit status.
     pub fn wait(&mut self) -> ExitStatus {
         let what = format!("the end of {}", self.what);
         let Ok(it) = pidfd_open(rustix::process::Pid::from_child(&self.child), PidfdFlags::empty()) else {
@@ -124,13 +124,14 @@ impl Process {
         self.try_wait().unwrap_or_else(|| panic!("waited {PATIENCE:?} for {what}"))
     }
 
-    /// Waits until it ends by itself. It must succeed.
+    /// Waits until the process ends by itself. It must succeed.
     pub fn end(mut self) {
         let status = self.wait();
         assert!(status.success(), "{}: {status}: its output is above", self.what);
     }
 
-    /// Waits until the process ends by itself. Meanwhile it reads the process's pipes, so that a full pipe does not block the process.
+    /// Waits until the process ends by itself. Meanwhile the call reads the process's pipes, so that a full pipe does not block the
+    /// process.
     pub fn output(mut self) -> Output {
         let (out, err) = (self.child.stdout.take(), self.child.stderr.take());
         let (out, err) = (std::thread::spawn(|| read_all(out)), std::thread::spawn(|| read_all(err)));
@@ -138,7 +139,7 @@ impl Process {
         Output { status, stdout: out.join().unwrap(), stderr: err.join().unwrap() }
     }
 
-    /// Sends a signal that ends it, and waits for its end.
+    /// Sends a signal that ends the process, and waits for its end.
     pub fn end_by(&mut self, signal: Signal) -> ExitStatus {
         self.signal(signal);
         self.wait()
@@ -147,7 +148,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both calls fail for a child that was waited for, which does not matter.
+        // Both calls fail for a child whose end was already awaited, which is harmless.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -22,7 +22,7 @@ impl Raw {
         Self { socket }
     }
 
-    /// Connects and greets.
+    /// Connects to a daemon, and sends the greeting.
     pub fn greeted(socket: &Path) -> Self {
         let raw = Self::connect(socket);
         assert_eq!(raw.ask(&json!({"request": "hello", "version": 2}), &[])["reply"], "welcome");

@@ -4,14 +4,14 @@ use std::fmt::Debug;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-/// Limit of a wait, unless the wait says another one. It is far above any wait on a busy machine, so only a failing test waits this long.
+/// The time limit of a wait that names no other limit. It is far above any wait on a busy machine, so only a failing test waits this long.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The way in which a test's reader waits for messages. It sleeps, because other tests need the CPUs.
 #[cfg(feature = "journal")]
 pub const REST: shmcast::Wait = shmcast::Wait::Sleep(Duration::from_millis(1));
 
-/// The longest pause between two looks.
+/// The longest pause between two checks.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Calls `ready` until it returns a value, and returns that value.

@@ -7,7 +7,7 @@ use serde_json::Value;
 use shmcast_testkit::hosts::{Host, Hosts};
 use shmcast_testkit::{wait_for, wait_until};
 
-/// The figures of a host's bridge, once one of them is at least `least`.
+/// Waits until the figure at `path` of a host's bridge is at least `least`. Returns all figures of the bridge.
 fn figures(hosts: &Hosts, host: Host, path: &str, least: u64) -> Value {
     wait_for(&format!("{path} of {least} on {host:?}"), || {
         let figures = bridge(hosts, host)["figures"].clone();
@@ -16,8 +16,8 @@ fn figures(hosts: &Hosts, host: Host, path: &str, least: u64) -> Value {
     })
 }
 
-/// The wire of a feed is taken away, and put back when so many more messages were published. The line carries the feed again,
-/// and the server has what went by.
+/// Removes the wire of a feed, and makes it again after `away` more messages. Then the line carries the feed again, and the server has the
+/// missed messages.
 fn a_wire_is_made_anew(hosts: &Hosts, of: fn(&str) -> String, away: u64) {
     let _a = daemon(hosts, Host::A, &of(&sends()));
     let _b = daemon(hosts, Host::B, &of(&receives(GROUP, SERVER)));
@@ -34,7 +34,7 @@ fn a_wire_is_made_anew(hosts: &Hosts, of: fn(&str) -> String, away: u64) {
     hosts.remake(0, meanwhile, of(SERVER) != SERVER);
     figures(hosts, Host::A, "/send/lines_anew", 1);
     let received = figures(hosts, Host::B, "/receive/lines_anew", 1);
-    // The line is used again.
+    // The line carries packets again.
     let packets = count(&received, "/receive/lines/0/packets");
     let received = figures(hosts, Host::B, "/receive/lines/0/packets", packets + 100);
     figures(hosts, Host::B, next, count(&received, next) + messages() / 4);
@@ -59,11 +59,12 @@ fn an_interface_made_anew_loses_nothing() {
 fn an_interface_of_ipv6_made_anew_loses_nothing() {
     let test = "an_interface_of_ipv6_made_anew_loses_nothing";
     let Some(hosts) = Hosts::with_daemons(test, 1).and_then(|hosts| hosts.and_v6(test, 1)) else { return };
-    // Both ends look for their interface meanwhile, and do not find it.
+    // Meanwhile both ends look for their interface, and do not find it.
     a_wire_is_made_anew(&hosts, v6, rate() / 4);
 }
 
-/// The wire of one line is cut at the sender, and the other line goes on: the network may have forgotten the group.
+/// The wire of one line is cut at the sender, and the other line continues. The receiver must join the group again, because the network
+/// might have forgotten it.
 #[test]
 fn the_group_of_a_silent_line_is_joined_again() {
     let test = "the_group_of_a_silent_line_is_joined_again";

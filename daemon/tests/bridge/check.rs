@@ -1,4 +1,4 @@
-//! `shmcast bridge check`: what it says of bridges that can work, and of those that cannot.
+//! `shmcast bridge check`: its findings about bridges that can work, and about bridges that cannot.
 
 use super::daemons::{GROUP, SERVER, daemon, receives, sends, with_fields};
 use serde_json::Value;
@@ -6,12 +6,12 @@ use shmcast_testkit::hosts::{Host, Hosts};
 use shmcast_testkit::wait_for;
 use std::fs;
 
-/// Long enough for heartbeats, which come every second.
+/// A time in which heartbeats arrive, because they come every second.
 const HEARTBEATS: &str = "2500ms";
-/// Where nothing is to be heard.
+/// The listening time of checks that expect no packets.
 const AT_ONCE: &str = "50ms";
 
-/// Checks a configuration on a host, whose lines are listened to for `listen`: the exit code, and what was found.
+/// Checks a configuration on a host, and listens to its lines for `listen`. Returns the exit code and the findings.
 fn check(hosts: &Hosts, host: Host, config: &str, listen: &str) -> (i32, Vec<(String, String, String)>) {
     let file = hosts.dir.path().join("checked.toml");
     fs::write(&file, config).unwrap();
@@ -33,7 +33,7 @@ fn a_bridge_that_cannot_work_is_told_apart() {
     });
     assert!(found.len() == 2 && found.iter().all(|(_, status, _)| status == "ok"), "{found:?}");
     assert!(found[0].2.contains("packets in") && found[1].2.contains("answers after"), "{found:?}");
-    // The port of the repair server is taken, by the bridge itself.
+    // The bridge itself already uses the port of the repair server.
     let (code, found) = check(&hosts, Host::A, &sends(), AT_ONCE);
     assert_eq!(code, 3, "{found:?}");
     assert!(found[0].2.contains("leaves by va0, 1428 of its 1500 bytes"), "{found:?}");
@@ -52,7 +52,7 @@ fn a_bridge_that_cannot_work_is_told_apart() {
     let (code, found) = check(&hosts, Host::B, &lost, AT_ONCE);
     assert_eq!(code, 1, "{found:?}");
     assert!(found[0].0 == "keys" && found[0].1 == "fails" && found[0].2.contains("/nowhere"), "{found:?}");
-    // The clock of this host may be kept or not.
+    // The clock of this host might be synchronized or not.
     assert!(found[1].0 == "clock" && found[1].1 != "fails", "{found:?}");
     assert!(found[2].1 == "fails" && found[2].2.contains("vb7"), "{found:?}");
 }

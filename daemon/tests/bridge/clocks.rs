@@ -1,5 +1,5 @@
-//! The wall clock of a host is set while its bridges run. Only the time of messages and the names of sessions come from it, and no message is
-//! lost.
+//! The wall clock of a host is set while its bridges run. Only the times of messages and the names of sessions depend on this clock, and no
+//! message is lost.
 
 use super::forms::{Form, Sink, Source, client, daemon, opened};
 use shmcast::Publisher;
@@ -7,8 +7,8 @@ use shmcast_testkit::hosts::{Host, Hosts};
 use shmcast_testkit::wait_until;
 use std::fs;
 
-/// Both clocks are set forward by 40 hours and back. Times that are so far away have no place in a message, so messages get the times of their
-/// arrival. Such times once came out as others.
+/// Both clocks are set forward by 40 hours and back. A message cannot carry a time so far away, so messages get their times of arrival. An
+/// earlier mistake gave wrong times.
 fn clocks_are_set(form: Form) {
     let test = format!("clocks_are_set_{form:?}");
     let Some(mut hosts) = Hosts::with_daemons(&test, 2) else { return };
@@ -24,7 +24,7 @@ fn clocks_are_set(form: Form) {
     let sends = form.sends(&hosts, &super::daemons::channel(), 60_000);
     let _b = daemon(&hosts, Host::B, &with(form.receives(&hosts)));
     if form == Form::Sealed {
-        // B does not have the next key yet. A's daemon has read the file of its own.
+        // B does not have the next key yet. A's daemon has a keys file of its own.
         let keys = hosts.dir.path().join("keys-a");
         let text = fs::read_to_string(hosts.keys()).unwrap();
         let due = hosts.output(Host::A, "date", &["-u", "-d", "20 hours", "+%Y-%m-%dT%H:%M:%SZ"]);
@@ -51,7 +51,7 @@ fn clocks_are_set(form: Form) {
         hosts.set_clock(host, seconds);
         let last = source.publish(200);
         if form == Form::Sealed && (host, seconds) == (Host::A, 144_000) {
-            // B cannot open what is sealed with the next key. It gets these messages once the clock is right.
+            // B cannot open packets that are sealed with the next key. It gets their messages as soon as its clock is right.
             wait_until("packets with the next key", || {
                 super::daemons::bridge(&hosts, Host::B)["figures"]["receive"]["unopened"].as_u64() > Some(0)
             });

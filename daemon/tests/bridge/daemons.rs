@@ -1,7 +1,7 @@
-//! Daemons on both hosts, as an installation has them: bridges from their configurations, readers attached to B's.
+//! Bridges of daemons on both hosts, with readers attached to B's daemon.
 //!
-//! `SHMCAST_BRIDGE_MESSAGES` and `SHMCAST_BRIDGE_RATE` are as in the other files. `SHMCAST_DAEMON_KILLS` sets how often
-//! a daemon is killed, each in turn, and `SHMCAST_FLOOD` how many malformed packets go to each place.
+//! `feed.rs` has the settings `SHMCAST_BRIDGE_MESSAGES` and `SHMCAST_BRIDGE_RATE`. `SHMCAST_DAEMON_KILLS` sets how often daemons are killed
+//! in turn, and `SHMCAST_FLOOD` how many malformed packets go to each place.
 
 use super::feed::{Feed, assert_all_have_all, count, messages, rate, readers};
 use super::roles::{CAPACITY, LONGEST};
@@ -45,7 +45,7 @@ pub fn bridge(hosts: &Hosts, host: Host) -> Value {
     bridge_of(hosts, host, 0)
 }
 
-/// The status of one of the bridges of a host's daemon, in the order of their names.
+/// The status of bridge number `at` of a host's daemon, in the order of the bridges' names.
 pub fn bridge_of(hosts: &Hosts, host: Host, at: usize) -> Value {
     // A daemon limits the rate of requests.
     std::thread::sleep(std::time::Duration::from_millis(50));
@@ -72,14 +72,14 @@ pub fn everything_arrives(test: &str, hosts: &Hosts, per_mille: u32) {
     everything_arrives_on(test, hosts, per_mille, "", str::to_owned);
 }
 
-/// A configuration whose bridge has more fields.
+/// Adds `fields` to the bridge of a configuration.
 pub fn with_fields(config: &str, fields: &str) -> String {
     let bridge = "[[bridge]]\nchannel = \"t\"\n";
     assert!(config.contains(bridge), "{config}");
     config.replace(bridge, &format!("{bridge}{fields}"))
 }
 
-/// As [`everything_arrives`], with more fields for both bridges, and with the addresses that `of` makes of those of IPv4.
+/// As [`everything_arrives`], with additional fields for both bridges. `of` replaces the IPv4 addresses.
 pub fn everything_arrives_on(
     test: &str,
     hosts: &Hosts,
@@ -143,7 +143,7 @@ fn daemons_lose_nothing_at_20_percent_loss_each_way() {
     everything_arrives_at_loss_of("daemons_lose_nothing_at_20_percent_loss_each_way", 200);
 }
 
-/// The second server is a host that is not there. Its share of the requests is lost until it is known to be down.
+/// The second server does not exist. Requests to it are lost until the receiver knows that it is down.
 #[test]
 fn a_second_server_that_is_dead_costs_no_message() {
     let test = "a_second_server_that_is_dead_costs_no_message";
@@ -152,8 +152,8 @@ fn a_second_server_that_is_dead_costs_no_message() {
     everything_arrives_on(test, &hosts, 10, "", |config| config.replace(&one, &two));
 }
 
-/// There is no service manager that keeps segments for a daemon here. Its successor gets the channel from the attached
-/// programs. The publisher goes on until all kills are over, so that a program always holds A's ring.
+/// No service manager keeps segments here, so a restarted daemon gets the channel from the attached programs. The publisher continues until
+/// all kills are over, so that a program always has A's ring.
 #[test]
 fn a_daemon_that_is_killed_is_followed_by_one_that_goes_on() {
     let Some(hosts) = Hosts::with_daemons("a_daemon_that_is_killed_is_followed_by_one_that_goes_on", 1)
@@ -177,7 +177,7 @@ fn a_daemon_that_is_killed_is_followed_by_one_that_goes_on() {
     };
     let mut goal = messages();
     for kill in 0..kills {
-        // Half of the kills hit a bridge that is still catching up, half one that has caught up.
+        // Half of the kills hit a bridge that still catches up. The others hit a bridge that has caught up.
         let has_caught_up = kill % 4 >= 2;
         let reach = |goal: u64| {
             let goal_is_reached = || {
@@ -219,8 +219,7 @@ fn a_daemon_that_is_killed_is_followed_by_one_that_goes_on() {
     drop((a, b));
 }
 
-/// Packets that are wrong in every way that a header can be go to the group that carries the feed and to the port that
-/// takes requests for repairs, for as long as messages are published.
+/// While messages are published, packets with every kind of wrong header go to the feed's group and to the port for repairs.
 #[test]
 fn floods_into_the_group_and_of_the_repair_port_cost_no_message() {
     let Some(hosts) = Hosts::with_daemons("floods_into_the_group_and_of_the_repair_port_cost_no_message", 1)

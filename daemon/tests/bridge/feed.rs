@@ -5,12 +5,12 @@ use serde_json::Value;
 use shmcast_testkit::hosts::{Host, Hosts, Running};
 use shmcast_testkit::{number, wait_until};
 
-/// How many messages a test carries.
+/// The number of messages that a test carries.
 pub fn messages() -> u64 {
     number("SHMCAST_BRIDGE_MESSAGES", 3_000)
 }
 
-/// Messages a second. Tests that run at the same time on a loaded machine with two cores keep up with the default.
+/// Messages a second. With the default, tests that run at the same time on a loaded machine with two cores keep up.
 pub fn rate() -> u64 {
     number("SHMCAST_BRIDGE_RATE", 5_000)
 }
@@ -32,37 +32,37 @@ pub fn assert_all_have_all(readers: Vec<Running>, last: u64) {
     }
 }
 
-/// The sequence after the newest message of a host's channel in its directory.
+/// The sequence after the newest message of a host's channel, which is a file.
 pub fn next_on(hosts: &Hosts, host: Host) -> Option<u64> {
     shmcast::Directory::at(hosts.channels(host)).channel("t").ok()?.status().next_sequence
 }
 
-/// Waits until a host's channel in its directory is past `sequence`.
+/// Waits until a host's channel, which is a file, is past `sequence`.
 pub fn wait_until_past(hosts: &Hosts, host: Host, sequence: u64) {
     wait_until(&format!("message {sequence} on {host:?}"), || {
         next_on(hosts, host).is_some_and(|next| next > sequence)
     });
 }
 
-/// A publisher on host A that goes on until the test has seen what it waits for. So no test depends on how fast anything is.
+/// A publisher on host A that publishes until the test ends it. So no test depends on the speed of the machine.
 pub struct Feed<'a> {
     hosts: &'a Hosts,
     publisher: Running,
 }
 
 impl<'a> Feed<'a> {
-    /// Publishes from now on.
+    /// Starts to publish [`rate`] messages a second.
     pub fn begin(hosts: &'a Hosts) -> Self {
         Self::begin_at(hosts, rate())
     }
 
-    /// Publishes so many messages a second from now on.
+    /// Publishes `rate` messages a second from now on.
     pub fn begin_at(hosts: &'a Hosts, rate: u64) -> Self {
         let words = format!("{} {rate} {}", u64::MAX, Self::enough(hosts));
         Self { hosts, publisher: hosts.role(Host::A, "publish", &words) }
     }
 
-    /// Publishes through host A's daemon as fast as its recorder and its first bridge follow, so that neither is ever lapped.
+    /// Publishes through host A's daemon as fast as its recorder and its first bridge follow, so that the ring laps neither of them.
     pub fn begin_recorded(hosts: &'a Hosts) -> Self {
         Self { hosts, publisher: hosts.role(Host::A, "publish-recorded", &Self::enough(hosts)) }
     }

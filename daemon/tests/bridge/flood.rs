@@ -1,5 +1,5 @@
-//! An attacker who can send to the group or to the server. The packets are wrong in every way that a header can be,
-//! most of them under the feed's own session. None is sound, so none may count.
+//! An attacker who can send to the group or to the server. Each packet has a wrong header, and most packets have the feed's own session. No
+//! packet must be accepted.
 
 use serde_json::json;
 use shmcast::sys::datagrams::{self, BATCH};
@@ -7,7 +7,7 @@ use shmcast_bridge::proto::wire::HEADER_BYTES;
 use shmcast_bridge::socket::open_sender;
 use shmcast_bridge::spec::LineSpec;
 
-/// `COUNT GROUP-OR-HOST INTERFACE SESSION`, with `_` for spaces in the session.
+/// The role's words are `COUNT GROUP-OR-HOST INTERFACE SESSION`, with `_` for spaces in the session.
 pub fn run(words: &[&str]) {
     let [count, group, interface, session] = words else { panic!("{words:?}") };
     let count: u64 = count.parse().unwrap();
@@ -48,7 +48,7 @@ fn malformed(number: u64, own: &[u8; 10], rng: &mut fastrand::Rng) -> Vec<u8> {
         3 if noise[0] & 1 == 0 => packet(own, sequence, 1, &[0, 9, b'x']),
         3 => packet(own, sequence, 2, &[0, 1, b'x', 0xff, 0xff, b'y']),
         4 => packet(own, sequence, 1, &[0, 1, b'x', b'y', b'z']),
-        // Another session, with any content.
+        // A packet of another session, with any content.
         _ => packet(&[b'~'; 10], sequence, noise[0].into(), &noise[..rng.usize(0..noise.len())]),
     }
 }

@@ -1,4 +1,4 @@
-//! Somebody on a line who sends packets of his own between those of the feed: sound ones, of every kind, one at a time.
+//! An attacker on a line, who sends valid packets of every kind between the packets of the feed, one at a time.
 
 use shmcast::{Event, Publisher, Start, Subscriber};
 use shmcast_bridge::egress::{Egress, EgressOptions};
@@ -58,12 +58,12 @@ fn none_costs_a_message(has_server: bool) {
     let session = wait_for("the session", || ingress.life().session());
     let mut reader = Subscriber::builder("t").dir(b.path()).start(Start::Oldest).open().unwrap();
     let forger = UdpSocket::bind("127.0.0.1:0").unwrap();
-    // Each is waited for here, so there are far fewer than where they come as fast as can be.
+    // The test waits for each packet, so it sends far fewer packets than tests at full speed.
     let rounds: u64 = number("SHMCAST_FORGERIES", 300);
     for _ in 0..rounds.div_ceil(700) {
         for kind in 0..forgeries(session, 1).len() {
             forger.send_to(&forgeries(session, publisher.next_sequence())[kind], group).unwrap();
-            // Longer than anything is waited for before it is given up.
+            // This is longer than the receiver waits for anything before it gives up.
             std::thread::sleep(Duration::from_millis(100));
             for _ in 0..10 {
                 publisher.publish(&publisher.next_sequence().to_le_bytes()).unwrap();

@@ -1,6 +1,6 @@
-//! Somebody without the key at the wire of a sealed feed, on a host of his own. He hears every packet, and sends packets of
-//! each form below to the group and to the server, as fast as the feed's readers follow. `SHMCAST_FORGERIES` sets how many
-//! of each form go to each of the two.
+//! An attacker without the key, on a host at the wire of a sealed feed. He hears every packet, and sends packets of each form below to the
+//! group and to the server, as fast as the feed's readers follow. `SHMCAST_FORGERIES` sets how many packets of each form go to each of the
+//! two.
 
 use super::daemons::{GROUP, SERVER, bridge, daemon, receives, sends, with_fields};
 use super::feed::{Feed, assert_all_have_all, count, readers};
@@ -34,13 +34,13 @@ const FORMS: [&str; 10] = [
     "of a key that nobody has",
     "a right head and a wrong seal",
 ];
-/// The size of a full packet, and of the longest datagram that the wire carries whole.
+/// The sizes of a full packet, and of the longest datagram that the wire carries whole.
 const PACKET_BYTES: usize = 1_400;
 const WIRE_BYTES: usize = 1_472;
-/// How many of the packets that were heard are kept.
+/// The number of heard packets that are kept.
 const HEARD: usize = 512;
 
-/// The forger. What he has is what went over the wire.
+/// The forger. He knows only what went over the wire.
 struct Forger {
     rng: fastrand::Rng,
     heard: Vec<Vec<u8>>,
@@ -61,7 +61,7 @@ impl Forger {
         }
     }
 
-    /// The forged packet of a form and number.
+    /// Makes the forged packet with this form and number.
     fn forge(&mut self, form: usize, number: u64) -> Vec<u8> {
         let mut real = self.heard[self.rng.usize(..self.heard.len())].clone();
         let (at, size) = (self.rng.usize(..real.len()), real.len());
@@ -94,7 +94,7 @@ impl Forger {
         bytes
     }
 
-    /// A kind, and a body of that kind that is sound where he can make one.
+    /// A kind of packet, and a body for this kind. The body is valid if the forger can make a valid one.
     fn body(&mut self, number: u64) -> (Kind, u64, u16, Vec<u8>) {
         let next = self.next.max(1) + [0, 1, 50_000, 1 << 20][self.rng.usize(..4)];
         let mut bytes = vec![0; PACKET_BYTES];
@@ -120,7 +120,7 @@ impl Forger {
         }
     }
 
-    /// A packet of his own, with this key in its head, and room for a seal that is noise.
+    /// A packet of the forger with this key in its head, and random bytes in place of the seal.
     fn own(&mut self, number: u64, session: Session, key: u8, seal_bytes: usize) -> Vec<u8> {
         let (kind, sequence, messages, body) = self.body(number);
         let mut numbers = Numbers::new(self.rng.u64(..), self.rng.bool());
@@ -144,7 +144,7 @@ impl Forger {
     }
 }
 
-/// `COUNT GROUP SERVER INTERFACE`
+/// The role's words are `COUNT GROUP SERVER INTERFACE`.
 pub fn run(words: &[&str]) {
     let [each, group, server, interface] = words else { panic!("{words:?}") };
     let (each, server): (u64, SocketAddr) = (each.parse().unwrap(), server.parse().unwrap());
@@ -182,7 +182,7 @@ pub fn run(words: &[&str]) {
             }
         }
         made += 3;
-        // Thirty to each of the two.
+        // A pause lets the readers follow. The packets of a round must fit one batch.
         assert!(3 * FORMS.len() <= BATCH);
         std::thread::sleep(Duration::from_micros(500));
     }
@@ -204,14 +204,14 @@ fn a_forger_at_the_wire_of_a_sealed_feed_costs_no_message() {
     let forged = each * FORMS.len() as u64;
     assert_eq!(count(&forger.end_well(), "/sent"), forged);
     let last = feed.end();
-    // Each reader compares every message with the one that was published.
+    // Each reader compares every message with the published one.
     assert_all_have_all(readers, last);
     let receive = || bridge(&hosts, Host::B)["figures"]["receive"].clone();
     let at = |figures: &Value, names: &[&str]| names.iter().map(|name| count(figures, name)).sum::<u64>();
     let of_b = wait_for("the last message", || {
         Some(receive()).filter(|figures| count(figures, "/messages_published") == last)
     });
-    // What was forged to the group either came or was dropped by the kernel, which had no room for it.
+    // A forged packet to the group either came, or the kernel dropped it for lack of room.
     let came = at(&of_b, &["/lines/0/datagrams", "/lines/0/kernel_drops"]);
     let of_a = bridge(&hosts, Host::A)["figures"]["repair"].clone();
     eprintln!(

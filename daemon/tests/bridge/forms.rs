@@ -1,5 +1,5 @@
-//! Each form of lines by what happens to bridges and daemons: they are stopped, killed, restarted, changed by a reload, and made anew. Each
-//! message says which life of the channel it is of and its number there, so no message can pass for another one.
+//! Bridges and daemons of each form of lines are stopped, killed, restarted, reloaded, and made anew. Each message names the life of its
+//! channel and its number in this life, so no message can pass for another one.
 
 use super::daemons::{GROUP, SERVER, channel, with_fields};
 use super::native::sealed;
@@ -106,7 +106,7 @@ impl Form {
 
 /// A publisher that writes the life of its channel into each message.
 pub struct Source {
-    /// `None` once it has ended.
+    /// `None` after the publisher has ended.
     publisher: Option<Publisher>,
     life: u64,
 }
@@ -120,7 +120,7 @@ impl Source {
         self.publisher.as_ref().expect("it goes on").next_sequence()
     }
 
-    /// Publishes so many messages, and returns the last one's sequence.
+    /// Publishes `count` messages. Returns the sequence of the last one.
     pub fn publish(&mut self, count: u64) -> u64 {
         let publisher = self.publisher.as_mut().expect("it goes on");
         for _ in 0..count {
@@ -131,7 +131,7 @@ impl Source {
         publisher.next_sequence() - 1
     }
 
-    /// Publishes so many messages to the daemon of host A, as fast as its recorder keeps up.
+    /// Publishes `count` messages to the daemon of host A, as fast as its recorder keeps up.
     pub fn publish_recorded(&mut self, hosts: &Hosts, count: u64) -> u64 {
         let client = client(hosts, Host::A);
         let (mut last, mut left) = (0, count);
@@ -159,10 +159,10 @@ pub struct Sink {
     open: Box<dyn Fn() -> Option<Subscriber>>,
     life: u64,
     due: u64,
-    /// Sequences that were told as missing.
+    /// The number of sequences that were reported as missing.
     pub missing: u64,
     pub sessions: Vec<[u8; 10]>,
-    /// How far from now the times of messages may be.
+    /// The largest permitted difference between a message's time and now.
     pub farthest: Duration,
 }
 
@@ -193,7 +193,7 @@ impl Sink {
         self.sessions.clear();
     }
 
-    /// Takes events up to message `last` of a life. A later life may begin before it.
+    /// Takes events up to message `last` of a life. A later life can begin before this message.
     pub fn read_to(&mut self, life: u64, last: u64, at: &str) {
         let deadline = Instant::now() + PATIENCE;
         while self.life < life || self.due <= last {
@@ -244,7 +244,7 @@ impl Sink {
     }
 }
 
-/// The runtime directory of a host's daemon, with all that it keeps.
+/// Removes the runtime directory of a host's daemon, with all that it keeps.
 pub fn forget(hosts: &Hosts, host: Host) {
     fs::remove_dir_all(hosts.socket(host).parent().unwrap()).unwrap();
 }
@@ -305,13 +305,13 @@ fn daemons_under(form: Form) {
         reload(&hosts, Host::A, &a, &form.sends(&hosts, &strict, 60_000 + round));
         arrives(&mut source, &mut sink, &format!("A's bridge was changed, {round}"));
     }
-    // B without anything: it has all again, from A's ring.
+    // B begins without any state, and gets all messages again from A's ring.
     b.kill();
     forget(&hosts, Host::B);
     let _b = daemon(&hosts, Host::B, &receives);
     sink.again(1);
     arrives(&mut source, &mut sink, "B was made anew");
-    // A without anything: another life of the channel, which nobody takes for the one before.
+    // A begins without any state. The channel gets another life, which nobody takes for the previous one.
     a.kill();
     drop(source);
     forget(&hosts, Host::A);
@@ -404,13 +404,14 @@ fn commands_are_stopped_restarted_and_made_anew(form: Form) {
     drop(a);
 }
 
-/// The figures of A's repairs.
+/// The number of messages that A has repaired from its journal.
 fn from_journal(hosts: &Hosts) -> u64 {
     let status = super::daemons::bridge(hosts, Host::A);
     status.pointer("/figures/repair/journal/messages").and_then(Value::as_u64).unwrap_or(0)
 }
 
-/// A receiver that was away for many rings gets all from the sender's journal, whatever happens to either daemon meanwhile.
+/// A receiver was away while the ring was overwritten many times. It gets all messages from the sender's journal, whatever happens to
+/// either daemon.
 #[test]
 fn repairs_from_the_journal_go_on_under_every_event() {
     let test = "repairs_from_the_journal_go_on_under_every_event";
@@ -432,7 +433,7 @@ fn repairs_from_the_journal_go_on_under_every_event() {
     for event in ["stopped", "restarted", "killed", "bridge changed", "receiver stopped", "receiver anew"] {
         let before = from_journal(&hosts);
         b.stop();
-        // Several rings.
+        // These messages fill the ring several times.
         source.publish_recorded(&hosts, 40_000);
         if event == "receiver anew" {
             forget(&hosts, Host::B);

@@ -1,4 +1,4 @@
-//! Several receivers that lose the same packets: one answer to the first, one repair for all, and no more.
+//! Several receivers lose the same packets. One answer to the first request repairs all of them.
 
 use super::feed::{count, messages, rate};
 use super::roles::make_channel;
@@ -14,7 +14,7 @@ const SEND: &str = "bridge send t --to 239.77.0.1:30001 --interface va0 --repair
 const RECV: &str = "--from 239.77.0.1:30001 --interface vb0 --server 10.77.0.1:30002 --set receive.from=1 \
                     --capacity 16MiB --json --until-end";
 const GROUP: &str = "--repair-group 239.77.0.2:30005";
-/// Of the feed's packets, host B drops one in so many before any receiver has it.
+/// The rules by which host B drops one in 40 of the feed's packets, before any receiver gets the packet.
 const ONE_IN: &str = "add table ip t; add chain ip t p { type filter hook prerouting priority -300; }; \
                       add rule ip t p ip daddr 239.77.0.1 numgen inc mod 40 0 drop";
 const ONE_IN_OF_V6: &str = "add table ip6 t; add chain ip6 t p { type filter hook prerouting priority -300; }; \
@@ -50,7 +50,7 @@ fn all_lose_the_same(test: &str, send: &str, recv: &str) -> Option<(Value, Vec<V
     Some(one_repair_for_all(test, &hosts, started))
 }
 
-/// Publishes, and demands that answers to one mend others. Returns what the sender and the receivers counted.
+/// Publishes, and checks that an answer to one receiver also repairs others. Returns the counters of the sender and of the receivers.
 fn one_repair_for_all(
     test: &str,
     hosts: &Hosts,
@@ -79,8 +79,8 @@ fn one_repair_for_all(
         count(&sent, "/repair/refused/on_its_way"),
     );
     assert!(count(&sent, "/repair/multicast_replies") > 0 && sum("gaps") >= 10 * RECEIVERS, "{sent}");
-    // How many answers are saved depends on how soon each receiver gets a CPU: `proto/sim/groups.rs` counts them in its own time. Here
-    // it must be seen that a receiver is mended by what another one has asked for.
+    // The number of saved answers depends on when each receiver gets a CPU. `proto/sim/groups.rs` counts them in simulated time. Here a
+    // request of one receiver must repair another one.
     assert!(sum("requests_saved") > 0, "{sent}");
     (sent, received)
 }
@@ -90,7 +90,7 @@ fn receivers_that_lose_the_same_packet_draw_one_repair_for_all() {
     all_lose_the_same("receivers_that_lose_the_same_packet_draw_one_repair_for_all", GROUP, GROUP);
 }
 
-/// The interfaces of both hosts are made anew. Only then do the receivers lose packets, and repairs for all mend that.
+/// The interfaces of both hosts are made anew. Only then do the receivers lose packets, and repairs for the whole group mend the losses.
 fn repairs_for_all_go_on(test: &str, hosts: &Hosts, of: fn(&str) -> String, (loss, group): (&str, &str)) {
     let started = start(hosts, &of(&format!("{SEND} {GROUP}")), &of(&format!("{RECV} {GROUP}")));
     hosts.remake(0, || (), group.contains(':'));
@@ -124,7 +124,7 @@ fn repairs_for_all_of_ipv6_go_on_when_the_interface_is_made_anew() {
     repairs_for_all_go_on(test, &hosts, v6, (ONE_IN_OF_V6, "ff15::4d:2"));
 }
 
-/// Repairs for all come on the line itself, where some are lost too.
+/// Repairs for the whole group come on the line itself, where some repairs are lost, too.
 #[test]
 fn native_repairs_for_all_come_on_the_line() {
     let native = "--set profile=native";

@@ -1,4 +1,4 @@
-//! Somebody who only hears a line. He notes when one sender's packets follow another's, by the kernel's time stamps.
+//! A listener on a line. It notes, by the kernel's time stamps, when one sender's packets follow another sender's.
 
 use serde_json::json;
 use shmcast::sys::datagrams::Inbox;
@@ -8,8 +8,8 @@ use shmcast_bridge::spec::LineSpec;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// `GROUP INTERFACE`. Ends with the session. Prints for each change of the sender how long the line was silent, in
-/// microseconds, and the longest silence between two packets of one sender.
+/// The role's words are `GROUP INTERFACE`. Ends with the session. Prints, for each change of the sender, the silence of the line. Also
+/// prints the longest silence between two packets of one sender. Both are in microseconds.
 pub fn run(words: &[&str]) {
     let [group, interface] = words else { panic!("{words:?}") };
     let line = LineSpec { interface: Some((*interface).to_owned()), ..LineSpec::to(group.parse().unwrap()) };

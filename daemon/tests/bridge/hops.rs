@@ -14,7 +14,7 @@ use std::time::Instant;
 
 const HOSTS: [Host; 3] = [Host::A, Host::B, Host::C];
 
-/// The three hosts, whose channels are those of daemons.
+/// The three hosts, whose channels belong to daemons.
 struct Net(Hosts);
 
 impl Net {
@@ -24,7 +24,7 @@ impl Net {
         Some(Self(hosts))
     }
 
-    /// What the publisher of a host was given.
+    /// The file with the input of a host's publisher.
     fn input(&self, host: usize) -> PathBuf {
         self.0.dir.path().join(format!("{host}.input"))
     }
@@ -114,13 +114,12 @@ fn has_session(bridge: &Value) -> bool {
     bridge["session"].is_string() && bridge["state"] == "running"
 }
 
-/// While nobody publishes, the bridge repeats the end of the session and is `ending`.
+/// Whether a bridge works. While nobody publishes, the bridge repeats the end of the session, and its state is `ending`.
 fn is_up(bridge: &Value) -> bool {
     bridge["state"] == "running" || bridge["state"] == "ending"
 }
 
-/// A to B to C, which cannot reach A. Sequences are A's at every host, and C gets the messages that it missed from B's
-/// ring.
+/// A sends to B, and B to C, which cannot reach A. Every host has A's sequences, and C gets missed messages from B's ring.
 #[test]
 fn a_feed_goes_on_from_host_to_host_under_its_own_sequences() {
     const MESSAGES: u64 = 20_000;
@@ -164,8 +163,7 @@ fn a_feed_goes_on_from_host_to_host_under_its_own_sequences() {
     );
 }
 
-/// A to B to C and back to A, into another channel. The session shows that it is a loop, and it is refused before the
-/// first message.
+/// A sends to B, B to C, and C back to A, into another channel. The session shows the loop, which is refused before the first message.
 #[test]
 fn a_feed_that_comes_back_to_where_it_began_is_refused() {
     let Some(net) = Net::new("a_feed_that_comes_back_to_where_it_began_is_refused") else { return };
@@ -186,7 +184,7 @@ fn a_feed_that_comes_back_to_where_it_began_is_refused() {
     assert!(is_up(&a.bridge("ticks-out")));
 }
 
-/// A circle of hosts that all receive, without a publisher: each waits for a session, and says so.
+/// All hosts of a ring receive, and nobody publishes. Each bridge waits for a session, and reports this.
 #[test]
 fn a_circle_without_a_source_waits_and_says_so() {
     let Some(net) = Net::new("a_circle_without_a_source_waits_and_says_so") else { return };
@@ -233,7 +231,7 @@ fn a_reload_touches_only_what_has_changed() {
     net.configure(0, &both);
     a.signal(Signal::SIGHUP);
     wait_for("the bridge to go", || (a.log().matches("bridge-removed").count() == 2).then_some(()));
-    // It serves repairs for a while before it is gone.
+    // A removed bridge serves repairs for a while before it is gone.
     wait_for("no bridge", || {
         let said = String::from_utf8_lossy(&a.run("bridge status rates-out").stderr).into_owned();
         (said.contains("no bridge \"rates-out\"") && said.contains("ticks-out")).then_some(())
@@ -247,27 +245,26 @@ fn a_reload_touches_only_what_has_changed() {
     let log = a.log();
     let touched = log.lines().filter(|line| line.contains("bridge-removed") && line.contains("ticks-out"));
     assert_eq!(touched.count(), 0, "{log}");
-    // The session is the same before and after.
+    // The session is still the same as before the reload with the mistake.
     a.publish("ticks", 100);
     let after =
         b.wait_for_bridge("ticks-in", "go on", |bridge| bridge["figures"]["receive"]["next_sequence"] == 201);
     assert_eq!(before["session"], after["session"]);
     assert_eq!(after["figures"]["receive"]["sessions"], 1);
 
-    // An orderly stop does not end the session: the next daemon goes on in it.
+    // An orderly stop does not end the session: the next daemon continues the session.
     a.signal(Signal::SIGTERM);
     a.wait_for_log("stopped");
 }
 
-/// A sender that has lost its memory counts from 1 again, in a new session. The channel here then counts from 1 again,
-/// too. A reader that was attached before goes on in it, and so does a bridge that sends the channel on to the next
-/// host.
+/// A sender that has lost its memory counts from 1 again, in a new session. So the channel here counts from 1 again. A reader that was
+/// attached before continues, and so does a bridge that sends the channel to the next host.
 #[test]
 fn a_session_that_counts_from_the_beginning_begins_the_channel_anew() {
     let Some(net) = Net::new("a_session_that_counts_from_the_beginning_begins_the_channel_anew") else {
         return;
     };
-    // A sender without a name of its own is not the one that the receivers wait for, and they say so.
+    // The sender has no session name of its own, so it is not the one for which the receivers wait. They report this.
     let unnamed = channel("ticks") + &sends("ticks", 0);
     let config = unnamed.replace("[bridge.send]", "session = \"TICK\"\n[bridge.send]");
     let a = net.daemon(0, &unnamed);
@@ -340,7 +337,7 @@ fn figures_of_bridges_are_sound_metrics() {
         "shmcast_bridge_sent_messages_total{bridge=\"ticks-out\"} 1000",
         "shmcast_bridge_link_rate_bytes{bridge=\"ticks-out\"} 1250000000",
         "shmcast_bridge_link_waits_total{bridge=\"ticks-out\"} ",
-        // 95 % of the link, less what live packets took in the last 10 ms.
+        // The rate for repairs: 95 % of the link, minus the share of live packets in the last 10 ms.
         "shmcast_bridge_repair_link_rate_bytes{bridge=\"ticks-out\"} 118",
         "shmcast_bridge_missed_messages_total{bridge=\"ticks-out\"} 0",
         "shmcast_bridge_repair_refused_total{bridge=\"ticks-out\",reason=\"not-allowed\"} 0",
@@ -361,7 +358,7 @@ fn figures_of_bridges_are_sound_metrics() {
         absent.retain(|line| !text.lines().any(|found| found.starts_with(line)));
         absent
     };
-    // Each bridge shows its counters some milliseconds later, and an answer is reused for a tenth of a second.
+    // Each bridge shows its counters some milliseconds late, and the daemon reuses an answer for a tenth of a second.
     let (sent, received) = wait_for("the figures", || {
         let (sent, received) = (metrics(&a), metrics(&b));
         let absent = [absent(&sent, &lines_sent), absent(&received, &lines_received)].concat();

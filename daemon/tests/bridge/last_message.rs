@@ -12,7 +12,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Forwards packets, except those with messages. Returns the time after which a heartbeat showed each of them.
+/// Forwards packets, except those with messages. Returns, for each lost message, the time until a heartbeat showed it.
 fn lose_all_messages(from: &UdpSocket, to: SocketAddr, stop: &AtomicBool) -> Vec<Duration> {
     from.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     let (mut bytes, mut lost, mut noticed) = ([0; 2_048], None, Vec::new());

@@ -49,7 +49,7 @@ fn a_lease_is_renewed_given_back_and_runs_out() {
     let _turn = turn();
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut publisher = make_channel(a.path());
-    // Long enough for a receiver that a busy machine lets wait for a CPU.
+    // The lease is long enough for a receiver that waits for a CPU on a busy machine.
     let egress = sending(a.path(), |repair| repair.lease_s = 3);
     let server = egress.repair_address().unwrap();
     let leases = || egress.repair_counters().leases;
@@ -59,7 +59,7 @@ fn a_lease_is_renewed_given_back_and_runs_out() {
     wait_for("renewals past the first three seconds", || (leases().renewed >= 8).then_some(()));
     publish(&mut publisher, 100);
     wait_for("the messages", || (ingress.counters().host.messages_published == 100).then_some(()));
-    // On a busy machine a receiver may stand still for longer than a lease lasts. It takes another one for each that ran out.
+    // On a busy machine, a receiver might stand still for longer than a lease lasts. Then it takes a new lease for each expired one.
     let now = wait_for("both leases", || Some(leases()).filter(|now| now.held == 2));
     assert_eq!(now.granted, 2 + now.expired, "{now:?}");
 
@@ -104,7 +104,7 @@ fn answer(socket: &UdpSocket) -> Option<Vec<u8>> {
     socket.recv(&mut bytes).ok().map(|size| bytes[..size].to_vec())
 }
 
-/// How long a socket is read after its last question.
+/// The time for which a socket is read after the last request.
 const LISTEN: Duration = Duration::from_millis(100);
 
 /// The number of bytes that come back on a socket until nothing has come for [`LISTEN`].
@@ -113,8 +113,8 @@ fn drawn(socket: &UdpSocket) -> usize {
     std::iter::from_fn(|| answer(socket)).map(|datagram| datagram.len()).sum()
 }
 
-/// Asks a bridge all questions without a cookie, at the port that sends repairs and at the one that sends live packets.
-/// Each question is asked by itself, and all bytes that it draws are counted.
+/// Sends a bridge every request without a cookie, to the port for repairs and to the port for live packets. Sends each request alone, and
+/// counts all bytes of the answers.
 #[test]
 fn strangers_draw_no_byte_and_who_is_unproved_three_times_what_it_sent() {
     let _turn = turn();
@@ -175,7 +175,7 @@ fn strangers_draw_no_byte_and_who_is_unproved_three_times_what_it_sent() {
             most = most.max(bytes as f64 / question.len() as f64);
         }
     }
-    // At least one question must have been answered.
+    // At least one request must have been answered.
     assert!(most > 1.0, "{most}");
     eprintln!(
         "{} questions: strangers drew 0 B, the unproved at most {most:.2} times what they sent",
@@ -223,7 +223,8 @@ fn a_flood_of_nonsense_costs_no_message() {
             stop.store(true, Ordering::Relaxed);
         });
         while !stop.load(Ordering::Relaxed) {
-            // The far ring has room for some 700 of the longest, and a reader that is lapped is another test's.
+            // The receiver's ring has room for some 700 of the longest messages. The publisher waits here, because this test is not about
+            // lapped readers.
             if read() + 300 > publisher.next_sequence() {
                 publish(&mut publisher, 10);
             }
@@ -248,7 +249,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// However many questions come, the server stops when it is told to.
+/// The server stops on request, even during a flood of requests.
 #[test]
 fn a_flood_of_requests_does_not_keep_a_bridge_from_stopping() {
     let _turn = turn();
@@ -269,7 +270,7 @@ fn a_flood_of_requests_does_not_keep_a_bridge_from_stopping() {
                 }
             });
         }
-        // The flood ends when this test has failed, too.
+        // The flood also ends if this test fails.
         let _over = Over(&stop);
         wait_for("the flood", || (egress.repair_counters().replay.requests > 10_000).then_some(()));
         egress.stop();

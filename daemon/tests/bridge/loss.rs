@@ -1,4 +1,4 @@
-//! Loss of packets, of lines and of either end. All counters must agree about it.
+//! Packets, lines, the sender or the receiver are lost. All counters must agree about the loss.
 
 use super::feed::{Feed, assert_all_have_all, count, messages, next_on, rate, readers, wait_until_past};
 use super::roles::{make_channel, make_channel_of};
@@ -7,7 +7,7 @@ use shmcast_testkit::hosts::{Host, Hosts, Running};
 use shmcast_testkit::place::program;
 use shmcast_testkit::{number, wait_for};
 
-/// The sender serves until the test has seen all and stops it.
+/// The sender serves until the test has checked everything, and then stops it.
 pub const SEND: &str = "bridge send t --to 239.77.0.1:30001 --interface va0 --repair 10.77.0.1:30002 \
                     --allow 10.77.0.0/16 --json --until-end --set send.linger_ms=60000";
 pub const RECV: &str = "bridge recv t --from 239.77.0.1:30001 --interface vb0 --server 10.77.0.1:30002 --set receive.from=1 \
@@ -18,7 +18,7 @@ pub fn cut_the_second_line(hosts: &Hosts) -> u64 {
     let feed = Feed::begin(hosts);
     wait_until_past(hosts, Host::B, messages() / 3);
     hosts.cut(1);
-    // Host B may be behind, so it is host A that shows what was sent over one wire.
+    // Host B might lag, so host A's sequence is used.
     let cut_at = next_on(hosts, Host::A).expect("a channel");
     wait_until_past(hosts, Host::A, cut_at + 2 * messages() / 3);
     feed.end()
@@ -160,12 +160,12 @@ fn an_end_that_is_killed_comes_back_to_the_same_stream() {
         }
     }
     let last = feed.end();
-    // The ring on A holds all messages of the last seconds, so there is no gap either.
+    // The ring on A has all messages of the last seconds, so there is no gap.
     for reader in readers {
         let seen = reader.end_well();
         let figures = ["received", "gap_messages", "lapped"].map(|name| count(&seen, &format!("/{name}")));
         assert_eq!(figures, [last, 0, 0], "{seen}");
-        // A receiver that was killed last may come back when its readers have everything: they hear no more of it.
+        // The receiver that was killed last might come back after its readers have everything. Then they do not see its new epoch.
         let epochs = count(&seen, "/epochs");
         assert!((kills / 2).saturating_sub(1) <= epochs && epochs <= kills / 2, "{seen}");
         assert_eq!(&seen["sessions"][1], &Value::Null, "{seen}");
@@ -176,9 +176,9 @@ fn an_end_that_is_killed_comes_back_to_the_same_stream() {
 #[test]
 fn what_the_kernel_dropped_and_what_readers_miss_add_up() {
     let Some(hosts) = Hosts::new("what_the_kernel_dropped_and_what_readers_miss_add_up", 1) else { return };
-    // They come as fast as can be, and more than any buffer holds.
+    // The messages come as fast as possible, and no buffer holds so many.
     let last = 10 * messages();
-    // The rings hold them all, so nobody else is lapped.
+    // The rings hold all messages, so no reader is lapped.
     drop(make_channel_of(&hosts.channels(Host::A), 64 << 20));
     let recv = "bridge recv t --from 239.77.0.1:30001 --interface vb0 --set receive.from=1 --capacity 64MiB --json --set receive.buffer_bytes=4096";
     let recv = hosts.shmcast(Host::B, recv);

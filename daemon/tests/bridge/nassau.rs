@@ -1,6 +1,5 @@
-//! Nassau, a library of another make for MoldUDP64 in Java, receives our plain line and feeds ours, through a relay that
-//! loses packets, requests and answers. Maven brings it. Without Maven, a JDK or the registry, the tests print their names
-//! as skipped.
+//! Nassau, another implementation of MoldUDP64 in Java, receives our plain line and feeds ours, through a relay that loses packets,
+//! requests and answers. Maven provides Nassau. Without Maven, a JDK or the registry, the tests print their names as skipped.
 
 use super::feed::{assert_all_have_all, count, messages, readers};
 use super::roles::{LONGEST, make_channel, write_message};
@@ -58,7 +57,7 @@ fn address((ip, port): (&str, &str)) -> String {
     format!("{ip}:{port}")
 }
 
-/// The messages up to this sequence, each behind its length, as the program reads and writes them.
+/// The messages up to this sequence, each after its length, as the program reads and writes them.
 fn file_of(last: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     for sequence in 1..=last {
@@ -70,7 +69,7 @@ fn file_of(last: u64) -> Vec<u8> {
     bytes
 }
 
-/// Each request that is lost costs Nassau's client a second, in which it drops what comes.
+/// The last sequence. There are few messages, because each lost request costs Nassau's client a second in which it drops all packets.
 fn last() -> u64 {
     messages() / 10
 }
@@ -146,7 +145,7 @@ fn a_feed_of_another_make_is_received() {
     );
     let server = hosts.program(Host::A, "java", &server);
     ingress.wait_for_log("receiving session NASSAU0001");
-    // Each reader compares every message with the one that was written to the file.
+    // Each reader compares every message with the one in the file.
     assert_all_have_all(readers, last);
     let (code, received) = ingress.stop();
     assert_eq!((code, count(&received, "/receive/messages_missing")), (0, 0), "{received}");

@@ -1,4 +1,4 @@
-//! Native lines between two daemons: what they carry beside payloads, with keys, also under the shipped unit.
+//! Native lines between two daemons carry marks and large messages, with keys, also under the shipped unit.
 
 use super::daemons::{GROUP, SERVER, bridge, daemon, everything_arrives_on, receives, sends, with_fields};
 use super::feed::count;
@@ -13,9 +13,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 pub const MESSAGES: u64 = 2_000;
-/// The longest message: many packets long.
+/// The length of the longest message, which takes many packets.
 pub const LARGE: usize = 200_000;
-/// How old the messages are when they are published.
+/// The age of the messages when they are published.
 const AGE_NS: u64 = 3_600_000_000_000;
 
 /// The fields of a native bridge whose packets are sealed.
@@ -52,7 +52,7 @@ pub fn publish() {
     publisher.close();
 }
 
-/// Checks bytes and marks of every message, and counts those that are as old as when they were published.
+/// Checks the bytes and marks of every message. Counts the messages that have kept their age.
 pub fn read() {
     let builder = Subscriber::builder("t").start(Start::Oldest).wait(Wait::Sleep(Duration::from_micros(200)));
     let builder = builder.wait_for_channel(Duration::from_secs(60)).client(&client().unwrap());
@@ -77,8 +77,8 @@ pub fn read() {
     println!("\n{}", json!({ "received": received, "old": old }));
 }
 
-/// Sealed lines carry marks and large messages from one daemon to the other. `limit_us` is the receiver's, and the
-/// messages that keep their times are returned, with the refusals of both bridges.
+/// Sealed lines carry marks and large messages from one daemon to the other. `limit_us` is the receiver's limit for the clock's error.
+/// Returns the number of messages that keep their times, and the refusals of both bridges.
 fn marks_cross(test: &str, hosts: &Hosts, limit_us: u64) -> (u64, [String; 2]) {
     let fields = sealed(hosts);
     let large = |config: &str| {
@@ -129,8 +129,8 @@ fn sealed_lines_between_daemons_lose_nothing_at_5_percent_loss_each_way() {
     everything_arrives_on(test, &hosts, 50, &sealed(&hosts), str::to_owned);
 }
 
-/// The unit keeps the daemon from the call that tells the error of the clock. Then it is unknown, which is said once, and
-/// messages get the time of their arrival. A receiver that wants no limit needs no answer.
+/// The unit forbids the call that reads the clock's error. The daemon reports this once, and messages get the times of their arrival. A
+/// receiver without a limit needs no such call.
 #[test]
 #[ignore = "a step of CI: unit"]
 fn native_lines_work_under_the_shipped_unit_without_the_error_of_the_clock() {

@@ -1,5 +1,5 @@
-//! Repairs from the journal while the receiver was away for many rings, under what happens to the sender's host meanwhile: reloads, files,
-//! limits, its wire, its recorder, and a channel that is made anew.
+//! Repairs from the journal for a receiver that was away while the ring was overwritten. Meanwhile the sender's host changes: reloads,
+//! files, limits, its wire, its recorder, and a channel that is made anew.
 
 use super::daemons::{GROUP, SERVER, channel};
 use super::forms::{Form, Sink, Source, client, daemon, opened};
@@ -19,7 +19,7 @@ use std::time::Duration;
 const RING: u64 = 1 << 20;
 /// More messages than the ring holds.
 const OF_RING: u64 = 20_000;
-/// How many messages are published while the receiver is away: several rings.
+/// The number of messages that are published while the receiver is away. They fill several rings.
 const AWAY: u64 = 40_000;
 
 /// Two hosts with daemons, which keep journals where the test can see them.
@@ -52,7 +52,7 @@ struct Away<'a> {
 }
 
 impl<'a> Away<'a> {
-    /// Both sides are there, and the receiver has the first messages.
+    /// Starts both sides, and waits until the receiver has the first messages.
     fn begin(hosts: &'a Hosts, form: Form) -> Away<'a> {
         let receives = form.receives(hosts);
         let receiver = Some(daemon(hosts, Host::B, &receives));
@@ -64,7 +64,7 @@ impl<'a> Away<'a> {
         away
     }
 
-    /// The daemon is stopped and not killed: after a crash, the next one admits no bridge for two seconds.
+    /// Stops the receiver's daemon. Does not kill it, because after a crash the next daemon admits no bridge for two seconds.
     fn leave(&mut self) {
         self.receiver.take().expect("it is there").stop();
     }
@@ -81,8 +81,8 @@ impl<'a> Away<'a> {
         self.sink.read_to(self.life, last, at);
     }
 
-    /// Several rings are published while the receiver is away. It is back, and `meanwhile` happens while it asks for them. It misses as many
-    /// messages as `missing` says.
+    /// Publishes several rings while the receiver is away. Then the receiver comes back, and `meanwhile` runs while the receiver requests
+    /// the messages. The receiver must miss exactly `missing` messages.
     fn round(&mut self, at: &str, missing: u64, meanwhile: impl FnOnce(&Self)) {
         self.leave();
         self.publish(AWAY);
@@ -100,7 +100,7 @@ impl<'a> Away<'a> {
     }
 }
 
-/// Name, keys, journal and clock of the sender's bridge and channel are changed by reloads, and its bridge goes and comes back.
+/// Reloads change the name, keys, journal and clock of the sender's bridge and channel. They also remove the bridge, and add it again.
 #[test]
 fn repairs_from_the_journal_follow_every_reload() {
     let Some(hosts) = daemons("repairs_from_the_journal_follow_every_reload") else { return };
@@ -123,7 +123,7 @@ fn repairs_from_the_journal_follow_every_reload() {
         hosts.reload(Host::A, &a, &recorded(&dirs[0]), "bridge-removed");
         hosts.reload(Host::A, &a, &plain, "bridge-added");
     });
-    // The receiver has the new key before it seals.
+    // The receiver gets the new key before the sender seals with it.
     away.round("the keys were changed", 0, |away| {
         let old = fs::read_to_string(hosts.keys()).unwrap();
         fs::write(hosts.keys(), old + "9 ffeeddccbbaa99887766554433221100\n").unwrap();
@@ -136,7 +136,7 @@ fn repairs_from_the_journal_follow_every_reload() {
     });
     hosts.reload(Host::A, &a, &moved, "bridge-started");
     away.round("the journal is another one", 0, |_| {});
-    // The next publisher has the other clock.
+    // The next publisher uses the other clock.
     let clock = sends(&dirs[1], "clock = \"monotonic\"\nschema_id = 7\nschema = \"other\"\n");
     away.leave();
     away.publish(AWAY);
@@ -145,7 +145,7 @@ fn repairs_from_the_journal_follow_every_reload() {
     away.source = opened(&hosts, 1);
     away.publish(AWAY);
     away.mends("the ring has another clock", 0, |_| {});
-    // Without a journal what the ring has lost is told, and nothing waits for it.
+    // Without a journal, messages that the ring has lost are reported as missing, and nothing waits for them.
     hosts.reload(Host::A, &a, &form.sends(&hosts, &channel_of(RING), 60_000), "bridge-started");
     away.leave();
     away.source.publish(AWAY);
@@ -156,8 +156,8 @@ fn repairs_from_the_journal_follow_every_reload() {
     assert!(missing > AWAY / 2 && missing < AWAY, "{missing} are told");
 }
 
-/// Each publisher of a strict channel has the other clock. Messages of the next ring once got times by the clock of the ring before, for some
-/// milliseconds.
+/// Each publisher of a strict channel uses the other clock. An earlier mistake: for some milliseconds, messages of the next ring got times
+/// by the clock of the previous ring.
 #[test]
 fn times_are_right_in_each_ring_whatever_its_clock_is() {
     let Some(hosts) = Hosts::with_daemons("times_are_right_in_each_ring_whatever_its_clock_is", 1) else {
@@ -193,7 +193,7 @@ fn times_are_right_in_each_ring_whatever_its_clock_is() {
     sink.read_to(2, last, "a channel made anew");
 }
 
-/// The sender is a command, whose channel is a daemon's. The channel gets its journal later, and another directory.
+/// The sender is a command for a daemon's channel. The channel gets its journal later, and then another directory for the journal.
 #[test]
 fn a_command_repairs_from_the_journal_that_its_channel_gets() {
     let Some(hosts) = daemons("a_command_repairs_from_the_journal_that_its_channel_gets") else { return };
@@ -238,7 +238,7 @@ fn a_command_repairs_from_the_journal_that_its_channel_gets() {
         away.read_to(last, event);
         assert_eq!(away.sink.missing, 0, "{event}");
     }
-    // Without its state file it sends the same ring from its oldest message on, in another session.
+    // Without its state file, the sender sends the same ring from its oldest message on, in another session.
     away.leave();
     away.publish(AWAY);
     sender.kill();
@@ -247,8 +247,9 @@ fn a_command_repairs_from_the_journal_that_its_channel_gets() {
     away.mends("the sender was made anew", 0, |_| {});
 }
 
-/// The channel is made anew while its sender stands still, and its ring no longer has the first messages when the sender comes to it. The session
-/// begins with the ring all the same: the journal has these messages. It once began where the sender came in, and they were told as lost.
+/// The channel is made anew while its sender stands still, and the new ring loses its first messages before the sender comes to it. The
+/// session must still begin with the ring's first message, which the journal has. An earlier mistake: the session began later, and these
+/// messages were reported as lost.
 #[test]
 fn a_session_begins_with_its_ring_though_the_sender_comes_late() {
     let Some(hosts) = daemons("a_session_begins_with_its_ring_though_the_sender_comes_late") else { return };
@@ -285,7 +286,7 @@ fn wait_until_recorded(journal: &Path, life: u64) {
     });
 }
 
-/// The channel is made anew while the receiver is away. It gets all of the new life, and nothing of the old one.
+/// The channel is made anew while the receiver is away. The receiver gets all messages of the new life, and none of the old one.
 #[test]
 fn a_channel_made_anew_is_repaired_from_its_own_journal() {
     let Some(hosts) = daemons("a_channel_made_anew_is_repaired_from_its_own_journal") else { return };
@@ -322,7 +323,7 @@ fn a_channel_made_anew_is_repaired_from_its_own_journal() {
     }
 }
 
-/// A journal's file, its medium, the wire and the descriptors of the sender's daemon go while the receiver asks.
+/// While the receiver requests messages, the sender loses a file of its journal, the journal's medium, its wire, or its descriptors.
 #[test]
 fn repairs_from_the_journal_outlast_what_happens_to_files_wires_and_descriptors() {
     let test = "repairs_from_the_journal_outlast_what_happens_to_files_wires_and_descriptors";
@@ -347,7 +348,8 @@ fn repairs_from_the_journal_outlast_what_happens_to_files_wires_and_descriptors(
     let last = away.source.publish(100);
     away.read_to(last, "few descriptors");
     assert_eq!(away.sink.missing, 0, "few descriptors");
-    // A file in the middle is removed, whose messages the ring no longer has. Exactly they are told.
+    // A file in the middle of the journal is removed, and the ring no longer has its messages. Exactly these messages are reported as
+    // missing.
     away.leave();
     let begin = away.source.publish(1);
     let (files, at) = loop {
@@ -365,8 +367,8 @@ fn repairs_from_the_journal_outlast_what_happens_to_files_wires_and_descriptors(
     away.mends("a file was removed", gone, |_| {});
 }
 
-/// The channel is one of files, and `record` keeps its journal. The recorder is killed, and the next one goes on. At the end the journal is on
-/// a medium that cannot be written.
+/// The channel is a file, and `record` writes its journal. The recorder is killed, and the next one continues. At the end, the journal's
+/// medium cannot be written.
 #[test]
 fn a_killed_recorder_and_a_read_only_journal_are_repaired_from() {
     let test = "a_killed_recorder_and_a_read_only_journal_are_repaired_from";

@@ -1,4 +1,4 @@
-//! A host loses its power right after its mirror was promoted: what was not synced is gone, and the memory of the channel is.
+//! A host loses its power right after its mirror was promoted. It loses everything that was not synced, and the channel's memory.
 
 use super::daemons::{GROUP, bridge_of, channel};
 use super::roles::make_channel;
@@ -7,7 +7,7 @@ use shmcast_testkit::disk::Disk;
 use shmcast_testkit::hosts::{Host, Hosts};
 use shmcast_testkit::{skip, wait_for};
 
-/// The journal is synced when it must be, and not because some time has passed.
+/// The journal is synced when it must be. The interval of an hour causes no sync in this test.
 const JOURNAL: &str = "sync = \"3600s\", io = \"buffered\", file = \"1MiB\"";
 
 #[test]

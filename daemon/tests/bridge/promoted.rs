@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const ONWARD: (&str, &str) = ("239.77.0.4:30004", "10.77.0.2:30005");
 const FURTHER: u64 = 1 << 32;
-/// Between two promotions that are tried.
+/// Pause between two attempts to promote.
 const PAUSE: Duration = Duration::from_millis(200);
 
 fn config() -> String {
@@ -26,7 +26,7 @@ fn config() -> String {
     format!("{}{receives}{sends}", channel())
 }
 
-/// The exit code, and what `bridge promote` says.
+/// Runs `bridge promote`. Returns its exit code, its result, and its text for people.
 fn promote(hosts: &Hosts, words: &str) -> (i32, Value, String) {
     let running = hosts.shmcast(Host::B, &format!("bridge promote t --json {words}"));
     let log = running.log_path();
@@ -34,7 +34,7 @@ fn promote(hosts: &Hosts, words: &str) -> (i32, Value, String) {
     (code, json, std::fs::read_to_string(log).unwrap())
 }
 
-/// Receives up to and with the message of this sequence. Returns every event but messages.
+/// Receives up to and including the message with the sequence `last`. Returns all events except messages.
 fn events_to(subscriber: &mut Subscriber, last: u64) -> Vec<String> {
     let mut events = Vec::new();
     loop {
@@ -58,7 +58,7 @@ fn state(hosts: &Hosts, at: usize) -> String {
 fn a_promoted_mirror_goes_on_under_a_later_session() {
     let test = "a_promoted_mirror_goes_on_under_a_later_session";
     let Some(mut hosts) = Hosts::at_a_switch(test) else { return };
-    // A's channel is a file, and those of B and C are daemons'.
+    // A's channel is a file. The channels of B and C belong to daemons.
     let mut publisher = make_channel(&hosts.channels(Host::A));
     let first =
         hosts.shmcast(Host::A, &format!("bridge send t --to {GROUP} --interface va0 --set send.from=oldest"));
@@ -83,7 +83,7 @@ fn a_promoted_mirror_goes_on_under_a_later_session() {
     let before: Vec<String> = [events_to(&mut at_b, 100), events_to(&mut at_c, 100)].concat();
     assert!(before.iter().all(|event| event.starts_with("session")), "{before:?}");
 
-    // A is alive.
+    // A's packets still arrive, so the promotion is refused.
     let (code, _, said) = promote(&hosts, "");
     assert!(code == 1 && said.contains("was heard") && said.contains("--force"), "{code} {said}");
     assert_eq!((state(&hosts, 0).as_str(), state(&hosts, 1).as_str()), ("running", "running"));
@@ -117,7 +117,7 @@ fn a_promoted_mirror_goes_on_under_a_later_session() {
     let is_gap = |event: &&String| event.starts_with("Gap") && event.contains(&format!("to: {}", next - 1));
     assert_eq!(events.iter().filter(is_gap).count(), 1, "{events:?}");
 
-    // Messages that A sends when it is back reach neither, and the next daemon on B knows of the promotion.
+    // Messages that A sends after its return reach neither B nor C, and the next daemon on B knows of the promotion.
     assert_eq!(publisher.publish(b"A's").unwrap(), 102);
     hosts.cut_off(Host::A, false);
     b.kill();
@@ -133,8 +133,8 @@ fn a_promoted_mirror_goes_on_under_a_later_session() {
     drop((b, c, first));
 }
 
-/// The publisher has closed its channel before its host is lost, so the mirror has no channel open. The daemon opens it while the
-/// operator waits, who may be the daemon's own user.
+/// The publisher closes its channel before its host is lost, so the mirror's channel is not open. The daemon opens it while the operator
+/// waits. The operator can be the daemon's own user.
 #[test]
 fn a_mirror_whose_feed_has_ended_is_promoted() {
     let test = "a_mirror_whose_feed_has_ended_is_promoted";
@@ -185,7 +185,7 @@ fn a_channel_of_files_is_promoted_when_its_bridge_has_ended() {
         hosts.shmcast(Host::A, &format!("bridge send t --to {GROUP} --interface va0 --set send.from=oldest"));
     let mirror: Running =
         hosts.shmcast(Host::B, &format!("bridge recv t --from {GROUP} --interface vb0 --set receive.from=1"));
-    // A bridge listens before it makes the channel. Nobody would send again what it has not heard.
+    // Nobody repeats what the bridge has not heard. The bridge listens before it makes the channel, so the test waits for the channel.
     let mut at_b = Subscriber::builder("t")
         .dir(hosts.channels(Host::B))
         .start(Start::Oldest)
@@ -202,7 +202,7 @@ fn a_channel_of_files_is_promoted_when_its_bridge_has_ended() {
     let open = || Publisher::builder("t").dir(hosts.channels(Host::B)).open().unwrap();
     assert_eq!(open().publish(&[0; LONGEST]).unwrap(), 2 + FURTHER);
 
-    // A channel that never came from elsewhere.
+    // This channel was never received from another host.
     drop((first, publisher));
     let running = hosts.shmcast(Host::A, "bridge promote t");
     let log = running.log_path();

@@ -1,5 +1,5 @@
-//! A mirror that was promoted, although its source still publishes: whatever happens to its daemon, its bridge and its note, programs of this
-//! host alone publish on it, and nothing of the source gets into it.
+//! A mirror is promoted although its source still publishes. Whatever happens to the daemon, the bridge or the note of the promotion, only
+//! programs of this host publish on the channel, and no message of the source gets into it.
 
 use super::daemons::{GROUP, bridge, channel};
 use super::roles::make_channel;
@@ -23,7 +23,7 @@ struct Scene<'a> {
     hosts: &'a Hosts,
     source: Publisher,
     reader: Subscriber,
-    /// The last of this host's own messages.
+    /// The sequence of the last message of this host.
     last: u64,
 }
 
@@ -32,7 +32,7 @@ impl Scene<'_> {
         wait_for("the daemon", || Client::at(self.hosts.socket(Host::B)).ok())
     }
 
-    /// Messages of the source, and of this host; only these come to the reader.
+    /// Publishes at the source and on this host. Only the messages of this host come to the reader.
     fn is_ours(&mut self, local: &mut Publisher, at: &str) {
         wait_until("the publisher's attachment", || local.is_registered() == Some(true));
         for _ in 0..50 {
@@ -96,7 +96,7 @@ fn a_promoted_mirror_stays_this_hosts_whatever_happens() {
     let promoted = hosts.shmcast(Host::B, "bridge promote t --json --force").end();
     assert_eq!(promoted.0, 0, "{}", b.log());
     let mut local = Publisher::builder("t").client(&client).open().unwrap();
-    // The source is told no more: behind this only our messages count.
+    // From here on, only this host's messages count, and the reader gets none of the source.
     let first = local.publish(b"ours").unwrap();
     while reader.next_sequence() <= first {
         assert!(reader.recv_deadline(deadline).unwrap().is_some(), "nothing comes");
@@ -124,7 +124,7 @@ fn a_promoted_mirror_stays_this_hosts_whatever_happens() {
     });
     scene.reload(&b, &plain);
     scene.is_ours(&mut local, "the journal ended");
-    // Somebody removes the note; the daemon makes it again, and the next one knows.
+    // Somebody removes the note of the promotion. The daemon makes the note again, and the next daemon knows of the promotion.
     let run = hosts.socket(Host::B).parent().unwrap().to_owned();
     let note = || {
         let names = fs::read_dir(&run).unwrap().map(|entry| entry.unwrap().path());
@@ -136,7 +136,7 @@ fn a_promoted_mirror_stays_this_hosts_whatever_happens() {
     b.stop();
     b = hosts.daemon(Host::B, &plain);
     scene.is_ours(&mut local, "the daemon was restarted");
-    // The bridge is taken out, and comes back while our publisher is there: it does not get the channel.
+    // The bridge is removed, and comes back while a publisher of this host is attached. The bridge does not get the channel.
     scene.reload(&b, &channel());
     wait_until("the bridge to go", || bridge(&hosts, Host::B).is_null() && note().is_none());
     scene.last = local.publish(b"ours").unwrap();
@@ -155,8 +155,8 @@ fn a_promoted_mirror_stays_this_hosts_whatever_happens() {
     assert_ne!(bridge(&hosts, Host::B)["state"], "promoted");
 }
 
-/// The daemon's directory is full, and then cannot be written. A promotion that cannot be noted is refused and changes nothing. Later it is
-/// carried out, and a strict channel is taken over from one publisher by the next.
+/// The daemon's directory is full, and later cannot be written. A promotion that cannot be noted is refused, and changes nothing. Later the
+/// promotion succeeds, and one publisher takes over a strict channel from another.
 #[test]
 fn a_promotion_that_cannot_be_noted_is_refused_and_a_promoted_channel_is_taken_over() {
     let test = "a_promotion_that_cannot_be_noted_is_refused_and_a_promoted_channel_is_taken_over";
@@ -225,7 +225,7 @@ fn a_promotion_that_cannot_be_noted_is_refused_and_a_promoted_channel_is_taken_o
         assert!(scene.reader.recv_deadline(deadline).unwrap().is_some(), "nothing comes");
     }
     scene.is_ours(&mut local, "promoted");
-    // The bridge has nothing to take over, and the channel has.
+    // The bridge has no peer from which it could take over. The channel has a publisher, so it can be taken over.
     let order = hosts.run(Host::B, "bridge takeover in");
     assert!(!order.status.success(), "{}", String::from_utf8_lossy(&order.stderr));
     for round in 0..3 {
@@ -236,7 +236,8 @@ fn a_promotion_that_cannot_be_noted_is_refused_and_a_promoted_channel_is_taken_o
         scene.is_ours(&mut next, &format!("takeover {round}"));
         local = next;
     }
-    // The note is removed while there is no room, and while nothing can be written. The daemon goes on, and makes it again.
+    // The note of the promotion is removed while the disk has no room, and while nothing can be written. The daemon continues, and makes
+    // the note again.
     let note = run.join("control.promoted-t");
     fs::remove_file(&note).unwrap();
     let _ = fs::write(filler(0), "");

@@ -1,5 +1,5 @@
-//! A bad network in user space. It forwards a line from one group to another, and requests and answers in the same way,
-//! and loses some of each, chosen from a seed.
+//! A bad network in user space. It forwards packets from a line to another group, and requests and answers between two hosts. It loses some
+//! of each, chosen from a seed.
 
 use shmcast::sys::datagrams;
 use shmcast_bridge::socket::{
@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// `SEED PER_MILLE FROM_GROUP TO_GROUP INTERFACE LISTEN SERVER`
+/// The role's words are `SEED PER_MILLE FROM_GROUP TO_GROUP INTERFACE LISTEN SERVER`.
 pub fn run(words: &[&str]) {
     let [seed, per_mille, from, to, interface, listen, server] = words else { panic!("{words:?}") };
     let mut rng = fastrand::Rng::with_seed(seed.parse().unwrap());

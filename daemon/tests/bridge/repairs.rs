@@ -30,7 +30,7 @@ fn sending(dir: &Path, change: impl FnOnce(&mut SendSpec)) -> Egress {
     Egress::start(&spec, channel, EgressOptions::default()).unwrap()
 }
 
-/// A socket that asks a server.
+/// A socket that sends requests to a repair server.
 struct Asker {
     socket: UdpSocket,
     server: SocketAddr,
@@ -43,7 +43,7 @@ impl Asker {
         Asker { socket, server: egress.repair_address().unwrap() }
     }
 
-    /// Asks for one message of a session. Returns the session and the message of the answer, if it has one.
+    /// Requests one message of a session. Returns the session and the message of the answer, if the answer has a message.
     fn ask(&self, session: Session, sequence: u64) -> Option<(Session, Vec<u8>)> {
         let request = Request { session, first: sequence, count: 1 };
         self.socket.send_to(&request.encode(), self.server).unwrap();
@@ -56,7 +56,7 @@ impl Asker {
     }
 }
 
-/// Sets the flag when it is dropped, also by a panic.
+/// Sets the flag when this value is dropped, even by a panic.
 struct Done<'a>(&'a AtomicBool);
 
 impl Drop for Done<'_> {
@@ -65,15 +65,15 @@ impl Drop for Done<'_> {
     }
 }
 
-/// The channel is made anew again and again, and each of its lives has the same sequences. The server once went over to the new ring some
-/// milliseconds before the sender began the new session, and answered requests of the old session with the new messages.
+/// The channel is made anew again and again, with the same sequences in each life. An earlier mistake: the server changed to the new ring
+/// some milliseconds before the sender began the new session. So it answered requests of the old session with new messages.
 #[test]
 fn no_session_is_answered_with_messages_of_another() {
     let (_turn, a) = (turn(), tempfile::tempdir().unwrap());
     let of_life = |life: u64| format!("life {life}").into_bytes();
     let mut publishing = Some(publisher(a.path()));
     publishing.as_mut().unwrap().publish(&of_life(0)).unwrap();
-    // The state file takes part: its disk is waited for before a session begins.
+    // The egress has a state file, because a session begins only after this file is on the disk.
     let egress = sending(a.path(), |send| send.state = Some(a.path().join("state")));
     let mut session = wait_for("the session", || egress.life().session());
     let (asker, done) = (Asker::of(&egress), AtomicBool::new(false));

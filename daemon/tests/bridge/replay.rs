@@ -1,5 +1,5 @@
-//! Repairs from the journal: a receiver that was away for many rings gets all of it, and is told exactly what the journal
-//! does not have.
+//! Repairs from the journal. A receiver was away while the ring was overwritten many times. It gets all messages of the journal, and learns
+//! exactly which messages the journal lacks.
 
 use super::daemons::{GROUP, SERVER, bridge, channel, daemon, receives, sends, with_fields};
 use super::feed::{Feed, count, next_on, rate, readers, wait_until_past};
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 /// The ring that is recorded, in bytes. It holds some 4,000 messages.
 const RING: u64 = 1 << 20;
-/// How many messages are published while the receiver is away: several rings.
+/// The number of messages that are published while the receiver is away. They fill several rings.
 const AWAY: u64 = 25_000;
 
 fn journal(hosts: &Hosts) -> PathBuf {
@@ -31,7 +31,7 @@ fn daemons(test: &str) -> Option<Hosts> {
     Hosts::with_daemons(test, 1)
 }
 
-/// The sender's configuration: a small ring, and a journal with more fields.
+/// The sender's configuration: a small ring, and a journal with additional `fields`.
 fn records(hosts: &Hosts, fields: &str) -> String {
     let recorded = format!(
         "{}journal = {{ dir = \"{}\", file = \"1MiB\"{fields} }}\n",
@@ -54,7 +54,7 @@ fn sent(hosts: &Hosts) -> u64 {
     count(&bridge(hosts, Host::A), "/figures/send/next_sequence")
 }
 
-/// Waits until the receiver follows the feed again, with nothing left to ask for.
+/// Waits until the receiver follows the feed again, and has no more messages to request.
 fn wait_until_live(hosts: &Hosts) {
     wait_for("the receiver to be live again", || {
         let receive = bridge(hosts, Host::B)["figures"]["receive"].clone();
@@ -65,7 +65,7 @@ fn wait_until_live(hosts: &Hosts) {
     });
 }
 
-/// B's daemon is killed, and is started again when its ring and A's have long been overwritten, or would be.
+/// Kills B's daemon. Starts it again after so many messages that B's ring and A's would long have been overwritten.
 fn away(hosts: &Hosts, receiver: Running, config: &str) -> (Running, u64) {
     let at = count(&bridge(hosts, Host::B), "/figures/receive/next_sequence");
     receiver.kill();
@@ -83,7 +83,7 @@ struct Back {
     _daemons: [Running; 2],
 }
 
-/// B's daemon is away while A publishes many rings, as in [`away`], with so many readers on B.
+/// As [`away`], with `count` readers on B. A publishes many rings while B's daemon is away.
 fn away_and_back(hosts: &Hosts, sends: &str, receives: &str, count: usize) -> Back {
     let a = daemon(hosts, Host::A, sends);
     let b = daemon(hosts, Host::B, receives);
@@ -128,7 +128,7 @@ fn a_receiver_of_sealed_lines_that_was_away_for_many_rings_misses_nothing() {
     everything_is_mended("a_receiver_of_sealed_lines_that_was_away_for_many_rings_misses_nothing", sealed);
 }
 
-/// A receiver that comes when all is over gets tags, keys, times and large messages from the journal.
+/// A receiver that starts after the end gets tags, keys, times and large messages from the journal.
 #[test]
 fn marks_and_large_messages_come_from_the_journal() {
     let test = "marks_and_large_messages_come_from_the_journal";
@@ -164,7 +164,7 @@ fn losses(dir: &Path) -> Vec<[u64; 2]> {
     losses
 }
 
-/// The recorder is stopped for so long that the ring overtakes it. No daemon is there; the recorder is a program.
+/// The recorder is stopped until the ring overtakes it. The recorder is a program of its own, and there is no daemon.
 #[test]
 fn what_the_journal_has_lost_is_told_with_both_ends() {
     let test = "what_the_journal_has_lost_is_told_with_both_ends";
@@ -240,7 +240,7 @@ fn what_retention_took_is_told_with_both_ends() {
     let away_from = sent(&hosts);
     let oldest = || Journal::open(journal(&hosts)).unwrap().first_sequence().unwrap();
     wait_until("retention", || oldest() > away_from + 10_000);
-    // No file is begun while the receiver asks. Old ones may still be taken, so any of those that are there may be the oldest.
+    // No file is begun while the receiver requests messages. Old files might still be removed, so any existing file might be the oldest.
     feed.pause();
     let firsts: Vec<u64> = wait_for("the recorder", || {
         let written = Client::at(hosts.socket(Host::A)).ok()?.channel("t").ok()?.journal?.written;
@@ -263,7 +263,7 @@ fn what_retention_took_is_told_with_both_ends() {
     }
 }
 
-/// A server that is told to leave the journal alone does so.
+/// A server that is configured not to use the journal does not use it.
 #[test]
 fn a_server_told_to_leave_the_journal_alone_does() {
     let test = "a_server_told_to_leave_the_journal_alone_does";

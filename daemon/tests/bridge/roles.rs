@@ -1,4 +1,4 @@
-//! The processes that are not bridges: a publisher and readers, which know the content of every message.
+//! The processes that are no bridges: a publisher and readers. They know the content of every message.
 
 use serde_json::{Value, json};
 use shmcast::{Client, Event, Publisher, Start, Subscriber, Wait};
@@ -74,8 +74,8 @@ pub fn client() -> Option<Client> {
     Some(Client::at(socket).unwrap())
 }
 
-/// Publishes up to and including sequence `last`, or until the file `enough` exists, `rate` messages a second in
-/// bursts. Then closes the channel and prints how many there were.
+/// Publishes up to and including sequence `last`, or until the file `enough` exists, `rate` messages a second in bursts. Then closes the
+/// channel, and prints the number of messages.
 fn publish(last: u64, rate: u64, enough: Option<&Path>) {
     let builder = Publisher::builder("t");
     let builder = match client() {
@@ -102,7 +102,7 @@ fn publish(last: u64, rate: u64, enough: Option<&Path>) {
     publisher.close();
 }
 
-/// How many messages are published before the recorder and the bridge have to have them. The smallest ring here holds twice as many.
+/// The number of messages after which the publisher waits for the recorder and the bridge. The smallest ring here holds twice as many.
 const STEP: u64 = 2_000;
 
 /// Publishes until the file `enough` exists, and waits for the daemon's recorder and its first bridge after each [`STEP`].
@@ -147,7 +147,7 @@ fn read(last: u64) {
     let mut next = 1;
     let mut buffer = [0; LONGEST];
     let mut idle_since = Instant::now();
-    // Pauses between two messages that are longer than the reader's own wait, and when each ended.
+    // Pauses between two messages that are longer than the reader's own wait, each with the time of its end.
     let mut pauses = Vec::new();
     while next <= last {
         let deadline = Instant::now() + Duration::from_secs(1);

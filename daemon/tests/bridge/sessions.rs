@@ -35,7 +35,7 @@ fn sending(dir: &Path, line: &LineSpec) -> Egress {
     Egress::start(&spec, Subscriber::builder("t").dir(dir), EgressOptions::default()).unwrap()
 }
 
-/// As `sending`, and it notes in `state` how far it is.
+/// As `sending`, but the egress records its position in the state file `state`.
 fn sending_from(dir: &Path, line: &LineSpec, state: &Path) -> Egress {
     let send = SendSpec { linger_ms: 100, state: Some(state.to_owned()), ..SendSpec::default() };
     let spec = BridgeSpec { send: Some(send), lines: vec![line.clone()], ..BridgeSpec::new("t") };
@@ -82,7 +82,7 @@ fn a_channel_made_anew_is_a_new_session_from_its_first_message_on() {
     second.publish_batch(["one", "two"]).unwrap();
     let renewed = wait_for("another session", || egress.life().session().filter(|now| *now != session));
     assert!(renewed.epoch() > session.epoch() && renewed.tag() == session.tag(), "{renewed} after {session}");
-    // The sequences begin again, and so the channel on B begins again.
+    // The sequences begin again, so the channel on B begins again.
     let over = loop {
         match reader.recv_deadline(Instant::now() + PATIENCE) {
             Ok(Some(Event::End)) => {}
@@ -132,7 +132,7 @@ fn a_bridge_that_leaves_sends_what_waits_and_ends_no_session() {
     publisher.publish_batch(["1", "2", "3"]).unwrap();
     egress.leave();
     egress.join();
-    // What is published behind that is not its own.
+    // The bridge has left, so it does not send messages that are published now.
     publisher.publish(b"4").unwrap();
     let mut reader = Subscriber::builder("t").dir(b.path()).start(Start::Oldest).open().unwrap();
     read_to(&mut reader, 3);
@@ -202,10 +202,10 @@ fn a_next_session_loses_nothing_while_its_memory_is_made() {
     }
 }
 
-/// This thread and those that it starts go before all others of a busy machine. What is looked at here is what a thread waits for,
-/// and not whether it gets a CPU in time.
+/// Gives this thread, and those that it starts, priority over all others. The test measures what a thread waits for, not whether it gets a
+/// CPU in time.
 fn go_before_all_others() {
-    // The thread's priority, and not that of the process, as Linux has it. Only root may raise it.
+    // On Linux, this call sets the priority of this thread alone. Only root is allowed to raise it.
     let _ = rustix::process::setpriority_process(None, -20);
 }
 
@@ -213,7 +213,7 @@ fn go_before_all_others() {
 fn losses_of_a_next_session_with(capacity: u64) -> u64 {
     let (a, b, line) = (tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap(), line());
     let mut first = publisher(a.path());
-    // Room for some 90 ms of the feed, which a thread that only receives is never late by.
+    // The buffer has room for some 90 ms of the feed. A thread that only receives is never so late.
     let receive = ReceiveSpec { from: Some(1), buffer_bytes: 1 << 20, ..ReceiveSpec::default() };
     let spec = BridgeSpec { receive: Some(receive), lines: vec![line.clone()], ..BridgeSpec::new("t") };
     let channel = Publisher::builder("t").dir(b.path()).capacity(capacity).max_message(1_000);
@@ -245,7 +245,7 @@ fn losses_of_a_next_session_with(capacity: u64) -> u64 {
     counters.host.messages_missing
 }
 
-/// As when the host of the publisher dies: nobody says that the first session is over.
+/// The host of the publisher dies: nobody announces the end of the first session.
 #[test]
 fn a_next_session_is_followed_though_the_last_one_never_ended() {
     let _turn = turn();
@@ -262,13 +262,13 @@ fn a_next_session_is_followed_though_the_last_one_never_ended() {
         wait_for("its messages", || (ingress.counters().host.messages_published == all).then_some(()));
         sessions.push(session);
         egress.stop();
-        // The next one has another epoch.
+        // The next session has another epoch.
         next_epoch();
     }
     assert_eq!((ingress.counters().host.messages_missing, ingress.counters().feed.sessions), (0, 2));
 }
 
-/// No server is there to be asked: what is published while no bridge runs comes from the next one.
+/// There is no repair server. Messages that are published while no bridge runs come from the next bridge.
 #[test]
 fn a_bridge_with_a_state_file_goes_on_where_it_was() {
     let _turn = turn();
@@ -292,8 +292,8 @@ fn a_bridge_with_a_state_file_goes_on_where_it_was() {
     assert_eq!((ingress.counters().host.messages_missing, ingress.counters().feed.sessions), (0, 1));
 }
 
-/// Somebody removes or moves the state file while the bridge runs, before more is published or after. The next bridge once went on as if
-/// nothing had been sent.
+/// Somebody removes or moves the state file while the bridge runs, before or after more messages. An earlier mistake: the next bridge
+/// continued as if nothing had been sent.
 #[test]
 fn a_state_file_that_is_removed_under_a_bridge_is_made_again() {
     let _turn = turn();
@@ -338,7 +338,7 @@ fn a_state_file_that_is_removed_under_a_bridge_is_made_again() {
     assert_eq!((ingress.counters().host.messages_missing, ingress.counters().feed.sessions), (0, 1));
 }
 
-/// The disk is full when the bridge begins, and has room again after the last message. The file is reached by a link.
+/// The disk is full when the bridge begins, and has room again after the last message. The path of the file is a link.
 #[test]
 fn a_state_file_on_a_full_disk_is_written_when_there_is_room() {
     let test = "a_state_file_on_a_full_disk_is_written_when_there_is_room";
@@ -371,7 +371,7 @@ fn a_state_file_on_a_full_disk_is_written_when_there_is_room() {
     assert_eq!((ingress.counters().host.messages_missing, ingress.counters().feed.sessions), (0, 1));
 }
 
-/// Twice within the half second that an epoch is.
+/// Two sessions begin within half a second, which is the unit of epochs.
 #[test]
 fn a_channel_made_anew_while_no_bridge_runs_has_a_later_epoch() {
     let _turn = turn();
@@ -399,7 +399,7 @@ fn at(mut send: SendSpec, bind: SocketAddr) -> SendSpec {
     send
 }
 
-/// The clock of this host was set back, or that of another is ahead.
+/// The clock of this host was set back, or another host's clock is ahead.
 #[test]
 fn a_new_session_is_later_than_any_that_is_heard() {
     let _turn = turn();
@@ -421,7 +421,7 @@ fn a_new_session_is_later_than_any_that_is_heard() {
     let done = std::sync::atomic::AtomicBool::new(false);
     let session = std::thread::scope(|scope| {
         scope.spawn(|| {
-            // The last possible session is no reason to overlook the other one.
+            // A heartbeat of the last possible session must not hide the other session.
             let packets = [heard, of_ours(EPOCH_LIMIT - 1)].map(|it| heartbeat(it, 9));
             while !done.load(std::sync::atomic::Ordering::Relaxed) {
                 for packet in &packets {
@@ -440,7 +440,7 @@ fn a_new_session_is_later_than_any_that_is_heard() {
     assert_eq!(session.epoch(), heard.epoch().map(|epoch| epoch + 1), "{session} after {heard}");
 }
 
-/// `from` says where, and the state file says which session.
+/// `from` says with which message the bridge begins, and the state file says which session it continues.
 #[test]
 fn a_bridge_with_a_state_file_begins_elsewhere_if_it_is_told_to() {
     let _turn = turn();
@@ -504,7 +504,7 @@ fn an_egress_claims_the_session_that_its_channel_gets_later() {
     claims_the_session(SendSpec::default().takeover_ms);
 }
 
-/// The egress once passed over the beginning of a session that came while it listened for peers.
+/// An earlier mistake: the egress overlooked the beginning of a session that came while it listened for peers.
 #[test]
 fn an_egress_claims_the_session_that_its_channel_gets_while_it_listens() {
     let _turn = turn();
@@ -527,7 +527,7 @@ fn claims_the_session(takeover_ms: u64) {
     let channel = Subscriber::builder("t").dir(dirs[1].path());
     let mirror = Egress::start(&spec, channel, EgressOptions::default()).unwrap();
     let before = mirror.life().session();
-    // The clock gives another session.
+    // The clock gives another session name.
     next_epoch();
     let mut publisher = publisher(dirs[0].path());
     let first = sending(dirs[0].path(), &line);
@@ -546,7 +546,7 @@ fn claims_the_session(takeover_ms: u64) {
     });
 }
 
-/// A backup whose channel is older, or a host whose clock was set back.
+/// A backup publishes an older channel, or a host's clock was set back.
 #[test]
 fn an_older_feed_is_followed_when_the_newer_one_falls_silent() {
     let _turn = turn();

@@ -1,7 +1,7 @@
 //! Two senders of one stream, and a receiver on another host that has no repair server.
 //!
-//! `SHMCAST_RATE` sets the messages a second, and `SHMCAST_TURNS` how often the one that sends fails. `SHMCAST_HEAL_MS` is the time
-//! that a mirror which was cut off has to catch up before the other one is.
+//! `SHMCAST_RATE` sets the messages a second, and `SHMCAST_TURNS` how often the active sender fails. `SHMCAST_HEAL_MS` is the time to catch
+//! up that a mirror gets after it was cut off, before the other mirror is cut off.
 
 use super::daemons::{bridge_of, channel};
 use super::feed::Feed;
@@ -19,9 +19,9 @@ use shmcast_testkit::{number, wait_for};
 use std::time::Duration;
 
 const GROUP: &str = "239.77.3.1:30001";
-/// The group between the publisher's host and the mirrors, and its server.
+/// The group between the publisher's host and the mirrors, and the address of its repair server.
 const FIRST: (&str, &str) = ("239.77.3.2:30002", "10.77.0.1:30003");
-/// The time before a failure in which nothing fails, and that after it in which its pause begins.
+/// The time without failures before a failure, and the time after a failure in which its pause begins.
 const CALM: Duration = Duration::from_millis(150);
 
 /// Starts sender 0 or 1.
@@ -46,8 +46,8 @@ fn wait_for_role(sender: &Running, wanted: &str) {
     });
 }
 
-/// Waits until one of two senders sends and the other stands by. Returns the one that sends. On a busy machine they
-/// may have changed places by themselves.
+/// Waits until one of two senders sends and the other stands by. Returns the one that sends. On a busy machine the two might have changed
+/// places by themselves.
 fn active(senders: &[Running]) -> usize {
     wait_for("one that sends, and one that stands by", || {
         let roles = [0, 1].map(|at| role(&senders[at]).unwrap_or_default());
@@ -56,7 +56,7 @@ fn active(senders: &[Running]) -> usize {
     })
 }
 
-/// A receiver of the senders' group with a reader, and a publisher that goes on until it is told that it is enough.
+/// A receiver of the senders' group with a reader, and a publisher that publishes until the test ends it.
 struct Received<'a> {
     hosts: &'a Hosts,
     ingress: Running,
@@ -82,13 +82,13 @@ impl<'a> Received<'a> {
         std::thread::sleep(CALM);
     }
 
-    /// Notes that something fails now, after a while in which nothing did.
+    /// Notes that something fails now, after a time in which nothing failed.
     fn fails(&mut self) {
         std::thread::sleep(CALM);
         self.moments.push(wall_us());
     }
 
-    /// Every message must have come once, in order and whole, which the reader checks. Prints the pauses.
+    /// Ends the test. Every message must have come once, in order and whole, which the reader checks. Prints the pauses.
     fn end(self, what: &str) -> u64 {
         let published = self.feed.unwrap().end();
         let read = self.reader.unwrap().end_well();
@@ -109,7 +109,7 @@ impl<'a> Received<'a> {
     }
 }
 
-/// Messages that the reader has, and those that it has not.
+/// The counts of messages that the reader received, of messages in gaps, and of laps.
 fn figures(read: &Value) -> (u64, u64, u64) {
     let of = |name: &str| read[name].as_u64().unwrap();
     (of("received"), of("gap_messages"), of("lapped"))
@@ -148,7 +148,7 @@ fn senders_of_sealed_lines_take_over_from_each_other() {
     fail_in_turn(&hosts, test, &format!("--set profile=native --set keys={}", hosts.keys().display()));
 }
 
-/// The one of two senders that sends is killed, then stopped for a while, then killed again. `form` says what the packets are like.
+/// The active sender of two is killed, then stopped for a while, then killed again. `form` says which packets the senders send.
 fn fail_in_turn(hosts: &Hosts, test: &str, form: &str) {
     drop(make_channel(&hosts.channels(Host::A)));
     let mut feed = Received::on(hosts, Host::B, "vb0", form);
@@ -181,7 +181,8 @@ fn a_mirror_that_is_cut_off_costs_no_message() {
     cut_mirrors_off(&hosts, test, "");
 }
 
-/// Mirrors hear each other's packets, and those that stand by must not be taken for one that sends. Both once waited for ever.
+/// Mirrors hear each other's packets. No mirror must take a mirror that stands by for an active one. An earlier mistake: both waited for
+/// ever.
 #[test]
 fn mirrors_on_sealed_lines_begin_and_one_that_is_cut_off_costs_no_message() {
     let test = "mirrors_on_sealed_lines_begin_and_one_that_is_cut_off_costs_no_message";
@@ -190,8 +191,8 @@ fn mirrors_on_sealed_lines_begin_and_one_that_is_cut_off_costs_no_message() {
     cut_mirrors_off(&hosts, test, &format!("--set profile=native --set keys={}", hosts.keys().display()));
 }
 
-/// Two mirrors send one stream on. The switch cuts off the one that sends, which goes on sending to nobody. `form` says what the
-/// packets are like.
+/// Two mirrors send one stream on. The switch cuts off the active mirror, which still sends although nobody hears it. `form` says which
+/// packets the mirrors send.
 fn cut_mirrors_off(hosts: &Hosts, test: &str, form: &str) {
     drop(make_channel(&hosts.channels(Host::A)));
     let (group, server) = FIRST;
@@ -202,7 +203,7 @@ fn cut_mirrors_off(hosts: &Hosts, test: &str, form: &str) {
     first.wait_for_log("sending session");
     let mut feed = Received::on(hosts, Host::D, "vd0", form);
     let mirrors = [(Host::B, "vb0", 2, 3), (Host::C, "vc0", 3, 2)];
-    // A mirror that was cut off has the server's messages in the end, however busy the machine is.
+    // In the end, a mirror that was cut off gets the missed messages from the server, even on a busy machine.
     let receivers = mirrors.map(|(host, interface, ..)| {
         let words = format!(
             "bridge recv t --from {group} --interface {interface} --server {server} --set receive.from=1 --capacity 16MiB \
@@ -238,7 +239,7 @@ fn cut_mirrors_off(hosts: &Hosts, test: &str, form: &str) {
     drop((receivers, first));
 }
 
-/// A daemon has both senders, and is told which one is to send.
+/// A daemon has both senders, and the test says which one must send.
 #[test]
 fn an_order_to_a_daemon_moves_the_sending() {
     let test = "an_order_to_a_daemon_moves_the_sending";
@@ -294,7 +295,7 @@ fn an_order_to_a_daemon_moves_the_sending() {
     );
 }
 
-/// A strict channel has one ring after the other. A sender that comes after the second ring began is one of the same stream.
+/// A strict channel has one ring after the other. A sender that starts after the second ring began sends the same stream.
 #[test]
 fn a_sender_that_comes_to_a_later_ring_of_a_strict_channel_stands_by() {
     let test = "a_sender_that_comes_to_a_later_ring_of_a_strict_channel_stands_by";
@@ -322,7 +323,7 @@ fn a_sender_that_comes_to_a_later_ring_of_a_strict_channel_stands_by() {
     active(&senders);
 }
 
-/// The senders hear each other's packets, but they come from another address than the claims: the claims count.
+/// The senders hear each other's packets, which come from another address than the claims. Only the claims count.
 #[test]
 fn a_sender_yields_to_one_whose_packets_it_cannot_tell() {
     let Some(hosts) = Hosts::new("a_sender_yields_to_one_whose_packets_it_cannot_tell", 1) else { return };
@@ -336,8 +337,8 @@ fn a_sender_yields_to_one_whose_packets_it_cannot_tell() {
     active(&senders);
 }
 
-/// Each takeover reads the ring again from where nothing was sent yet, and so the old end too. It once ended the session the second time, and
-/// one of the senders was gone.
+/// After each takeover, the sender reads the ring again from the first unsent message, and so reads the old end again. An earlier mistake:
+/// this ended the session a second time, and one of the senders was gone.
 #[test]
 fn senders_that_take_over_from_each_other_on_a_closed_channel_wait_for_its_next_publisher() {
     let (_turn, dir) = (turn(), tempfile::tempdir().unwrap());
@@ -371,7 +372,7 @@ fn senders_that_take_over_from_each_other_on_a_closed_channel_wait_for_its_next_
         senders[at].take_over().unwrap();
         wait_for("a takeover", || (senders[at].counters().takeovers > before).then_some(()));
     }
-    // The end of the next publisher is one, though it publishes nothing.
+    // The next publisher's end counts, although it publishes nothing.
     publisher().close();
     wait_for("the end of both", || senders.iter().all(|sender| sender.is_finished()).then_some(()));
 }

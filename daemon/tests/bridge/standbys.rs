@@ -1,4 +1,5 @@
-//! Two senders of one stream whose channel, configuration and files change. No repair server is there: whatever is not sent is lost.
+//! Two senders of one stream whose channel, configuration and files change. There is no repair server, so messages that are not sent are
+//! lost.
 
 use super::daemons::{GROUP, SERVER, bridge_of, channel};
 use super::forms::{Sink, Source, client, forget, opened};
@@ -13,7 +14,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Sender 0 or 1, with a name.
+/// The table of sender 0 or 1, with this name.
 fn sender(at: usize, name: &str, linger_ms: u32) -> String {
     let (own, peer) = (31_000 + at, 31_001 - at);
     format!(
@@ -46,7 +47,7 @@ struct Pair<'a> {
 }
 
 impl Pair<'_> {
-    /// Messages before, during and after `event` come, and none is lost.
+    /// Publishes messages before, during and after `event`, and checks that none is lost.
     fn plays(&mut self, at: &str, event: impl FnOnce(&mut Self)) {
         active(self.hosts);
         self.source.publish(200);
@@ -82,8 +83,8 @@ impl Pair<'_> {
     }
 }
 
-/// A reload changes, renames, removes and adds the sender that sends and the one that stands by. The channel is made anew, the host's clock is set
-/// on and back, and the daemon begins without its memory.
+/// A reload changes, renames, removes and adds the active sender and the one that stands by. Later the channel is made anew, the host's
+/// clock is set forward and back, and the daemon begins without its memory.
 #[test]
 fn two_senders_of_a_daemon_outlast_every_change() {
     let test = "two_senders_of_a_daemon_outlast_every_change";
@@ -130,7 +131,7 @@ fn two_senders_of_a_daemon_outlast_every_change() {
         pair.plays("an order", |pair| pair.takes_over());
     }
     pair.anew("the channel was made anew");
-    // Nobody on A knows of the life before.
+    // No program on A has the memory of the previous life.
     pair.source.end();
     let Pair { a, sink, life, .. } = pair;
     a.kill();
@@ -152,7 +153,7 @@ fn two_senders_of_a_daemon_outlast_every_change() {
     }
 }
 
-/// The senders are commands with state files. The one that sends, and the one that stands by, loses its state.
+/// The senders are commands with state files. In one round the active sender loses its state, in another the one that stands by.
 #[test]
 fn a_sender_without_its_state_joins_the_other_one() {
     let Some(hosts) = Hosts::new("a_sender_without_its_state_joins_the_other_one", 1) else { return };
@@ -205,7 +206,8 @@ fn a_sender_without_its_state_joins_the_other_one() {
     }
 }
 
-/// Both senders serve leases alone, and the receiver has one at each. Orders move the sending, the keys are changed, and the wire is made anew.
+/// Both senders serve only leases, and the receiver has a lease at each. Orders change which one sends, the keys are changed, and the wire
+/// is made anew.
 #[test]
 fn leases_outlast_takeovers_other_keys_and_a_wire_made_anew() {
     let Some(hosts) = Hosts::with_daemons("leases_outlast_takeovers_other_keys_and_a_wire_made_anew", 1)
@@ -239,7 +241,7 @@ fn leases_outlast_takeovers_other_keys_and_a_wire_made_anew() {
             let meanwhile = || assert!(pair.source.publish(500) > 0);
             hosts.remake(0, meanwhile, false);
         });
-        // The receiver has the next key before it seals. Then the old one goes.
+        // The receiver gets the next key before a sender seals with it. Later the old key is removed.
         let next = format!("{} {:02x}eeddccbbaa99887766554433221100\n", 10 + round, 10 + round);
         let old = fs::read_to_string(hosts.keys()).unwrap();
         for text in [format!("{old}{next}"), next] {

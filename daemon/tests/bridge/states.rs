@@ -1,4 +1,4 @@
-//! The state file of a sender that cannot be written: its medium is read-only, or a limit is in the way.
+//! The state file of a sender cannot be written, because its medium is read-only or a limit forbids it.
 
 use super::daemons::GROUP;
 use super::forms::{Sink, Source};
@@ -10,12 +10,12 @@ use shmcast_testkit::wait_until;
 use std::fs;
 use std::process::Command;
 
-/// Whether a state file says that everything before `next` was sent. Two of its slots of 64 bytes say that, at byte 48.
+/// Whether a state file records that everything before `next` was sent. Two of its slots of 64 bytes record this, at byte 48.
 fn says(bytes: &[u8], next: u64) -> bool {
     bytes.chunks(64).take(2).any(|slot| slot.get(48..56) == Some(&next.to_le_bytes()))
 }
 
-/// Sender and receiver go on, the state is written as soon as it can be, and the next sender begins where this one was. No server is there.
+/// Sender and receiver continue. The state is written as soon as possible, and the next sender begins there. There is no repair server.
 #[test]
 fn a_state_file_that_cannot_be_written_is_written_later() {
     let test = "a_state_file_that_cannot_be_written_is_written_later";
@@ -35,7 +35,7 @@ fn a_state_file_that_cannot_be_written_is_written_later() {
     let receive =
         format!("bridge recv t --from {GROUP} --interface vb0 --set receive.from=1 --capacity 16MiB");
     let _receiver = hosts.shmcast(Host::B, &receive);
-    // Another medium is mounted there, which cannot be written. A medium with open files cannot be made so by hand.
+    // A medium with open files cannot be made read-only by hand. So another read-only medium is mounted over it.
     let at = |sender: &Running, words: &[&str]| {
         // Each program on a host has its own table of mounts.
         let (mut command, pid) = (Command::new("nsenter"), sender.id().to_string());
@@ -80,7 +80,7 @@ fn a_state_file_that_cannot_be_written_is_written_later() {
         sink.read_to(1, last, at);
         assert_eq!((sink.missing, sink.sessions.len()), (0, 1), "{at}");
     }
-    // A sender that cannot read or make its state says so, and does not begin as if nothing had been sent.
+    // If a sender cannot read or make its state, it reports this. It does not begin as if nothing had been sent.
     sender.stop();
     let options = ["-o", "remount,ro"];
     assert!(Command::new("mount").args(options).arg(disk.path()).status().unwrap().success());

@@ -1,4 +1,4 @@
-//! What the command itself shows of a bridge: refused repairs, captures of both directions, and the channel that it makes.
+//! The command's own output about a bridge: refused repairs, captures of both directions, and the channel that the command makes.
 
 use shmcast::{Directory, Publisher};
 use shmcast_bridge::pcap::Capture;
@@ -19,7 +19,7 @@ fn shmcast(dir: &Path, words: &str, log: &Path) -> Process {
     Process::start(command.stderr(File::create(log).unwrap()))
 }
 
-/// A receiver that has not proved its address asks again and again. People are told, and the capture has its requests.
+/// A receiver that has not proved its address repeats its requests. The command reports this, and the capture has the requests.
 #[test]
 fn refused_repairs_are_told_and_captured() {
     let dir = scratch();
@@ -46,7 +46,7 @@ fn refused_repairs_are_told_and_captured() {
     });
     drop(publisher);
     drop(sender);
-    // A file that was being written may end within a packet.
+    // A file that was being written can end within a packet.
     let mut captured = Capture::open(File::open(&capture).unwrap(), &[]).unwrap();
     let (mut requests, own) = (0, asker.local_addr().unwrap());
     while let Ok(Some(datagram)) = captured.read() {
@@ -55,7 +55,7 @@ fn refused_repairs_are_told_and_captured() {
     assert!(requests > 0, "no request of {own} is in the capture");
 }
 
-/// A sender of another make may fill an Ethernet frame, and a channel that the command makes takes that.
+/// Other implementations can fill an Ethernet frame, and a channel that the command makes accepts such messages.
 #[test]
 fn a_new_channel_takes_what_an_ethernet_frame_brings() {
     let dir = scratch();

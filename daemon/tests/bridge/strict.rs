@@ -1,4 +1,5 @@
-//! Senders of a daemon's channels, strict and not, when the channel has gone on in another ring, and when they stand still or are made anew.
+//! Senders of a daemon's channels, strict and not, after the channel has moved to another ring, and while the senders stand still or are
+//! made anew.
 
 use super::daemons::channel;
 use super::forms::{Form, Sink, client, daemon, opened};
@@ -8,9 +9,9 @@ use shmcast_testkit::wait_until;
 use std::fs;
 use std::time::Duration;
 
-/// A receiver is away for several rings. Meanwhile another publisher takes over, and the sender's daemon is killed. The sender without its
-/// memory took the present ring's first message for the first one of the session: what was before it was called gone, though the journal
-/// had it.
+/// A receiver is away for several rings. Meanwhile another publisher takes over, and the sender's daemon is killed. An earlier mistake: the
+/// sender without its memory took the present ring's first message for the first one of the session. So earlier messages were reported as
+/// lost, although the journal had them.
 #[test]
 fn a_receiver_from_before_a_takeover_gets_all_from_the_journal() {
     let test = "a_receiver_from_before_a_takeover_gets_all_from_the_journal";
@@ -33,7 +34,7 @@ fn a_receiver_from_before_a_takeover_gets_all_from_the_journal() {
     let last = source.publish(1_000);
     sink.read_to(1, last, "the beginning");
     b.kill();
-    // Several rings, as fast as the recorder keeps up.
+    // These messages fill several rings. They come as fast as the recorder keeps up.
     let at_a = client(&hosts, Host::A);
     for _ in 0..5 {
         let last = source.publish(3_000);
@@ -55,7 +56,7 @@ fn a_receiver_from_before_a_takeover_gets_all_from_the_journal() {
     assert_eq!(sink.missing, 0, "the journal has them all");
 }
 
-/// `bridge send` of a daemon's channel is stopped while the channel goes on in another ring, and begins without its state.
+/// `bridge send` of a daemon's channel is stopped while the channel moves to another ring, and begins without its state.
 #[test]
 fn a_sender_of_a_daemons_channel_is_stopped_and_made_anew() {
     for mode in ["takeover", "strict"] {
@@ -86,7 +87,7 @@ fn a_sender_of_a_daemons_channel_is_stopped_and_made_anew() {
         let last = source.publish(300);
         sink.read_to(1, last, mode);
         assert_eq!(sink.missing, 0, "{mode}: the sender was stopped");
-        // Without its state it sends what the ring has, in another session if it cannot know the one before.
+        // Without its state, the sender sends what the ring has. The session is another one if the sender cannot know the previous one.
         bridge.kill();
         fs::remove_file(&state).unwrap();
         source.publish(300);
@@ -94,7 +95,7 @@ fn a_sender_of_a_daemons_channel_is_stopped_and_made_anew() {
         let last = source.publish(300);
         sink.read_to(1, last, mode);
         assert_eq!(sink.missing, 0, "{mode}: the sender was made anew");
-        // And in a ring that is not the first of its channel: what was in the ring before it is told as missing, since nobody has it.
+        // The present ring is not the channel's first. Messages from before this ring are reported as missing, because nobody has them.
         bridge.kill();
         fs::remove_file(&state).unwrap();
         source.publish(300);

@@ -1,6 +1,6 @@
 //! Bridges of daemons that the shipped unit restricts: its system calls, socket families, rights and files.
 //!
-//! `SHMCAST_UNDER_UNIT=1` runs all tests of this suite in this way; these here always run so. `.ci/run unit` plays them.
+//! `SHMCAST_UNDER_UNIT=1` runs all tests of this suite under the unit. The tests here always run so. `.ci/run unit` runs them.
 
 use super::daemons::{SERVER, bridge, channel, daemon, everything_arrives, sends};
 use super::feed::{assert_all_have_all, count, readers};
@@ -65,7 +65,7 @@ fn a_source_and_an_interface_by_address_work_under_the_shipped_unit() {
     assert!(count(&at_b, "/figures/receive/lines/0/datagrams") > 0, "nothing came by multicast: {at_b}");
 }
 
-/// The state of a bridge, and the reason for it, under the shipped unit with one line replaced.
+/// Returns the state of a bridge, and the reason for this state, under the shipped unit with one line replaced.
 fn under_a_changed_unit(test: &str, line: &str, by: &str) -> Option<(String, String)> {
     let shipped = fs::read_to_string(unit::shipped_for(test)?).unwrap();
     let changed = shipped.replace(line, by);

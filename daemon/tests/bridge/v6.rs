@@ -1,4 +1,4 @@
-//! Bridges over IPv6: what the other tests do over IPv4.
+//! Bridges over IPv6, in cases that other tests try over IPv4.
 
 use super::daemons::everything_arrives_on;
 use super::feed::{assert_all_have_all, count, messages, rate, readers};
@@ -7,7 +7,7 @@ use super::native::sealed;
 use super::roles::make_channel;
 use shmcast_testkit::hosts::{Host, Hosts};
 
-/// The same words, with addresses of IPv6 in place of those of IPv4.
+/// Replaces the IPv4 addresses in `words` by IPv6 addresses.
 pub fn v6(words: &str) -> String {
     [
         ("239.77.0.1:", "[ff15::4d:1]:"),
@@ -29,7 +29,7 @@ fn sealed_lines_of_ipv6_lose_nothing_at_5_percent_loss_each_way() {
     everything_arrives_on(test, &hosts, 50, &sealed(&hosts), v6);
 }
 
-/// Two lines, one of them from one source alone, the other one cut on the way.
+/// Two lines: one accepts packets from one source only, and the other one is cut on the way.
 #[test]
 fn a_line_of_ipv6_from_one_source_goes_on_when_the_other_is_cut() {
     let test = "a_line_of_ipv6_from_one_source_goes_on_when_the_other_is_cut";

@@ -4,7 +4,7 @@ use serde_json::Value;
 use shmcast_testkit::command::{Host, end, interrupt, text};
 use shmcast_testkit::wait_until;
 
-/// Prices, one of which goes, one without a key, and one that is too large.
+/// Prices of several keys. One key is removed, one message has no key, and one is too large.
 const PRICES: &[u8] = b"EUR 1.08\nGBP 1.27\nEUR 1.09\nUSD 1\nUSD\n-\nJPY 0123456789012345678901234567890\n";
 const WITH_BOARD: &str = "--set board.key=0..3 --set board.keys=9 --set board.value=16 --capacity 64KiB";
 
@@ -16,7 +16,7 @@ fn host() -> Host {
     host
 }
 
-/// The lines that a verb prints, as JSON, without what depends on time.
+/// The lines that a verb prints, as JSON, without the fields that depend on time.
 fn lines(host: &Host, arguments: &str) -> Vec<Value> {
     let output = host.run(arguments);
     let lines = text(&output.stdout);
@@ -91,7 +91,7 @@ fn a_reader_begins_with_the_board_and_tags_choose_messages() {
     );
 }
 
-/// A journal's board, and that of a channel into which the journal is replayed, are the board of the channel.
+/// The board of a journal equals the channel's board. So does the board of a channel into which the journal is replayed.
 #[test]
 fn what_is_made_of_the_same_messages_is_the_same_board() {
     let host = Host::new();
@@ -113,7 +113,7 @@ fn what_is_made_of_the_same_messages_is_the_same_board() {
     assert_eq!(one["key"], "001");
 }
 
-/// A removed key keeps its count on a board that gives its slot to no other key, and a journal's board has room for every key.
+/// A removed key keeps its count if the board gives its slot to no other key. A journal's board has room for every key.
 #[test]
 fn a_journals_board_counts_the_messages_of_a_key_that_was_removed_and_came_back() {
     let host = Host::new();
@@ -150,7 +150,7 @@ fn a_summary_has_no_latency_of_a_message_from_the_board() {
     assert!(text(&refused.stderr).contains("reader of some tags"), "{refused:?}");
 }
 
-/// A publisher that begins the channel anew makes another file. A reader that conflates, or that holds a gate, goes on there.
+/// A publisher that begins the channel anew makes another file. A reader that conflates, or that has a gate, continues in the new file.
 #[test]
 fn readers_that_conflate_or_hold_a_gate_wait_for_a_channel_that_is_made_anew() {
     let host = Host::new();
@@ -174,7 +174,7 @@ fn readers_that_conflate_or_hold_a_gate_wait_for_a_channel_that_is_made_anew() {
             first.publish(format!("USD {number}").as_bytes()).unwrap();
             is_there("USD")
         });
-        // No reader ends here, as at the end of a closed channel.
+        // The readers must not end here, as they would at the end of a closed channel.
         first.leave_open();
         let mut second = open();
         second.publish(b"GBP 2").unwrap();

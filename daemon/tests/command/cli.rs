@@ -141,7 +141,7 @@ fn a_channel_with_a_reader_is_not_removed() {
         "{}",
         text(&refused.stderr)
     );
-    // A killed reader leaves its page behind. The kernel says that no process holds it any more.
+    // A killed reader leaves its page. The kernel reports that no process uses this page any more.
     reader.kill();
     let removed = host.run("rm t");
     assert!(removed.status.success(), "{}", text(&removed.stderr));
@@ -175,7 +175,7 @@ fn times_slept(pid: u32) -> u64 {
     slept.trim().parse().unwrap()
 }
 
-/// The publisher waits for nobody, and may end before the reader looks again.
+/// The publisher waits for nobody, and might end before the reader looks again.
 #[test]
 fn a_reader_that_waited_for_the_channel_gets_its_first_messages() {
     let host = Host::new();
@@ -199,7 +199,7 @@ fn a_reader_that_waits_for_publishers_reads_on_when_its_channel_is_made_again() 
     publisher().open().unwrap().close();
     let reader = host.subscribe_to("t --wait-channel --wait sleep:1000", &output);
     wait_until("the reader", || host.json("stat t --json")["readers"][0]["pid"] == reader.id());
-    // It shows itself before it has looked at the channel once more. One that takes the next channel then has heard of no change.
+    // The reader is shown as attached before its last check of the channel. The next channel must come after this check.
     let before = times_slept(reader.id());
     wait_until("the reader to wait", || times_slept(reader.id()) > before + 30);
     let mut again = publisher().anew().open().unwrap();
@@ -211,7 +211,8 @@ fn a_reader_that_waits_for_publishers_reads_on_when_its_channel_is_made_again() 
     assert_eq!(text(&fs::read(&output).unwrap()), "one\n\ntwo\n\n");
 }
 
-/// Tools once showed a channel that nobody could open yet. One that its publisher died while making is shown, so that it can be removed.
+/// An earlier mistake: tools showed a channel that nobody could open yet. If the publisher dies while it makes a channel, tools show the
+/// channel, so that it can be removed.
 #[test]
 fn a_channel_that_is_being_made_is_not_there_yet() {
     let host = Host::new();
@@ -404,7 +405,7 @@ fn interrupted_programs_end_cleanly() {
     assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(0), "one\n"));
     assert!(text(&output.stderr).contains("received 1, missed 0"), "{}", text(&output.stderr));
 
-    // Its input stays open, and nothing is written to it.
+    // The publisher's input stays open, and nothing is written to it.
     let input = publisher.child().stdin.take();
     interrupt(&publisher);
     assert_eq!(publisher.output().status.code(), Some(130));
@@ -424,7 +425,7 @@ fn the_demo_serves_every_reader_and_its_json_has_both_transports() {
     assert_eq!(shm["lost"], 0);
     assert_eq!((report["turns"].as_u64(), report["messages_a_turn"].as_u64()), (Some(20), Some(15)));
     assert!(report["load"]["cpus"].as_u64().unwrap() > 0, "{report}");
-    // What else ran decides whether there is a comparison.
+    // The load of the machine decides whether there is a comparison.
     assert_ne!(report["ratio"].is_null(), report["why_no_ratio"].is_null(), "{report}");
     for figures in [&shm["publish_ns"], &shm["last_reader_ns"]] {
         let ns = ["p50", "p99", "p999", "max"].map(|name| figures[name].as_u64().unwrap());
@@ -462,7 +463,7 @@ fn the_demo_says_why_multicast_cannot_run_and_goes_on() {
     drop(host);
 }
 
-/// A recorder uses no message itself.
+/// A recorder does not count as a reader, because it does not itself use the messages.
 #[test]
 fn a_recorder_is_no_reader_that_is_waited_for() {
     let host = Host::new();

@@ -133,7 +133,7 @@ fn what_was_removed_is_said() {
     assert!(told["bytes"].as_u64().unwrap() > 1 << 20, "{told}");
 }
 
-/// The publisher's limit on memory is too low for the map, so it fails after it has made the file.
+/// The publisher's limit on memory is too low for the map, so the publisher fails after it has made the file.
 #[test]
 fn a_publisher_that_fails_takes_an_ordinary_folder_away() {
     let dir = scratch();
@@ -170,7 +170,7 @@ fn a_mode_that_is_not_what_is_there_is_ignored() {
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
 }
 
-/// A reader that may not write in a channel's directory goes on, and says once that tools do not see it.
+/// A reader that is not allowed to write in a channel's directory continues, and reports once that tools do not see it.
 #[test]
 fn a_reader_that_cannot_show_a_page_is_refused() {
     let name = "a_reader_that_cannot_show_a_page_is_refused";

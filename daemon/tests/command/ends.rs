@@ -21,7 +21,7 @@ fn every_way_of_beginning_leads_past_the_first_publishers_end() {
     let from = [
         ("--from oldest", all),
         ("--from 2", &all[3..]),
-        // Behind the last message of the first publisher, before its end.
+        // This sequence is after the last message of the first publisher, and before its end.
         ("--from 4", &all[9..]),
         ("--from key", all),
         ("--from 2000-01-01T00:00Z", all),
@@ -79,7 +79,7 @@ fn the_journals_ends_are_those_of_earlier_publishers_too() {
     let publish = format!("pub t --capacity 1MiB --input {}", input.display());
     assert!(host.run("pub t --capacity 1MiB").status.success());
     let recorder = host.start(&format!("record t --to {} --set file=1MiB", journal.display()));
-    // The ring has room for one input, so that the recorder is not lapped, and not for two.
+    // The ring has room for one input, so the recorder is not lapped. It has no room for two.
     for count in [4_000, 8_000] {
         wait_until("the recorder", || host.json("stat t --json")["readers"][0]["pid"] == recorder.id());
         assert!(host.run(&publish).status.success());
@@ -105,7 +105,7 @@ fn a_recorder_stays_while_somebody_publishes() {
     let journal = host.dir.path().join("journal");
     let mut recorder = host.start(&format!("record t --to {} --until-end --json", journal.display()));
     wait_until("the recorder", || host.json("stat t --json")["readers"][0]["received"] == 4);
-    // It has met the first publisher's end by now, and looks each 100 ms.
+    // By now the recorder has met the first publisher's end. It checks every 100 ms.
     std::thread::sleep(std::time::Duration::from_millis(400));
     assert!(recorder.is_alive(), "the first publisher's end is not the channel's");
     publisher.child().stdin.take().unwrap().write_all(b"b2\n").unwrap();

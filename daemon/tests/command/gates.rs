@@ -14,7 +14,7 @@ fn gated(host: &Host, name: &str, gate: &str) -> (Subscriber, Subscriber) {
     (reader, Subscriber::builder(name).dir(&dir).open().unwrap())
 }
 
-/// Counts the messages that are there or still come, and those that are missed. Reads to the end of the stream.
+/// Reads to the end of the stream. Returns the numbers of received and of missed messages.
 fn read(mut reader: Subscriber) -> (u64, u64) {
     let (mut messages, mut missed) = (0, 0);
     loop {

@@ -48,14 +48,14 @@ fn a_check_ends_with_what_it_found() {
         let output = host.run(&format!("journal verify {} {arguments}", dir.display()));
         (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
     };
-    // Its losses are named, and nothing is damaged.
+    // The journal's losses are named, and nothing is damaged.
     let (code, _, said) = verify("");
     assert_eq!(code, 3, "{said}");
     assert!(said.contains("8 to 12 (5 messages) are missing: overrun") && said.contains("LOSSES"), "{said}");
     let (code, report, _) = verify("--json");
     let report: Value = serde_json::from_str(&report).unwrap();
     assert_eq!((code, &report["verdict"], &report["damages"]), (3, &json!("losses"), &json!([])));
-    // One bit.
+    // One bit is changed.
     let mut bytes = fs::read(dir.join(FIRST)).unwrap();
     bytes[4096 + 70] ^= 1;
     fs::write(dir.join(FIRST), bytes).unwrap();
@@ -66,7 +66,7 @@ fn a_check_ends_with_what_it_found() {
         (4, &json!("damaged"), &json!(4096))
     );
     assert_eq!(report["losses"][0], json!({"from": 1, "to": 2, "cause": "damaged"}));
-    // No journal.
+    // There is no journal here.
     let output = host.run("journal verify /nowhere");
     assert_eq!(output.status.code(), Some(1));
     let empty = host.dir.path().join("empty");
@@ -103,7 +103,7 @@ fn a_dump_has_messages_losses_and_control_records_in_order() {
     assert!(text(&wrong.stderr).contains("HH:MM"), "{}", text(&wrong.stderr));
 }
 
-/// A journal of another ring is no journal of this channel: a reader that was told of it reads the ring alone.
+/// A journal of another ring does not belong to this channel. A reader that is told to use it reads only the ring.
 #[test]
 fn a_reader_does_not_take_another_channels_journal() {
     let host = Host::new();

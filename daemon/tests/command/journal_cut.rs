@@ -1,4 +1,4 @@
-//! `shmcast journal cut`: a part of a journal is a journal, and has what the part had.
+//! `shmcast journal cut`: the copied part is a journal that has everything in the part.
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -39,7 +39,7 @@ fn times(dir: &str) -> Vec<(u64, u64)> {
         let Entry::Message(message) = entry else { continue };
         let (sequence, time) = (message.sequence, message.time);
         let wall_ns = reader.wall_ns(time).unwrap();
-        // The part may have noted another reading of the clocks.
+        // The part might have recorded another reading of the clocks.
         if sequence >= due && wall_ns.saturating_sub(before) > 500_000 {
             times.push((sequence, before.midpoint(wall_ns)));
             due = sequence + 1_000;
@@ -49,7 +49,7 @@ fn times(dir: &str) -> Vec<(u64, u64)> {
     times
 }
 
-/// Many frames in several files, and times: a reader finds the same message by the same time in the part.
+/// The journal has many frames in several files. A reader finds the same message by the same time in the part.
 #[test]
 fn a_large_part_in_small_files_is_the_same_by_sequence_and_by_time() {
     let host = Host::new();
@@ -74,7 +74,7 @@ fn a_large_part_in_small_files_is_the_same_by_sequence_and_by_time() {
         found += 1;
     }
     assert!(found > 30, "{found} times lay in the part");
-    // A replay of the part gives readers what the part has.
+    // A replay of the part gives readers everything in the part.
     assert!(host.run(&format!("replay {out} --into again --speed max")).status.success());
     assert!(host.run("sub again --from oldest").stdout == lines(&out, ""));
 }
@@ -96,7 +96,7 @@ fn what_is_there_is_not_touched_and_what_is_not_whole_is_not_there() {
     let child = host.start(&format!("journal cut {} {}", golden(), out.display()));
     child.signal(Signal::SIGINT);
     let (code, said) = end(child);
-    // The signal may come before the program takes it, or when all is done.
+    // The signal can come before the program handles it, or after all work is done.
     assert!([-1, 130, 3].contains(&code), "{code}: {said}");
     let left: Vec<_> = std::fs::read_dir(&parts).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(if code == 3 { left == ["out"] } else { left.is_empty() }, "{code}: {left:?}");

@@ -1,4 +1,4 @@
-//! `shmcast journal export`: what is exported comes back as it was.
+//! `shmcast journal export`: exported messages come back unchanged.
 
 use serde_json::{Value, json};
 use shmcast_testkit::command::{Host, golden, lines, recorded, text};

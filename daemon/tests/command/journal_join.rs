@@ -11,7 +11,7 @@ fn in_room(host: &Host, name: &str) -> String {
     host.dir.path().join(name).display().to_string()
 }
 
-/// Parts that overlap, in any order, are the whole again: messages, control records and losses.
+/// Parts that overlap, joined in any order, give the whole again: messages, control records and losses.
 #[test]
 fn parts_of_a_journal_are_the_journal() {
     let host = Host::new();
@@ -32,7 +32,7 @@ fn parts_of_a_journal_are_the_journal() {
     }
 }
 
-/// A copy mends the losses of another one; messages that none reaches are named as cut out; another journal is refused.
+/// A copy repairs the losses of another copy. Messages that no copy has are named as cut out. Another journal is refused.
 #[test]
 fn copies_mend_each_other_and_holes_have_a_name() {
     let host = Host::new();
@@ -64,7 +64,7 @@ fn copies_mend_each_other_and_holes_have_a_name() {
     assert!(cut.len() == 1 && cut[0]["from"] == 40_001 && cut[0]["to"] == 45_000, "{losses:?}");
     assert!(losses.len() >= 3, "{losses:?}");
     fs::remove_dir_all(&out).unwrap();
-    // With the whole beside them nothing is missing.
+    // With the whole journal beside the damaged copies, nothing is missing.
     let sums = host.json(&format!("journal join {out} {a} {b} {journal} --file 16MiB --json"));
     assert_eq!([&sums["messages"], &sums["missing"]], [&json!(60_000), &json!(0)]);
     let messages = |dir: &str| host.run(&format!("journal dump {dir} --framing lines")).stdout;
@@ -107,7 +107,7 @@ fn holds_are_noted_shown_and_ended() {
         assert!(text(&refused.stderr).contains("is no name of a hold"), "{refused:?}");
     }
     assert_eq!(holds(), json!([{"name": "slow.reader", "from": 1}]));
-    // A journal with holds is one like any other.
+    // A journal with holds can be verified like any other journal.
     assert!(host.run(&format!("journal verify {journal}")).status.success());
     let missing = host.run(&format!("journal hold {} x", in_room(&host, "nowhere")));
     assert!(missing.status.code() == Some(1), "{missing:?}");

@@ -1,8 +1,9 @@
-//! Limits and faults of the host by the verbs that read or write a journal: few descriptors, a limit on file sizes, a full and a read-only file
-//! system, files that were removed, links, and foreign bytes. Each verb does its work or says what is wrong, and never takes what cannot
-//! be read now for what is not there.
+//! Verbs that read or write a journal, under limits and faults of the host: few descriptors, a limit on file sizes, a full and a read-only
+//! file system, removed files, links, and foreign bytes. Each verb does its work or reports the problem. No verb takes something that
+//! cannot be read now for something that does not exist.
 //!
-//! With few descriptors, a journal's files once passed for unusable ones: verbs found nothing in it, and readers lost all that it has.
+//! An earlier mistake: with few descriptors, a journal's files seemed unusable. Verbs found nothing in the journal, and readers lost all
+//! its messages.
 
 use crate::limits::{limited, under};
 use serde_json::Value;
@@ -18,7 +19,7 @@ use std::process::{Command, Output};
 /// Messages in the journal.
 const MESSAGES: u64 = 18_000;
 
-/// A journal of some files, and a channel that goes on behind it, whose ring has three messages.
+/// A journal of some files, and a channel that continues after it. The channel's ring has three messages.
 struct Scene {
     host: Host,
     journal: PathBuf,
@@ -81,7 +82,7 @@ impl Scene {
         ]
     }
 
-    /// Verbs that make something of the journal, with what they make. They write into `out`.
+    /// Verbs that make something from the journal, each with the path of what it makes below `out`.
     fn makings(&self, out: &Path) -> Vec<(String, PathBuf)> {
         let (journal, out) = (self.shown(), |name: &str| out.join(name));
         vec![
@@ -110,7 +111,7 @@ impl Scene {
     }
 }
 
-/// Whether a verb did all of its work, as it does without a limit. If not, it says the reason.
+/// Whether a verb did all of its work, as it does without a limit. If not, the verb must report `why`.
 fn did(output: &Output, wanted: &Output, why: &str, at: &str) -> bool {
     if output.status.code() == wanted.status.code() {
         let is_same = output.stdout == wanted.stdout;
@@ -187,7 +188,7 @@ fn few_descriptors_never_make_a_journal_empty() {
             assert!(text(&on.stderr).contains(WHY), "{limit}: {}", text(&on.stderr));
             count(false);
         }
-        // The scene as it was.
+        // The scene is made as it was.
         scene.host.run("rm ticks");
         Scene::clear(&scene.journal);
         assert!(Command::new("cp").arg("-r").arg(&whole).arg(&scene.journal).status().unwrap().success());
@@ -220,7 +221,7 @@ fn what_exceeds_a_size_limit_or_a_disk_is_an_error_and_leaves_nothing() {
     let input = scene.path("input").display().to_string();
     let on =
         format!("pub ticks --capacity 64KiB --set max_message=1000 --input {input} --set continue_from=");
-    // Its ring has room, and its note in the journal has none.
+    // The ring has room, but the publisher's note in the journal has none.
     let before = fs::read_dir(scene.files()[0].parent().unwrap()).unwrap().count();
     let output = limited(&scene.host, 4, &format!("{shmcast} {on}{}", scene.shown()));
     assert!(text(&output.stderr).contains("File too large"), "{}", text(&output.stderr));
@@ -235,7 +236,7 @@ fn what_exceeds_a_size_limit_or_a_disk_is_an_error_and_leaves_nothing() {
     for (verb, made) in scene.makings(&full) {
         refused(&scene.host.run(&verb), "No space left", &verb, &made);
     }
-    // A disk without a byte: nothing is published that the journal does not promise.
+    // The disk has no free byte, so no channel is made after the journal.
     let _ = fs::write(small.path().join("rest"), vec![0; 2 << 20]);
     let output = scene.host.run(&format!("{on}{}", full.join("j").display()));
     assert!(text(&output.stderr).contains("No space left"), "{}", text(&output.stderr));
@@ -286,7 +287,7 @@ fn a_read_only_journal_is_read_and_nothing_else() {
     assert!(matches!(replay.status.code(), Some(0 | 3)), "{}", text(&replay.stderr));
     let hold = scene.host.run(&format!("journal hold {} audit", scene.shown()));
     assert!(text(&hold.stderr).contains("Read-only file system"), "{}", text(&hold.stderr));
-    // No publisher and no recorder goes on where nothing can be noted.
+    // No publisher and no recorder continues where nothing can be noted.
     scene.host.run("rm ticks");
     let input = scene.path("input").display().to_string();
     let on = format!("pub ticks --capacity 64KiB --set max_message=1000 --input {input}");
@@ -344,7 +345,7 @@ fn what_is_missing_in_the_middle_is_named_by_every_verb() {
         assert_eq!(replay.status.code(), Some(3), "{}", text(&replay.stderr));
         let sums: Value = serde_json::from_slice(&replay.stdout).unwrap();
         assert_eq!((&sums["published"], &sums["missing"]), (&have.into(), &missing.into()), "{sums}");
-        // A reader is told of each loss, and gets what is behind it.
+        // A reader learns of each loss, and gets the messages after it.
         let read =
             scene.host.run(&format!("sub ticks --history {} --from oldest --framing json", scene.shown()));
         let lines: Vec<Value> =
@@ -381,12 +382,12 @@ fn planted_links_are_not_followed() {
     let on = format!("pub ticks --capacity 64KiB --set max_message=1000 --input {input}");
     let output = scene.host.run(&format!("{on} --set continue_from={} --json", scene.shown()));
     if output.status.success() {
-        // Another stream, in a folder of its own: what the link leads to is nobody's journal.
+        // This is another stream, in a folder of its own. The folder to which the link leads is not used.
         let streams = scene.host.run(&format!("journal ls {} --json", scene.shown()));
         assert!(!text(&streams.stdout).contains(folder.file_name().unwrap().to_str().unwrap()));
     }
     assert_eq!(fs::read_dir(&away).unwrap().count(), before, "written through a link");
-    // So is the folder into which a recorder would write.
+    // The folder into which a recorder would write is a link, too.
     scene.host.run("rm ticks");
     assert!(scene.host.run(&on).status.success());
     let reader = Subscriber::builder("ticks").dir(scene.path("channels")).open().unwrap();

@@ -1,7 +1,7 @@
 //! Parts of a journal by time, where the wall clock was set back and forward, and where messages carry no time.
 //!
-//! `--to` once ended before the first message of its time: it left out that message and all later ones of the same time, and everything
-//! behind a clock that was set back.
+//! An earlier mistake: `--to` ended before the first message of its time. So it left out all messages of this time, and everything after a
+//! clock that was set back.
 
 use serde_json::{Value, json};
 use shmcast::journal::{Entry, Journal};
@@ -9,7 +9,7 @@ use shmcast::{Mark, Preparation, Publisher, Stamps};
 use shmcast_testkit::command::{Host, dump, text};
 use std::path::Path;
 
-/// Publishes messages whose times are so many milliseconds after the beginning, a minute ago, or that carry none; and records them.
+/// Publishes and records messages. Each has a time in milliseconds after a moment that was a minute ago, or has no time.
 fn recorded(host: &Host, times_ms: impl Iterator<Item = Option<u64>>) -> String {
     let builder = Publisher::builder("ticks").dir(host.dir.path().join("channels")).capacity(4 << 20);
     let builder = builder.prepare(Preparation::NONE).stamps(Stamps::Given);
@@ -75,7 +75,7 @@ fn a_part_has_every_message_of_its_times_however_the_clock_was_set() {
         let ns = walls[sequence - 1].1;
         assert_eq!(ends(&host, &journal, &format!("--to {}", at(ns))), (1, last(ns)), "to {sequence}");
     }
-    // Between two times that are 20 ms apart: the clocks may be read again where a search begins.
+    // Each time lies between the times of two messages that are 20 ms apart, because a search might read the clocks again.
     for (from_ms, to_ms) in [
         (1_010, 3_010),
         (5_010, 9_990),
@@ -108,7 +108,8 @@ fn a_part_has_every_message_of_its_times_however_the_clock_was_set() {
     assert!(text(&nothing.stderr).contains("nothing is between"), "{}", text(&nothing.stderr));
 }
 
-/// A message without a time counts as of the last reading of the clock that the journal has before it: here, as of the recording.
+/// A message without a time counts as published at the journal's last reading of the clock before it. Here this is the time of the
+/// recording.
 #[test]
 fn messages_without_a_time_count_as_of_their_recording() {
     let host = Host::new();
@@ -125,11 +126,11 @@ fn messages_without_a_time_count_as_of_their_recording() {
     ] {
         assert_eq!(ends(&host, &journal, &span), wanted, "{span}");
     }
-    // Where some carry a time, those without one do not move the ends: two of three were published half a minute ago.
+    // If some messages have times, messages without a time do not move the ends. Two of three messages were published half a minute ago.
     let mixed = Host::new();
     let journal = recorded(&mixed, (0..3_000).map(|n| (n % 3 > 0).then_some(20_000 + n)));
     assert_eq!(ends(&mixed, &journal, &format!("--to {behind}")), (1, 3_000));
-    // The packets of an export have times near the recording, and none is of 1970.
+    // The packets of an export have times near the recording, and no packet is of 1970.
     let pcap = host.dir.path().join("export.pcap").display().to_string();
     let untimed = host.dir.path().join("journal").display().to_string();
     host.json(&format!("journal export {untimed} {pcap} --json"));

@@ -1,6 +1,6 @@
-//! Limits of the host: what they keep a verb from doing is an error that is told, and nothing is left half done.
+//! Limits of the host. If a limit hinders a verb, the verb reports an error and leaves nothing half done.
 //!
-//! `ulimit -f` once was a death without a word, and few descriptors left half-made channels and hid others.
+//! An earlier mistake: `ulimit -f` killed a verb without a message, and few descriptors left half-made channels and hid others.
 
 use shmcast_testkit::Process;
 use shmcast_testkit::command::{Host, text};
@@ -28,10 +28,10 @@ pub(crate) fn under(host: &Host, limit: &str, program_and_arguments: &str) -> Ou
     output
 }
 
-/// Each verb under limits from too few descriptors for anything to enough for all. The dynamic linker needs one.
+/// Limits on descriptors, from too few for anything to enough for everything. The dynamic linker needs one descriptor.
 const DESCRIPTORS: std::ops::Range<u32> = 4..18;
 
-/// Runs a verb under a limit on descriptors. None if it lacked some, and said so.
+/// Runs a verb under a limit on descriptors. Returns `None` if the verb lacked descriptors and reported this.
 fn with_descriptors(host: &Host, limit: u32, arguments: &str) -> Option<Output> {
     let verb = format!("{} {arguments}", program("shmcast").display());
     let output = under(host, &format!("ulimit -n {limit}"), &verb);
@@ -122,7 +122,7 @@ fn what_is_written_beyond_the_limit_is_an_error_and_leaves_nothing() {
     let channels = host.dir.path().join("channels");
     assert!(!channels.join("t").exists());
     assert!(host.run(&format!("pub t --capacity 4MiB --input {}", input.display())).status.success());
-    // A reader needs no file: it has no page then.
+    // A reader needs no file, because it has no page under this limit.
     let output = limited(&host, 0, &format!("{shmcast} sub t --from oldest"));
     assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(0), "1\n2\n3\n"));
     assert!(text(&output.stderr).contains("no reader page"), "{}", text(&output.stderr));
@@ -147,7 +147,7 @@ fn a_daemon_beyond_the_limit_says_so() {
     assert!(text(&output.stderr).contains("File too large"), "{}", text(&output.stderr));
 }
 
-/// Runs `shmcast` as a user without other processes, who may have so many.
+/// Runs `shmcast` as a user without other processes. `limit` is the user's limit on processes.
 fn with_processes(test: &str, host: &Host, limit: u32, program_and_arguments: &str) -> Option<Output> {
     const UID: u32 = 54_321;
     let mut command = as_user(test, UID, Path::new("bash"))?;
@@ -164,7 +164,7 @@ fn threads_that_cannot_be_started_are_told() {
     let host = Host::new();
     let shmcast = program("shmcast").display().to_string();
     let input = host.file("input", b"1\n2\n3\n");
-    // A large ring is prepared by a thread, and works without.
+    // A thread prepares the memory of a large ring. If no thread can be started, publishing still works.
     let publish =
         format!("{shmcast} pub t --capacity 64MiB --set max_message=1000 --input {}", input.display());
     let Some(published) = with_processes(NAME, &host, 1, &publish) else { return };

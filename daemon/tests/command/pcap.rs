@@ -103,8 +103,8 @@ fn every_payload_is_a_message_in_the_order_of_the_file() {
     );
 }
 
-/// Two lines, one of them late, with a loss on each and one on both. Readers get each message once, in order, and are
-/// told exactly which are missing.
+/// Two lines carry one feed, and one line is late. Each line loses a packet, and both lose one. Readers get each message once, in order,
+/// and learn exactly which messages are missing.
 #[test]
 fn copies_disorder_and_losses_of_the_lines_end_as_a_bridge_would_end_them() {
     let host = Host::new();
@@ -132,7 +132,7 @@ fn copies_disorder_and_losses_of_the_lines_end_as_a_bridge_would_end_them() {
     assert_eq!(host.read(), expected);
 }
 
-/// A packet far beyond what a feed may skip is no part of it, and the command does not pass over it in silence.
+/// A packet that is farther ahead than a feed can skip does not belong to the feed. The command reports it.
 #[test]
 fn a_packet_that_is_too_far_ahead_is_left_out_and_told() {
     let host = Host::new();
@@ -172,8 +172,8 @@ fn a_recording_takes_the_time_it_took_or_a_share_of_it() {
     }
 }
 
-/// Once the clock of a capture went backwards, nothing was given up any more, and thousands of messages were called missing that were in
-/// the file.
+/// An earlier mistake: after the clock of a capture went backwards, nothing was given up any more. Thousands of messages in the file were
+/// reported as missing.
 #[test]
 fn wild_time_stamps_lose_nothing() {
     let host = Host::new();
@@ -197,7 +197,7 @@ fn wild_time_stamps_lose_nothing() {
     }
 }
 
-/// A stamp that is far ahead was waited for: 54 years behind a packet without a time.
+/// An earlier mistake: the command waited for a time stamp that is far ahead, such as 54 years after a packet without a time.
 #[test]
 fn a_leap_of_the_clock_is_waited_for_no_longer_than_max_pause() {
     let host = Host::new();
@@ -205,12 +205,12 @@ fn a_leap_of_the_clock_is_waited_for_no_longer_than_max_pause() {
     let path = host.capture(&[0, day, 0, day + 1].map(|at| (at, 5_000, b"m".to_vec())));
     let summary = host.publish(&path, "--max-pause 10ms");
     assert_eq!([&summary["published"], &summary["capture"]["shortened_pauses"]], [4, 2]);
-    // That is what happens without the option too.
+    // The same happens without the option.
     let summary = host.publish(&host.capture(&[0, day].map(|at| (at, 5_000, b"m".to_vec()))), "");
     assert_eq!([&summary["published"], &summary["capture"]["shortened_pauses"]], [2, 1]);
 }
 
-/// A second feed in the file is told, and can be chosen.
+/// The command reports a second feed in the file, and the user can choose it.
 #[test]
 fn a_second_session_is_told_and_can_be_chosen() {
     let host = Host::new();
@@ -237,7 +237,7 @@ fn a_second_session_is_told_and_can_be_chosen() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Packets that cannot be read may have been of the feed: that is no success.
+/// Packets that cannot be read might belong to the feed, so the command does not succeed.
 #[test]
 fn what_cannot_be_read_is_told_in_the_exit_code() {
     let host = Host::new();
@@ -258,7 +258,7 @@ fn what_cannot_be_read_is_told_in_the_exit_code() {
     assert!(summary["capture"]["error"].as_str().unwrap().contains("after 2 packets"), "{summary}");
 }
 
-/// A pipe: what has come is published before the next packet comes, a signal ends it, and nobody needs to write to it at all.
+/// From a pipe, a message is published before the next packet comes. A signal ends the command, even if nobody writes to the pipe.
 #[test]
 fn a_pipe_is_played_as_it_comes_and_a_signal_ends_it() {
     let host = Host::new();
@@ -276,7 +276,7 @@ fn a_pipe_is_played_as_it_comes_and_a_signal_ends_it() {
     command::interrupt(&publisher);
     assert_eq!(command::end(publisher).0, 130);
     drop(writer);
-    // The message behind the missing ones was held, and is published when the signal comes.
+    // The message after the missing ones was held back, and is published when the signal comes.
     let mut expected = messages(1..4);
     expected.extend([(4, "-".to_owned()), (5, "-".to_owned()), (6, "m6".to_owned())]);
     assert_eq!(host.read(), expected);
@@ -285,7 +285,7 @@ fn a_pipe_is_played_as_it_comes_and_a_signal_ends_it() {
     assert_eq!(command::end(publisher).0, 130);
 }
 
-/// A capture of something else was a success, with nothing published.
+/// An earlier mistake: a capture without any feed was a success, with nothing published.
 #[test]
 fn a_capture_without_a_feed_is_an_error_that_says_what_is_in_it() {
     let host = Host::new();

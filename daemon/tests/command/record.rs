@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 fn command(channels: &Path, journal: &Path, more: &[&str]) -> Command {
     let mut command = Command::new(program("shmcast"));
-    // Each look at the journal reads its files, and a file of the usual size has its space from the beginning.
+    // Each check of the journal reads its files, and a file of the usual size is allocated whole. So the files are small.
     command.args(["record", "ticks", "--set", "file=1MiB", "--dir"]).arg(channels);
     command.arg("--to").arg(journal).args(more);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -42,8 +42,8 @@ fn kills() -> u32 {
     number("SHMCAST_KILLS", 20)
 }
 
-/// A recorder that is killed again and again while it records. The ring has what it had not written, so nothing is missing and nothing
-/// is there twice.
+/// A recorder is killed again and again while it records. The ring still has the messages that were not written, so no message is missing,
+/// and none is there twice.
 #[test]
 fn a_killed_recorder_loses_nothing() {
     let (channels, journal) = (TempDir::new().unwrap(), TempDir::new().unwrap());
@@ -73,7 +73,7 @@ fn a_killed_recorder_loses_nothing() {
     stop.store(true, Ordering::Relaxed);
     feed.join().unwrap();
     let child = record(channels.path(), journal.path(), &["--json"]);
-    // It seals what it has when it is told to end, and takes what is in the ring before.
+    // A recorder that is told to end takes the messages in the ring, and then seals its file.
     wait_until("everything on disk", || {
         read(journal.path()).messages().len() as u64 == published.load(Ordering::Relaxed)
     });
@@ -91,8 +91,8 @@ fn a_killed_recorder_loses_nothing() {
     );
 }
 
-/// A reader that was lapped reads what a running recorder has written. While the recorder stands still the reader waits for it, and
-/// then hears from it alone what is lost.
+/// A lapped reader reads what a running recorder has written. While the recorder stands still, the reader waits. Only from the recorder
+/// does the reader learn which messages are lost.
 #[test]
 fn a_lapped_reader_waits_for_the_recorder_that_runs() {
     let (channels, journal) = (TempDir::new().unwrap(), TempDir::new().unwrap());
@@ -107,7 +107,7 @@ fn a_lapped_reader_waits_for_the_recorder_that_runs() {
             publisher.publish(&payload(publisher.next_sequence())).unwrap();
         }
     };
-    // The ring has room for so many, so that the recorder keeps pace.
+    // The ring has room for these messages, so the recorder keeps pace.
     for last in (1..=10).map(|turn| turn * 200) {
         publish(last);
         wait_until("the last message on disk", || {
@@ -131,8 +131,8 @@ fn a_lapped_reader_waits_for_the_recorder_that_runs() {
     assert!(!Journal::open(journal.path()).unwrap().is_recording());
 }
 
-/// The journal that readers of the channel go to is the one that the recorder writes. It reads the ring alone: a lap is a loss, and at
-/// a start the oldest message is that of the ring.
+/// The recorder writes the journal that its channel's readers use. The recorder itself reads only the ring: a lap is a loss, and it starts
+/// with the ring's oldest message.
 #[test]
 fn a_recorder_does_not_read_its_own_journal() {
     let (channels, journals) = (TempDir::new().unwrap(), TempDir::new().unwrap());
@@ -192,8 +192,8 @@ fn next(reader: &mut Subscriber, told: &mut Vec<String>) -> (u64, Vec<u8>) {
     }
 }
 
-/// A reader that comes late begins with the last key message, wherever that is: in the ring, in the journal behind the ring, or in a journal
-/// whose channel has had none since its memory was lost.
+/// A late reader begins with the last key message. This message is in the ring, in the journal, or in a journal whose channel has had no
+/// key message since its memory was lost.
 #[test]
 fn a_late_reader_begins_with_the_last_key_message() {
     let (channels, journal) = (TempDir::new().unwrap(), TempDir::new().unwrap());
@@ -263,7 +263,7 @@ fn a_channel_that_is_closed_already_is_recorded_to_its_end() {
     assert_eq!(read(journal.path()).messages().len(), 100);
 }
 
-/// A full disk: what was durable stays, the hole has a name, and recording goes on when there is space again.
+/// The disk is full. Durable messages stay, the journal names the lost messages, and recording continues when there is space again.
 #[test]
 fn a_full_disk_is_survived() {
     let (channels, mount) = (TempDir::new().unwrap(), TempDir::new().unwrap());
@@ -300,7 +300,7 @@ fn a_full_disk_is_survived() {
     });
     let before = publish(30_000); // more than there is room for in memory and ring
     fs::remove_file(&filler).unwrap();
-    // It tries again each 5 s.
+    // The recorder tries again every 5 s.
     wait_until("another try", || says("recording again"));
     let last = publish(1_000);
     wait_until("the last message on disk", || {
@@ -326,7 +326,7 @@ impl Drop for Unmount<'_> {
     }
 }
 
-/// A publisher far faster than the disk, and a ring that holds half a thousand messages. With a gate, nothing is missing.
+/// The publisher is far faster than the disk, and the ring holds some 500 messages. With a gate, nothing is missing.
 #[test]
 fn a_recorder_with_a_gate_loses_nothing() {
     const COUNT: u64 = 100_000;
@@ -357,8 +357,8 @@ fn a_recorder_with_a_gate_loses_nothing() {
     );
 }
 
-/// The journal of a recorder that stands still, or was killed: its last file is not sealed. Readers begin in it at a time, a key or a
-/// sequence and come to the ring, and the verbs read all of it.
+/// A recorder that stands still, or was killed, leaves a journal whose last file is not sealed. Readers that begin there at a time, a key
+/// or a sequence reach the ring. The verbs read all of the journal.
 #[test]
 fn a_journal_without_an_orderly_end_is_read_from_each_start_and_by_each_verb() {
     let (channels, journal) = (TempDir::new().unwrap(), TempDir::new().unwrap());

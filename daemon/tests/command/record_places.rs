@@ -1,5 +1,5 @@
-//! The directory of `shmcast record` goes away under it, by a removal or with its mount; and a recorder begins in a directory that was emptied,
-//! beside readers and publishers that use it.
+//! The directory of `shmcast record` disappears, because it is removed or its mount ends. Another recorder begins in a directory that was
+//! emptied, beside readers and publishers that use it.
 
 use nix::sys::signal::Signal;
 use shmcast::journal::{Entry, Journal};
@@ -33,7 +33,7 @@ impl Scene {
         self.host.start(&format!("record ticks --to {} --set file=1MiB --json", self.journal().display()))
     }
 
-    /// Publishes so many messages. Returns the last one's sequence.
+    /// Publishes `count` messages. Returns the sequence of the last one.
     fn publish(&mut self, count: u64) -> u64 {
         for _ in 0..count {
             let sequence = self.publisher.next_sequence();
@@ -66,7 +66,7 @@ fn run(program: &str, arguments: &[&str]) {
     assert!(output.status.success(), "{program} {arguments:?}: {output:?}");
 }
 
-/// A recorder whose directory lost its name ends with an error, and calls nothing durable.
+/// A recorder whose directory lost its name ends with an error, and reports nothing as durable.
 fn ends_as_moved(recorder: Process) {
     let output = recorder.output();
     let said = text(&output.stderr);
@@ -87,7 +87,7 @@ fn a_directory_that_is_removed_or_unmounted_under_a_recorder_is_an_error() {
     wait_until_recorded(&scene.journal(), last);
     fs::remove_dir_all(scene.journal()).unwrap();
     ends_as_moved(recorder);
-    // Again, with all that the ring has.
+    // The next recorder begins again, with all messages of the ring.
     let recorder = scene.record();
     wait_until_recorded(&scene.journal(), last);
     recorder.signal(Signal::SIGTERM);
@@ -115,8 +115,8 @@ fn a_directory_that_is_removed_or_unmounted_under_a_recorder_is_an_error() {
     run("umount", &[&point]);
 }
 
-/// The journal is emptied, and another recorder begins there: a reader of the directory that was lapped meanwhile is told of exactly what
-/// neither ring nor journal has; and a publisher that goes on behind the journal gives no sequence twice.
+/// The journal is emptied, and another recorder begins there. A reader that was lapped meanwhile learns exactly which messages neither the
+/// ring nor the journal has. A publisher that continues after the journal uses no sequence twice.
 #[test]
 fn a_recorder_in_an_emptied_directory_costs_only_what_is_told() {
     let mut scene = Scene::new(1 << 20);
@@ -133,7 +133,7 @@ fn a_recorder_in_an_emptied_directory_costs_only_what_is_told() {
     }
     recorder.kill();
     fs::remove_dir_all(&journal).unwrap();
-    // Several rings that nobody records, and then a recorder that begins with what the ring has.
+    // Nobody records several rings of messages. Then a recorder begins with the messages in the ring.
     scene.publish(20_000);
     let recorder = scene.record();
     let mut last = scene.publish(100);
@@ -158,7 +158,7 @@ fn a_recorder_in_an_emptied_directory_costs_only_what_is_told() {
         }
     }
     assert!(missing > 0 && missing <= lost, "{missing} of {lost}");
-    // The publisher's memory is lost, and it goes on behind the journal of the recorder that was made anew.
+    // The publisher's memory is lost. The publisher continues after the journal of the new recorder.
     recorder.signal(Signal::SIGTERM);
     assert!(matches!(recorder.output().status.code(), Some(0 | 3)));
     drop(reader);

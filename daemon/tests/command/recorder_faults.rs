@@ -1,7 +1,7 @@
-//! A recorder that is killed, or refused, at any of its system calls on files: recovery, writing, the next file, the seal. Whatever
-//! happens, the next recorder completes the journal, and each message is in it once.
+//! A recorder is killed, or refused a call, at any of its system calls on files: in the recovery, while it writes, at the next file, or at
+//! the seal. The next recorder always completes the journal, and each message is in it once.
 //!
-//! `SHMCAST_INJECTIONS` sets at how many of the calls; 0 means all of them.
+//! `SHMCAST_INJECTIONS` sets at how many calls this happens; 0 means all of them.
 
 use shmcast::Publisher;
 use shmcast_testkit::journal::read;
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 const CALLS: &str = "openat,pread64,pwrite64,pwritev2,fdatasync,fsync,fallocate,ftruncate,rename,renameat,renameat2,unlink,\
                      unlinkat,mkdir,mkdirat,getdents64,statx,fstat,lseek,fadvise64";
 const MESSAGES: u64 = 16_000;
-/// Those that the first recorder had, which was killed.
+/// The number of messages that the first, killed recorder has recorded.
 const BEFORE: u64 = 6_000;
 
 fn payload(sequence: u64) -> Vec<u8> {
@@ -86,7 +86,8 @@ impl Story {
         assert!(output.status.success(), "{output:?}");
     }
 
-    /// The calls of a recording that nothing disturbs: for each its name, and the most that one thread makes. strace counts by thread.
+    /// The calls of an undisturbed recording: for each name, the largest number of calls by one thread. strace counts the calls of each
+    /// thread separately.
     fn calls(&self) -> BTreeMap<String, usize> {
         let trace = self.room.path().join("trace");
         let through = words(&format!("strace -f -qq -e trace={CALLS} -o {}", trace.display()));
@@ -113,7 +114,7 @@ fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Says where a check was that panics, and keeps what it looked at if it is told where.
+/// Prints the case of a check that panics. If `SHMCAST_KEEP` names a directory, also copies the journal there.
 struct At<'a> {
     story: &'a Story,
     case: &'a str,
@@ -163,7 +164,7 @@ fn a_recorder_may_die_or_be_refused_at_any_call() {
     }
     check(&story, "nothing");
     let wanted = number("SHMCAST_INJECTIONS", 30);
-    // No multiple of three: what happens to a call takes turns.
+    // The step is no multiple of three, because the kinds of faults take turns.
     let every = match wanted {
         0 => 1,
         wanted => cases.len().div_ceil(wanted),

@@ -1,4 +1,4 @@
-//! `shmcast replay`: readers of the new channel get what readers of the recorded one got.
+//! `shmcast replay`: readers of the new channel get the same as readers of the recorded channel.
 
 use serde_json::{Value, json};
 use shmcast_testkit::command::{Host, end, golden, interrupt, lines, recorded, recorded_at, text};
@@ -62,7 +62,7 @@ fn a_part_begins_and_ends_where_it_is_told_to() {
     let replay = |channel: &str, span: &str| {
         host.run(&format!("replay {} --into {channel} --speed max {span}", golden())).status.code()
     };
-    // A loss that reaches into the part counts as far as it does.
+    // Of a loss that reaches into the part, only the sequences in the part count.
     assert_eq!(replay("middle", "--from 5 --to 10"), Some(3));
     assert_eq!(sequences("middle"), [json!([1, 4]), json!([5, 6]), json!(7), json!([8, 10])]);
     assert_eq!(replay("start", "--to 3"), Some(0));
@@ -97,7 +97,7 @@ fn a_channel_with_other_sequences_is_refused_and_not_touched() {
     assert!(text(&output.stderr).contains("/nowhere"), "{}", text(&output.stderr));
 }
 
-/// As fast as it goes, to the byte; a ring that is too small for a message says so, and by which option it is made.
+/// A replay at full speed gives the same bytes. If the ring is too small for a message, the error names the option for a larger one.
 #[test]
 fn the_output_is_the_input() {
     let host = Host::new();
@@ -115,7 +115,7 @@ fn the_output_is_the_input() {
     assert!(output.status.code() == Some(1) && said.contains("--set max_message=SIZE"), "{said}");
 }
 
-/// The pace is that of the recording, and a replay that was interrupted goes on in its channel.
+/// The pace is that of the recording. An interrupted replay continues in its channel.
 #[test]
 fn an_interrupted_replay_goes_on() {
     let host = Host::new();
@@ -138,12 +138,12 @@ fn an_interrupted_replay_goes_on() {
     let rest = format!("replay {journal} --into again --from {next} --speed 100 --max-pause 1ms");
     let output = host.run(&rest);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    // A reader passes over the end of the interrupted replay, and ends at that of the next one.
+    // A reader continues after the end of the interrupted replay, and ends with the next replay.
     let read = host.run("sub again --from oldest").stdout;
     assert!(read == bytes);
 }
 
-/// A replay that is stopped goes on; one that is killed goes on where its channel is; and one of a channel that is made anew begins again.
+/// A stopped replay continues, and a killed one continues where its channel ends. The replay of a channel that is made anew begins again.
 #[test]
 fn a_replay_that_is_stopped_killed_or_made_anew_gives_each_message_once() {
     let host = Host::new();
@@ -160,14 +160,14 @@ fn a_replay_that_is_stopped_killed_or_made_anew_gives_each_message_once() {
     running.signal(nix::sys::signal::Signal::SIGSTOP);
     let at = next();
     std::thread::sleep(Duration::from_millis(150));
-    // The message that it was publishing when it was stopped is there now.
+    // The message that the replay was publishing when it was stopped is there now.
     assert!(next() <= at + 1);
     running.signal(nix::sys::signal::Signal::SIGCONT);
     wait_until("more messages", || next() > at + 1_000);
     running.kill();
     let killed_at = next();
     assert!(killed_at < 20_000, "it was killed too late");
-    // Readers would take the one stream for the other.
+    // Readers would take one stream for the other.
     let output = host.run(&replay("--speed max"));
     let said = text(&output.stderr);
     assert!(output.status.code() == Some(1) && said.contains(&format!("--from {killed_at}")), "{said}");

@@ -1,5 +1,5 @@
-//! Channels without a daemon whose sequences go on behind a journal: `shmcast pub --set continue_from` and `shmcast record` as processes, all
-//! killed, and the memory gone.
+//! Channels without a daemon whose sequences continue after a journal. The processes `shmcast pub --set continue_from` and `shmcast record`
+//! are killed, and the memory is lost.
 
 use shmcast::journal::format::JournalControl;
 use shmcast::journal::{Cause, Ending, Journal, JournalError};
@@ -22,7 +22,7 @@ impl Host {
         Self { room: TempDir::new().unwrap() }
     }
 
-    /// The place of the channel's memory, which a reboot takes.
+    /// The directory of the channel's memory, which a reboot removes.
     fn memory(&self) -> PathBuf {
         self.room.path().join("memory")
     }
@@ -38,7 +38,7 @@ impl Host {
         command
     }
 
-    /// Publishes 5000 messages a second until it is ended.
+    /// Publishes 5000 messages a second until the process is ended.
     fn publisher(&self) -> Process {
         let input = self.room.path().join("input");
         fs::write(&input, "a message\n".repeat(1_000)).unwrap();
@@ -71,7 +71,7 @@ impl Host {
     }
 }
 
-/// Kills a process, or ends it as Ctrl-C does once it listens.
+/// Kills a process, or ends it with Ctrl-C as soon as it handles the signal.
 fn end(mut process: Process, is_killed: bool) {
     if is_killed {
         return process.kill();
@@ -91,7 +91,8 @@ fn receive(reader: &mut Subscriber, count: u64) -> (u64, u64) {
     (sequences[0], sequences[sequences.len() - 1])
 }
 
-/// Reboots: some with everything killed in the middle, some in order. Each time a reader has messages that no recorder has.
+/// The host reboots several times. Sometimes everything is killed in the middle, and sometimes it ends in order. Each time a reader has
+/// messages that no recorder has.
 #[test]
 fn no_sequence_is_given_twice_without_a_daemon() {
     let host = Host::new();
@@ -126,7 +127,7 @@ fn no_sequence_is_given_twice_without_a_daemon() {
     let found = read(&host.journal());
     assert_eq!(found.losses().len(), 12, "each reboot is one gap: {:?}", found.losses());
     assert!(found.losses().iter().all(|loss| matches!(loss.cause, Cause::Reserve)));
-    // A reader that comes now reads all of it, is told of each gap once, and is live.
+    // A reader that attaches now reads all messages, learns of each gap once, and becomes live.
     let mut reader = host.reader(Start::Sequence(1));
     let (mut messages, mut gaps, mut due) = (0, 0, 1);
     loop {
@@ -148,7 +149,7 @@ fn no_sequence_is_given_twice_without_a_daemon() {
     assert_eq!((messages, gaps), (found.messages().len() + 1, 12));
 }
 
-/// A ring that is there goes on where it was, and a reserve that the ring comes near is renewed before anybody publishes.
+/// An existing ring continues where it was. A reserve that the ring has almost reached is renewed before anybody publishes.
 #[test]
 fn a_ring_that_is_there_goes_on_and_the_journal_keeps_up() {
     let host = Host::new();
@@ -174,7 +175,7 @@ fn a_ring_that_is_there_goes_on_and_the_journal_keeps_up() {
     assert!(open().next_sequence() > next + (1 << 32));
 }
 
-/// With a recorder beside it, the next publisher changes nothing in the journal.
+/// While a recorder runs, the next publisher changes nothing in the journal.
 #[test]
 fn a_recorder_that_runs_is_left_alone() {
     let host = Host::new();
@@ -191,7 +192,7 @@ fn a_recorder_that_runs_is_left_alone() {
     assert_eq!(read(&host.journal()).losses(), []);
 }
 
-/// A new ring for a channel that stays: the sequences go on, and the journal has no gap that could be avoided.
+/// A channel whose journal stays gets a new ring. The sequences continue, and the journal has no avoidable gap.
 #[test]
 fn a_channel_that_is_made_anew_goes_on_behind_its_journal() {
     let host = Host::new();
@@ -202,7 +203,7 @@ fn a_channel_that_is_made_anew_goes_on_behind_its_journal() {
     assert!(larger.next_sequence() > 10);
 }
 
-/// Openings that are refused: each refusal says what to do, and leaves ring and journal as they were.
+/// A publisher is refused. Each refusal says what to do, and leaves ring and journal unchanged.
 #[test]
 fn what_would_give_a_sequence_twice_is_refused() {
     let host = Host::new();
@@ -214,7 +215,7 @@ fn what_would_give_a_sequence_twice_is_refused() {
     drop(publisher);
     host.lose_memory();
     let before = fs::read_dir(host.journal()).unwrap().count();
-    // The journal of another channel, and one that a recorder holds.
+    // The first journal is another channel's, and the second one is locked by a recorder.
     let other = Publisher::builder("other").dir(host.memory()).continue_from(host.journal()).open();
     let Err(ChannelError::Journal { source, .. }) = other else { panic!("{other:?}") };
     assert!(matches!(*source, JournalError::OtherChannel { .. }), "{source}");
@@ -228,12 +229,13 @@ fn what_would_give_a_sequence_twice_is_refused() {
     assert_eq!(fs::read_dir(host.journal()).unwrap().count(), before);
     let missing = host.builder().continue_from(Path::new("/nowhere/at/all")).open().unwrap_err();
     assert!(missing.to_string().contains("/nowhere/at/all"), "{missing}");
-    // Removed, it begins behind the journal.
+    // After the ring is removed, the channel begins after the journal.
     let publisher = host.builder().continue_from(host.journal()).open().unwrap();
     assert!(publisher.next_sequence() > 1 << 32);
 }
 
-/// A gap may go beyond what the recorder has noted. The next publisher waits until it has, or its sequences would be given again.
+/// A gap can go beyond the reserve that the recorder has noted. The next publisher waits for the recorder, because it would otherwise use
+/// sequences twice.
 #[test]
 fn behind_a_long_gap_nobody_publishes_before_the_recorder_has_noted_it() {
     let host = Host::new();

@@ -1,4 +1,4 @@
-//! Accounts of servers: no output shows one, and the command takes none by an argument.
+//! Accounts of servers: no output shows an account, and the command accepts none as an argument.
 
 use shmcast_testkit::command::{Host, text};
 
@@ -37,7 +37,7 @@ fn an_account_in_an_argument_is_refused_with_the_way_to_give_it() {
             let (code, said) = said(&host, arguments, None);
             assert!(code == Some(1) && said.contains("--set nats.account=FILE"), "{code:?} {said}");
         }
-        // What clap refuses, it quotes.
+        // clap quotes the arguments that it refuses.
         for arguments in [
             &["bridge", "send", "t", url][..],
             &["bridge", "recv", "t", "--from", url],
@@ -50,7 +50,7 @@ fn an_account_in_an_argument_is_refused_with_the_way_to_give_it() {
     let info = ["bridge", "stream", "info", "t"];
     let (code, text) = said(&host, &[&info[..], &["nats://127.0.0.1:s3cret"]].concat(), None);
     assert!(code == Some(1) && text.contains("nats://HOST:PORT"), "{code:?} {text}");
-    // Neither the file nor the environment is shown by errors about them.
+    // Errors about the file or the environment show neither of the two.
     let file = host.file("account", b"alice:s3cret\n").display().to_string();
     let account = format!("nats.account={file}");
     let with_file = [&info[..], &["nats://127.0.0.1:1", "--set", &account]].concat();

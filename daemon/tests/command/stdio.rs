@@ -207,7 +207,7 @@ fn interrupted(mut child: Process, mut ready: impl FnMut() -> bool) -> (i32, Str
         ready()
     });
     interrupt(&child);
-    // Its input stays open, and nothing is written to it.
+    // The program's input stays open, and nothing is written to it.
     let input = child.child().stdin.take();
     let output = child.output();
     drop(input);
@@ -229,7 +229,7 @@ fn a_publisher_that_was_interrupted_passes_for_one_that_ended() {
     let last = stderr.lines().last().unwrap();
     assert!(last.contains("INTERRUPTED") && last.contains("published 2 messages"), "{stderr}");
     assert!(last.contains("sequences 1 to 2,"), "{stderr}");
-    // The third line had no end yet, so it is no message.
+    // The third line was incomplete, so it is no message.
     assert_eq!(text(&host.run("sub t --from oldest").stdout), "one\ntwo\n");
 
     let child = start("pub t --json");
@@ -295,7 +295,7 @@ fn a_subscriber_that_came_too_late_ends_without_a_word() {
 #[test]
 fn a_first_publisher_is_greeted_in_jargon() {
     let host = Host::new();
-    // As an ordinary user's, whose memory may hardly be locked.
+    // The command runs with the limits of an ordinary user, who can lock hardly any memory.
     let publish = |arguments: &str| {
         let mut command = Command::new("prlimit");
         command.args(["--memlock=0:0", "setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-all"]);
@@ -333,7 +333,7 @@ fn a_rate_that_is_shown_to_a_ten_thousandth_of_a_message() {
     let input = host.file("input", &lines(30_000));
     let publish =
         format!("{} pub t --rate 40000/s --input {}", program("shmcast").display(), input.display());
-    // `script` gives the command a terminal, and gives us its output.
+    // `script` gives the command a terminal, and passes on its output.
     let mut terminal = Command::new("script");
     terminal.args(["-qec", &publish, "/dev/null"]).env("SHMCAST_DIR", host.dir.path().join("channels"));
     let Ok(output) = terminal.env("TERM", "xterm").stdin(Stdio::null()).output() else {

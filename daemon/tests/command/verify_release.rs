@@ -1,4 +1,4 @@
-//! `shmcast verify-release` on a release that this test signs, and on what somebody made of it.
+//! `shmcast verify-release` on a release that this test signs, and on changed copies of it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -83,7 +83,7 @@ impl Release {
         self.put("shmcast_0.1.0.deb.cdx.json", &bill.to_string());
     }
 
-    /// Writes sums and signature of what is there.
+    /// Writes the sums of the files that are there, and the signature of the sums.
     fn sign(&self, key: &Key) {
         self.sign_as(key, "shmcast 0.1.0, commit 0123abc");
     }
@@ -186,7 +186,7 @@ fn an_sbom_that_says_too_little_is_refused_although_it_is_signed() {
     release.refused("cdx.json");
 }
 
-/// An older release that the same key has signed was accepted in place of the one that somebody wanted.
+/// An earlier mistake: an older release that the same key had signed was accepted in place of the wanted one.
 #[test]
 fn an_older_release_of_the_same_key_is_refused() {
     let release = Release::new();

@@ -27,7 +27,7 @@ struct Dissected {
     count: u64,
     lengths: Vec<u64>,
     sequences: Vec<u64>,
-    /// The errors that it found.
+    /// The errors that the dissector found.
     errors: Vec<String>,
 }
 
@@ -63,7 +63,7 @@ fn dissect(test: &str, (from, to): (&str, &str), packets: &[Vec<u8>]) -> Option<
 
 fn tshark(capture: &Path, home: &Path) -> Vec<Dissected> {
     let mut command = Command::new("tshark");
-    // It checks checksums too, since our own code computes those of the capture.
+    // tshark also checks checksums, because our own code computes those of the capture.
     command.args(["-n", "-o", "udp.check_checksum:TRUE", "-o", "ip.check_checksum:TRUE", "-r"]).arg(capture);
     command.args(["-d", &format!("udp.port=={PORT},moldudp64"), "-T", "fields", "-E", "separator=;"]);
     for field in [
@@ -259,7 +259,7 @@ fn what_a_bridge_says_it_sent_is_what_was_published() {
     assert!(ends.clone().count() > 1 && ends.clone().all(|end| end.sequence == 2_001), "the end is repeated");
 }
 
-/// The dissector must also report errors, else the other tests would prove nothing.
+/// The dissector must also find errors. Otherwise the other tests would prove nothing.
 #[test]
 fn the_judge_finds_what_is_wrong() {
     let session = Session::of_channel("TICK", 1).unwrap();

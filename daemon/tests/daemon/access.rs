@@ -1,7 +1,7 @@
-//! Access: programs under other users, identified by the kernel, and the use that they can make of the descriptors that
-//! they are given.
+//! Access by programs of other users, whom the kernel identifies. The tests try what these programs can do with the descriptors that they
+//! get.
 //!
-//! It needs root to become other users. Without it, each test prints its name as skipped.
+//! The tests need root to become other users. Without root, each test prints its name as skipped.
 
 use nix::unistd::gettid;
 use rustix::fs::{FallocateFlags, FlockOperation, SealFlags};
@@ -64,7 +64,7 @@ fn attach_to_all(socket: &Path) {
     }
 }
 
-/// Names of channels, the entry of their lists, and those of [`NOBODY`] and [`DAEMON`] that the entry lets in.
+/// Each entry has the name of a channel, the entry of the channel's lists, and the users of [`NOBODY`] and [`DAEMON`] whom the list admits.
 const LISTS: &[(&str, &str, &[u32])] = &[
     ("by-user", "\"user:nobody\"", &[NOBODY]),
     ("by-group", "\"group:daemon\"", &[DAEMON]),
@@ -122,17 +122,17 @@ fn intrude(socket: &Path) {
     cannot_be_changed(&segment);
     cannot_be_changed(&charter);
     is_a_mere_path(&lock);
-    // The reader may write to its page, but not change its size.
+    // The reader can write to its page, but cannot change the page's size.
     for result in [page.set_len(0), page.set_len(1 << 20)] {
         assert_eq!(result.unwrap_err().kind(), ErrorKind::PermissionDenied);
     }
     page.write_all_at(&[0xff; 4096], 0).unwrap();
     assert_eq!(page.write_at(&[0], 4096).unwrap_err().kind(), ErrorKind::PermissionDenied);
-    // It takes locks on its descriptors: none of these is the publisher's lock.
+    // The reader takes locks on its descriptors. None of them is the publisher's lock.
     rustix::fs::flock(&segment, FlockOperation::LockShared).unwrap();
     rustix::fs::flock(&segment, FlockOperation::NonBlockingLockExclusive).unwrap();
     rustix::fs::fcntl_lock(&page, FlockOperation::NonBlockingLockExclusive).unwrap();
-    // It asks for the publisher's end, and for channels of others.
+    // The reader requests the rights of a publisher, and channels of others.
     let other = Raw::greeted(socket);
     let why = other.assert_refused(&publish("open", false), &[], "denied");
     assert!(why.contains(&format!("uid {NOBODY})")) && why.contains("publishers"), "{why}");
@@ -143,18 +143,18 @@ fn intrude(socket: &Path) {
     let seen: Vec<String> =
         Client::at(socket).unwrap().channels().unwrap().into_iter().map(|channel| channel.channel).collect();
     assert_eq!(seen, ["open", "shared", "strict"]);
-    // It comes back as a publisher, which it never was.
+    // The reader attaches again as a publisher, which it never was.
     let shown = [&segment, &lock].map(std::os::fd::AsFd::as_fd);
     other.assert_refused(&publish("open", true), &shown, "denied");
     other.assert_refused(&publish("shared", true), &shown, "busy");
-    // It opens the daemon's own descriptors and memory.
+    // The reader opens the daemon's own descriptors and memory.
     let daemon = std::env::var(DAEMON_PID).unwrap();
     for path in
         [format!("/proc/{daemon}/fd"), format!("/proc/{daemon}/mem"), format!("/proc/{daemon}/map_files")]
     {
         assert_eq!(File::open(path).unwrap_err().kind(), ErrorKind::PermissionDenied);
     }
-    // It holds all of this until the test has checked the other programs.
+    // The reader keeps its locks and descriptors until the test has checked the other programs.
     println!("done");
     std::io::stdin().read_to_string(&mut String::new()).unwrap();
 }
@@ -195,7 +195,7 @@ fn cannot_be_changed(segment: &File) {
     for bytes in [0, size - 1, size + 1, size * 2] {
         assert!(segment.set_len(bytes).is_err(), "truncated to {bytes}");
     }
-    // A map that is writable is refused, at once and as a later change of a read-only one.
+    // A writable map is refused, and so is a later change of a read-only map to a writable one.
     let map = memmap2::MmapOptions::new().len(4096).map_raw(segment).map(drop);
     assert_eq!(map.unwrap_err().kind(), ErrorKind::PermissionDenied, "a writable map");
     memmap2::MmapOptions::new().len(4096).map_raw_read_only(segment).unwrap();
@@ -246,7 +246,7 @@ fn a_reader_of_another_user_can_change_nothing_and_harms_nobody() {
     println!("{received} messages beside the intruder, none missed");
 }
 
-/// A publisher of another user may write to its segment, but cannot change what the daemon has fixed.
+/// A publisher of another user can write to its segment, but cannot change what the daemon has fixed.
 fn take_from_descriptors(socket: &Path) {
     let raw = Raw::greeted(socket);
     let (answer, files) = raw.ask_for_files(&publish("shared", false), &[]);
@@ -291,7 +291,7 @@ fn park(socket: &Path, channel: &str) -> (Raw, File, UnixStream, UnixStream) {
 /// end, to claim sleep and waking all the time, and to use up all connections.
 fn disturb(socket: &Path) {
     let victim: i32 = std::env::var(VICTIM).unwrap().parse().unwrap();
-    // The victim's bells and connections are its own, and have no name to connect to.
+    // The victim's bells and connections have no name to which another program could connect.
     let names = fs::read_to_string("/proc/net/unix").unwrap();
     assert!(names.contains("control.sock"), "this process sees sockets that have names");
     assert_eq!(
@@ -304,7 +304,7 @@ fn disturb(socket: &Path) {
         let taken = pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).map(drop);
         assert_eq!(taken, Err(Errno::PERM), "the victim's descriptor {number}");
     }
-    // Its own descriptors lead to no other reader: its page is not the victim's, and belongs to one reader.
+    // The intruder's own descriptors lead to no other reader. Its page is not the victim's, and belongs to one reader.
     let parked: Vec<_> = (0..8).map(|_| park(socket, "open")).collect();
     let started = Instant::now();
     let mut word = 1_u64;
@@ -316,7 +316,7 @@ fn disturb(socket: &Path) {
             let _ = (&mut &*far).write(&[0; 64]);
         }
     }
-    // It uses up all connections and all requests that this user may have.
+    // The intruder uses up all connections and all requests that this user is allowed.
     let mut held = Vec::new();
     let refused = loop {
         let raw = Raw::connect(socket);
@@ -329,14 +329,14 @@ fn disturb(socket: &Path) {
     };
     assert_eq!(refused["code"], "limit", "{refused}");
     println!("done, holding {} connections", held.len());
-    // It holds them, and claims to sleep at the largest position, until the test has checked the other programs.
+    // The intruder holds them, and claims to sleep at the largest position, until the test has checked the other programs.
     for (_, page, _, _) in &parked {
         page.write_all_at(&(u64::MAX - 62).to_le_bytes(), ASLEEP).unwrap();
     }
     std::io::stdin().read_to_string(&mut String::new()).unwrap();
 }
 
-/// How often a thread of this process has run on a CPU.
+/// The number of times that a thread of this process has run on a CPU.
 fn times_run(thread: i32) -> u64 {
     let text = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).unwrap();
     text.split_whitespace().nth(2).unwrap().parse().unwrap()
@@ -363,7 +363,7 @@ fn a_reader_of_another_user_can_neither_wake_nor_starve_others() {
         }
     });
     let thread = told.recv().unwrap();
-    // Wait until it really sleeps.
+    // Wait until the victim really sleeps.
     let mut before = times_run(thread);
     wait_for("the victim to sleep", || {
         std::thread::sleep(Duration::from_millis(100));

@@ -35,7 +35,7 @@ fn joined(reader: &mut Subscriber) -> (BTreeMap<String, String>, u64) {
     (keys, due)
 }
 
-/// The same, and the number of keys whose messages' bytes the board lacks.
+/// As [`joined`]. Also returns the number of keys for which the board lacks the message's bytes.
 fn joined_in_part(reader: &mut Subscriber) -> (BTreeMap<String, String>, u64, u64) {
     let (mut keys, mut missed) = (BTreeMap::new(), 0);
     loop {
@@ -79,12 +79,12 @@ fn a_board_goes_on_with_the_next_publisher_in_both_modes() {
         second.publish(b"dd1").unwrap();
         let expected = map([("aa", "2"), ("bb", "2"), ("dd", "1")]);
         assert_eq!(joined(&mut with_board(&client)), (expected.clone(), 8), "{mode}");
-        // A program that reads single keys follows to the next generation.
+        // A program that reads single keys follows the board to the next generation.
         wait_until("the board to follow", || value(&mut board, "dd").as_deref() == Some("1"));
         assert_eq!(value(&mut board, "aa").as_deref(), Some("2"), "{mode}");
         let counted = board.get(b"bb").unwrap().map(|entry| entry.count);
         assert_eq!(counted, Some(2), "{mode}: counts go on");
-        // So does the reader that began with it.
+        // The reader that began with the board follows, too.
         let mut received = Vec::new();
         while received.len() < 2 {
             if let Event::Message(m) = early.recv_deadline(Instant::now() + PATIENCE).unwrap().expect("more")
@@ -105,7 +105,7 @@ fn a_board_goes_on_with_the_next_publisher_in_both_modes() {
     }
 }
 
-/// The cut falls among messages of a publisher that is still at work.
+/// The cut falls among messages of a publisher that still publishes.
 #[test]
 fn a_board_of_the_next_generation_has_what_was_valid_and_nothing_void() {
     let daemon = Daemon::start(&ticks("strict", BOARD));
@@ -134,8 +134,8 @@ fn a_board_of_the_next_generation_has_what_was_valid_and_nothing_void() {
         let entry = board.get(b"ww").unwrap();
         assert!(entry.is_none_or(|entry| entry.sequence < first), "turn {turn}: a void message");
         let last = working.join().unwrap();
-        // While the daemon had no CPU, the publisher that was cut off may have overwritten the ring. Then the board knows that there was a
-        // message, and a reader is told that it misses the message.
+        // While the daemon had no CPU, the publisher that was cut off might have overwritten the ring. Then the board knows that there was
+        // a message, and a reader learns that it misses this message.
         let has_bytes = entry.as_ref().is_some_and(|entry| entry.message.is_some());
         assert_eq!(missed, u64::from(entry.is_some() && !has_bytes), "turn {turn}");
         if let Some(entry) = entry.as_ref().filter(|_| !has_bytes) {
@@ -143,7 +143,7 @@ fn a_board_of_the_next_generation_has_what_was_valid_and_nothing_void() {
         }
         if let Some(entry) = entry.filter(|_| has_bytes) {
             let (_, from) = keys["ww"].split_once(' ').unwrap();
-            // After the first message, every valid one of this turn was of this key. It may have had none.
+            // All messages of this turn after the first one have this key. Possibly none of them is valid.
             match from.parse() == Ok(turn) {
                 true => assert!(entry.sequence == first - 1 && entry.sequence <= last, "turn {turn}"),
                 false => assert!(last == 0 || last >= first, "turn {turn}: a valid message is missing"),
@@ -170,7 +170,7 @@ fn a_reload_gives_the_next_publisher_a_board_and_takes_it_away() {
     assert_eq!(joined(&mut with_board(&client)), (map([("bb", "1")]), 3));
     let mut board = open_board(&client);
     assert_eq!(board.counters().since, 2, "what was published before is not on it");
-    // A larger one takes over what the smaller one had; one with other keys begins empty.
+    // A larger board takes over the keys of the smaller one. A board with other keys begins empty.
     drop(second);
     daemon.reload(&ticks("takeover", &BOARD.replace("keys = 8", "keys = 9")));
     let mut third = publisher(&client);
@@ -245,8 +245,8 @@ fn a_board_that_is_full_is_told_and_shown() {
     }
 }
 
-/// Each publisher of a strict channel gets a new segment, and a board that goes on with the counts of the last one. So does each publisher
-/// after a reload that gives the board other sizes.
+/// Each publisher of a strict channel gets a new segment, with a board that continues the counts of the last one. So does each publisher
+/// after a reload that changes the sizes of the board.
 #[test]
 fn a_conflating_reader_knows_the_counts_of_a_board_with_other_sizes() {
     for (mode, board) in [
@@ -306,8 +306,8 @@ fn a_full_board_goes_on_with_the_keys_that_it_had() {
     }
 }
 
-/// No reader gets a message that a publisher wrote after the daemon had given its channel to another, and neither does a program that
-/// reads single keys.
+/// A publisher writes a message after the daemon has given its channel to another. No reader gets this message, and no program that reads
+/// single keys.
 #[test]
 fn a_board_shows_no_message_of_a_publisher_that_was_cut_off() {
     let daemon = Daemon::start(&ticks("strict", BOARD));

@@ -1,4 +1,4 @@
-//! Bridges at a reload: one that gets another name goes on, and one that is no longer configured leaves without an end.
+//! Bridges at a reload. A renamed bridge continues, and a bridge that is no longer configured leaves without an end of its session.
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -19,7 +19,7 @@ fn bridges(daemon: &Daemon) -> Vec<Value> {
     status["bridges"].as_array().unwrap().clone()
 }
 
-/// Takes messages up to the one with the sequence `last`, each once and in order. Nothing but a session comes between them.
+/// Takes the messages up to the one with the sequence `last`, each once and in order. The only other event between them can be a session.
 fn read_to(reader: &mut Subscriber, last: u64) {
     let deadline = Instant::now() + PATIENCE;
     let mut due = reader.next_sequence();
@@ -35,7 +35,7 @@ fn read_to(reader: &mut Subscriber, last: u64) {
     }
 }
 
-/// Takes events up to the message with the sequence `last`; there may be a gap before it.
+/// Takes events up to the message with the sequence `last`. A gap can come before this message.
 fn read_past_gap(reader: &mut Subscriber, last: u64) {
     let deadline = Instant::now() + PATIENCE;
     while reader.next_sequence() <= last {
@@ -64,7 +64,7 @@ fn a_bridge_that_is_renamed_goes_on_and_one_that_is_removed_leaves() {
         )
     };
     let daemon = Daemon::start(&with("out"));
-    // Without a state file a bridge begins with what is published from its start on.
+    // Without a state file, a bridge begins with the first message that is published after its start.
     daemon.wait_for_log(&["bridge-started"]);
     let mut publisher = publishing(&daemon.client(), "t").open().unwrap();
     let far = Host::new();
@@ -91,7 +91,7 @@ fn a_bridge_that_is_renamed_goes_on_and_one_that_is_removed_leaves() {
     publisher.publish_batch(["4", "5"]).unwrap();
     daemon.reload(&base);
     daemon.wait_for_log(&["bridge-removed", "renamed"]);
-    // What was published before is sent, and nothing behind it; the publisher goes on, so it is no end.
+    // Messages from before the removal are sent, and later ones are not. The publisher continues, so this is no end of the stream.
     read_to(&mut reader, 5);
     let shown = bridges(&daemon);
     assert_eq!(
@@ -104,7 +104,7 @@ fn a_bridge_that_is_renamed_goes_on_and_one_that_is_removed_leaves() {
     publisher.publish(b"6").unwrap();
     assert_eq!(reader.recv_deadline(Instant::now() + Duration::from_millis(300)), Ok(None));
 
-    // One that comes back while it leaves goes on where it was.
+    // A bridge that comes back while it leaves continues where it was.
     daemon.reload(&with("out"));
     wait_until("the next bridge", || daemon.log().matches("bridge-started").count() == 2);
     publisher.publish(b"7").unwrap();
@@ -130,7 +130,7 @@ fn a_bridge_that_is_changed_goes_on_where_it_was() {
         )
     };
     let daemon = Daemon::start(&with("out", 1_000));
-    // Without a state file a bridge begins with what is published from its start on.
+    // Without a state file, a bridge begins with the first message that is published after its start.
     daemon.wait_for_log(&["bridge-started"]);
     let mut publisher = publishing(&daemon.client(), "t").open().unwrap();
     let far = Host::new();
@@ -147,7 +147,7 @@ fn a_bridge_that_is_changed_goes_on_where_it_was() {
         let before = started();
         daemon.configure(&with(name, 500 + round as u32));
         daemon.signal(Signal::SIGHUP);
-        // Messages are published before, while and after the bridge is another one.
+        // Messages are published before, during and after the change of the bridge.
         wait_until("the next bridge", || {
             publisher.publish(b"on").unwrap();
             std::thread::sleep(Duration::from_millis(1));
@@ -160,8 +160,8 @@ fn a_bridge_that_is_changed_goes_on_where_it_was() {
     recv.kill();
 }
 
-/// A bridge that is changed while an earlier form of it still leaves. An earlier mistake: both leaving ones then had one name, and the
-/// metrics had two series with the same labels.
+/// A bridge is changed while an earlier form of it still leaves. An earlier mistake: both leaving bridges had one name, so the metrics had
+/// two series with the same labels.
 #[test]
 fn bridges_that_leave_at_one_time_have_names_of_their_own() {
     let base = channel("t", &format!("max_message = 1000\n{FOR_ALL}"));
@@ -188,11 +188,11 @@ fn bridges_that_leave_at_one_time_have_names_of_their_own() {
     assert_eq!(daemon.told("bridge-left"), 4, "{}", daemon.log());
 }
 
-/// An earlier mistake: a journal that was away kept the bridge from starting, although live messages need no journal.
+/// An earlier mistake: a missing journal kept the bridge from starting, although live messages need no journal.
 #[test]
 fn a_bridge_sends_while_its_journal_is_away() {
     let (at, disk) = (own_address(), tempfile::tempdir().unwrap());
-    // A mount that is away: its place leads nowhere.
+    // The mount is missing: its path leads nowhere.
     let mount = disk.path().join("mount");
     std::os::unix::fs::symlink("/nonexistent/disk", &mount).unwrap();
     let config = format!(

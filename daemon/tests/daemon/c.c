@@ -1,4 +1,4 @@
-/* c PART SOCKET: what c.rs has a program in C do at a daemon's channels. */
+/* c PART SOCKET: plays a part of the tests in c.rs at a daemon's channels. */
 #include <poll.h>
 #include <pthread.h>
 #include <shmcast.h>
@@ -38,7 +38,7 @@ static void *reader(void *s) {
     return NULL;
 }
 
-/* One reader that spins away, one that parks. */
+/* One reader spins, the other one parks. */
 static void traffic(const char *channel) {
     shmcast_publisher *p;
     shmcast_subscriber *yields, *parks;
@@ -83,7 +83,7 @@ static void anew(void) {
     shmcast_publisher_close(p), shmcast_subscriber_close(s);
 }
 
-/* Publishes and receives until stdin is closed; the daemon dies meanwhile. */
+/* Publishes and receives until stdin is closed. The daemon dies meanwhile. */
 static void across(void) {
     shmcast_publisher *p;
     shmcast_subscriber *s;
@@ -112,7 +112,7 @@ static void cut(void) {
     CHECK(shmcast_publisher_close(p) == SHMCAST_OK);
 }
 
-/* Dies, and leaves a child with copies of all that it had, which lives until stdin is closed. */
+/* Dies, and leaves a child with copies of its publisher and its subscriber. The child lives until stdin is closed. */
 static void orphan(void) {
     shmcast_publisher *p;
     shmcast_subscriber *s;

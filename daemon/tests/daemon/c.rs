@@ -1,4 +1,4 @@
-//! Programs in C at a daemon's channels: they publish, receive and park, are refused, and live through the daemon's death.
+//! Programs in C at a daemon's channels. They publish, receive and park, they are refused, and they survive the daemon's death.
 
 use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
 use shmcast_testkit::{scratch, skip, wait_until};
@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The program of `c.c`, or none where no compiler is.
+/// Compiles `c.c`. Returns the program, or `None` without a compiler.
 fn program(dir: &Path) -> Option<PathBuf> {
     if Command::new("cc").arg("--version").stdout(Stdio::null()).status().is_err() {
         return None;
@@ -61,7 +61,7 @@ fn programs_in_c_use_a_daemons_channels() {
     let taken = daemon.shmcast("takeover strict").output().unwrap();
     assert!(taken.status.success(), "{taken:?}");
     assert!(child.wait().unwrap().success());
-    // A pair that is attached, and goes on without a daemon and with the next.
+    // A publisher and a reader that are attached continue without a daemon, and with the next one.
     let mut child = start("across");
     wait_until("a reader", || list().iter().any(|channel| !channel.readers.is_empty()));
     daemon.kill();
@@ -71,7 +71,7 @@ fn programs_in_c_use_a_daemons_channels() {
     assert!(child.wait().unwrap().success());
 }
 
-/// The daemon knows programs by locks and sockets, of which a child once kept its dead parent's.
+/// The daemon recognizes programs by locks and sockets. An earlier mistake: a child kept its dead parent's.
 #[test]
 fn a_program_that_dies_is_not_kept_alive_by_its_children() {
     let build = scratch();

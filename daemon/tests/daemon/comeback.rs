@@ -1,4 +1,4 @@
-//! Programs that come back after a crash of the daemon: no newcomer and no takeover may come before them.
+//! Programs that come back after a crash of the daemon. No newcomer and no takeover is allowed before them.
 
 use nix::sys::signal::Signal;
 use shmcast::Subscriber;
@@ -6,7 +6,7 @@ use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
 use shmcast_testkit::raw::{Raw, fds, publish};
 use std::time::Duration;
 
-/// How long a daemon waits for the programs that come back.
+/// The time for which a daemon waits for programs that come back.
 const GRACE: Duration = Duration::from_secs(2);
 
 fn config() -> String {
@@ -26,7 +26,7 @@ fn a_takeover_waits_for_programs_that_hold_the_channel() {
     assert_eq!(next.next_sequence(), 11, "the channel was lost, and its publisher held it all the time");
 }
 
-/// As for a publisher that is stopped before a crash, and goes on only after the next daemon has come and gone.
+/// A program acts like a publisher that is stopped before a crash, and continues only after the next daemon has come and gone.
 #[test]
 fn a_program_that_has_not_come_back_is_waited_for_by_each_next_daemon() {
     let mut daemon = Daemon::start(&config());
@@ -37,7 +37,7 @@ fn a_program_that_has_not_come_back_is_waited_for_by_each_next_daemon() {
     std::thread::sleep(GRACE);
     daemon.end(Signal::SIGTERM);
     assert!(daemon.marker().exists(), "the next daemon does not know that somebody may come back");
-    // The wait ends when the channel has gone on without it.
+    // The wait ends when the channel has continued without the stopped program.
     daemon.restart();
     drop(publishing(&daemon.client(), "ticks").open().unwrap());
     daemon.wait_for_log(&["event=\"restarted\""]);

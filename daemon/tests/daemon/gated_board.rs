@@ -72,13 +72,13 @@ fn play() {
     let Some(role) = my_role() else { return };
     assert_eq!(role, "publisher");
     let mut publisher = open(&Client::at(my_socket()).unwrap());
-    // The reader comes over from the generation before. It is waited for as soon as it is here.
+    // The reader comes from the previous generation. The publisher waits for the reader as soon as the reader is here.
     while publisher.gates()[0].state != GateState::InForce {
         publisher.publish(&message(publisher.next_sequence())).unwrap();
         std::thread::sleep(Duration::from_micros(50));
     }
     loop {
-        // It is refused again and again, until it is killed.
+        // The publisher is refused again and again, until it is killed.
         let _ = publisher.try_publish(&message(publisher.next_sequence()));
     }
 }
@@ -157,7 +157,7 @@ fn a_dropped_reader_is_not_waited_for_and_the_board_has_the_newest() {
     assert_eq!((publisher.gates()[0].state, publisher.gates()[0].dropped), (GateState::Dropped, 1));
     let mut board = Subscriber::builder("ticks").client(&client).open_board().unwrap();
     check_board(&mut board, 20_001);
-    // Its reader conflates, and so it has caught up at once.
+    // The gate's reader conflates, so it has caught up immediately.
     let (mut received, mut left_out) = (0, 0);
     loop {
         match reader.recv_deadline(Instant::now() + PATIENCE).unwrap().expect("the board") {

@@ -9,7 +9,7 @@ use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
 use shmcast_testkit::{Process, wait_for, wait_until};
 use std::net::{SocketAddr, UdpSocket};
 
-/// Stands for users of the gate `wan`.
+/// A placeholder for the users of the gate `wan`.
 const USERS: &str = "# users";
 const JOURNAL: &str = "journal = { dir = \"/var/tmp/ticks\", gate = \"wan\" }\n";
 
@@ -30,7 +30,7 @@ fn sends(to: SocketAddr, more: &str) -> String {
     )
 }
 
-/// A socket that packets go to and nobody reads.
+/// Returns a socket that nobody reads, and its address.
 fn drain() -> (UdpSocket, SocketAddr) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let to = socket.local_addr().unwrap();
@@ -41,7 +41,7 @@ fn gate(client: &Client) -> GateReport {
     client.channel("ticks").unwrap().gates.into_iter().find(|gate| gate.terms.gate == "wan").unwrap()
 }
 
-/// The process that has the gate.
+/// The process id of the gate's holder.
 fn holder(client: &Client) -> Option<u32> {
     gate(client).reader.and_then(|reader| reader.pid)
 }
@@ -139,7 +139,8 @@ fn a_reload_gives_the_gate_to_the_next_bridge_or_to_nobody() {
     assert_eq!(holder(&client), Some(daemon.pid().as_raw() as u32));
     assert_eq!(bridge(&daemon)["state"], "running");
     let started = || daemon.log().matches("event=\"bridge-started\"").count();
-    // Other fields of the same bridge, another line, another gate and back: the first bridge has left when the next one begins.
+    // The same bridge gets other fields, another line, another gate, and its own gate back. Each new bridge begins when the previous one
+    // has left.
     let gates = ["gate = \"wan\"\nttl = 2", "gate = \"wan\"", "gate = \"other\"", "gate = \"wan\""];
     for (step, (to, more)) in [here, there, there, there].into_iter().zip(gates).enumerate() {
         daemon.reload(&config(&sends(to, more)));
@@ -156,7 +157,7 @@ fn a_reload_gives_the_gate_to_the_next_bridge_or_to_nobody() {
     daemon.reload(&config(&sends(there, "")));
     wait_until("no reader of the gate", || holder(&client).is_none());
     wait_for_absence(&mut publisher);
-    // One that leaves sends what was published, and nobody waits for it while it serves repairs.
+    // A leaving bridge sends what was published. The publisher does not wait for it while it serves repairs.
     let repair = "gate = \"wan\"\nlinger_ms = 60000\n[bridge.send.repair]\nbind = \"127.0.0.1:0\"\nallow = [\"127.0.0.1\"]";
     daemon.reload(&config(&sends(there, repair)));
     wait_for_force(&mut publisher);
@@ -182,13 +183,13 @@ fn a_gate_that_is_in_use_or_unknown_is_told_and_tried_again() {
     wait_until("the bridge", || bridge(&daemon)["state"] == "running");
     wait_for_force(&mut publisher);
 
-    // A configuration names only gates that there are, each for one reader.
+    // A configuration can only name existing gates, each for one reader.
     let nobody_has = sends(to, "gate = \"nobody\"");
     for (bridges, said) in [
         (nobody_has.clone(), "no such gate"),
         (nobody_has.replace("nobody", "no body"), "the name may hold"),
         (sends(to, "gate = \"wan\"").repeat(2).replacen("out", "two", 1), "has it"),
-        // Users of a gate could end the process that maps its page, and here this is the daemon.
+        // Users of a gate could end the process that maps the gate's page. Here this process would be the daemon.
         (sends(to, "gate = \"wan\"") + USERS, "remove `users`"),
         (JOURNAL.to_owned() + USERS, "remove `users`"),
     ] {

@@ -1,4 +1,4 @@
-//! Gates of a daemon's channels: who may have them, what programs are lent, and what stays when the daemon or a publisher ends.
+//! Gates of a daemon's channels: the rules for access, the pages that programs get, and what remains when the daemon or a publisher ends.
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -32,7 +32,7 @@ fn risk(client: &Client) -> shmcast::SubscriberBuilder {
     Subscriber::builder("ticks").client(client).gate("risk")
 }
 
-/// Publishes until the gate refuses. Returns how many went out.
+/// Publishes until the gate refuses. Returns the number of published messages.
 fn fill(publisher: &mut Publisher) -> u64 {
     for published in 0..1_000_000 {
         match publisher.try_publish(&[1; 100]) {
@@ -47,7 +47,7 @@ fn fill(publisher: &mut Publisher) -> u64 {
     panic!("nothing holds this publisher up");
 }
 
-/// Receives all that is there, without a loss. Returns how many messages it was.
+/// Receives all available messages, without a loss. Returns their number.
 fn drain(reader: &mut Subscriber) -> u64 {
     let mut received = 0;
     while let Some(event) = reader.try_recv().unwrap() {
@@ -111,7 +111,7 @@ fn a_gate_of_the_configuration_holds_its_publisher_up() {
     assert!(shown.turned_away >= 50, "{shown:?}");
 }
 
-/// Neither the daemon's death nor the next daemon is noticed by the programs, and a new reader gets the page that the publisher looks at.
+/// Attached programs notice neither the daemon's death nor the next daemon. A new reader gets the page that the publisher reads.
 #[test]
 fn gates_outlive_the_daemon() {
     let mut daemon = Daemon::start(&config(&gate("then = \"refuse\"")));
@@ -137,7 +137,7 @@ fn gates_outlive_the_daemon() {
     assert_eq!(fill(&mut publisher), drain(&mut second));
 }
 
-/// The kernel's lock frees the publisher, whatever the daemon knows.
+/// The kernel's lock frees the publisher, whatever the daemon knows about the reader.
 #[test]
 fn a_reader_that_is_killed_frees_its_publisher() {
     let daemon = Daemon::start(&config(&gate("wait = \"10s\"")));
@@ -175,7 +175,7 @@ fn only_users_of_the_gate_may_have_it() {
     risk(&daemon.client()).open().unwrap();
 }
 
-/// A reader's descriptor leads to the page of its gate and to nothing else; a publisher's can only be read.
+/// A reader's descriptor leads only to the page of its gate. A publisher's descriptors can only be read.
 #[test]
 fn what_programs_are_lent() {
     let daemon = Daemon::start(&config(&gate("")));
@@ -244,8 +244,8 @@ fn a_reload_changes_gates_for_the_next_publisher_and_says_so() {
     ));
 }
 
-/// An earlier mistake: the figures of a publisher with a gate were shown for its successor, which had no gate, and a reload compared the
-/// configuration with them.
+/// An earlier mistake: after a publisher with a gate, its figures were shown for the next publisher, which had no gate. A reload also
+/// compared the configuration with these figures.
 #[test]
 fn gates_are_shown_as_the_living_publisher_has_them() {
     const KEPT: &str = "kept as made until the next publisher [";
@@ -255,7 +255,7 @@ fn gates_are_shown_as_the_living_publisher_has_them() {
     let first = open(&client);
     let mut reader = risk(&client).open().unwrap();
     let shown = || client.channel("ticks").unwrap().gates;
-    // Whether the last reload said that the channel differs from the configuration.
+    // Returns whether the last reload reported that the channel differs from the configuration.
     let kept = || {
         let log = daemon.log();
         let (_, after) = log.rsplit_once(KEPT).expect("a reload");
@@ -307,8 +307,8 @@ fn a_channel_that_is_removed_leaves_no_pages() {
     assert!(pages(&daemon).is_empty(), "while there was no daemon, too");
 }
 
-/// An earlier mistake: each publisher got the same page of figures. A publisher that was replaced could shorten it, and the next publisher
-/// died of SIGBUS.
+/// An earlier mistake: all publishers got the same page of figures. A replaced publisher could shorten this page, and then the next
+/// publisher died of SIGBUS.
 #[test]
 fn each_publisher_has_figures_of_its_own() {
     let daemon = Daemon::start(&config(&gate("")));
@@ -327,8 +327,8 @@ fn each_publisher_has_figures_of_its_own() {
     assert!(figures[0].metadata().unwrap().nlink() == 0);
 }
 
-/// A strict channel moves to other memory with each publisher. Its gates go along, and the publisher of the next ring waits for a reader that
-/// still reads the ring before.
+/// A strict channel moves to other memory with each publisher. Its gates move, too, and the next publisher waits for a reader that still
+/// reads the previous ring.
 #[test]
 fn gates_follow_a_channel_to_its_next_generation() {
     let strict = format!("mode = \"strict\"\n{}", gate("then = \"refuse\""));
@@ -340,7 +340,7 @@ fn gates_follow_a_channel_to_its_next_generation() {
     drop(first);
     let mut second = open(&client);
     assert_eq!(second.gates()[0].state, GateState::InForce, "its reader is still in the ring before");
-    // An earlier mistake: these messages went round the ring and overwrote each other before the reader had come.
+    // An earlier mistake: these messages overwrote each other in the ring before the reader had come.
     published += (0..10_000).filter(|_| second.try_publish(&[1; 100]).is_ok()).count() as u64;
     let mut received = 0;
     wait_until("the reader to come along", || {
@@ -379,7 +379,7 @@ fn events_say_which_gate_held_up_and_was_dropped() {
     });
 }
 
-/// A journal's recorder that takes a gate: the publisher is far faster than the disk, and nothing is missing.
+/// A journal's recorder takes a gate. The publisher is far faster than the disk, and no message is missing.
 #[test]
 fn the_journal_of_a_channel_may_take_a_gate() {
     const COUNT: u64 = 50_000;
@@ -402,7 +402,7 @@ fn the_journal_of_a_channel_may_take_a_gate() {
     assert_eq!((recorded.overrun, recorded.missing, recorded.messages), (0, 0, COUNT));
 }
 
-/// A user who once had the gate still has descriptors of its page. The daemon's own recorder gets another page.
+/// A user who once had the gate still has descriptors of the gate's page. The daemon's own recorder gets another page.
 #[test]
 fn the_daemons_own_recorder_has_a_page_that_no_other_user_had() {
     let daemon = Daemon::start(&config(&gate("")));

@@ -1,5 +1,5 @@
-//! Clients that break the rules of the control socket. Each harms only itself: after it the daemon lives, answers, and
-//! holds no more descriptors than before, and a publisher and a reader beside it have missed nothing.
+//! Clients that break the rules of the control socket. Each client harms only itself. Afterwards the daemon lives, answers, and has no more
+//! descriptors than before, and a publisher and a reader have missed nothing.
 
 use nix::sys::signal::Signal;
 use rustix::fs::{MemfdFlags, Mode, SealFlags};
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 const CONNECTIONS: usize = 100;
 const BURST: usize = 500;
 
-/// The environment of a case: the socket, and the number of the daemon's descriptors before it.
+/// The environment of a case: the socket, and the number of the daemon's descriptors before the case.
 struct Case<'a> {
     socket: PathBuf,
     daemon: &'a Daemon,
@@ -36,7 +36,7 @@ impl Case<'_> {
         Raw::connect(&self.socket)
     }
 
-    /// It waits first, since an earlier case may have used up this user's requests.
+    /// Connects and greets. Waits first, because an earlier case might have used up this user's requests.
     fn greeted(&self) -> Raw {
         self.daemon.client();
         Raw::greeted(&self.socket)
@@ -59,8 +59,7 @@ impl Case<'_> {
         raw.assert_refused(&publish("idle", true), &shown, "bad-request");
     }
 
-    /// Shows memory of the daemon's user that is not the channel's. A reader is given the channel's current memory; a
-    /// publisher is refused.
+    /// Shows memory of the daemon's user that is not the channel's. A reader gets the channel's current memory, and a publisher is refused.
     fn not_this_channels(&self, segment: &File) {
         let [real, lock, page, _] = self.greeted().subscribe("bystander");
         // Under the unit, the daemon's user is not this test's.
@@ -105,7 +104,7 @@ fn send_with_many(raw: &Raw, said: &[u8], count: usize) {
 
 const LIST: &[u8] = br#"{"request":"list"}"#;
 
-/// The name of a case, and its function.
+/// The name of a case, and the function that plays it.
 type Deed = (&'static str, fn(&Case<'_>));
 
 const CASES: &[Deed] = &[
@@ -149,7 +148,7 @@ const CASES: &[Deed] = &[
         assert!(started.elapsed() >= Duration::from_secs(4), "cut off after {:?}", started.elapsed());
     }),
     ("greeting twice", |case| {
-        // A second greeting is harmless, and answered as the first.
+        // A second greeting is harmless, and is answered like the first.
         let raw = case.greeted();
         assert_eq!(raw.ask(&json!({"request": "hello", "version": 2}), &[])["reply"], "welcome");
         raw.subscribe("bystander");
@@ -184,7 +183,7 @@ const CASES: &[Deed] = &[
         ] {
             case.greeted_and_cut_off(said, &[]);
         }
-        // The log has a short line about it, however long it is.
+        // The log's line about a request is short, however long the request is.
         let long = json!({"request": "\u{1b}".repeat(10_000)}).to_string();
         case.greeted_and_cut_off(long.as_bytes(), &[]);
         assert!(case.daemon.log().lines().all(|line| line.len() < 4000), "a client fills the log");
@@ -261,8 +260,8 @@ const CASES: &[Deed] = &[
         for order in [[0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0], [0, 0, 0], [2, 2, 2]] {
             let shown = order.map(|i: usize| fds[i]);
             let answer = case.greeted().ask(&subscribe("bystander", true), &shown);
-            // A reader that shows its page in place of the segment is given the channel's current memory. A path
-            // descriptor of the lock is no memory, so it is refused.
+            // A reader that shows its page in place of the segment gets the channel's current memory. A path descriptor of the lock is no
+            // memory, so it is refused.
             let expected = if order == [2, 2, 2] { "subscribed" } else { "refused" };
             assert_eq!(answer["reply"], expected, "{order:?}: {answer}");
         }
@@ -287,7 +286,7 @@ const CASES: &[Deed] = &[
         let [_, _, page, _] = raw.subscribe("bystander");
         for byte in [0xff, 0x00, 0x7f] {
             page.write_all_at(&[byte; 4096], 0).unwrap();
-            // The page is shown as it is, or not at all. A request for it must not fail.
+            // The page is shown unchanged, or not at all. A request for the status must not fail.
             case.daemon.client().channel("bystander").unwrap();
         }
     }),
@@ -315,7 +314,7 @@ const CASES: &[Deed] = &[
     ("a flood of requests", |case| {
         let raw = case.greeted();
         let mut answers = Vec::new();
-        // The daemon cuts it off long before it has sent everything.
+        // The daemon cuts the client off long before the daemon has sent everything.
         while answers.last().is_none_or(|said| said == "done") && answers.len() < 100 * BURST {
             // A client that was cut off cannot send more.
             let sent = (0..64).take_while(|_| raw.send(br#"{"request":"mapped"}"#, &[]).is_ok()).count();
@@ -338,7 +337,7 @@ const CASES: &[Deed] = &[
     ("following events without ever reading them", |case| {
         let follower = case.greeted();
         assert_eq!(follower.ask(&json!({"request": "events"}), &[])["reply"], "done");
-        // A program that attaches and leaves causes two events.
+        // Each attaching and leaving of a program causes two events.
         for _ in 0..300 {
             case.greeted().subscribe("bystander");
         }
@@ -374,7 +373,7 @@ const CASES: &[Deed] = &[
     }),
     ("thousands of connections, one after the other", |case| {
         for _ in 0..3000 {
-            // It may be refused for a moment, if it is faster than the daemon closes the last connections.
+            // The client might be refused for a moment, if it is faster than the daemon closes the last connections.
             drop(case.connect());
         }
         wait_for("the daemon to answer", || Client::at(&case.socket).ok());
@@ -382,7 +381,7 @@ const CASES: &[Deed] = &[
     ("as many connections as one user may have, and more", |case| {
         case.daemon.client();
         let mut held = Vec::new();
-        // The case before may have used up this user's rate of connections, so we retry until there are enough.
+        // An earlier case might have used up this user's rate of connections, so the test retries until there are enough.
         wait_for("a refusal", || {
             held.extend((0..CONNECTIONS * 2).map(|_| case.connect()));
             match Client::at(&case.socket) {

@@ -1,4 +1,4 @@
-//! The daemon as a recorder: channels with a journal, and readers that are lent its files.
+//! The daemon as a recorder of channels with a journal, and as the lender of the journal's files to readers.
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -49,7 +49,7 @@ fn publish(publisher: &mut Publisher, last: u64) {
     }
 }
 
-/// The same, at a pace that the recorder keeps with a ring of 1 MiB, which has some 10,000 of these messages.
+/// Does the same as [`publish`], at a pace that the recorder follows. The ring of 1 MiB has room for some 10,000 of these messages.
 fn publish_recorded(client: &Client, publisher: &mut Publisher, last: u64) {
     while publisher.next_sequence() <= last {
         let some = last.min(publisher.next_sequence() + 2_999);
@@ -66,14 +66,14 @@ fn wait_until_durable(client: &Client, last: u64) -> JournalStatus {
     wait_for(&format!("sequence {last} on disk"), || status(client).filter(|journal| journal.durable >= last))
 }
 
-/// Reads until message `last`, and returns the other events. Each message is the next one, or behind a loss that was told.
+/// Reads up to message `last`. Returns all other events. Each message must be the next one, or the first one after a reported loss.
 fn read_to(reader: &mut Subscriber, last: u64) -> Vec<String> {
     let mut told = Vec::new();
     let mut due = reader.next_sequence();
     while due <= last {
         let event = match reader.recv() {
             Ok(event) => event,
-            // No daemon answers yet, so the reader waits on.
+            // No daemon answers yet, so the reader continues to wait.
             Err(RecvError::Stalled { .. }) => continue,
             Err(e) => panic!("{e}"),
         };
@@ -122,7 +122,7 @@ fn a_reader_that_was_lapped_misses_nothing_and_is_live_again() {
     let mut stopped = Subscriber::builder("ticks").client(&client).open().unwrap();
     publish_recorded(&client, &mut publisher, 30_000);
     assert_eq!(read_to(&mut stopped, 30_000), ["live"], "the ring has some 10,000 of them");
-    // Another one begins at the first that was ever published.
+    // Another reader begins at the first message that was ever published.
     let mut late = Subscriber::builder("ticks").client(&client).start(Start::Oldest).open().unwrap();
     assert_eq!(late.next_sequence(), 1);
     assert_eq!(read_to(&mut late, 30_000), ["live"]);
@@ -138,7 +138,7 @@ fn a_reader_that_was_lapped_misses_nothing_and_is_live_again() {
     assert!(shown.contains("recording") && shown.contains(&*journal.display().to_string()), "{shown}");
 }
 
-/// A publisher in a thread that is not disturbed by what happens to the daemon.
+/// A publisher in a thread of its own, so that the daemon's ends do not disturb it.
 struct Feed {
     stop: Arc<AtomicBool>,
     published: Arc<AtomicU64>,
@@ -166,7 +166,7 @@ impl Feed {
         self.published.load(Ordering::Relaxed)
     }
 
-    /// Ends it, without closing the channel. The result has the last sequence.
+    /// Ends the publisher without closing the channel. The result has the last sequence.
     fn end(self) -> (Publisher, u64) {
         self.stop.store(true, Ordering::Relaxed);
         let publisher = self.thread.join().unwrap();
@@ -183,7 +183,7 @@ fn a_daemon_that_is_killed_goes_on_where_the_journal_ends() {
     let feed = Feed::start(&daemon.client());
     let open = || Subscriber::builder("ticks").client(&daemon.client()).start(Start::Oldest).open().unwrap();
     let (mut reader, mut slow) = (open(), open());
-    // One is overtaken again and again, and reads the journal while daemons die.
+    // One reader is overtaken again and again, and reads the journal while daemons die.
     let stop = feed.stop.clone();
     let slow = std::thread::spawn(move || {
         let mut told = Vec::new();
@@ -224,7 +224,7 @@ fn a_daemon_that_is_killed_goes_on_where_the_journal_ends() {
     assert!(checked.status.success(), "{checked:?}");
 }
 
-/// The recorder asks for the channel before those who hold its memory are back, and must not be given another one.
+/// The recorder asks for the channel before the programs with its memory are back. The recorder must not get other memory.
 #[test]
 fn a_daemon_that_ends_right_after_a_crash_leaves_the_channel_to_those_who_hold_it() {
     let (_room, journal) = room();
@@ -245,7 +245,7 @@ fn a_daemon_that_ends_right_after_a_crash_leaves_the_channel_to_those_who_hold_i
     assert_eq!(contents(&journal), ((1..=200).collect(), vec![]));
 }
 
-/// A reader of the past needs its next file from a daemon that is dead. It is told that it waits, and misses nothing.
+/// A reader of the past needs its next file from a daemon that is dead. The reader learns that it waits, and misses nothing.
 #[test]
 fn a_reader_of_the_past_waits_for_the_next_daemon() {
     let (_room, journal) = room();
@@ -294,7 +294,7 @@ fn a_reload_begins_a_journal_changes_it_and_ends_it() {
     configure(&config);
     wait_until("a journal", || status(&client).is_some());
     wait_until_durable(&client, 1_000);
-    // A reader that attached before there was one is lapped, and goes on there.
+    // A reader that attached before the journal existed is lapped, and continues in the journal.
     publish_recorded(&client, &mut publisher, 30_000);
     assert_eq!(read_to(&mut before, 30_000), ["live"]);
     configure(&recorded(
@@ -313,13 +313,13 @@ fn a_reload_begins_a_journal_changes_it_and_ends_it() {
     let (messages, losses) = contents(&journal);
     assert_eq!((messages.len(), losses.len()), (31_000, 0));
     assert!(Journal::open(&journal).unwrap().files().iter().all(|file| file.trailer.is_some()));
-    // Begun again, it names what it has missed, if the ring has lost it, and goes on.
+    // The recorder starts again. If the ring has lost messages meanwhile, the journal names them.
     configure(&config);
     wait_until("the journal's return", || status(&client).is_some_and(|journal| journal.durable >= 31_010));
     assert_eq!(contents(&journal).0.len(), 31_010);
 }
 
-/// Readers that begin in the past ask the daemon for files. It was killed, ended in order, or stands still while they ask.
+/// Readers that begin in the past request files from the daemon. Meanwhile the daemon is killed, ended in order, or stopped.
 #[test]
 fn a_time_a_key_and_a_sequence_are_found_whatever_became_of_the_daemon() {
     let (_room, journal) = room();
@@ -359,8 +359,8 @@ fn a_time_a_key_and_a_sequence_are_found_whatever_became_of_the_daemon() {
     });
 }
 
-/// The journal returns while the recorder before it still seals its files. Its directory was once told as one that is recorded by somebody
-/// else.
+/// The journal returns to the configuration while its previous recorder still seals files. An earlier mistake: the daemon reported that
+/// somebody else records into the directory.
 #[test]
 fn reloads_in_a_row_take_a_journal_out_and_put_it_back_without_a_failure() {
     let (_room, journal) = room();
@@ -409,13 +409,13 @@ fn a_channel_that_begins_anew_is_recorded_beside_what_it_was() {
     let before = folder_of(&journal, stream);
     assert_eq!((contents(&before).0.len(), contents(&journal).0.len()), (300, 200));
     daemon.wait_for_log(&["event=\"journal-anew\"", &stream.to_string()]);
-    // Wherever readers begin, they are in the new stream.
+    // From any start, readers begin in the new stream.
     for (start, first) in [(Start::Oldest, 1), (Start::Time(before_both), 1), (Start::Sequence(50), 50)] {
         let mut reader = Subscriber::builder("ticks").client(&client).start(start).open().unwrap();
         assert_eq!(reader.next_sequence(), first, "{start:?}");
         assert!(read_to(&mut reader, 200).is_empty(), "{start:?}");
     }
-    // Verbs take the newest, and say that there is another one.
+    // Verbs use the newest stream, and report that there is another one.
     let run = |words: &str| daemon.shmcast(words).output().unwrap();
     let dir = journal.display();
     let newest = text(&run(&format!("journal verify {dir}")).stderr);
@@ -457,7 +457,7 @@ fn publishers_of_a_strict_channel_are_recorded_as_one_stream() {
     assert_eq!(contents(&journal).1, []);
 }
 
-/// The ring that a reload makes has another schema, clock and largest message. What a file's header says holds for all that is in it.
+/// A reload makes a ring with another schema, clock and largest message. The header of a file must hold for everything in the file.
 #[test]
 fn another_ring_begins_another_file() {
     let (room, journal) = room();
@@ -496,7 +496,7 @@ fn another_ring_begins_another_file() {
     }
     assert_eq!(reader.due(), 22);
 
-    // The verbs that copy a journal keep both.
+    // The verbs that copy a journal keep both rings.
     let (journal, out) = (journal.display(), room.path().join("out"));
     let run = |words: &str| daemon.shmcast(words).output().unwrap();
     assert!(run(&format!("journal cut {journal} {} --from 5", out.display())).status.success());
@@ -541,8 +541,8 @@ fn the_oldest_files_go_and_the_rest_is_read() {
     assert!(checked.status.success(), "{checked:?}");
 }
 
-/// Many readers of one user are lapped at once, and ask for more than the daemon answers in a second. They take turns, and none loses a
-/// message for that.
+/// Many readers of one user are lapped at the same time, and send more requests than the daemon answers in a second. They take turns, and
+/// no reader loses a message.
 #[test]
 fn readers_that_ask_too_often_lose_nothing() {
     let (_room, journal) = room();
@@ -554,7 +554,7 @@ fn readers_that_ask_too_often_lose_nothing() {
     let readers: Vec<Subscriber> = (0..12).map(|_| wait_for("a reader's turn", open)).collect();
     for last in (1..=40).map(|part| part * 1_000) {
         publish(&mut publisher, last);
-        // The recorder takes what is in the ring before the next part. The daemon is not asked.
+        // The recorder takes the messages in the ring before the next part is published. The test does not ask the daemon.
         wait_until("the messages in a file", || contents(&journal).0.last() == Some(&last));
     }
     let reading =
@@ -564,8 +564,8 @@ fn readers_that_ask_too_often_lose_nothing() {
     }
 }
 
-/// A hold keeps files that are too many. When the file system has too little room they go all the same, and the daemon says whose they
-/// were.
+/// A hold keeps files beyond the size limit. If the file system has too little room, these files are removed nevertheless, and the daemon
+/// names the holds.
 #[test]
 fn files_that_are_held_stay_until_the_room_is_needed() {
     let (_room, journal) = room();
@@ -580,10 +580,10 @@ fn files_that_are_held_stay_until_the_room_is_needed() {
     };
     hold("audit");
     hold("other");
-    // A note that cannot be read keeps everything.
+    // If a hold's note cannot be read, all files are kept.
     fs::write(folder(&journal).join("broken.hold"), "what?").unwrap();
     publish_recorded(&client, &mut publisher, 100_000);
-    // The daemon looks each 5 s whether files go.
+    // The daemon checks every 5 s whether files must be removed.
     std::thread::sleep(Duration::from_millis(5_500));
     assert_eq!(status(&client).unwrap().oldest, 1, "files that are held are gone");
     for name in ["audit", "broken"] {
@@ -632,7 +632,7 @@ fn files_are_lent_to_readers_of_the_channel_alone() {
     for wanted in [json!({}), json!({"sequence": 50}), json!({"sequence": 1_000_000}), json!({"time_ns": 1})]
     {
         let (reply, files) = ask(wanted);
-        // The journal was begun with the ring, and the recorder begins its own file.
+        // The journal already existed when the ring was made, and the recorder begins a file of its own.
         let number = if reply["file"] == 1 { 1 } else { 2 };
         let expected =
             json!({"reply": "history", "file": number, "first": 1, "offset": 4096, "recording": true});
@@ -650,7 +650,7 @@ fn files_are_lent_to_readers_of_the_channel_alone() {
     assert!(status.success(), "as another user: {status}");
 }
 
-/// A directory that has another channel's journal is lent to nobody. Once it is moved away, the new one is.
+/// A directory with another channel's journal is lent to nobody. After it is moved away, the new journal is lent.
 #[test]
 fn the_journal_of_another_channel_is_not_lent() {
     let (room, journal) = room();

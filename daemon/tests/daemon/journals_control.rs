@@ -1,4 +1,4 @@
-//! The daemon's journal, while reloads change who may read its channel, and give the channel another name.
+//! The daemon's journal while reloads change the users who may read its channel, and rename the channel.
 
 use shmcast::control::JournalStatus;
 use shmcast::journal::{Cause, Entry, Journal};
@@ -26,7 +26,7 @@ fn status(client: &Client, name: &str) -> Option<JournalStatus> {
     client.channel(name).ok()?.journal
 }
 
-/// Publishes so many messages, as fast as the recorder follows. Returns the last one's sequence.
+/// Publishes `count` messages, as fast as the recorder follows. Returns the sequence of the last one.
 fn publish(client: &Client, name: &str, publisher: &mut Publisher, count: u64) -> u64 {
     let last = publisher.next_sequence() + count - 1;
     while publisher.next_sequence() <= last {
@@ -40,7 +40,7 @@ fn publish(client: &Client, name: &str, publisher: &mut Publisher, count: u64) -
     last
 }
 
-/// The messages of a journal, and the sequences that it names as lost, those of a reserve apart.
+/// The messages of a journal, and the number of sequences that it names as lost. Reserved sequences do not count.
 fn contents(dir: &Path) -> (Vec<u64>, u64) {
     let mut reader = Journal::open(dir).unwrap().read_from(1).unwrap();
     let (mut messages, mut lost) = (Vec::new(), 0);
@@ -55,7 +55,7 @@ fn contents(dir: &Path) -> (Vec<u64>, u64) {
     (messages, lost)
 }
 
-/// Reads as another user, and waits for the file `go-N` before message N of some.
+/// Reads as another user. Before some messages N, waits for the file `go-N`.
 #[test]
 #[ignore = "a role that the tests here start processes for"]
 fn play() {
@@ -90,8 +90,8 @@ fn play() {
     }
 }
 
-/// A reader in the past whose user may not read any more is lent no further file. What it thereby misses is told, and it goes on in the ring.
-/// The recording has nothing to do with the lists. Once it may read again, the reader is lent files again.
+/// A reader of the past loses the right to read, so it gets no more files. It learns which messages it misses, and continues in the ring.
+/// The recording continues. When the user has the right again, the reader gets files again.
 #[test]
 fn a_reader_in_the_past_that_may_read_no_more_is_told_what_it_misses() {
     const TEST: &str = "a_reader_in_the_past_that_may_read_no_more_is_told_what_it_misses";
@@ -102,7 +102,7 @@ fn a_reader_in_the_past_that_may_read_no_more_is_told_what_it_misses() {
     let client = daemon.client();
     let mut publisher = publishing(&client, "ticks").open().unwrap();
     publish(&client, "ticks", &mut publisher, 60_000);
-    // Each stop is a message at which the reader stands still until the test has done its part.
+    // At each of these messages, the reader stands still until the test has done its next step.
     let Some(mut role) = shmcast_testkit::role_as!(TEST, 65534, "1000 70000 140000 170000") else { return };
     let reader = Process::start(at_socket(in_dir(&mut role, room.path()), &daemon.socket()));
     let missed_at = |stop: u64| -> u64 {
@@ -119,7 +119,7 @@ fn a_reader_in_the_past_that_may_read_no_more_is_told_what_it_misses() {
     go(1_000);
     let missed = missed_at(70_000);
     assert!(missed > 20_000, "{missed}: files were lent to a user who may not read");
-    // Several rings, and the list has the user again.
+    // Several rings are published, and then the list has the user again.
     daemon.reload(&config("ticks", FOR_ALL, &journal));
     publish(&client, "ticks", &mut publisher, 60_000);
     go(70_000);
@@ -132,8 +132,8 @@ fn a_reader_in_the_past_that_may_read_no_more_is_told_what_it_misses() {
     assert_eq!(contents(&journal), ((1..=170_000).collect(), 0));
 }
 
-/// A channel of another name is another one. It does not write to the journal of the first one, is lent nothing of it, and says so; and the
-/// first one goes on in its journal when it has its name again, with no sequence that those who stayed have seen already.
+/// A renamed channel is another channel. It does not write to the journal of the first one, gets none of its files, and reports this. When
+/// the first channel has its name again, it continues in its journal, with no sequence that attached programs have already seen.
 #[test]
 fn the_journal_of_a_channel_that_is_renamed_stays_its_own() {
     for mode in ["takeover", "strict"] {
@@ -145,7 +145,7 @@ fn the_journal_of_a_channel_that_is_renamed_stays_its_own() {
         let mut stayed = publishing(&client, "ticks").open().unwrap();
         publish(&client, "ticks", &mut stayed, 1_000);
         daemon.reload(&config("tocks", &lists, &journal));
-        // It goes on among those who stayed.
+        // The first channel continues among the programs that stayed attached.
         for _ in 0..500 {
             let sequence = stayed.next_sequence();
             stayed.publish(&sequence.to_le_bytes().repeat(8)).unwrap();

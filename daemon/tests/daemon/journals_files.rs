@@ -1,6 +1,6 @@
-//! What happens to the directory of a daemon's journal while it is recorded to: it is removed, moved, full, read-only, behind a link, on a
-//! mount that goes and comes back, and beyond a limit on file sizes. Each is told and shown, nothing is called durable that cannot be
-//! read back by its name, and when the fault is over, the journal has all that the ring still had.
+//! The directory of a daemon's journal is removed, moved, full, read-only, behind a link, on a mount that goes and comes back, or beyond a
+//! limit on file sizes. Each fault is reported and shown. Messages count as durable only if they can be read by the journal's name. After
+//! the fault, the journal has all messages that the ring still had.
 
 use nix::sys::signal::Signal;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
@@ -65,7 +65,7 @@ impl Scene {
         wait_for(&format!("the state {state}"), || self.status().filter(|journal| journal.state == state))
     }
 
-    /// Waits until all that was published is durable, and in the journal by its name, without a loss.
+    /// Waits until all published messages are durable, and are in the journal of this name without a loss.
     fn wait_until_whole(&self, dir: &Path) {
         let last = self.publisher.next_sequence() - 1;
         wait_until("the journal", || {
@@ -110,7 +110,7 @@ fn a_directory_that_is_removed_or_moved_is_told_and_recorded_again_from_the_ring
     scene.publish(1_000);
     scene.is_told(&["journal-failed", "removed or moved"]);
     scene.wait_until_whole(&dir);
-    // A single file, too.
+    // A single file is removed, too.
     let file = fs::read_dir(Journal::open(&dir).unwrap().path()).unwrap().map(|it| it.unwrap().path());
     let file = file.into_iter().find(|path| path.extension().is_some_and(|it| it == "smj")).unwrap();
     let count = |scene: &Scene| scene.daemon.log().matches("journal-failed").count();
@@ -131,7 +131,7 @@ fn a_directory_behind_a_link_goes_on_where_the_link_leads() {
     symlink(&one, &dir).unwrap();
     let mut scene = Scene::new(&dir, "");
     assert_eq!(whole(&one), Ok((1..=1_000).collect()));
-    // The link leads elsewhere now: what is recorded could not be read by the name that is configured.
+    // The link now leads to another directory, so recorded messages could not be read by the configured name.
     let next = room.path().join("next");
     symlink(&other, &next).unwrap();
     fs::rename(&next, &dir).unwrap();
@@ -139,7 +139,7 @@ fn a_directory_behind_a_link_goes_on_where_the_link_leads() {
     scene.is_told(&["journal-failed", "removed or moved"]);
     scene.wait_until_whole(&dir);
     assert_eq!(whole(&other), Ok((1..=2_000).collect()));
-    // And nowhere: no directory is made through it.
+    // The link leads nowhere: no directory is made through it.
     fs::remove_dir_all(&other).unwrap();
     scene.publish(1_000);
     let why = scene.wait_for("failed").why.unwrap();
@@ -164,11 +164,11 @@ fn a_mount_that_goes_and_comes_back_costs_nothing_that_the_ring_has() {
     run("umount", &["--lazy", point]);
     scene.publish(1_000);
     scene.is_told(&["journal-failed", "removed or moved"]);
-    // The directory below the mount point has its name now.
+    // The directory below the mount point now has the name.
     scene.wait_until_whole(&dir);
     run("mount", &["--bind", volume, point]);
     scene.publish(1_000);
-    // The volume's own journal goes on where it ended: the ring has the rest.
+    // The volume's own journal continues where it ended, because the ring has the other messages.
     wait_until("the volume", || whole(small.path()) == Ok((1..=3_000).collect()));
     scene.wait_until_whole(&dir);
     scene.daemon.end(Signal::SIGTERM);
@@ -197,8 +197,8 @@ fn a_full_disk_is_told_and_made_up_for() {
     scene.wait_until_whole(&dir);
 }
 
-/// An operator removes the journal to make room. The recorder's memory is full, and the recorder once looked at no name while it was: it
-/// stayed "refused" for ever.
+/// An operator removes the journal to free space while the recorder's memory is full. An earlier mistake: the recorder then checked no
+/// names, and stayed "refused" for ever.
 #[test]
 fn a_directory_that_is_removed_from_a_full_disk_is_told_and_recorded_again_from_the_ring() {
     let test = "a_directory_that_is_removed_from_a_full_disk_is_told_and_recorded_again_from_the_ring";
@@ -218,7 +218,7 @@ fn a_directory_that_is_removed_from_a_full_disk_is_told_and_recorded_again_from_
     scene.wait_until_whole(&dir);
 }
 
-/// A file that retention cannot remove was once told each five seconds, for ever.
+/// An earlier mistake: a file that retention could not remove was reported every five seconds, for ever.
 #[test]
 fn a_removal_that_fails_is_told_once() {
     let room = scratch();
@@ -230,7 +230,7 @@ fn a_removal_that_fails_is_told_once() {
     let daemon = Daemon::start(&both);
     let client = daemon.client();
     daemon.wait_for_log(&["journal-error", "remove old files"]);
-    // Each removal of the other journal's files shows that five seconds have passed.
+    // Each time that files of the other journal are removed, five seconds have passed.
     let mut publisher = publishing(&client, "other").open().unwrap();
     for removals in 1..=3 {
         for _ in 0..30_000 {
@@ -241,7 +241,7 @@ fn a_removal_that_fails_is_told_once() {
     assert_eq!(daemon.log().matches("remove old files").count(), 1);
 }
 
-/// A recorder that ends for a reason told only those lost messages that were lost ten seconds before its end.
+/// An earlier mistake: a recorder that ended for a reason reported only messages that were lost at least ten seconds before its end.
 #[test]
 fn messages_that_were_lost_are_told_before_a_recorder_ends() {
     let room = scratch();
@@ -254,7 +254,7 @@ fn messages_that_were_lost_are_told_before_a_recorder_ends() {
         counts.map(|count| count.parse::<u64>().unwrap()).sum()
     };
     let mut lost = 0;
-    // The first loss is told at once. On a slow machine the second one is, too.
+    // The first loss is reported immediately. On a slow machine, so is the second one.
     for turn in 1..10 {
         scene.daemon.signal(Signal::SIGSTOP);
         scene.publish(150_000);
@@ -278,7 +278,7 @@ fn messages_that_were_lost_are_told_before_a_recorder_ends() {
 #[test]
 fn a_read_only_disk_is_told_and_made_up_for() {
     let Some(small) = Small::make("a_read_only_disk_is_told_and_made_up_for", 64) else { return };
-    // The directory is inside of the mount, which can be made read-only only while nobody writes: so it is mounted a second time.
+    // The mount can be made read-only only while nobody writes, and the directory is in it. So it is mounted a second time.
     let room = scratch();
     let dir = room.path().join("journal");
     fs::create_dir(&dir).unwrap();

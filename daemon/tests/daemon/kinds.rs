@@ -1,5 +1,5 @@
-//! Readers of each kind, a `Select`, an async one, one that parks and a typed one, while the recorder of their past is stopped and killed, while
-//! they themselves stand still or give way to another, and while their channel or its daemon is made anew.
+//! Readers of each kind: a `Select`, an async one, one that parks, and a typed one. Meanwhile the recorder of their past is stopped and
+//! killed, the readers stand still or give way to others, and the channel or its daemon is made anew.
 
 use crate::library::{Price, Volume};
 use nix::sys::signal::Signal;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const RING: &str = "capacity = \"1MiB\"";
-/// A reader that is not woken sleeps through the test, and is noticed.
+/// A nap longer than the test. A reader that is not woken sleeps through the test, which then fails.
 const FOR_EVER: Duration = Duration::from_secs(600);
 
 fn config() -> String {
@@ -21,7 +21,7 @@ fn config() -> String {
     limits.to_owned() + &channel("ticks", FOR_ALL).replace("capacity = \"16MiB\"", RING)
 }
 
-/// One reader.
+/// A reader of one of the kinds.
 enum Kind {
     Select(Box<Select>),
     Async(Box<Subscriber>, tokio::runtime::Runtime),
@@ -71,7 +71,7 @@ impl Kind {
         }
     }
 
-    /// The next event within a while.
+    /// The next event, if it comes within a limited time.
     fn next(&mut self) -> Option<Told> {
         let patience = Duration::from_millis(200);
         match self {
@@ -90,7 +90,7 @@ impl Kind {
         }
     }
 
-    /// Reads to message `last`. Returns how many messages came, and how many were told as missing.
+    /// Reads to message `last`. Returns how many messages came, and how many were reported as missing.
     fn read_to(&mut self, due: u64, last: u64, at: &str) -> (u64, u64) {
         let (mut received, mut missing) = (0, 0);
         let deadline = Instant::now() + PATIENCE;
@@ -123,7 +123,7 @@ fn publish(publisher: &mut Publisher, count: u64) -> u64 {
     publisher.next_sequence() - 1
 }
 
-/// The readers stand still while the ring overtakes them, and the recorder with it: first the recorder is stopped, then it is killed.
+/// The readers stand still while the ring overtakes them and the recorder. The recorder is first stopped, and then killed.
 #[test]
 fn a_recorder_that_is_stopped_or_killed_costs_each_kind_only_what_is_told() {
     let daemon = Daemon::start(&config());
@@ -163,7 +163,7 @@ fn a_recorder_that_is_stopped_or_killed_costs_each_kind_only_what_is_told() {
             }
             return;
         }
-        // A recorder lives, and decides alone what is lost. No reader is told of a loss before.
+        // The recorder lives, and only it decides which messages are lost. No reader learns of a loss before.
         for (kind, name) in kinds.iter_mut().zip(NAMES) {
             let (received, missing) = kind.read_to(due, before, &format!("{name}, stopped"));
             assert_eq!((received, missing), (before + 1 - due, 0), "{name}");
@@ -180,7 +180,7 @@ fn a_recorder_that_is_stopped_or_killed_costs_each_kind_only_what_is_told() {
             let (received, missing) = kind.read_to(before + 1, last, &format!("{name}, continued"));
             assert!(received > 0 && missing > 0, "{name}: {received} and {missing}");
         }
-        // A stopped recorder was lapped, and its journal names that.
+        // A stopped recorder was lapped, and its journal names the lost messages.
         running.end_by(Signal::SIGTERM);
         running = recorder();
         let next = publish(&mut publisher, 10);
@@ -236,7 +236,7 @@ fn a_select_that_is_stopped_and_lapped_counts_what_it_missed() {
     assert!(counts[0] > 0 && counts[1] > 0, "{words}");
 }
 
-/// A reader that parks leaves, and the next one in its place is woken as it was.
+/// A parked reader leaves. The next reader in its place is woken in the same way.
 #[test]
 fn a_parked_reader_that_begins_again_is_woken() {
     let daemon = Daemon::start(&config());
@@ -260,7 +260,7 @@ fn a_parked_reader_that_begins_again_is_woken() {
     }
 }
 
-/// The daemon dies with all of its memory. Each kind is told that its channel is another one, and the new one begins at 1.
+/// The daemon dies with all of its memory. Each kind of reader learns that its channel is another one, which begins at 1.
 #[test]
 fn a_daemon_without_its_memory_is_told_to_each_kind() {
     let mut daemon = Daemon::start(&config());
@@ -273,7 +273,7 @@ fn a_daemon_without_its_memory_is_told_to_each_kind() {
     }
     daemon.kill();
     drop(publisher);
-    // The readers hold the ring, and come back with it unless they are too late: they stand still here.
+    // The readers have the ring, and bring it back unless they are too late. They can be late, because they stand still here.
     fs::remove_dir_all(daemon.dir().join("run")).unwrap();
     daemon.restart();
     let client = daemon.client();
@@ -281,7 +281,7 @@ fn a_daemon_without_its_memory_is_told_to_each_kind() {
     let first = publisher.next_sequence();
     let last = publish(&mut publisher, 100);
     for (kind, name) in kinds.iter_mut().zip(NAMES) {
-        // Either the readers brought the ring back, and it goes on; or it is another one, and that is told.
+        // Either the readers brought the ring back, and it continues, or they learn that the channel is another one.
         let deadline = Instant::now() + PATIENCE;
         let mut due = if first == 1 { 0 } else { first };
         loop {
@@ -311,8 +311,8 @@ fn a_daemon_without_its_memory_is_told_to_each_kind() {
     }
 }
 
-/// A channel of files is made anew, of another schema: an async reader and a typed one are told, and the typed one does not take the new
-/// messages for the old ones.
+/// A channel of files is made anew with another schema. An async reader and a typed one learn this, and the typed one does not read the new
+/// messages as the old type.
 #[test]
 fn a_channel_made_anew_is_told_to_async_and_typed_readers() {
     let dir = scratch();

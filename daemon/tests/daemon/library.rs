@@ -1,6 +1,5 @@
-//! Library features beyond a single publisher or subscriber, with channels of a real daemon: several channels
-//! at once, streams, types, and reports of a publisher's death. The tests beside the library cover them
-//! without a daemon.
+//! Library features beyond a single publisher or subscriber, with channels of a real daemon: several channels at once, streams, types, and
+//! reports of a publisher's death. The library's own tests cover these features without a daemon.
 
 use futures_util::StreamExt;
 use nix::sys::signal::Signal;
@@ -14,9 +13,9 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
-/// Longer than any of these tests takes. A reader that is not woken sleeps through the test, and is noticed.
+/// A nap longer than any of these tests. A reader that is not woken sleeps through the test, which then fails.
 const FOR_EVER: Duration = Duration::from_secs(600);
-/// Longer than any reader takes to notice that a publisher has died: it looks each 10 ms.
+/// A time longer than any reader takes to notice that a publisher has died. A reader checks this every 10 ms.
 const QUIET: Duration = Duration::from_millis(200);
 
 fn daemon() -> Daemon {
@@ -118,7 +117,7 @@ fn readers_of_a_daemon_are_told_of_a_publisher_that_died_once_and_of_none_that_l
         }
         quiet("it was told");
 
-        // A publisher that closes has not died.
+        // A publisher that closes the channel has not died.
         let mut last = wait_for("a publisher", || publishing(&client, name).open().ok());
         last.publish(b"x").unwrap();
         last.close();
@@ -132,7 +131,7 @@ fn readers_of_a_daemon_are_told_of_a_publisher_that_died_once_and_of_none_that_l
     }
 }
 
-/// Generations and epochs then count from 1 again: the living publisher has the numbers of the dead one.
+/// After this loss of memory, generations and epochs count from 1 again. So the living publisher has the numbers of the dead one.
 #[test]
 fn the_death_of_one_before_the_channel_began_again_is_taken_for_its_namesakes() {
     let mut daemon = daemon();
@@ -159,8 +158,7 @@ fn kill_when_heard(daemon: &Daemon, reader: &Receiver<OwnedEvent>) {
     assert_eq!(next(reader), OwnedEvent::PublisherGone { epoch: 1 });
 }
 
-/// Readers come and go, and publishers die and are replaced at once. The events must come in an order that
-/// makes sense.
+/// Readers come and go, and publishers die and are replaced immediately. The events must come in a possible order.
 #[test]
 fn a_death_is_told_before_the_successor_or_not_at_all() {
     let daemon = daemon();
@@ -209,7 +207,7 @@ fn parked(client: &Client, name: &str) -> Subscriber {
     builder.longest_nap(FOR_EVER).start(Start::Oldest).open().unwrap()
 }
 
-/// Publishes on one channel after the other with pauses between. Returns how many messages each got.
+/// Publishes on one channel after the other, with pauses between. Returns the number of messages on each channel.
 fn publish_on(client: &Client, names: [&'static str; 4], count: u64) -> thread::JoinHandle<[u64; 4]> {
     let client = client.clone();
     thread::spawn(move || {
@@ -230,7 +228,7 @@ fn publish_on(client: &Client, names: [&'static str; 4], count: u64) -> thread::
 
 const NAMES: [&str; 4] = ["a", "b", "c", "strict"];
 
-/// The naps are practically endless. A single lost ring shows as a select that never returns.
+/// The naps are practically endless, so a single lost wake-up shows as a select that never returns.
 #[test]
 fn a_select_that_parks_sleeps_through_a_message_of_one_of_its_channels() {
     let mut daemon = daemon();
@@ -260,7 +258,7 @@ fn a_select_that_parks_sleeps_through_a_message_of_one_of_its_channels() {
     let (received, mut select) = is_done.recv_timeout(PATIENCE).expect("the select sleeps through the end");
     assert_eq!(received, published);
 
-    // This is done while the daemon is away, and again with the next daemon.
+    // The message comes while the daemon is away, and another one with the next daemon.
     let mut publisher = publishing_again(&client, "b");
     receive_one(&mut select, &mut publisher);
     daemon.kill();
@@ -285,7 +283,7 @@ fn publishing_again(client: &Client, name: &str) -> Publisher {
     wait_for("the channel", || publishing(client, name).open().ok())
 }
 
-/// Wakes the select by a message that comes while it sleeps.
+/// A message that comes while the select sleeps wakes it.
 fn receive_one(select: &mut Select, publisher: &mut Publisher) {
     let due = publisher.next_sequence();
     thread::scope(|scope| {
@@ -401,7 +399,7 @@ fn a_daemons_channel_has_the_schema_of_its_configuration() {
     let refused = Subscriber::builder("a").client(&client).open_pod::<Volume>().map(drop).unwrap_err();
     assert!(matches!(&refused, ChannelError::Schema { found, .. } if found.name == "price/1"), "{refused:?}");
 
-    // With the next publisher, the channel is for another type. A subscriber of prices gets an error.
+    // The next publisher's channel has another type. A subscriber of prices gets an error.
     daemon.configure(&config("schema_id = 2\nschema = \"volume/1\""));
     daemon.signal(Signal::SIGHUP);
     daemon.wait_for_log(&["event=\"reloaded\"", "kept as made until the next publisher [", "a"]);
@@ -426,7 +424,7 @@ fn a_daemons_channel_has_the_schema_of_its_configuration() {
     assert_eq!(reader.recv().unwrap(), TypedEvent::End);
 }
 
-/// What the journal has of the former schema is no value of the present one, although it has as many bytes.
+/// The journal's messages of the earlier schema are no values of the present one, although they have equally many bytes.
 #[test]
 fn a_typed_reader_of_the_past_is_told_of_messages_of_another_schema() {
     let room = tempfile::tempdir().unwrap();

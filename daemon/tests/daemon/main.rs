@@ -1,4 +1,4 @@
-//! The daemon as a process: its configuration, its front, the channels that it keeps, and all that may end while it runs.
+//! The daemon as a process: its configuration, its sockets, its channels, and everything that can end while it runs.
 //!
 //! `SHMCAST_UNDER_UNIT=1` restricts every daemon as the shipped unit does. Each module says which variables make its tests longer.
 #![allow(clippy::too_many_lines, reason = "a test is one story, read from top to bottom")]

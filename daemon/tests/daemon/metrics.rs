@@ -31,7 +31,7 @@ impl Watched {
         Self::with("")
     }
 
-    /// A daemon that also has these channels.
+    /// Starts a daemon that also has these channels.
     fn with(channels: &str) -> Self {
         let http = SocketAddr::from(([127, 0, 0, 1], shmcast_testkit::place::free_port()));
         let daemon = Daemon::start(&format!("{}{channels}", config(http)));
@@ -116,7 +116,8 @@ impl Answer {
 const PUBLISHED: &str = "shmcast_published_messages_total{channel=\"ticks\"}";
 const READERS: &str = "shmcast_readers{channel=\"ticks\"}";
 
-/// The start was once computed from the present wall clock: a clock that was set looked like a restart of the daemon.
+/// An earlier mistake: the daemon computed its start from the present wall clock. So a clock that was set looked like a restart of the
+/// daemon.
 #[test]
 fn a_clock_that_is_set_is_no_restart() {
     let mut watched = Watched::start();
@@ -127,7 +128,7 @@ fn a_clock_that_is_set_is_no_restart() {
     wait_until("its port", || TcpStream::connect(watched.http).is_ok());
     let started = watched.metric("shmcast_daemon_start_time_seconds");
     clock.set(3_600);
-    // The figures may be a little old. These have been gathered since the clock was set.
+    // The figures can be a little old. These figures were gathered after the clock was set.
     let mut publisher = watched.publisher();
     publish(&mut publisher, 7);
     wait_until("new figures", || watched.metric(PUBLISHED) == 7.0);
@@ -171,7 +172,7 @@ fn what_happened_is_what_is_counted() {
         assert_eq!(metrics[&format!("shmcast_reader_missed_messages_total{{{labels}}}")], 0.0);
     }
 
-    // The readers end with the last message; then they are shown no more.
+    // The readers end with the last message, and are then no longer shown.
     publish(&mut publisher, 1);
     end(publisher);
     readers.into_iter().for_each(end);
@@ -196,7 +197,7 @@ fn a_publisher_that_is_up_or_down_for_the_wrong_time() {
     assert_eq!(up(), 0.0);
     let mut publisher = daemon.publisher();
     wait_until("the publisher", || up() == 1.0);
-    // It is attached before it opens the ring. A channel that nobody has opened has no orphan.
+    // The publisher is attached before it opens the ring. A channel that nobody has opened has no orphan.
     wait_until("the ring to be open", || {
         daemon.metric("shmcast_channel_state{channel=\"ticks\",state=\"active\"}") == 1.0
     });
@@ -227,7 +228,7 @@ fn metrics_that_promtool_finds_fault_with() {
     wait_until("the reader", || daemon.metric(READERS) == 1.0);
     let mut publisher = daemon.publisher();
     publish(&mut publisher, 100);
-    // A histogram is shown once it is not empty.
+    // A histogram is shown as soon as it is not empty.
     const LATENCIES: &str = "shmcast_reader_latency_seconds_bucket{";
     wait_until("a latency", || daemon.get("/metrics").body.contains(LATENCIES));
     let text = daemon.get("/metrics").body;
@@ -300,7 +301,7 @@ fn the_rules_of_http() {
     assert_eq!(head.headers["content-length"], "3");
 }
 
-/// Sends a request that the daemon may refuse, and reads the answer.
+/// Sends a request that the daemon might refuse, and reads the answer.
 fn provoke(daemon: &Watched, request: &[u8]) -> io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(daemon.http)?;
     stream.set_read_timeout(Some(Duration::from_secs(60)))?;
@@ -321,7 +322,7 @@ fn nonsense_that_is_taken_for_a_request() {
     let requests: [&[u8]; 7] =
         [b"", b"\r\n\r\n", b"\0\xff\xfe", tls, long.as_bytes(), wide.as_bytes(), endless.as_bytes()];
     for request in requests {
-        // The daemon may refuse before the whole request is sent. Then sending fails.
+        // The daemon might refuse before the whole request is sent. Then sending fails.
         let answer = provoke(&daemon, request).unwrap_or_default();
         assert!(!answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(request));
         assert_eq!(daemon.get("/healthz").status, 200);
@@ -337,7 +338,7 @@ fn slow_clients_that_keep_others_from_the_metrics() {
     let daemon = Watched::start();
     let connect = |said: &[u8]| {
         let mut stream = TcpStream::connect(daemon.http).expect("it listens");
-        // The oldest connections are closed while we go on, so writing may fail.
+        // The daemon closes the oldest connections meanwhile, so writing can fail.
         let _ = stream.write_all(said);
         stream
     };
@@ -371,7 +372,7 @@ fn a_port_that_is_taken_leaves_nothing_that_looks_like_a_crash() {
     let log = second.log();
     assert!(log.contains(&daemon.http.to_string()) && log.contains("daemon.http"), "{log}");
     assert!(!second.marker().exists(), "its successor would wait for programs that there are not");
-    // Once the port is free, it starts at once.
+    // The daemon starts as soon as the port is free.
     let http = daemon.http;
     drop(daemon);
     second.restart();
@@ -380,7 +381,7 @@ fn a_port_that_is_taken_leaves_nothing_that_looks_like_a_crash() {
     assert!(!log.contains("crashed=true"), "{log}");
 }
 
-/// Prometheus computes rates of counters. It takes a counter that falls for one that began again.
+/// Prometheus computes rates of counters. It takes a counter that falls for one that has begun again.
 #[test]
 fn counters_that_go_backwards_with_the_next_publisher() {
     let daemon = Watched::start();
@@ -401,7 +402,7 @@ fn counters_that_go_backwards_with_the_next_publisher() {
             std::thread::sleep(Duration::from_millis(5));
         }
         end(publisher);
-        // An answer may be as old as the one before.
+        // An answer can be as old as the previous one.
         wait_until("all of it", || look(&mut last) == [100.0, 1000.0].map(|n| n * f64::from(publishers)));
     }
 }

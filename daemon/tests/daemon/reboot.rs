@@ -1,4 +1,4 @@
-//! Sequences that go on after a reboot: every program is killed, and what lies in memory is gone. A journal is all that is left.
+//! Sequences continue after a reboot: every program is killed, and everything in memory is lost. Only a journal remains.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -21,7 +21,7 @@ fn config(journal: &Path, more: &str) -> String {
     )
 }
 
-/// The memory of this boot goes: that of the channels, and the daemon's notes of them.
+/// Removes what a reboot removes: the memory of the channels, and the daemon's notes about them.
 fn lose_memory(daemon: &Daemon) {
     fs::remove_dir_all(daemon.dir().join("run")).unwrap();
 }
@@ -30,7 +30,7 @@ fn status(client: &Client) -> Option<JournalStatus> {
     client.channel("ticks").unwrap().journal
 }
 
-/// `shmcast pub`, which publishes 5000 messages a second until it is ended.
+/// Starts `shmcast pub`, which publishes 5000 messages a second until it is ended.
 fn publisher(daemon: &Daemon, room: &Path) -> Child {
     let input = room.join("input");
     fs::write(&input, "a message\n".repeat(1_000)).unwrap();
@@ -58,7 +58,7 @@ fn receive(reader: &mut Subscriber, count: u64) -> (u64, u64) {
     seen.unwrap()
 }
 
-/// Receives what is left in the ring of a publisher that is dead, behind message `last`.
+/// Receives the remaining messages in the ring of a dead publisher, after message `last`.
 fn drain(reader: &mut Subscriber, mut last: u64) -> u64 {
     loop {
         match reader.try_recv().unwrap() {
@@ -83,8 +83,8 @@ fn contents(dir: &Path) -> (Vec<u64>, Vec<Loss>) {
     (messages, losses)
 }
 
-/// Twenty reboots. In some, everything is killed while a publisher publishes: the daemon first, so that nobody records the last
-/// messages, which a reader has all the same. In others the channel is closed and the daemon is stopped before.
+/// Twenty reboots. In some, everything is killed while a publisher publishes. The daemon is killed first, so nobody records the last
+/// messages, but a reader has them. In others, the channel is closed and the daemon is stopped before.
 #[test]
 fn no_sequence_is_given_twice_and_a_clean_stop_leaves_none_out() {
     let room = TempDir::new().unwrap();
@@ -113,14 +113,14 @@ fn no_sequence_is_given_twice_and_a_clean_stop_leaves_none_out() {
             daemon.end(Signal::SIGTERM);
         } else {
             daemon.kill();
-            // Nobody records these.
+            // Nobody records these messages.
             last = receive(&mut reader, 20 + u64::from(round)).1;
             end(child, Signal::SIGKILL);
             last = drain(&mut reader, last);
             drop(reader);
         }
         drop(client);
-        // In one round the memory alone is gone, and not the daemon's notes: as when all programs were killed and the host was not.
+        // In one round, all programs are killed but the host does not reboot. So only the memory is lost, and the daemon's notes stay.
         if round != 7 {
             lose_memory(&daemon);
         }
@@ -150,8 +150,7 @@ fn no_sequence_is_given_twice_and_a_clean_stop_leaves_none_out() {
     assert_eq!(verified.status.code(), Some(3), "{verified:?}");
 }
 
-/// Recorders are threads of the daemon that attach as any program does. What was published before they had is
-/// recorded too.
+/// Recorders are threads of the daemon that attach as any program does. Messages from before their attachment are recorded, too.
 #[test]
 fn a_daemon_that_is_stopped_as_soon_as_it_runs_leaves_no_sequence_out() {
     let room = TempDir::new().unwrap();
@@ -190,7 +189,7 @@ fn a_reader_gets_the_old_messages_one_gap_and_the_new_ones() {
     lose_memory(&daemon);
     daemon.restart();
     let client = daemon.client();
-    // It comes at once: before the recorder has the new ring.
+    // This reader attaches immediately, before the recorder has the new ring.
     let mut reader = Subscriber::builder("ticks").client(&client).start(Start::Oldest).open().unwrap();
     assert_eq!(reader.next_sequence(), 1);
     let mut publisher = publishing(&client, "ticks").open().unwrap();
@@ -257,7 +256,7 @@ fn a_time_a_key_and_a_sequence_from_before_a_reboot_are_found_behind_it() {
     }
 }
 
-/// A daemon that cannot read the journal runs all the same, from 1 on, and says so. What is in the journal then stays beside the next.
+/// A daemon that cannot read the journal still runs, with sequences from 1 on, and reports this. The old journal stays beside the next one.
 #[test]
 fn a_journal_that_cannot_be_read_keeps_no_channel_from_running() {
     let room = TempDir::new().unwrap();
@@ -270,7 +269,7 @@ fn a_journal_that_cannot_be_read_keeps_no_channel_from_running() {
     daemon.kill();
     drop((publisher, client));
     lose_memory(&daemon);
-    // Another version's: neither the number nor the fields behind it are of this one.
+    // The file is of another version, so neither its number nor the fields after it are valid for this one.
     let before = Journal::open(&journal).unwrap();
     let file = before.path().join(&before.files()[0].name);
     let whole = fs::read(&file).unwrap();
@@ -296,7 +295,7 @@ fn a_journal_that_cannot_be_read_keeps_no_channel_from_running() {
     assert_eq!(Streams::open(&journal).unwrap().journals().len(), 2);
 }
 
-/// A channel that leaves the configuration and returns goes on behind its journal, also for programs that are attached to it.
+/// A channel that leaves the configuration and returns continues after its journal, also for attached programs.
 #[test]
 fn a_channel_that_was_removed_and_added_again_goes_on() {
     let room = TempDir::new().unwrap();
@@ -322,7 +321,7 @@ fn a_channel_that_was_removed_and_added_again_goes_on() {
     publisher.publish(b"behind").unwrap();
     let mut told = Vec::new();
     loop {
-        // Each call polls once: no message comes before the loss is told.
+        // Each call polls once. No message comes before the report of the loss.
         match reader.try_recv() {
             Ok(Some(Event::Message(message))) => {
                 assert_eq!((message.sequence, message.payload), (first, &b"behind"[..]));
@@ -338,7 +337,8 @@ fn a_channel_that_was_removed_and_added_again_goes_on() {
     assert_eq!(Streams::open(&journal).unwrap().journals().len(), 1, "it is one stream");
 }
 
-/// The daemon goes on behind its channels' journals by itself, so a publisher that names a journal is told to leave it out.
+/// The daemon itself continues its channels after their journals. So a publisher that names a journal gets an error that says to leave it
+/// out.
 #[test]
 fn a_publisher_of_a_daemons_channel_names_no_journal() {
     let room = TempDir::new().unwrap();

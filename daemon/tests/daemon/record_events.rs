@@ -1,6 +1,6 @@
-//! `shmcast record` beside a daemon whose channel meets every change: a takeover, reloads that change its mode, its sizes, its schema and its
-//! clock, that remove and add it, and a daemon without its memory. What was published is in the journal, or a loss is named; and a time is
-//! found in the right ring.
+//! `shmcast record` beside a daemon whose channel changes: a takeover, reloads that change its mode, its sizes, its schema and its clock,
+//! reloads that remove and add it, and a daemon without its memory. Each published message is in the journal, or a loss is named. Each time
+//! is found in the right ring.
 
 use nix::sys::signal::Signal;
 use shmcast::journal::{Entry, Streams};
@@ -17,7 +17,7 @@ fn config(more: &str) -> String {
     )
 }
 
-/// All payloads in all streams of a journal's directory, each with its count of losses.
+/// All payloads in all streams of a journal's directory, and the number of lost messages.
 fn recorded(dir: &Path) -> (BTreeSet<u64>, u64) {
     let (mut all, mut lost) = (BTreeSet::new(), 0);
     let Ok(streams) = Streams::open(dir) else { return (all, 0) };
@@ -82,7 +82,7 @@ fn a_recording_follows_its_channel_through_every_change() {
     scene.publish(&mut publisher, 100);
     wait_until_recorded(&dir, 100, "the beginning");
     let client = scene.daemon.client();
-    // A takeover: the first publisher's late messages are void.
+    // The channel is taken over: the first publisher's late messages are void.
     assert!(scene.daemon.shmcast("takeover ticks").output().unwrap().status.success());
     let mut second = scene.open();
     assert!(publisher.publish(b"too late").is_err());
@@ -103,14 +103,14 @@ fn a_recording_follows_its_channel_through_every_change() {
         publisher.close();
     }
     assert!(recorder.is_alive(), "the recorder has ended");
-    // Removed and added again: another stream, in a folder of its own.
+    // The channel is removed and added again. Its new stream is in a folder of its own.
     scene.daemon.reload("");
     wait_until("the removal", || client.channel("ticks").is_err());
     scene.daemon.reload(&strict);
     let mut publisher = scene.open();
     scene.publish(&mut publisher, 100);
     wait_until_recorded(&dir, scene.number, "removed and added");
-    // A daemon without its memory.
+    // The daemon loses its memory.
     drop(publisher);
     scene.daemon.kill();
     std::fs::remove_dir_all(scene.daemon.dir().join("run")).unwrap();
@@ -119,7 +119,7 @@ fn a_recording_follows_its_channel_through_every_change() {
     scene.publish(&mut publisher, 100);
     wait_until_recorded(&dir, scene.number, "a daemon without its memory");
     assert!(recorder.is_alive(), "the recorder has ended");
-    // A recorder in an empty directory has what the ring has, and what it did not see has a name.
+    // A recorder in an empty directory records the ring's messages, and names the earlier ones as lost.
     let other = room.path().join("other");
     let words = format!("record ticks --to {} --set file=1MiB", other.display());
     let late = Process::start(&mut scene.daemon.shmcast(&words));
@@ -131,7 +131,7 @@ fn a_recording_follows_its_channel_through_every_change() {
     recorder.end_by(Signal::SIGTERM);
 }
 
-/// A recorder in an empty directory has what the ring has, and names what the ring had lost by then.
+/// A recorder in an empty directory records the ring's messages, and names those that the ring had already lost.
 #[test]
 fn a_recorder_made_anew_has_the_ring_and_names_the_rest() {
     for mode in ["takeover", "strict"] {
@@ -146,7 +146,7 @@ fn a_recorder_made_anew_has_the_ring_and_names_the_rest() {
         wait_until_recorded(&dir, 100, mode);
         recorder.kill();
         std::fs::remove_dir_all(&dir).unwrap();
-        // Several rings.
+        // These messages fill several rings.
         scene.publish(&mut publisher, 10_000);
         let recorder = Process::start(&mut scene.daemon.shmcast(&words));
         let newest = scene.number;
@@ -163,7 +163,7 @@ fn a_recorder_made_anew_has_the_ring_and_names_the_rest() {
     }
 }
 
-/// Rings of different schemas and clocks, one after the other: a time is found in the ring in which it was.
+/// Rings of different schemas and clocks follow one another. A time is found in the ring that was in use at that time.
 #[test]
 fn a_time_is_found_whatever_clock_its_ring_has() {
     let room = scratch();

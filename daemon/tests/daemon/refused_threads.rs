@@ -1,7 +1,7 @@
-//! A daemon whose user may start no more threads, as under a full `TasksMax`: a journal that begins then, or comes back, is told and shown
-//! as failed, is tried again, and has everything that the ring still had.
+//! The daemon's user is not allowed to start more threads, as under a full `TasksMax`. A journal that begins or returns then is reported
+//! and shown as failed. The daemon tries it again, and the journal then has everything that the ring still had.
 //!
-//! The thread of such a journal was once tried again by a reload alone, while the alert said that the daemon tries again.
+//! An earlier mistake: only a reload tried the journal's thread again, although the alert said that the daemon tries again.
 
 use nix::sys::signal::Signal;
 use shmcast::control::JournalStatus;
@@ -20,15 +20,15 @@ const NAME: &str = "a_journal_that_gets_no_thread_is_told_tried_again_and_misses
 /// A user without other processes.
 const UID: u32 = 54_327;
 
-/// Sets how many threads and processes of its user the daemon may see when it starts a thread, or that there is no limit. Only a process of
-/// the same user may do that everywhere.
+/// Sets the limit for threads and processes of the daemon's user, or removes the limit. A process of the same user is allowed to do this on
+/// every system.
 fn limit(daemon: &Process, most: &str) {
     let mut command = as_user(NAME, UID, Path::new("/usr/bin/prlimit")).unwrap();
     command.args(["--pid", &daemon.id().to_string(), &format!("--nproc={most}:")]);
     assert!(command.status().unwrap().success());
 }
 
-/// The greatest limit that the daemon may have.
+/// The highest limit that the daemon is allowed to have.
 fn hard_limit(daemon: &Process) -> Option<String> {
     let words = ["--pid", &daemon.id().to_string(), "--nproc", "--output=HARD", "--noheadings"];
     let output = as_user(NAME, UID, Path::new("/usr/bin/prlimit"))?.args(words).output().ok()?;

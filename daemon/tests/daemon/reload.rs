@@ -32,14 +32,14 @@ fn a_reload_adds_and_removes_channels_and_leaves_the_others_alone() {
     daemon.wait_for_log(&["event=\"removed\"", "2 programs are still attached"]);
     assert_eq!(client.channel("a").unwrap().uuid, uuid, "the live channel is the one it was");
     bystanders.assert_flowing();
-    // New programs cannot find a removed channel. Attached programs go on among themselves.
+    // New programs cannot find a removed channel. Attached programs continue among themselves.
     let error = Subscriber::builder("b").client(&client).open().unwrap_err();
     assert!(error.is_unknown_channel() && error.to_string().contains("reload"), "{error}");
     publisher.publish(b"among ourselves").unwrap();
     assert!(matches!(reader.recv().unwrap(), Event::Message(m) if m.payload == b"among ourselves"));
     drop(publishing(&client, "c").open().unwrap());
 
-    // Added again under the old name, it is a new channel.
+    // A channel that is added again under its old name is a new channel.
     daemon.reload(&[a.as_str(), &b, &c].concat());
     assert_eq!(names(&daemon), ["a", "b", "c"]);
     assert_eq!(client.channel("b").unwrap().next_sequence, Some(1));
@@ -92,7 +92,7 @@ fn a_bad_configuration_is_refused_loudly_and_the_old_one_stays() {
     daemon.signal(Signal::SIGHUP);
     daemon.wait_for_log(&["reload-refused", "cannot read"]);
     assert!(daemon.is_alive());
-    // A good configuration is accepted after that.
+    // A valid configuration is accepted after that.
     daemon.reload(&[good.as_str(), &channel("b", FOR_ALL)].concat());
     assert_eq!(names(&daemon), ["a", "b"]);
     bystanders.end();
@@ -139,7 +139,7 @@ fn a_node_of_memory_that_there_is_not_is_said_to_be_none_and_stops_nothing() {
     Bystanders::start(&daemon.client(), "a").end();
 }
 
-/// The CPUs that the waker's thread may run on, as the kernel lists them.
+/// The CPUs on which the waker's thread may run, as the kernel lists them.
 fn waker_cpus(daemon: &Daemon) -> Option<String> {
     let tasks = fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
     let mut tasks = tasks.map(|task| task.unwrap().path());
@@ -164,13 +164,13 @@ fn the_waker_moves_to_the_cpu_that_a_reload_names() {
         daemon.reload(&config(waker));
         wait_for("the waker to move", || (waker_cpus(&daemon)? == cpus).then_some(()));
     }
-    // If it cannot run on the CPU, it stays where it is, and the log says so.
+    // If the thread cannot run on the CPU, it stays where it is, and the log reports this.
     daemon.reload(&config("cpu = 1023"));
     daemon.wait_for_log(&["WARN", "cpu=1023", "the waker runs where it ran before"]);
     assert_eq!(waker_cpus(&daemon).as_deref(), Some("0"));
 }
 
-/// Limits are of requests: attached programs neither notice that they are lower, nor that they are higher again.
+/// Limits apply to requests. Attached programs notice neither lower limits nor higher ones.
 #[test]
 fn changed_limits_hold_for_requests_and_cost_no_message() {
     let config = |requests: u32| {
@@ -188,7 +188,7 @@ fn changed_limits_hold_for_requests_and_cost_no_message() {
     assert!(refused.to_string().contains("limits.requests_per_second"), "{refused}");
     bystanders.assert_flowing();
     daemon.reload(&config(100_000));
-    // A bucket is filled by the new rate.
+    // The new rate fills a bucket.
     wait_for("an answer", || client.channel("a").ok());
     for _ in 0..200 {
         client.channel("a").unwrap();
@@ -207,7 +207,7 @@ fn settings_of_the_memory_hold_from_the_next_publisher_on() {
     let mut reader = Subscriber::builder("a").client(&client).start(Start::Oldest).open().unwrap();
     let uuid = || client.channel("a").unwrap().uuid;
     let before = uuid();
-    // Labels are the daemon's own, and hold at once.
+    // Labels belong to the daemon alone, so they apply immediately.
     daemon.reload(&config("labels = { venue = \"X\" }"));
     assert_eq!((client.channel("a").unwrap().labels.as_str(), uuid()), ("venue=X\n", before));
     daemon.wait_for_log(&["reloaded", "kept as made until the next publisher []"]);

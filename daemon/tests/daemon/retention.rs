@@ -1,4 +1,4 @@
-//! A journal whose file system has too little room, while readers keep the files open that they were lent.
+//! A journal's file system has too little room, while readers keep lent files open.
 
 use nix::sys::signal::Signal;
 use shmcast::control::JournalStatus;
@@ -31,7 +31,7 @@ fn room_that_readers_hold_costs_no_history_and_is_told() {
     wait_for("the messages on disk", || durable(&daemon));
     let held = format!("journal hold {} audit", dir.display());
     assert!(daemon.shmcast(&held).output().unwrap().status.success());
-    // As a reader does that was lent a file and stopped.
+    // This open file stands for a reader that was lent a file and stopped.
     let mut journal = Journal::open(&dir).unwrap();
     let firsts: Vec<u64> = journal.files().iter().map(|file| file.header.sequence).collect();
     let mut lend = |first: u64| journal.lend(Wanted::Sequence(first), None).unwrap().unwrap().file;
@@ -40,7 +40,7 @@ fn room_that_readers_hold_costs_no_history_and_is_told() {
     daemon.signal(Signal::SIGHUP);
     let own = format!("pid {} (", std::process::id());
     daemon.wait_for_log(&["event=\"journal-no-room\"", "would free too little", &own]);
-    // The next daemon does not begin to remove either.
+    // The next daemon does not begin to remove files, either.
     daemon.end(Signal::SIGTERM);
     daemon.restart();
     let told = || {
@@ -58,8 +58,8 @@ fn room_that_readers_hold_costs_no_history_and_is_told() {
     assert!(firsts[1..].contains(&left) && left < 9_000, "{left}");
 }
 
-/// A host starts with a clock that is a year ahead, and the network's time comes later. The daemon once believed the first clock that it
-/// read, and removed all old files at once.
+/// A host starts with a clock that is a year ahead, and the network's time comes later. An earlier mistake: the daemon accepted the first
+/// clock that it read, and immediately removed all old files.
 #[test]
 fn a_daemon_that_starts_with_a_wrong_clock_removes_nothing() {
     let test = "a_daemon_that_starts_with_a_wrong_clock_removes_nothing";
@@ -82,7 +82,7 @@ fn a_daemon_that_starts_with_a_wrong_clock_removes_nothing() {
     daemon.end(Signal::SIGTERM);
     clock.set(365 * 86_400);
     daemon.restart_with(&clock);
-    // The daemon counts the files when it has removed the old ones.
+    // The daemon counts the files after it has removed the old ones.
     wait_until("the first check", || status(&daemon).is_some_and(|journal| journal.size_bytes > 0));
     let before = status(&daemon).unwrap().size_bytes;
     publish(&daemon, 3_000);

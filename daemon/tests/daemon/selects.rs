@@ -1,5 +1,5 @@
-//! One wait for several channels of a real daemon, with types and with subscribers that are lent, while publishers and the daemon are killed
-//! and stopped. `library` has the waits of a `Select` of plain subscribers.
+//! One wait for several channels of a real daemon, with types and with lent subscribers, while publishers and the daemon are killed and
+//! stopped. `library` has the waits of a `Select` of plain subscribers.
 
 use crate::library::{Price, Volume};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -13,7 +13,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longer than any of these tests takes. A reader that is not woken sleeps through the test, and is noticed.
+/// A nap longer than any of these tests. A reader that is not woken sleeps through the test, which then fails.
 const FOR_EVER: Duration = Duration::from_secs(600);
 const MESSAGES: u64 = 1500;
 
@@ -42,7 +42,7 @@ fn play() {
     }
 }
 
-/// Publishes a message a millisecond, for as long as it lives.
+/// Publishes a message per millisecond until the process is killed.
 fn publish_until_the_end(name: &str) {
     let client = Client::at(my_socket()).unwrap();
     let mut publisher = wait_for("the channel", || publishing(&client, name).open().ok());
@@ -52,7 +52,7 @@ fn publish_until_the_end(name: &str) {
     }
 }
 
-/// The naps are practically endless. A single lost ring shows as a select that never returns.
+/// The naps are practically endless, so a single lost wake-up shows as a select that never returns.
 #[test]
 fn a_typed_select_that_parks_sleeps_through_a_message_of_one_of_its_channels() {
     let daemon = daemon();
@@ -108,7 +108,7 @@ fn a_typed_select_that_parks_sleeps_through_a_message_of_one_of_its_channels() {
     assert_eq!(received, publishing.join().unwrap());
 }
 
-/// A channel that goes on with another schema is told of each message, and the others of the select go on.
+/// A channel continues with another schema. The select reports this for each message, and its other channels continue.
 #[test]
 fn a_select_tells_which_of_its_channels_has_another_schema() {
     let daemon = daemon();
@@ -142,7 +142,7 @@ fn a_select_tells_which_of_its_channels_has_another_schema() {
     assert_eq!((wrong, right), (1, 1));
 }
 
-/// Of two publishers, one is killed and the other goes on; then the daemon is stopped, and killed, and comes back.
+/// Of two publishers, one is killed and the other continues. Then the daemon is stopped and killed, and comes back.
 #[test]
 fn a_death_and_a_daemon_that_stops_are_for_one_wait_what_they_are_for_many() {
     let mut daemon = Daemon::start(&(channel("a", FOR_ALL) + &channel("b", FOR_ALL)));
@@ -206,7 +206,7 @@ fn a_death_and_a_daemon_that_stops_are_for_one_wait_what_they_are_for_many() {
     other.kill();
 }
 
-/// A subscriber that was not added is received from all the same, in the place of one that was. No bell wakes for it.
+/// A lent subscriber that was not added, in the place of one that was, still receives messages. But no bell wakes the wait for it.
 #[test]
 fn one_that_was_not_added_is_received_from() {
     let daemon = daemon();
@@ -250,7 +250,7 @@ fn no_descriptors() {
     let mut turns = Turns::new(Wait::Park);
     let refused = turns.add(&one).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(nix::libc::EMFILE));
-    // One that has its descriptor already takes more, and waits.
+    // A select that already has its descriptor accepts more subscribers, and waits for them.
     assert_eq!(select.add(three).unwrap(), 1);
     publisher.publish(b"x").unwrap();
     let mut received = [0; 2];
@@ -259,7 +259,7 @@ fn no_descriptors() {
         received[index] += u32::from(matches!(event, Event::Message(_)));
     }
     assert_eq!(select.recv_deadline(Instant::now() + Duration::from_millis(5)).unwrap(), None);
-    // The one that was refused can still be lent. It looks by itself.
+    // The refused subscriber can still be lent. The wait then polls for it.
     loop {
         if let (0, Event::Message(m)) = turns.recv(&mut [&mut one]).unwrap() {
             assert_eq!(m.payload, b"x");

@@ -1,8 +1,8 @@
-//! Readers that stand still for longer than the ring lasts, while the daemon and the publisher are killed: nobody misses a message, and
-//! everybody is live again. Everything is a process of its own, as on a host.
+//! Readers stand still for longer than the ring lasts, while the daemon and the publisher are killed. No reader misses a message, and all
+//! readers are live again afterwards. All programs are processes of their own.
 //!
-//! More of it: `SHMCAST_STALLED=50 SHMCAST_KILLS=100 SHMCAST_STALL_MESSAGES=100000 cargo test --release -p
-//! shmcast-daemon --test daemon stalled:: -- --nocapture`
+//! A longer run: `SHMCAST_STALLED=50 SHMCAST_KILLS=100 SHMCAST_STALL_MESSAGES=100000 cargo test --release -p shmcast-daemon --test daemon
+//! stalled:: -- --nocapture`
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -21,10 +21,10 @@ fn ring_of(messages: u64) -> u64 {
     (messages * 80).next_power_of_two()
 }
 
-/// A message, with the end of its line.
+/// The length of a message in bytes, with the end of its line.
 const LINE: usize = 61;
 
-/// A publisher of the lines that it is given.
+/// A publisher that publishes the lines of its input.
 struct Feed {
     process: Process,
     input: ChildStdin,
@@ -38,14 +38,14 @@ impl Feed {
         Self { process, input }
     }
 
-    /// Gives it lines, which it publishes at its own pace.
+    /// Gives the publisher lines, which it publishes at its own pace.
     fn give(&mut self, lines: u64) {
         let line = "m".repeat(LINE - 1) + "\n";
         self.input.write_all(line.repeat(lines as usize).as_bytes()).unwrap();
     }
 }
 
-/// A reader, and the file with what it says.
+/// A reader, and the file with its output.
 fn reader(daemon: &Daemon, room: &Path, number: u32) -> (Process, PathBuf) {
     let said = room.join(format!("reader-{number}"));
     let mut command =
@@ -58,7 +58,7 @@ fn published(daemon: &Daemon) -> u64 {
     wait_for("the channel", || daemon.client().channel("ticks").ok()?.next_sequence) - 1
 }
 
-/// Waits until the daemon has this publisher, and it has published `more` messages since `before`.
+/// Waits until the daemon knows this publisher, and the publisher has published `more` messages since `before`.
 fn wait_for_messages(daemon: &Daemon, publisher: &Feed, before: u64, more: u64) {
     wait_until("messages behind a kill", || {
         let channel = daemon.client().channel("ticks").ok();
@@ -67,15 +67,15 @@ fn wait_for_messages(daemon: &Daemon, publisher: &Feed, before: u64, more: u64) 
     });
 }
 
-/// Waits until the recorder has all that is in the ring. Only then more is published, so the recorder never comes too late,
-/// however busy the machine is.
+/// Waits until the recorder has everything in the ring. More is published only after that, so the recorder is never lapped, even on a busy
+/// machine.
 fn wait_until_recorded(daemon: &Daemon) {
     let last = published(daemon);
     let durable = || daemon.client().channel("ticks").ok()?.journal.map(|journal| journal.durable);
     wait_until("the journal", || durable().is_some_and(|durable| durable >= last));
 }
 
-/// Publishes some more, and waits until the recorder has them.
+/// Gives the publisher `some` lines, and waits until the recorder has them.
 fn give_and_record(daemon: &Daemon, publisher: &mut Feed, some: u64) {
     let before = published(daemon);
     publisher.give(some);
@@ -88,14 +88,14 @@ fn kill_all(daemon: &mut Daemon, kills: u32, some: u64) -> Feed {
     let (started, mut publisher) = (Instant::now(), Feed::start(daemon));
     for turn in 1..=kills {
         give_and_record(daemon, &mut publisher, some);
-        // Killed amid its work.
+        // The publisher is killed while it publishes.
         let before = published(daemon);
         publisher.give(some);
         wait_for_messages(daemon, &publisher, before, 1);
         publisher.process.kill();
         publisher = Feed::start(daemon);
         give_and_record(daemon, &mut publisher, some);
-        // It publishes on while no daemon runs.
+        // The publisher continues while no daemon runs.
         let before = published(daemon);
         publisher.give(some);
         daemon.kill();
@@ -125,10 +125,10 @@ fn readers_that_stand_still_miss_nothing_while_daemon_and_publisher_are_killed()
     let count = number("SHMCAST_STALLED", 5u32);
     let readers: Vec<_> = (0..count).map(|number| reader(&daemon, room.path(), number)).collect();
     let client = daemon.client();
-    // The daemon's own recorder is one more.
+    // The daemon's own recorder counts as one more reader.
     wait_until("the readers", || client.channel("ticks").is_ok_and(|it| it.readers.len() > readers.len()));
     drop(client);
-    // One goes on, and so has the channel's memory when publisher and daemon are both away.
+    // One reader is never stopped. It keeps the channel's memory while publisher and daemon are both away.
     let live = reader(&daemon, room.path(), count);
     readers.iter().for_each(|(reader, _)| reader.pause());
     let kills = number("SHMCAST_KILLS", 4);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const CONFIG: &str = "[limits]\nrequests_per_second = 10000\n\n[[channel]]\nname = \"ticks\"\ncapacity = \"1MiB\"\n\
                       mlock = false\nhugepages = false\n";
 
-/// A publisher, and a hundred readers that read all available messages when they are told to.
+/// A publisher, and a hundred readers that read all available messages on request.
 struct Traffic {
     publisher: Publisher,
     readers: Vec<Subscriber>,
@@ -66,7 +66,7 @@ fn what_top_shows_of_gates_and_of_a_board() {
     let client = daemon.client();
     let mut publisher = Publisher::builder("ticks").client(&client).open().expect("the channel is free");
     let reader = Subscriber::builder("ticks").client(&client).gate("risk").open().expect("it is free");
-    // The first key has the room, and the second one none.
+    // The first key gets the board's only place, and the second one finds none.
     let mut published = 0;
     while publisher.publish(&[published as u8 % 2; 100]).is_ok() {
         published += 1;
@@ -110,7 +110,7 @@ fn top_into_a_pipe() {
     assert_eq!(output.status.code(), Some(1));
 }
 
-/// Whether there is no tmux. If so, this prints the name of the test that is skipped.
+/// Whether tmux is missing. In that case, prints the name of the test that is skipped.
 fn is_without_tmux(test: &str) -> bool {
     let is_missing = Command::new("tmux").arg("-V").output().is_err();
     if is_missing {
@@ -119,7 +119,7 @@ fn is_without_tmux(test: &str) -> bool {
     is_missing
 }
 
-/// A terminal of a test's own. It ends when this is dropped.
+/// A terminal for one test, which ends when this value is dropped.
 struct Terminal {
     server: String,
 }
@@ -218,7 +218,7 @@ fn top_with_a_hundred_readers_in_a_terminal() {
     terminal.wait_for("ended with 0");
 }
 
-/// `top` does so too if the shell that began it ignores SIGHUP, as `nohup` does.
+/// `top` ends even if the shell that began it ignores SIGHUP, as `nohup` does.
 #[test]
 fn top_ends_with_its_terminal() {
     if is_without_tmux("top_ends_with_its_terminal") {
@@ -253,7 +253,7 @@ fn events_in_the_order_they_happen_and_through_a_restart() {
         let mut found = found.skip_while(|told| told["event"] != event);
         found.next().unwrap_or_else(|| panic!("no {event}"))
     };
-    // The command follows from some moment on. Earlier events do not reach it, so they are caused again.
+    // The command misses events from before it begins to follow, so the test causes events repeatedly.
     let client = daemon.client();
     let heard = std::thread::scope(|scope| {
         let heard = scope.spawn(|| next("refused"));
@@ -301,7 +301,7 @@ fn what_happened_before_somebody_asked_is_known_to_nobody() {
     let names = |past: &[Value]| -> Vec<String> {
         past.iter().filter_map(|event| Some(event["event"].as_str()?.to_owned())).collect()
     };
-    // The daemon may notice the end of a connection after it has refused the next one.
+    // The daemon might notice the end of a connection only after it has refused the next one.
     wait_until("the publisher's end", || names(&past("--last 100")).contains(&"detached".to_owned()));
     let all = past("--last 100");
     let at = |name: &str| all.iter().position(|event| event["event"] == name).expect("it happened");

@@ -1,4 +1,4 @@
-//! `shmcast tune`: what it changes, what it puts back, and what it leaves alone.
+//! `shmcast tune`: which settings it changes, which it restores, and which it leaves alone.
 
 use serde_json::Value;
 use shmcast_testkit::place::program;
@@ -54,7 +54,7 @@ impl Host {
         command.args(["tune", "--root", root]).args(options.split_whitespace()).output().unwrap()
     }
 
-    /// Exit code, and each check's outcome and problem.
+    /// Returns the exit code, and for each check its id, its outcome and its problem.
     fn outcomes(&self, options: &str) -> (i32, Vec<(String, String, String)>) {
         let output = self.tune(&format!("{options} --json"));
         let report: Value =
@@ -137,13 +137,13 @@ fn what_is_kept_over_reboots() {
     assert!(host.tune("--undo").status.success());
     assert!(!host.path(SYSCTL).exists() && !host.path(TMPFILES).exists());
     assert_eq!(host.values(), BEFORE);
-    // The values are kept later, when nothing is left to change.
+    // The option to keep the values comes only now, when no value is left to change.
     host.tune("--apply");
     host.tune("--apply --persist");
     assert!(fs::read_to_string(host.path(SYSCTL)).unwrap().contains("rmem_max = 67108864"));
 }
 
-/// The file for hosts that are set up by hand asks for what `tune` writes, and for nothing else.
+/// The file for hosts that are set up by hand has exactly the settings that `tune` writes.
 #[test]
 fn the_file_that_is_copied_by_hand_asks_for_more_than_what_was_measured() {
     let host = Host::new();
@@ -183,7 +183,7 @@ fn a_value_that_cannot_be_written_holds_up_the_others() {
     let command = format!("{} tune --root {} --apply", program("shmcast").display(), host.0.path().display());
     let mut shell = Command::new("bash");
     if nix::unistd::geteuid().is_root() {
-        // Modes do not keep root from writing. A read-only mount does.
+        // File modes do not keep root from writing, but a read-only mount does.
         shell = Command::new("unshare");
         shell.args(["--mount", "bash"]);
     }
@@ -226,7 +226,7 @@ fn a_list_that_others_may_write_to_is_trusted() {
 #[test]
 fn an_ordinary_user_is_told_to_be_root() {
     let name = "an_ordinary_user_is_told_to_be_root";
-    // The user nobody may be unable to reach the program where it was built.
+    // The user nobody might not be able to reach the program where it was built.
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let copy = dir.path().join("shmcast");
@@ -237,7 +237,7 @@ fn an_ordinary_user_is_told_to_be_root() {
         command.args(options).output()
     };
     match as_nobody(&[]) {
-        // It looks at this host, whatever its state is.
+        // The command examines this host, whatever the host's state is.
         Ok(looked) if looked.status.success() => {}
         other => return skip(name, format!("{other:?}")),
     }

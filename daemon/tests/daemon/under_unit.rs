@@ -63,7 +63,7 @@ fn traffic_goes_on_through_a_reload_a_restart_and_a_crash() {
     });
     bystanders.assert_flowing();
     assert!(bystanders.end() > 0);
-    // The daemon lacks no right that it needs.
+    // The log shows that the daemon lacks no right.
     let log = daemon.log();
     for word in ["ERROR", "cannot", "not permitted", "os error"] {
         assert!(!log.contains(word), "{word}: {log}");
@@ -121,7 +121,7 @@ fn a_parked_reader_is_woken_for_each_message() {
             told.send(message.sequence).unwrap();
         }
     });
-    // The reader parks between each two messages. A single missed wake-up would leave it asleep.
+    // The reader parks after each message. A single missed wake-up would leave it asleep.
     for _ in 0..100 {
         let sequence = publisher.publish(b"wake").unwrap();
         assert_eq!(received.recv_timeout(PATIENCE), Ok(sequence), "the reader sleeps through a message");
@@ -139,7 +139,7 @@ fn a_channel_is_recorded_and_its_readers_are_lent_the_files() {
     let mut publisher = publishing(&daemon.client(), "a").open().unwrap();
     let mut published = 0;
     for _ in 0..3 {
-        // More than a file, and less than the ring.
+        // These messages fill more than a file, and less than the ring.
         for _ in 0..8_000 {
             published = publisher.publish(&[7; 200]).unwrap();
         }
@@ -162,7 +162,7 @@ fn a_channel_is_recorded_and_its_readers_are_lent_the_files() {
                 assert_eq!(message.sequence, due);
                 due += 1;
             }
-            // The recorder is not as fast as a publisher that does nothing else.
+            // The recorder is not as fast as a publisher that only publishes.
             Event::Lost { from, to, .. } => {
                 assert!(from == due && to > 24_000);
                 due = to + 1;
@@ -171,7 +171,7 @@ fn a_channel_is_recorded_and_its_readers_are_lent_the_files() {
             other => panic!("{other:?}"),
         }
     }
-    // Here is what the daemon sees as /var/lib/shmcast.
+    // The daemon sees this directory as /var/lib/shmcast.
     let files = shmcast::journal::Journal::open(daemon.dir().join("state/a")).unwrap();
     assert!(files.files().len() > 4 && files.is_recording());
     let log = daemon.log();
@@ -180,7 +180,7 @@ fn a_channel_is_recorded_and_its_readers_are_lent_the_files() {
     }
 }
 
-/// The arguments that each verb is tested with; `DIR` stands for a directory of the test's. `None` for verbs that send no request to
+/// The arguments with which each verb is tested. `DIR` stands for a directory of the test. `None` means that the verb sends no request to
 /// the daemon.
 const VERBS: [(&str, Option<&str>); 23] = [
     ("demo", None),
@@ -223,7 +223,7 @@ fn every_verb_of_the_command_works_with_it() {
         let mut command = daemon.shmcast(&words.replace("DIR", &daemon.dir().to_string_lossy()));
         let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
         if verb == "events" {
-            // It shows events from the moment when it listens, so events are caused until it has shown one.
+            // The verb shows only events from the moment at which it listens. So the test causes events until the verb has shown one.
             wait_for("an event to be shown", || {
                 drop(publishing(&daemon.client(), "a").open());
                 child.try_wait().unwrap()

@@ -56,7 +56,7 @@ pub(crate) fn memory_dir() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("shmcast-test-").tempdir_in("/dev/shm").unwrap()
 }
 
-/// A section of a configuration. `more` are further lines.
+/// A section of a configuration. `more` has additional lines.
 pub(crate) fn channel(name: &str, more: &str) -> String {
     format!(
         "[[channel]]\nname = \"{name}\"\ncapacity = \"16MiB\"\nmlock = false\nhugepages = false\n{more}\n"
@@ -68,7 +68,7 @@ pub(crate) const FOR_ALL: &str = "publishers = [\"*\"]\nsubscribers = [\"*\"]";
 /// `shmcastd` as a process.
 pub(crate) struct Daemon {
     dir: tempfile::TempDir,
-    /// The unit that restricts it, if there is one.
+    /// The unit that restricts the daemon, if there is one.
     unit: Option<PathBuf>,
     child: Child,
 }
@@ -80,7 +80,7 @@ impl Daemon {
         daemon
     }
 
-    /// Starts a daemon that `unit` restricts.
+    /// Starts a daemon under the restrictions of `unit`.
     pub(crate) fn start_under(unit: PathBuf, config: &str) -> Self {
         let daemon = Self::spawn_under(Some(unit), memory_dir(), config);
         daemon.client();
@@ -99,7 +99,7 @@ impl Daemon {
         Self { dir, unit, child }
     }
 
-    /// Waits until it ends by itself, and returns its exit code.
+    /// Waits until the daemon ends by itself, and returns its exit code.
     pub(crate) fn wait(&mut self) -> Option<i32> {
         self.child.wait().unwrap().code()
     }
@@ -121,7 +121,7 @@ impl Daemon {
         Pid::from_raw(self.child.id() as i32)
     }
 
-    /// A client of it. Waits until it answers.
+    /// Returns a client of the daemon. Waits until the daemon answers.
     pub(crate) fn client(&self) -> Client {
         wait_for("the daemon's answer", || Client::at(self.socket()).ok())
     }
@@ -157,7 +157,7 @@ impl Daemon {
         self.end(Signal::SIGKILL);
     }
 
-    /// Sends a signal that ends it, and waits for its end.
+    /// Sends a signal that ends the daemon, and waits for its end.
     pub(crate) fn end(&mut self, by: Signal) {
         self.signal(by);
         self.child.wait().unwrap();
@@ -169,13 +169,13 @@ impl Daemon {
         self.client();
     }
 
-    /// Kills it, and starts the next daemon at once.
+    /// Kills the daemon, and immediately starts the next one.
     pub(crate) fn crash(&mut self) {
         self.kill();
         self.restart();
     }
 
-    /// Whether it still runs.
+    /// Whether the daemon still runs.
     pub(crate) fn is_alive(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
@@ -184,7 +184,7 @@ impl Daemon {
         fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
     }
 
-    /// The anonymous memory in KiB.
+    /// The daemon's anonymous memory in KiB.
     pub(crate) fn anonymous_kib(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
@@ -227,7 +227,7 @@ fn spawn(unit: Option<&Path>, dir: &Path) -> Child {
         .unwrap()
 }
 
-/// A builder of a publisher that does not prepare its memory: locking pages may take a loaded machine half a minute.
+/// A builder of a publisher that does not prepare its memory, because locking pages can take half a minute on a loaded machine.
 pub(crate) fn publishing(client: &Client, channel: &str) -> PublisherBuilder {
     Publisher::builder(channel).client(client).prepare(Preparation::NONE)
 }
@@ -306,7 +306,7 @@ impl Raw {
         Self { socket }
     }
 
-    /// Connects and greets.
+    /// Connects to a daemon, and sends the greeting.
     pub(crate) fn greeted(socket: &Path) -> Self {
         let raw = Self::connect(socket);
         assert_eq!(raw.ask(&json!({"request": "hello", "version": 2}), &[])["reply"], "welcome");
@@ -355,7 +355,7 @@ impl Raw {
         assert!(last["why"].as_str().is_some_and(|why| why.len() > 5), "{last}");
     }
 
-    /// Sends a request, which must be refused with `code`. The connection must stay. Returns the reason.
+    /// Sends a request, which must be refused with `code`. The connection must stay open. Returns the daemon's reason.
     pub(crate) fn assert_refused(
         &self,
         request: &Value,
@@ -435,7 +435,7 @@ pub(crate) fn my_role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-/// A process that is killed when this is dropped.
+/// A process that is killed when this value is dropped.
 pub(crate) struct Guarded(pub(crate) Child);
 
 impl Guarded {
@@ -447,7 +447,7 @@ impl Guarded {
         kill(Pid::from_raw(self.0.id() as i32), signal).unwrap();
     }
 
-    /// Stops it, and waits until it is stopped.
+    /// Stops the process, and waits until it is stopped.
     pub(crate) fn pause(&self) {
         self.signal(Signal::SIGSTOP);
         let stat = format!("/proc/{}/stat", self.0.id());

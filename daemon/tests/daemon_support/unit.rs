@@ -1,8 +1,7 @@
 //! The daemon as the shipped unit runs it, on hosts where PID 1 is not systemd; see `shmcast_under_unit`.
 //!
-//! `SHMCAST_UNDER_UNIT=1` does this for every daemon that a suite starts: `SHMCAST_UNDER_UNIT=1 cargo test -p
-//! shmcast-daemon --test bridge`. Some tests always do it. The test program starts itself again, restricts itself, and
-//! replaces itself by the daemon.
+//! With `SHMCAST_UNDER_UNIT=1`, every daemon of a suite runs so: `SHMCAST_UNDER_UNIT=1 cargo test -p shmcast-daemon --test bridge`. Some
+//! tests always use the unit. The test program starts itself again, restricts itself, and replaces itself by the daemon.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use shmcast_under_unit::{Settings, exec, missing};
@@ -13,7 +12,7 @@ use std::process::Command;
 
 /// The variable that makes all daemons run under the unit.
 const ASKED: &str = "SHMCAST_UNDER_UNIT";
-/// The path of such a daemon's socket: `control.sock` in its runtime directory.
+/// The path of the socket of a daemon under the unit: `control.sock` in its runtime directory.
 pub(crate) const SOCKET: &str = "/run/shmcast/control.sock";
 const UNIT: &str = "SHMCAST_TEST_UNIT";
 const RUNTIME: &str = "SHMCAST_TEST_RUNTIME";
@@ -23,10 +22,10 @@ pub(crate) fn shipped() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../systemd/shmcastd.service")
 }
 
-/// The shipped unit, if every daemon is to run under it.
+/// The shipped unit, if every daemon must run under it.
 ///
 /// # Panics
-/// If it was asked for and cannot be applied here. A run that seems to test it must not pass without it.
+/// If the unit is requested and cannot be applied here. Otherwise the tests would pass, and seem to have tested the unit.
 pub(crate) fn asked() -> Option<PathBuf> {
     std::env::var_os(ASKED).filter(|value| value == "1")?;
     if let Some(reason) = missing() {
@@ -47,7 +46,7 @@ pub(crate) fn shipped_for(test: &str) -> Option<PathBuf> {
     }
 }
 
-/// The beginning of a command line. A program that is appended to it runs as `unit` says, with `runtime` as
+/// The beginning of a command line. A program that is appended to it runs under the restrictions of `unit`, and sees `runtime` as
 /// `/run/shmcast`.
 pub(crate) fn launcher(unit: &Path, runtime: &Path) -> Vec<OsString> {
     let (_, module) = module_path!().split_once("::").expect("this is a module of a test program");
@@ -60,7 +59,7 @@ pub(crate) fn launcher(unit: &Path, runtime: &Path) -> Vec<OsString> {
     words
 }
 
-/// A command that runs `program` as `unit` says.
+/// A command that runs `program` under the restrictions of `unit`.
 pub(crate) fn command(unit: &Path, runtime: &Path, program: &Path) -> Command {
     let words = launcher(unit, runtime);
     let mut command = Command::new(&words[0]);

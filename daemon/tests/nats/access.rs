@@ -1,4 +1,4 @@
-//! The permissions that the guide gives, and what `shmcast bridge check` says of a server, an account and a stream.
+//! The permissions that the guide gives, and the findings of `shmcast bridge check` about a server, an account and a stream.
 
 use crate::feed::{Feed, Pace};
 use serde_json::Value;
@@ -19,7 +19,7 @@ fn permissions(name: &str) -> String {
     block.split_once(": ").unwrap().1.to_owned()
 }
 
-/// The subjects that these permissions allow to publish and to hear.
+/// The subjects to which these permissions allow to publish, and those to which they allow to subscribe.
 pub(crate) fn allowed(name: &str) -> [Vec<String>; 2] {
     let all = permissions(name);
     ["publish: [", "subscribe: ["].map(|word| {
@@ -29,7 +29,7 @@ pub(crate) fn allowed(name: &str) -> [Vec<String>; 2] {
     })
 }
 
-/// A server with the accounts of the guide, and one that may do all.
+/// A server with the accounts of the guide, and an account without restrictions.
 fn server(program: &std::path::Path, dir: &std::path::Path) -> Server {
     let user = |name: &str| format!("{{ user: {name}, password: p, permissions: {} }}", permissions(name));
     let all = "{ user: admin, password: p }";
@@ -37,7 +37,7 @@ fn server(program: &std::path::Path, dir: &std::path::Path) -> Server {
     Server::with(program, dir, &more)
 }
 
-/// The findings of a check, each as its name and its status, and the worst one by its exit code.
+/// Runs a check. Returns each finding's name and status, and the exit code, which shows the worst finding.
 fn check(host: &Host, config: &str) -> (Vec<(String, String, String)>, Option<i32>) {
     let file = host.file("shmcast.toml", config.as_bytes());
     let output = host.run(&format!("bridge check {} --json", file.display()));
@@ -75,7 +75,7 @@ fn the_permissions_of_the_guide_are_enough_and_no_more() {
         let (_, said) = bridge.end();
         assert!(!said.contains("ermissions"), "an account is refused something: {said}");
     }
-    // A check finds nothing wrong with either, and names what a receiver's account may not do as a sender.
+    // The check finds no fault in either account, and names what a receiver's account is not allowed to do as a sender.
     for (user, direction) in [("sender", "send"), ("receiver", "receive")] {
         let (found, _) = check(&feed.near, &config(&server.url_of(&format!("{user}:p")), direction, ""));
         let bad: Vec<_> =
@@ -86,7 +86,7 @@ fn the_permissions_of_the_guide_are_enough_and_no_more() {
     let failed =
         |about: &str| found.iter().find(|(name, ..)| name == about).map(|(_, status, _)| status.clone());
     assert_eq!((failed("append").as_deref(), code), (Some("fails"), Some(1)), "{found:?}");
-    // The append that the check tries stores nothing.
+    // The append that the check tries is not stored.
     let found =
         feed.near.json(&format!("bridge stream verify ticks {} --json", server.address_of("admin:p")));
     assert_eq!(
@@ -119,7 +119,7 @@ fn a_check_names_what_cannot_work() {
     let said =
         says(config(&url, "send", ", block_bytes = 2000000"), &format!("server 127.0.0.1:{}", server.port));
     assert!(said.contains("max_payload"), "{said}");
-    // A stream that somebody made for something else.
+    // This stream was made for another purpose.
     let made = host.run(&format!("bridge stream create ticks {url} --set nats.subject=other"));
     assert!(made.status.success(), "{}", text(&made.stderr));
     let said = says(config(&url, "send", ""), "stream");

@@ -1,4 +1,4 @@
-//! Boards at both ends of a stream: the far end makes its own, of the same messages, also when it is made anew.
+//! Boards at both ends of a stream. The far end makes a board of its own from the same messages, even when the far end is made anew.
 
 use shmcast::{Publisher, Subscriber};
 use shmcast_testkit::daemon::{Daemon, FOR_ALL, channel, publishing};
@@ -19,7 +19,7 @@ fn config(server: &Server, bridge: &str) -> String {
     )
 }
 
-/// All keys of a daemon's board once it has the message before `next`, and what was left out.
+/// Waits until a daemon's board has the message before `next`. Returns all keys, and the counts of messages that the board left out.
 fn board(daemon: &Daemon, next: u64) -> (Vec<Entry>, [u64; 3]) {
     let client = daemon.client();
     let all = wait_for("the board", || {
@@ -36,7 +36,8 @@ fn board(daemon: &Daemon, next: u64) -> (Vec<Entry>, [u64; 3]) {
     (all, [told.refused, told.too_large, told.no_key])
 }
 
-/// Publishes messages of many keys. Some keys go, some messages are too large for the board or have no key, and more keys come than find room.
+/// Publishes messages of many keys. Some keys are removed, some messages are too large for the board or have no key, and there are more
+/// keys than the board has room for.
 fn publish(publisher: &mut Publisher, count: u64) {
     for _ in 0..count {
         let i = publisher.next_sequence();
@@ -65,7 +66,7 @@ fn a_board_beyond_the_servers_is_the_same_also_when_its_host_is_made_anew() {
     assert!(entries.len() > 50 && entries.iter().any(|entry| entry.2 > 10), "{} keys", entries.len());
     assert!(left_out.iter().all(|count| *count > 0), "{left_out:?}");
     assert_eq!(board(&far, publisher.next_sequence()), expected);
-    // The far end's daemon dies: a program holds the channel, and the next daemon goes on with it.
+    // The far end's daemon dies. A program keeps the channel's memory, and the next daemon continues the channel.
     let client = far.client();
     let reader = Subscriber::builder("ticks").client(&client).open().unwrap();
     far.kill();
@@ -74,7 +75,7 @@ fn a_board_beyond_the_servers_is_the_same_also_when_its_host_is_made_anew() {
     wait_until("the reader to come back", || reader.is_registered() == Some(true));
     let expected = board(&near, publisher.next_sequence());
     assert_eq!(board(&far, publisher.next_sequence()), expected, "after a restart");
-    // The far end is made anew: it takes the whole stream.
+    // The far end is made anew, and reads the whole stream.
     drop(reader);
     drop(far);
     let far = Daemon::start(&config(&server, "receive"));

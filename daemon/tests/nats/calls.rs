@@ -1,4 +1,4 @@
-//! A publisher makes no call of the system for an engine, whether the servers take its messages, are away, or have no room.
+//! A publisher makes no system call for an engine. It does not matter whether the servers accept its messages, are away, or have no room.
 
 use shmcast::{ClockKind, Publisher, Subscriber};
 use shmcast_testkit::Process;
@@ -11,7 +11,7 @@ use shmcast_testkit::wait_until;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Names of files that are never there. The publisher asks for them to mark places in its trace.
+/// Names of files that never exist. The publisher looks for them to mark places in its trace.
 const BEGIN: &str = "/publishing-begins";
 const END: &str = "/publishing-ends";
 const ROUNDS: [&str; 3] = ["running", "away", "full"];
@@ -21,7 +21,7 @@ fn channels(dir: &Path) -> PathBuf {
     dir.join("channels")
 }
 
-/// The publisher that is traced: publishes a round of messages each time that the test names one.
+/// The traced publisher. It publishes a round of messages each time that the test names a round.
 #[test]
 #[ignore = "a role that the test here starts a process for"]
 fn play() {
@@ -43,7 +43,7 @@ fn play() {
     wait_until("the end", || dir.join("end").exists());
 }
 
-/// The lines of the trace that stand between marks, by the thread that made the marks.
+/// Returns the number of marked rounds, and the lines of the trace within them, by the thread that made the marks.
 fn calls_between_marks(trace: &str) -> (usize, Vec<&str>) {
     let (mut thread, mut rounds, mut calls) = (None, 0, Vec::new());
     for line in trace.lines() {
@@ -81,7 +81,7 @@ fn a_publisher_beside_an_engine_calls_the_system_never() {
     let (dir, near) = (tempfile::tempdir().unwrap(), Host::new());
     let mut server = Server::alone(program, dir.path());
     server.kill();
-    // There is room for the first round, and for half of the second.
+    // The server has room for the first round, and for half of the second.
     server.rewrite(|text| text.replace("jetstream {", "jetstream { max_file_store: 30MB,"));
     server.start();
     let trace = dir.path().join("trace");

@@ -16,7 +16,7 @@ use std::time::Duration;
 const PACE: Pace =
     Pace { messages: 20_000, ahead: 20_000, pause: Duration::from_micros(500), capacity: 16 << 20 };
 
-/// A token that says `claims` about `subject`, signed by `issuer`.
+/// A token with `claims` about `subject`, signed by `issuer`.
 fn token(issuer: &KeyPair, subject: &KeyPair, name: &str, claims: &Value) -> String {
     let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
     let head = part(&json!({ "typ": "JWT", "alg": "ed25519-nkey" }));
@@ -29,11 +29,11 @@ fn token(issuer: &KeyPair, subject: &KeyPair, name: &str, claims: &Value) -> Str
     format!("{signed}.{}", URL_SAFE_NO_PAD.encode(seal))
 }
 
-/// The settings of a server whose operator lets one account in. `revoked` are the users that the account does not let in any more.
+/// The settings of a server whose operator admits one account. `revoked` are users that the account no longer admits.
 pub(crate) fn operated(operator: &KeyPair, account: &KeyPair, revoked: &[String]) -> String {
     let of_operator = token(operator, operator, "operator", &json!({ "type": "operator", "version": 2 }));
     let system = KeyPair::new_account();
-    // The account of the server itself may store nothing.
+    // The server's own account is not allowed to store anything.
     let preload = |account: &KeyPair, name: &str, storage: i64| {
         let limits = json!({
             "subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": true, "conn": -1, "leaf": -1,
@@ -60,7 +60,7 @@ pub(crate) fn public_key(file: &str) -> String {
     KeyPair::from_seed(seed).unwrap().public_key()
 }
 
-/// Writes the credentials of a user of an account, who may do all if there are no permissions.
+/// Writes the credentials of a user of an account. Without permissions, the user is allowed to do everything.
 pub(crate) fn credentials(
     dir: &Path,
     account: &KeyPair,
@@ -107,7 +107,7 @@ fn a_file_of_credentials_lets_each_end_do_its_part() {
         let (_, said) = bridge.end();
         assert!(!said.contains("ermissions"), "an account is refused something: {said}");
     }
-    // Credentials of an account that the server does not know, and a file that is not there.
+    // The credentials are of an account that the server does not know, or the file does not exist.
     for (with, words) in [
         (with("stranger", &stranger, None), "authorization"),
         (format!("{} --set nats.creds=/none.creds", server.url()), "/none.creds"),

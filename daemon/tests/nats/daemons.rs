@@ -1,4 +1,4 @@
-//! Bridges through servers of NATS that daemons carry: their start, their figures, a reload, an end, and a reboot.
+//! Bridges of daemons through servers of NATS: their start, their figures, a reload, an end, and a reboot.
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -58,7 +58,7 @@ fn publish(publisher: &mut Publisher, count: u64) {
     }
 }
 
-/// Reads up to the message before `next`: each once, in order, as it was published. Only those of `unused` may be a gap.
+/// Reads up to the message before `next`: each message once, in order, as it was published. Only sequences of `unused` can be a gap.
 fn read_to(reader: &mut Subscriber, due: &mut u64, next: u64, unused: Range<u64>) {
     wait_until(&format!("message {}", next - 1), || {
         while let Some(event) = reader.try_recv().unwrap() {
@@ -118,7 +118,7 @@ fn daemons_carry_a_channel_and_follow_their_configuration() {
     near.wait_for_log(&["bridge-started", "far"]);
     near.wait_for_log(&["bridge-session", "far"]);
 
-    // The server is away: the bridge says so and lives, and what is published meanwhile comes once it is back.
+    // The server is away. The bridge reports this and lives, and messages that are published meanwhile come when the server is back.
     server.kill();
     wait_for_bridge(&near, "the connection to break", |it| it["figures"]["send"]["is_connected"] == 0);
     near.wait_for_log(&["bridge-engine-disconnected"]);
@@ -126,14 +126,14 @@ fn daemons_carry_a_channel_and_follow_their_configuration() {
     server.start();
     read_to(&mut reader, &mut due, 2_001, 0..0);
 
-    // A bridge that has changed is another one, which goes on where the stream ends.
+    // A changed bridge is another one, which continues where the stream ends.
     near.configure(&config(at_near, None, &sends(&server, ", in_flight = 4, block_bytes = 2048")));
     near.signal(Signal::SIGHUP);
     near.wait_for_log(&["bridge-removed"]);
     publish(&mut publisher, 1_000);
     read_to(&mut reader, &mut due, 3_001, 0..0);
 
-    // One that is no longer configured ends.
+    // A bridge ends when it is no longer configured.
     let all = config(at_near, None, "");
     near.configure(&all[..all.find("[[bridge]]").unwrap()]);
     near.signal(Signal::SIGHUP);
@@ -143,7 +143,7 @@ fn daemons_carry_a_channel_and_follow_their_configuration() {
     near.signal(Signal::SIGHUP);
     read_to(&mut reader, &mut due, 4_001, 0..0);
 
-    // The daemon stops, and the next one goes on.
+    // The daemon stops, and the next daemon continues.
     near.end(Signal::SIGTERM);
     publish(&mut publisher, 1_000);
     near.restart();
@@ -154,7 +154,7 @@ fn daemons_carry_a_channel_and_follow_their_configuration() {
     publisher.close();
 }
 
-/// What was published while the servers were away is in the journal alone after a reboot. It goes out, in the same session.
+/// After a reboot, only the journal has the messages that were published while the servers were away. They are sent in the same session.
 #[test]
 fn a_reboot_while_the_servers_are_away_costs_no_message_of_the_journal() {
     let test = "a_reboot_while_the_servers_are_away_costs_no_message_of_the_journal";
@@ -170,7 +170,7 @@ fn a_reboot_while_the_servers_are_away_costs_no_message_of_the_journal() {
     let session = bridge(&near)["session"].clone();
     server.kill();
     publish(&mut publisher, 500);
-    // All is on the disk before the power goes.
+    // All messages are on the disk before the power goes.
     let client = near.client();
     let durable = || client.channel("ticks").unwrap().journal.map(|journal| journal.durable);
     wait_until("the journal", || durable() >= Some(1_000));
@@ -189,7 +189,7 @@ fn a_reboot_while_the_servers_are_away_costs_no_message_of_the_journal() {
     assert_eq!(sent["figures"]["send"]["messages_missed"], 0, "{sent}");
 }
 
-/// A command has the journal that the daemon lends it. After a reboot it goes on with the journal's stream, in the same session.
+/// The daemon lends a command its journal. After a reboot, the command continues with the journal's stream, in the same session.
 #[test]
 fn a_lent_journal_is_the_stream_of_a_command() {
     let test = "a_lent_journal_is_the_stream_of_a_command";
@@ -223,7 +223,7 @@ fn a_lent_journal_is_the_stream_of_a_command() {
     bridging.kill();
 }
 
-/// A bridge that leaves with messages that nobody has stored. An earlier mistake: it vanished without a word.
+/// A bridge leaves with messages that no server has stored. An earlier mistake: it vanished without a report.
 #[test]
 fn a_bridge_that_leaves_says_what_is_not_stored() {
     let test = "a_bridge_that_leaves_says_what_is_not_stored";
@@ -241,12 +241,12 @@ fn a_bridge_that_leaves_says_what_is_not_stored() {
     assert_eq!(near.told("bridge-left"), 0, "{}", near.log());
 }
 
-/// An earlier mistake: a journal that was away kept the bridge from starting, although live messages need no journal.
+/// An earlier mistake: a missing journal kept the bridge from starting, although live messages need no journal.
 #[test]
 fn a_bridge_sends_while_its_journal_is_away() {
     let test = "a_bridge_sends_while_its_journal_is_away";
     let Some((_turn, dir, server)) = alone(test) else { return };
-    // A mount that is away: its place leads nowhere.
+    // The mount is missing: its path leads nowhere.
     let mount = dir.path().join("mount");
     std::os::unix::fs::symlink("/nonexistent/disk", &mount).unwrap();
     let journal = mount.join("ticks");
@@ -256,7 +256,7 @@ fn a_bridge_sends_while_its_journal_is_away() {
     publish(&mut publisher, 100);
     let (mut reader, mut due) = (reader_of(&far), 1);
     read_to(&mut reader, &mut due, 101, 0..0);
-    // The next daemon's bridge goes on where the stream ends.
+    // The next daemon's bridge continues where the stream ends.
     near.crash();
     publish(&mut publisher, 100);
     read_to(&mut reader, &mut due, 201, 0..0);

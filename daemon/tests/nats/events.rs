@@ -1,5 +1,5 @@
-//! A channel through an engine while its publisher, its recorder, its daemons, its servers and its interface die, stop or come back, while its
-//! bridge lacks descriptors, and while reloads change the channel, its journal, the keys and the bridge's name. Each message says its number.
+//! A channel through an engine, while its publisher, recorder, daemons, servers and interface die, stop or come back, while its bridge
+//! lacks descriptors, and while reloads change the channel, its journal, the keys and the bridge's name. Each message has its number.
 
 use nix::sys::signal::Signal;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use crate::feed::Bridge;
 
-/// Publishes until it is killed.
+/// Publishes until the process is killed.
 #[test]
 #[ignore = "a role that the tests here start processes for"]
 fn play() {
@@ -83,11 +83,11 @@ fn publish(publisher: &mut Publisher, count: u64) -> u64 {
     publisher.next_sequence() - 1
 }
 
-/// A reader at the far end: each message once, in order.
+/// A reader at the far end, which must get each message once and in order.
 struct Sink {
     reader: Subscriber,
     due: u64,
-    /// Sequences that were told as missing.
+    /// The number of sequences that were reported as missing.
     missing: u64,
 }
 
@@ -171,7 +171,7 @@ fn daemons_of_an_engine_carry_everything_through_every_event() {
     let last = publish(&mut publisher, 500);
     let mut sink = Sink::at(&far);
     sink.read_to(last, "the beginning");
-    // The publisher.
+    // The publisher changes.
     drop(publisher);
     let last = publisher_that_is_killed(&near);
     sink.read_to(last, "a publisher was killed");
@@ -182,7 +182,7 @@ fn daemons_of_an_engine_carry_everything_through_every_event() {
         assert_eq!(sink.missing, 0, "{at}");
     };
     arrives(&mut publisher, "the next publisher");
-    // The daemons.
+    // The daemons stand still.
     stand_still(&near, || publish(&mut publisher, 300));
     arrives(&mut publisher, "the sender's daemon was stopped");
     stand_still(&far, || publish(&mut publisher, 300));
@@ -195,14 +195,14 @@ fn daemons_of_an_engine_carry_everything_through_every_event() {
     publish(&mut publisher, 300);
     far.restart();
     arrives(&mut publisher, "the receiver's daemon was killed");
-    // The server ends in order, and is back.
+    // The server ends in order, and comes back.
     server.end();
     let behind = || figures(&near)["figures"]["send"]["behind"].clone();
     publish(&mut publisher, 300);
     wait_until("messages that are behind", || behind() == 300);
     server.start();
     arrives(&mut publisher, "the server was restarted");
-    // The keys.
+    // The keys change.
     write_keys(&keys, &format!("{OLD_KEY}{NEW_KEY}"));
     near.reload(&usual.config(&server, &keys));
     arrives(&mut publisher, "a key more");
@@ -211,19 +211,19 @@ fn daemons_of_an_engine_carry_everything_through_every_event() {
     arrives(&mut publisher, "a key fewer");
     let unopened = || figures(&far)["figures"]["receive"]["unopened"].clone();
     assert_eq!(unopened(), 0);
-    // The ring: another schema and clock come with the next publisher.
+    // The ring changes: the next publisher brings another schema and clock.
     let ring = Near { ring: "schema_id = 7\nschema = \"other\"\nclock = \"monotonic\"", ..usual };
     near.reload(&ring.config(&server, &keys));
     arrives(&mut publisher, "before the next ring");
     drop(publisher);
     let mut publisher = publishing(&near.client(), "ticks").open().unwrap();
     arrives(&mut publisher, "another ring");
-    // The journal.
+    // The journal changes.
     for (what, journal) in [("none", None), ("another", Some(&other)), ("the first again", Some(&journal))] {
         near.reload(&Near { journal: journal.map(|it| &**it), ..ring }.config(&server, &keys));
         arrives(&mut publisher, &format!("journal: {what}"));
     }
-    // The bridge's name.
+    // The bridge's name changes.
     near.reload(&Near { title: "further", ..ring }.config(&server, &keys));
     wait_until("the name", || figures(&near)["bridge"] == "further");
     arrives(&mut publisher, "the bridge was renamed");
@@ -237,8 +237,8 @@ fn daemons_of_an_engine_carry_everything_through_every_event() {
     assert_eq!((&found["messages"], &found["repeated"]), (&(last - 1).into(), &0.into()), "{found}");
 }
 
-/// The recorder is stopped and killed while the servers are away for longer than the ring lasts. What the journal has goes out, and the rest
-/// is one gap with both ends, which each side counts.
+/// The recorder is stopped or killed while the servers are away for longer than the ring lasts. The journal's messages are sent, and the
+/// others are one gap with both ends, which each side counts.
 fn an_outage_with(is_killed: bool) {
     let test = format!("an_outage_with_a_recorder_that_is_killed_{is_killed}");
     let Some((_turn, dir, mut server)) = alone(&test) else { return };
@@ -263,7 +263,7 @@ fn an_outage_with(is_killed: bool) {
     let mut sink = Sink::in_dir(&far.dir.path().join("channels"));
     sink.read_to(last, at);
     server.kill();
-    // The recorder has these.
+    // The recorder has these messages.
     let last = publish(&mut publisher, 3_000);
     let is_recorded = |last: u64| {
         let has = |journal: shmcast::journal::Journal| journal.read_from(last).ok()?.next().ok()?.map(drop);
@@ -280,7 +280,7 @@ fn an_outage_with(is_killed: bool) {
             Some(record)
         }
     };
-    // Several rings.
+    // These messages fill several rings.
     let last = publish(&mut publisher, 300_000);
     if let Some(record) = &record {
         record.signal(Signal::SIGCONT);
@@ -310,7 +310,8 @@ fn a_recorder_that_is_killed_in_an_outage_costs_only_what_is_told() {
     an_outage_with(true);
 }
 
-/// An end that has no descriptor left cannot connect again. It says that it has no connection, and goes on as soon as it has one.
+/// An end without a free descriptor cannot connect again. It reports that it has no connection, and continues as soon as it has a
+/// descriptor.
 #[test]
 fn an_end_without_descriptors_goes_on_when_it_has_some() {
     let test = "an_end_without_descriptors_goes_on_when_it_has_some";
@@ -347,7 +348,7 @@ fn an_end_without_descriptors_goes_on_when_it_has_some() {
     assert_eq!(sink.missing, 0);
 }
 
-/// The interface to the server goes down and comes back, and is made anew.
+/// The interface to the server goes down and comes back. Later it is made anew.
 #[test]
 fn an_interface_that_goes_and_comes_back_costs_no_message() {
     let test = "an_interface_that_goes_and_comes_back_costs_no_message";
@@ -377,7 +378,7 @@ fn an_interface_that_goes_and_comes_back_costs_no_message() {
     ip(&format!("-n {near} link set va0 up")).unwrap();
     let last = publish(&mut publisher, 300);
     sink.read_to(last, "down and up");
-    // Both ends of the wire are gone, and others get their names and addresses.
+    // Both ends of the wire are gone, and other interfaces get their names and addresses.
     let meanwhile = || {
         publish(&mut publisher, 300);
     };

@@ -1,4 +1,4 @@
-//! A channel that goes from one host to another: a publisher, the two bridges as processes, and a reader that compares.
+//! A channel from one host to another: a publisher, the two bridges as processes, and a reader that compares the messages.
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -15,16 +15,16 @@ use std::time::{Duration, Instant};
 /// The longest message, in bytes.
 pub(crate) const LONGEST: usize = 1 << 20;
 
-/// A publisher that waits for somebody looks at him after so many messages.
+/// The number of messages after which a publisher checks whether it must wait.
 pub(crate) const LOOK: u64 = 10_000;
 
 /// The sizes of the messages.
 #[derive(Clone, Copy)]
 pub(crate) enum Sizes {
-    /// Most are short, one in 1000 has some KiB, and one in 50 000 up to a MiB: 0.1 GB in a million.
+    /// Most messages are short, one in 1000 has some KiB, and one in 50 000 up to a MiB. A million messages have 0.1 GB.
     Short,
-    /// One in 25 has any size up to a MiB, each order of magnitude as often as another, and one in 25 000 a whole MiB: 3 GB in a
-    /// million.
+    /// One message in 25 has any size up to a MiB, with equally many of each order of magnitude. One in 25 000 has a whole MiB. A million
+    /// messages have 3 GB.
     Wide,
 }
 
@@ -40,7 +40,7 @@ impl Sizes {
     }
 }
 
-/// The content of each message: the same for every host.
+/// The content of each message, which is the same on every host.
 pub(crate) struct Content {
     noise: Vec<u8>,
     sizes: Sizes,
@@ -71,17 +71,17 @@ pub(crate) struct Feed {
     pub(crate) far: Host,
     sizes: Sizes,
     messages: u64,
-    /// How far the reader at the far end has compared: the sequence due there.
+    /// The sequence that is due at the far end. The reader has compared all earlier messages.
     pub(crate) seen: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// How a feed is to be published.
+/// The pace of a publisher.
 #[derive(Clone, Copy)]
 pub(crate) struct Pace {
     pub(crate) messages: u64,
-    /// How many messages may be published and not compared.
+    /// The limit for messages that are published and not yet compared.
     pub(crate) ahead: u64,
     /// The pause after each 100 messages.
     pub(crate) pause: Duration,
@@ -89,17 +89,17 @@ pub(crate) struct Pace {
 }
 
 impl Feed {
-    /// Publishes short messages, after the first one at once, as fast as the far end follows and as the pace says.
+    /// Publishes short messages, as fast as the far end follows and `pace` permits. The first message comes immediately.
     pub(crate) fn publish(pace: Pace) -> Feed {
         Feed::publish_sized(pace, Sizes::Short)
     }
 
-    /// The same with messages of these sizes.
+    /// Does the same as [`publish`](Self::publish), with messages of these sizes.
     pub(crate) fn publish_sized(pace: Pace, sizes: Sizes) -> Feed {
         Feed::publish_while(pace, sizes, |_| true)
     }
 
-    /// The same, and at each message of [`LOOK`] waits until `may_go_on`.
+    /// Does the same as [`publish_sized`](Self::publish_sized). After every [`LOOK`] messages, waits until `may_go_on` returns true.
     pub(crate) fn publish_while(
         pace: Pace,
         sizes: Sizes,
@@ -136,7 +136,7 @@ impl Feed {
                     std::thread::sleep(pace.pause);
                 }
             }
-            // The channel stays open, so that bridges go on.
+            // The channel stays open, so that the bridges continue.
             while !stop.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -144,7 +144,8 @@ impl Feed {
         feed
     }
 
-    /// Compares each message at the far end: its sequence, bytes, tag and key flag. `is_lost` says which may be missing.
+    /// Compares each message at the far end: its sequence, bytes, tag and key flag. `is_lost` says which messages are allowed to be
+    /// missing.
     pub(crate) fn compare(&mut self, is_lost: impl Fn(u64) -> bool + Send + 'static) {
         let (seen, stop, sizes) = (self.seen.clone(), self.stop.clone(), self.sizes);
         let dir = self.far.dir.path().join("channels");
@@ -177,7 +178,7 @@ impl Feed {
         }));
     }
 
-    /// Waits until so many more messages were compared, but no more than there are.
+    /// Waits until this many more messages were compared, or all messages.
     pub(crate) fn go_on(&self, more: u64, children: &mut [&mut Bridge]) {
         let next = self.seen.load(Ordering::Relaxed) + more;
         self.wait_for(next.min(self.messages + 1), children);
@@ -221,7 +222,7 @@ impl Feed {
         Bridge::start(host.shmcast(&format!("bridge recv ticks --capacity {mebibytes}MiB {arguments}")))
     }
 
-    /// Ends the threads, which have failed if anything was wrong.
+    /// Ends the threads. Panics if any comparison has failed.
     pub(crate) fn finish(mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
@@ -241,11 +242,11 @@ pub(crate) struct Bridge {
     command: Command,
     process: Process,
     words: Words,
-    /// How much of the words was waited for.
+    /// The length of the part of the output for which the test has already waited.
     heard: usize,
 }
 
-/// What a process writes to its stderr.
+/// The output of a process to stderr.
 struct Words {
     said: Arc<Mutex<Vec<u8>>>,
     listener: JoinHandle<()>,
@@ -302,19 +303,19 @@ impl Bridge {
         }
     }
 
-    /// What it has said, if it has ended.
+    /// If the bridge has ended, returns its status and the end of its output.
     pub(crate) fn has_ended(&mut self) -> Option<String> {
         self.process.try_wait().map(|status| format!("{status}: {}", self.last_words()))
     }
 
-    /// The end of what it has said.
+    /// The last lines of the bridge's output.
     pub(crate) fn last_words(&self) -> String {
         let said = self.words.from(0);
         let lines: Vec<&str> = said.lines().collect();
         lines[lines.len().saturating_sub(6)..].join(" / ")
     }
 
-    /// Waits until it says these words. All that it has said since the last ones, up to these.
+    /// Waits until the bridge prints `words`. Returns its output since the last such wait, up to these words.
     pub(crate) fn wait_for_words(&mut self, words: &str) -> String {
         let started = Instant::now();
         let said = loop {
@@ -333,13 +334,13 @@ impl Bridge {
         said
     }
 
-    /// Ends it as Ctrl-C does while it starts.
+    /// Ends the bridge with Ctrl-C while it starts.
     pub(crate) fn end_at_the_start(self) {
         interrupt(&self.process);
         self.process.output();
     }
 
-    /// Ends it as Ctrl-C does. Its counters, and what it has said since the last words that were waited for.
+    /// Ends the bridge with Ctrl-C. Returns its counters, and its output since the last wait for words.
     pub(crate) fn end(mut self) -> (Value, String) {
         self.assert_alive();
         interrupt(&self.process);

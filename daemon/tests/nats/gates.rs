@@ -1,5 +1,5 @@
-//! Bridges that take a gate: servers and bridges that stand still or die hold the publisher up no longer than the gate allows, and a bridge that
-//! waits for another one does not hold it up at all.
+//! Bridges that take a gate. Servers and bridges that stand still or die delay the publisher no longer than the gate allows. A bridge that
+//! waits for another bridge does not delay the publisher.
 
 use crate::feed::Bridge;
 use nix::sys::signal::Signal;
@@ -25,7 +25,7 @@ fn state(publisher: &Publisher) -> GateState {
     publisher.gates()[0].state
 }
 
-/// Publishes the next message, whose payload is its sequence, if the gate lets it through.
+/// Publishes the next message, whose payload is its sequence. Returns whether the gate let the message through.
 fn publish(publisher: &mut Publisher) -> bool {
     let mut payload = [0; 500];
     payload[..8].copy_from_slice(&publisher.next_sequence().to_be_bytes());
@@ -39,12 +39,12 @@ fn publish(publisher: &mut Publisher) -> bool {
     }
 }
 
-/// Publishes as long as the gate lets messages through, but not more than the ring has. Returns how many went out.
+/// Publishes until the gate refuses a message, or as many messages as the ring holds. Returns their number.
 fn publish_some(publisher: &mut Publisher) -> usize {
     (0..2_000).take_while(|_| publish(publisher)).count()
 }
 
-/// A publisher looks at its gates once in a quarter of the lag.
+/// Waits until the gate has this state. A publisher checks its gates once per quarter of the permitted lag.
 fn wait_for_state(publisher: &mut Publisher, wanted: GateState) {
     wait_until(&format!("a gate that is {wanted}"), || {
         (0..10).take_while(|_| publish(publisher)).count();
@@ -52,7 +52,8 @@ fn wait_for_state(publisher: &mut Publisher, wanted: GateState) {
     });
 }
 
-/// Waits until a bridge has the gate, and then publishes until the gate is in force. Before that nobody waits for the bridge.
+/// Waits until a bridge has the gate, and then publishes until the gate is in force. Before that, the publisher does not wait for the
+/// bridge.
 fn wait_for_force(host: &Host, publisher: &mut Publisher) {
     wait_until("a reader of the gate", || {
         let shown = host.json("stat ticks --json");
@@ -61,7 +62,7 @@ fn wait_for_force(host: &Host, publisher: &mut Publisher) {
     wait_for_state(publisher, GateState::InForce);
 }
 
-/// Publishes until the gate refuses one message after the other.
+/// Publishes until the gate refuses several messages in a row.
 fn fill(publisher: &mut Publisher) {
     let mut refused = 0;
     wait_until("a publisher that is held up", || {
@@ -70,7 +71,7 @@ fn fill(publisher: &mut Publisher) {
     });
 }
 
-/// Waits until the servers have all that was published, and compares the counts.
+/// Waits until the servers have all published messages, and compares the counts.
 fn check_all_stored(host: &Host, server: &Server, publisher: &Publisher) {
     let published = publisher.next_sequence() - 1;
     let verify = format!("bridge stream verify ticks {} --json", server.url());
@@ -94,7 +95,7 @@ fn a_server_or_a_bridge_that_stands_still_holds_the_publisher_up_and_nothing_is_
     let mut sends = send(&host, &server, window);
     sends.wait_for_words("sending session");
     wait_for_force(&host, &mut publisher);
-    // Nobody acknowledges anything, and then the server is dead, and has what it acknowledged when it comes back.
+    // The server acknowledges nothing, and then dies. When it comes back, it has the messages that it acknowledged.
     server.signal(Signal::SIGSTOP);
     fill(&mut publisher);
     assert_eq!(state(&publisher), GateState::InForce);
@@ -106,7 +107,7 @@ fn a_server_or_a_bridge_that_stands_still_holds_the_publisher_up_and_nothing_is_
     server.start();
     wait_until("room", || publish(&mut publisher));
     check_all_stored(&host, &server, &publisher);
-    // So it is with a bridge that is stopped. One that is killed frees its publisher, and the next one takes the gate.
+    // A stopped bridge delays the publisher in the same way. A killed bridge frees the publisher, and the next bridge takes the gate.
     sends.pause();
     fill(&mut publisher);
     sends.resume();
@@ -141,7 +142,7 @@ fn a_bridge_that_waits_for_another_writer_lets_its_gate_go() {
     let mut second = send(&host, &server, "--set send.gate=wan");
     second.wait_for_words("another bridge writes the stream");
     wait_for_state(&mut publisher, GateState::Absent);
-    // It waits, and the first one is not waited for: far more than the ring has is published.
+    // The second bridge waits, and the first one has no gate. So far more messages are published than the ring holds.
     for _ in 0..5_000 {
         assert!(publish(&mut publisher));
     }
@@ -188,7 +189,7 @@ fn a_gate_that_refuses_keeps_the_messages_of_a_received_channel_at_the_servers()
     let reader = || Subscriber::builder("ticks").dir(far.dir.path().join("channels"));
     let mut slow = wait_for("the channel", || reader().gate("g").open().ok());
     let mut other = reader().open().unwrap();
-    // Both have everything before the first message is published.
+    // The readers attach before the first message is published, so both get all messages.
     wait_for_force(&near, &mut publisher);
     let (mut slows, mut others) = (1, 1);
     while publisher.next_sequence() <= 5_000 {

@@ -1,4 +1,4 @@
-//! Everything compared, while the bridges, their rivals and the servers are killed.
+//! All messages are compared while the bridges, their rivals and the servers are killed.
 
 use crate::feed::{Feed, Pace, Sizes};
 use crate::{kills, messages};
@@ -9,9 +9,9 @@ use shmcast_testkit::turn::turn;
 use shmcast_testkit::{wait_for, wait_until};
 use std::time::Duration;
 
-/// How often each end is killed.
+/// The number of kills of each end.
 const KILLS: u64 = 5;
-/// How many messages go through the log between two kills.
+/// The number of messages that go through the log between two kills.
 const STEP: u64 = 10_000;
 const FAST: Pace = Pace { messages: 60_000, ahead: 20_000, pause: Duration::ZERO, capacity: 16 << 20 };
 const SLOW: Pace = Pace { pause: Duration::from_millis(2), ..FAST };
@@ -52,7 +52,7 @@ fn either_end_is_killed_in_a_million_messages_of_up_to_a_mebibyte() {
     ends_are_killed(test, pace, Sizes::Wide);
 }
 
-/// Kills each end in turn, and now and then both, at places that are spread over the messages. The log has each message once then.
+/// Kills each end in turn, and sometimes both, at places that are spread over the messages. Afterwards the log has each message once.
 fn ends_are_killed(test: &str, pace: Pace, sizes: Sizes) {
     let Some((_turn, _dir, server)) = alone(test) else { return };
     let mut feed = Feed::publish_sized(pace, sizes);
@@ -94,7 +94,7 @@ fn two_writers_never_write_the_same_twice() {
     let [first, second] = &mut writers;
     for turn in 0..6 {
         feed.go_on(2_000, &mut [first, second, &mut receive]);
-        // The one that was stopped believes that it still owns the log, and the other one has it meanwhile.
+        // The stopped sender believes that it still owns the log. Meanwhile the other sender owns it.
         let stopped = if turn % 2 == 0 { &*first } else { &*second };
         stopped.pause();
         feed.go_on(2_000, &mut [&mut receive]);
@@ -107,7 +107,7 @@ fn two_writers_never_write_the_same_twice() {
     feed.finish();
 }
 
-/// The needs of the test of three servers in a cluster.
+/// The parts of a test with three servers in a cluster.
 struct Three {
     cluster: Cluster,
     feed: Feed,
@@ -122,14 +122,14 @@ fn three(test: &str, pace: Pace) -> Option<Three> {
     let mut feed = Feed::publish(pace);
     feed.compare(|_| false);
     let nats = cluster.urls();
-    // The servers elect one that decides before they make streams.
+    // The servers elect a leader before they make streams.
     wait_until("a stream of three copies", || {
         feed.near.run(&format!("bridge stream create ticks {nats}")).status.success()
     });
     Some(Three { cluster, feed, nats, _dir: dir })
 }
 
-/// The server that decides, once both others have all that it has: a copy that is still catching up cannot take its place.
+/// Returns the leader, after both other servers have everything that it has. A server that still catches up cannot take its place.
 fn leader(three: &Three) -> String {
     let mut leader = None;
     wait_until("a leader with two whole copies", || {
@@ -162,14 +162,14 @@ fn leaders_of_three_servers_are_killed_stopped_and_emptied() {
         three.cluster.named(&name).start();
     }
     println!("killed {rounds} leaders");
-    // A server that stands still until another one leads.
+    // A server stands still until another one leads.
     let name = leader(&three);
     three.cluster.named(&name).signal(Signal::SIGSTOP);
     three.feed.go_on(STEP, &mut [&mut send, &mut receive]);
     three.cluster.named(&name).signal(Signal::SIGCONT);
     three.feed.go_on(STEP, &mut [&mut send, &mut receive]);
     println!("stopped a leader");
-    // One that comes back without what it had stored.
+    // A server comes back without the data that it had stored.
     let name = leader(&three);
     three.cluster.named(&name).kill();
     three.cluster.named(&name).empty();
@@ -179,7 +179,7 @@ fn leaders_of_three_servers_are_killed_stopped_and_emptied() {
     println!("sent: {}", sent["send"]);
     let (received, _) = receive.end();
     println!("received: {}", received["receive"]);
-    // The servers may still be about to elect a leader.
+    // The servers might not have elected a leader yet.
     let verify = format!("bridge stream verify ticks {} --json", three.nats);
     let found: Value = wait_for("a stream that can be read", || {
         let output = three.feed.near.run(&verify);
@@ -189,8 +189,8 @@ fn leaders_of_three_servers_are_killed_stopped_and_emptied() {
     three.feed.finish();
 }
 
-/// Each end is killed, stopped and restarted at three servers, each server is restarted, and two are away for longer than an election may
-/// take: both ends say that the feed stands still, and go on when the servers are back.
+/// Each end is killed, stopped and restarted with three servers. Each server is restarted, and two servers are away for longer than an
+/// election can take. Both ends report that the feed stands still, and continue when the servers are back.
 #[test]
 #[ignore = "takes a minute: `.ci/run cluster` plays it"]
 fn bridges_of_three_servers_are_killed_stopped_and_restarted() {

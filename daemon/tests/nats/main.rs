@@ -1,9 +1,9 @@
 //! Channels through real servers of NATS JetStream: messages compared one by one while processes and servers are killed,
 //! stopped, emptied and cut off.
 //!
-//! The servers come from `.ci/nats-server`; without one each test prints its name as skipped. They listen on free ports of
-//! the loopback interface, and their stores are temporary. Each test has its own, since a start takes less than a tenth of a second.
-//! `SHMCAST_NATS_KILLS` and `SHMCAST_NATS_MESSAGES` make the tests of kills longer.
+//! The servers come from `.ci/nats-server`; without that program each test prints its name as skipped. They listen on free ports of the
+//! loopback interface, and their stores are temporary. Each test starts its own servers, because a start takes less than a tenth of a
+//! second. `SHMCAST_NATS_KILLS` and `SHMCAST_NATS_MESSAGES` make the tests of kills longer.
 #![allow(clippy::unwrap_used, reason = "in a test, an unwrap that fails is a finding")]
 
 mod access;
@@ -28,12 +28,12 @@ mod verbs;
 
 use shmcast_testkit::number;
 
-/// How often the tests kill, where it is not `usual`.
+/// The number of kills in a test, if it is not `usual`.
 fn kills(usual: u64) -> u64 {
     number("SHMCAST_NATS_KILLS", usual)
 }
 
-/// How many messages a test publishes, where it is not `usual`.
+/// The number of messages in a test, if it is not `usual`.
 fn messages(usual: u64) -> u64 {
     number("SHMCAST_NATS_MESSAGES", usual)
 }

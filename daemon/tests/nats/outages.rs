@@ -1,4 +1,4 @@
-//! Servers that are away for longer than the ring lasts, or far away.
+//! Servers that are away for longer than the ring lasts, or that are far away.
 
 use crate::feed::{Feed, LOOK, Pace, Sizes};
 use nix::sys::signal::Signal;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const SMALL: Pace =
     Pace { messages: 150_000, ahead: u64::MAX / 2, pause: Duration::from_micros(500), capacity: 8 << 20 };
 
-/// How many messages the recorder may be behind the publisher: far fewer than the ring holds.
+/// The limit for messages that are published and not yet recorded. The ring holds far more.
 const LAG: u64 = 20_000;
 
 #[test]
@@ -28,7 +28,7 @@ fn what_the_ring_cannot_keep_through_an_outage_is_a_gap_with_both_ends() {
     let is_away = Arc::new(AtomicBool::new(false));
     let gate = is_away.clone();
     let mut feed = Feed::publish_while(SMALL, Sizes::Short, move |_| gate.load(Ordering::Relaxed));
-    // Which are lost depends on the moment. The reader checks that nothing else is wrong.
+    // Chance decides which messages are lost. The reader checks that nothing else is wrong.
     feed.compare(|_| true);
     let nats = server.url();
     let mut send = feed.send(&format!("--nats {nats} --set nats.create=true --set nats.history=false"));
@@ -108,7 +108,7 @@ fn a_long_way_that_breaks_again_and_again_loses_nothing() {
     feed.finish();
 }
 
-/// A receiver that had said that it waits once ended with an error.
+/// An earlier mistake: a receiver reported that it waits, and then ended with an error.
 #[test]
 fn a_receiver_that_waits_for_its_stream_waits_for_its_servers_too() {
     let test = "a_receiver_that_waits_for_its_stream_waits_for_its_servers_too";
@@ -127,16 +127,16 @@ fn a_receiver_that_waits_for_its_stream_waits_for_its_servers_too() {
     feed.finish();
 }
 
-/// How long a server has stood still when a sender is told to end.
+/// The time for which a server has stood still when a sender is told to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stands {
-    /// Blocks are on their way, and the sender does not know it.
+    /// The time is short: blocks are on their way, and the sender does not know that the server stands still.
     NotLong,
-    /// The sender has given its connection up, and looks for another one.
+    /// The time is seconds: the sender has given up its connection, and looks for another one.
     ForSeconds,
 }
 
-/// A sender once did not end, because the thread with its connection waited for answers that it did not take.
+/// An earlier mistake: a sender did not end, because the thread with its connection waited for answers that it did not accept.
 #[test]
 fn a_sender_ends_though_its_server_stands_still() {
     let test = "a_sender_ends_though_its_server_stands_still";
@@ -154,7 +154,7 @@ fn a_sender_ends_though_its_server_stands_still() {
     for stands in [Stands::NotLong, Stands::ForSeconds] {
         let mut send = feed.send(&sends);
         let mut receive = feed.receive(&nats);
-        // More than the sender before can have stored.
+        // The previous sender cannot have stored so many messages.
         feed.go_on(30_000, &mut [&mut send, &mut receive]);
         receive.end();
         server.pause();
@@ -172,14 +172,14 @@ fn a_sender_ends_though_its_server_stands_still() {
         assert!(said.contains("NOT STORED"), "{stands:?}: {said}");
         server.signal(Signal::SIGCONT);
     }
-    // One that is just starting has no counters to report.
+    // A sender that is just starting has no counters to report.
     server.pause();
     feed.send(&sends).end_at_the_start();
     server.signal(Signal::SIGCONT);
     feed.finish();
 }
 
-/// Each request for what is not published yet once held the messages up for 200 ms.
+/// An earlier mistake: each request for unpublished messages delayed the messages by 200 ms.
 #[test]
 fn requests_for_what_is_not_published_yet_hold_nothing_up() {
     let test = "requests_for_what_is_not_published_yet_hold_nothing_up";
@@ -193,7 +193,7 @@ fn requests_for_what_is_not_published_yet_hold_nothing_up() {
     feed.wait_for(2_000, &mut [&mut send, &mut receive]);
     let far = shmcast::Subscriber::builder("ticks").dir(feed.far.dir.path().join("channels"));
     let session = Session::from_bytes(far.open().unwrap().remote_session().unwrap());
-    // The sender has message 1, and its answer tells that it has come so far.
+    // The sender has message 1. An answer for it shows that the sender has handled all earlier requests.
     let known = Want { session, first: 1, wanted: Wanted::Exact(0) }.encode();
     let known = [&b"PUB shmcast.ticks.want _INBOX.asker 32\r\n"[..], &known, b"\r\n"].concat();
     let want = Want { session, first: 1 << 40, wanted: Wanted::Exact(0) }.encode();
@@ -201,14 +201,14 @@ fn requests_for_what_is_not_published_yet_hold_nothing_up() {
     asker.write_all(b"CONNECT {\"verbose\":false}\r\nSUB _INBOX.asker 1\r\n").unwrap();
     asker.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
     let request = [&b"PUB shmcast.ticks.want _INBOX.nobody 32\r\n"[..], &want, b"\r\n"].concat();
-    // An answer to the stream's own subject would be stored there by the sender's hand.
+    // If the sender answered to the stream's own subject, the stream would store the answer.
     let there = Want { session, first: 1, wanted: Wanted::Exact(0) }.encode();
     let forged = [&b"PUB shmcast.ticks.want shmcast.ticks 32\r\n"[..], &there, b"\r\n"].concat();
     let request = [request, forged].concat().repeat(10);
     let enough = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // For longer than the messages are waited for, but not for ever, so that the test can fail.
+            // The requests continue for longer than the test waits for messages, but not for ever, so that the test can fail.
             let (begun, mut answers, mut buffer) = (Instant::now(), 0, [0; 1 << 16]);
             while begun.elapsed() < 2 * PATIENCE && (answers < 3 || !enough.load(Ordering::Relaxed)) {
                 asker.write_all(&[&request[..], &known].concat()).unwrap();

@@ -1,4 +1,4 @@
-//! Streams that take no blocks, or are removed under a sender.
+//! Streams that accept no blocks, or are removed while a sender uses them.
 
 use nix::sys::signal::Signal;
 use shmcast_testkit::command::{Host, text};
@@ -22,7 +22,7 @@ fn make_full_stream(server: &Server, host: &Host, nats: &str) {
     wait_until("the stream", || host.run(&info).status.success());
 }
 
-/// Publishes so many messages.
+/// Publishes `messages` messages.
 fn publish(host: &Host, messages: usize) {
     let mut command = host.shmcast("pub ticks");
     let lines = vec![b"a line of some bytes\n".to_vec(); messages].concat();
@@ -30,7 +30,7 @@ fn publish(host: &Host, messages: usize) {
     assert!(command.status().unwrap().success());
 }
 
-/// A sender that writes what it says into a file.
+/// Starts a sender whose output goes to a file. Also returns a function that reads this file.
 fn send(host: &Host, arguments: &str) -> (Process, impl Fn() -> String + use<>) {
     let said = host.file("said", b"");
     let mut command = host.shmcast(&format!("bridge send ticks --set send.from=oldest {arguments}"));

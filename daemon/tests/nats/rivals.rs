@@ -1,4 +1,4 @@
-//! Two senders of one channel: which of them writes the stream, and what the other one says.
+//! Two senders of one channel: one writes the stream, and the other one reports that it waits.
 
 use crate::feed::{Bridge, Feed, Pace};
 use nix::sys::signal::Signal;
@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 const PACE: Pace =
     Pace { messages: 20_000, ahead: 20_000, pause: Duration::from_millis(2), capacity: 16 << 20 };
 
-/// The silence after which a sender that waits for another one writes, and some more.
+/// A little more than the silence after which a waiting sender begins to write.
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// A sender with other keys cannot know where the stream is. It must not write behind blocks that it cannot read.
+/// A sender with other keys cannot know where the stream ends. It must not write after blocks that it cannot read.
 #[test]
 fn a_sender_with_other_keys_says_so_and_writes_nothing() {
     let test = "a_sender_with_other_keys_says_so_and_writes_nothing";
@@ -38,7 +38,8 @@ fn a_sender_with_other_keys_says_so_and_writes_nothing() {
     let mut second = feed.send(&wrong);
     second.wait_for_words("the stream's last block does not open here");
     feed.go_on(PACE.messages / 4, &mut [&mut first, &mut second, &mut receive]);
-    // The first one is gone. Its silence is no reason to write, and another one with its keys goes on.
+    // The first sender is gone. The one with other keys does not write because of this silence, but another sender with the first one's
+    // keys continues.
     drop(first);
     let entries =
         || feed.near.json(&format!("bridge stream info ticks {} --json", server.url()))["entries"].clone();
@@ -97,14 +98,15 @@ fn a_takeover_of_three_servers_moves_the_writing() {
     let dir = tempfile::tempdir().unwrap();
     let cluster = Cluster::new(program, dir.path());
     let near = Place::new();
-    // The servers elect one that decides before they make streams.
+    // The servers elect a leader before they make streams.
     wait_until("a stream of three copies", || {
         near.run(&format!("bridge stream create ticks {}", cluster.urls())).status.success()
     });
     moves_the_writing(&cluster.urls());
 }
 
-/// Nothing is published, so nothing but its own word tells the sender that wrote before.
+/// Moves the writing to another sender while nothing is published. So the previous sender learns this only from the other sender's own
+/// notice.
 fn moves_the_writing(nats: &str) {
     let http = free_port();
     let near = Daemon::start(&config(http, ""));
@@ -147,12 +149,12 @@ fn moves_the_writing(nats: &str) {
         (&found["messages"], &found["repeated"], &found["chain_breaks"]),
         (&200.into(), &0.into(), &0.into())
     );
-    // The first one has stayed where it is.
+    // The first sender has stayed where it is.
     let (sent, said) = first.end();
     assert!(sent["send"]["is_fenced"] == 1 && !said.contains("writing again"), "{sent} {said}");
 }
 
-/// Sends as many pulses and requests as the server takes, of writers and sessions that nobody has.
+/// Sends as many pulses and requests as the server accepts, all of writers and sessions that do not exist.
 fn flood(server: &Server, count: u64) {
     let mut client = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
     client.write_all(b"CONNECT {\"verbose\":false}\r\n").unwrap();

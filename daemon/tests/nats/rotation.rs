@@ -12,7 +12,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// A daemon's configuration: a channel, and a bridge with a file that identifies it.
+/// A daemon's configuration: a channel, and a bridge with the file of its account or credentials.
 fn config(server: &Server, identity: &str, more: &str) -> String {
     format!(
         "[limits]\nrequests_per_second = 10000\n{}[[bridge]]\nname = \"far\"\nchannel = \"ticks\"\nengine = \"nats\"\n\
@@ -22,7 +22,7 @@ fn config(server: &Server, identity: &str, more: &str) -> String {
     )
 }
 
-/// A daemon that sends, one that receives, and a publisher and a reader at the ends.
+/// A daemon that sends, a daemon that receives, and a publisher and a reader at the ends.
 struct Ends {
     near: Daemon,
     _far: Daemon,
@@ -45,7 +45,7 @@ impl Ends {
         ends
     }
 
-    /// Publishes a message, and waits until the reader has it and all before it.
+    /// Publishes a message, and waits until the reader has this message and all earlier ones.
     fn carry(&mut self) {
         let sequence = self.publisher.publish(b"x").unwrap();
         let reader = &mut self.reader;
@@ -63,7 +63,7 @@ fn write_private(path: &Path, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-/// An earlier mistake: a bridge read its account once, and then connected with the old password for ever.
+/// An earlier mistake: a bridge read its account only once, and then used the old password for ever.
 #[test]
 fn a_changed_password_is_read_at_the_next_connection() {
     let test = "a_changed_password_is_read_at_the_next_connection";
@@ -78,7 +78,7 @@ fn a_changed_password_is_read_at_the_next_connection() {
     server.end();
     server.rewrite(|config| config.replace("first", "second"));
     server.start();
-    // A bridge that the servers refuse says so, and goes on to try.
+    // If the servers refuse a bridge, the bridge reports this and continues to try.
     ends.near.wait_for_log(&["bridge-engine-disconnected"]);
     let status = || {
         let output = ends.near.shmcast("bridge status --json").output().unwrap();
@@ -92,7 +92,7 @@ fn a_changed_password_is_read_at_the_next_connection() {
     ends.near.end(Signal::SIGTERM);
 }
 
-/// The same mistake with a file of credentials.
+/// An earlier mistake: a bridge read its file of credentials only once, and then used the old credentials for ever.
 #[test]
 fn changed_credentials_are_read_at_the_next_connection() {
     let test = "changed_credentials_are_read_at_the_next_connection";
@@ -103,7 +103,7 @@ fn changed_credentials_are_read_at_the_next_connection() {
     let mut server = Server::with(program, &dir.path().join("n"), &operated(&operator, &account, &[]));
     let mut ends = Ends::start(&server, &format!("creds = \"{file}\""));
 
-    // The operator revokes the user, and gives the bridges another one.
+    // The operator revokes the user, and gives the bridges another user.
     let revoked = public_key(&file);
     server.end();
     let after = operated(&operator, &account, &[revoked]);

@@ -1,4 +1,4 @@
-//! Sealed blocks: whoever runs the servers can neither read nor write them.
+//! Sealed blocks: the operators of the servers can neither read nor write them.
 
 use crate::feed::{Feed, Pace};
 use shmcast_testkit::command::{Host, text};
@@ -36,7 +36,7 @@ fn sealed_blocks_are_read_with_their_keys_alone() {
         feed.send(&format!("--nats {nats} --set nats.create=true --set keys={}", file("right.keys")));
     let mut receive = feed.receive(&format!("--nats {nats} --set keys={}", file("right.keys")));
     feed.wait_for(PACE.messages / 2, &mut [&mut send, &mut receive]);
-    // Nobody who has no key gets a message, and none writes one.
+    // Without a key, nobody gets a message, and nobody writes one.
     let strangers = [
         (Host::new(), format!("--nats {nats}")),
         (Host::new(), format!("--nats {nats} --set keys={}", file("wrong.keys"))),
@@ -66,7 +66,7 @@ fn sealed_blocks_are_read_with_their_keys_alone() {
             "{found}"
         );
     }
-    // What was published is in no file of the server.
+    // No file of the server has the published bytes.
     let content = crate::feed::Content::new(crate::feed::Sizes::Short);
     let sample = (1..).map(|sequence| content.of(sequence).0).find(|bytes| bytes.len() > 40).unwrap();
     assert!(!is_stored(&dir.path().join("store"), &sample[..32]));

@@ -6,9 +6,8 @@ use shmcast_testkit::nats::alone;
 use shmcast_testkit::{REST, wait_for, wait_until};
 use std::fs;
 
-/// An earlier mistake: the bridge converted the times of the journal's messages with the clock of the present ring. After a reboot, which
-/// begins another clock, these messages arrived with the times of another day. Here the clock is another one because the configuration says
-/// so.
+/// An earlier mistake: the bridge converted the times of the journal's messages with the clock of the present ring. A reboot begins another
+/// clock, so after it these messages arrived with times of another day. Here the configuration changes the clock.
 #[test]
 fn messages_of_the_journal_keep_their_times_after_a_change_of_the_clock() {
     let test = "messages_of_the_journal_keep_their_times_after_a_change_of_the_clock";

@@ -1,4 +1,4 @@
-//! Who may connect: certificates, accounts, and an account that is taken away.
+//! The rules for connections: certificates, accounts, and an account that is removed.
 
 use crate::feed::{Feed, Pace};
 use shmcast_testkit::command::{Host, text};
@@ -10,7 +10,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Makes a certificate and its key: one that signs others, or one for 127.0.0.1 that `by` signs. Says why not.
+/// Makes a certificate and its key. `by` signs a certificate for 127.0.0.1; without `by`, the certificate can sign others. The error says
+/// why this is not possible.
 fn certificate(dir: &Path, name: &str, by: Option<&str>) -> Result<(), String> {
     let file = |name: &str, kind: &str| dir.join(format!("{name}.{kind}"));
     let mut command = Command::new("openssl");
@@ -63,7 +64,7 @@ fn strangers_on_either_side_are_refused_by_a_sentence() {
     let mut send = feed.send(&format!("--nats {nats} --set nats.create=true"));
     let mut receive = feed.receive(&format!("--nats {nats}"));
     feed.wait_for(pace.messages + 1, &mut [&mut send, &mut receive]);
-    // The account is taken away: the bridge lives, says so, and goes on when it has it again.
+    // The account is removed. The bridge lives, reports this, and continues when it has the account again.
     server.rewrite(|text| text.replace("password: secret", "password: other"));
     let said = send.wait_for_words("connection");
     server.rewrite(|text| text.replace("password: other", "password: secret"));

@@ -1,4 +1,4 @@
-//! The commands about streams, and what they say.
+//! The commands about streams, and their output.
 
 use nix::sys::signal::Signal;
 use shmcast::hosting::STREAM_STEP_NS;
@@ -35,7 +35,7 @@ fn a_stream_is_made_shown_checked_and_removed() {
     assert!(!output.status.success() && text(&output.stderr).contains("nats"), "{}", text(&output.stderr));
 }
 
-/// Waits until the session of a channel that is made now has a later term, which counts half seconds, than any before.
+/// Waits until a channel that is made now has a session with a later term than all before it. Terms count half seconds.
 fn next_term() {
     let term = || SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64 / STREAM_STEP_NS;
     let now = term();
@@ -62,7 +62,7 @@ fn two_publishers_of_one_channel_are_told_apart() {
     };
     let (code, said) = send(&old);
     assert_eq!(code, Some(0), "{said}");
-    // The later channel begins behind the earlier one, and the earlier one is refused from then on.
+    // The later channel begins after the earlier one in the stream. From then on, the earlier one is refused.
     let (code, said) = send(&new);
     assert_eq!(code, Some(0), "{said}");
     let (code, said) = send(&old);
@@ -71,7 +71,7 @@ fn two_publishers_of_one_channel_are_told_apart() {
     assert_eq!((&found["messages"], found["sessions"].as_array().unwrap().len()), (&6.into(), 2), "{found}");
 }
 
-/// The channel that was made first stands for one that was made anew while the clock of its host was behind.
+/// The channel that was made first stands for one that was made anew while its host's clock was behind.
 #[test]
 fn a_channel_made_anew_while_the_clock_was_behind_follows_what_the_stream_has() {
     let test = "a_channel_made_anew_while_the_clock_was_behind_follows_what_the_stream_has";
@@ -97,7 +97,7 @@ fn a_channel_made_anew_while_the_clock_was_behind_follows_what_the_stream_has() 
     }
     let found = far.json(&format!("bridge stream verify ticks {nats} --json"));
     assert_eq!((&found["messages"], found["sessions"].as_array().unwrap().len()), (&3.into(), 2), "{found}");
-    // Readers follow it, and the one that it follows does not come again.
+    // Readers follow the later channel, and the earlier one does not come again.
     let output = far.run(&format!("bridge recv ticks --nats {nats} --capacity 64KiB --until-end"));
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(text(&far.run("sub ticks --from oldest").stdout), "new 1\nnew 2\n");
@@ -117,7 +117,7 @@ fn each_end_ends_with_the_channel_and_not_with_an_earlier_publisher() {
         assert!(output.status.success(), "{}", text(&output.stderr));
     };
     publish(b"a1\na2\n");
-    // The log gets the first publisher's end too, as nobody else publishes by then.
+    // The log gets the first publisher's end, too, because nobody else publishes by then.
     let mut first =
         near.start(&format!("bridge send ticks --nats {nats} --set nats.create=true --until-end"));
     assert!(first.wait().success());
@@ -144,7 +144,7 @@ fn each_end_ends_with_the_channel_and_not_with_an_earlier_publisher() {
     assert_eq!(text(&output.stdout), "a1\na2\nb1\nb2\n");
 }
 
-/// The end is in no answer of the servers, and the sender does not read it again.
+/// The servers do not answer about the end, and the sender does not read the end again.
 #[test]
 fn an_end_that_falls_into_a_silence_of_the_servers_is_said_all_the_same() {
     let test = "an_end_that_falls_into_a_silence_of_the_servers_is_said_all_the_same";
@@ -163,7 +163,7 @@ fn an_end_that_falls_into_a_silence_of_the_servers_is_said_all_the_same() {
     server.signal(Signal::SIGSTOP);
     drop(publisher.child().stdin.take());
     assert_eq!(end(publisher).0, 0);
-    // Longer than the sender waits for an answer.
+    // This is longer than the sender waits for an answer.
     std::thread::sleep(std::time::Duration::from_secs(3));
     server.signal(Signal::SIGCONT);
     let (code, said) = end(send);

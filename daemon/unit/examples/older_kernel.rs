@@ -1,8 +1,8 @@
-//! `older_kernel VERSION PROGRAM [ARGUMENT]...` runs a program without what Linux got after VERSION, as far as a filter of system calls can
-//! take it away: such calls fail with `ENOSYS`, and known calls with newer arguments fail as they do on the older kernel.
+//! `older_kernel VERSION PROGRAM [ARGUMENT]...` runs a program without the system calls and arguments that Linux got after VERSION. A
+//! filter refuses newer calls with `ENOSYS`, and newer arguments with the older kernel's errors.
 //!
-//! `older_kernel --list` prints what it takes away, with the version that brought it. A filter cannot show an older kernel's faults, and not
-//! what an old call does differently.
+//! `older_kernel --list` prints the refused calls and arguments, each with the version that introduced it. A filter cannot show an older
+//! kernel's bugs, or that an old call behaves differently.
 #![forbid(unsafe_code)]
 
 use anyhow::{Context, Result, bail};
@@ -16,14 +16,14 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use syscalls::Sysno;
 
-/// A version of Linux, as 5.10.
+/// A version of Linux, such as 5.10.
 type Version = (u32, u32);
 
-/// Calls after the last one below that filters refuse without a name.
+/// The highest call number that the filter refuses. It leaves room for calls that are newer than `CALLS`.
 const LAST: i64 = 511;
 
-/// The first call of each group of new calls, with the version of Linux that brought them, in the order of their numbers. From 424 on, which
-/// is newer than 5.0, calls have one number on all architectures.
+/// The first call of each group of new calls, and the version of Linux that introduced the group, in the order of their numbers. Numbers
+/// from 424 on, which are newer than Linux 5.0, are the same on all architectures.
 const CALLS: &[(Version, i64)] = &[
     ((5, 1), 424),  // pidfd_send_signal, io_uring_*
     ((5, 2), 428),  // open_tree and the mount calls
@@ -50,7 +50,7 @@ const CALLS: &[(Version, i64)] = &[
     ((6, 17), 468), // file_getattr, file_setattr
 ];
 
-/// How a filter tells an argument that is new.
+/// The condition by which a filter recognizes a new argument.
 enum New {
     /// The whole argument is this value.
     Is(u64),
@@ -116,7 +116,7 @@ fn list_all() {
     }
 }
 
-/// Returns the number behind the last call that came with the call `first`.
+/// Returns the number after the last call of the group that begins with `first`.
 fn next_first(first: i64) -> i64 {
     CALLS.iter().map(|&(_, number)| number).find(|&number| number > first).unwrap_or(LAST + 1)
 }

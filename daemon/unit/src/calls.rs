@@ -19,7 +19,7 @@ use syscalls::Sysno;
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// All filters, in the order in which they are to be applied.
+/// All filters, in the order in which they must be applied.
 pub(crate) fn compile(settings: &Settings) -> Result<Vec<BpfProgram>> {
     let groups = Groups::ask()?;
     let allowed = groups.allowed(&settings.calls)?.into_iter().map(|number| (number, Vec::new())).collect();
@@ -27,7 +27,7 @@ pub(crate) fn compile(settings: &Settings) -> Result<Vec<BpfProgram>> {
         refusing(families(settings)?, libc::EAFNOSUPPORT)?,
         refusing(restricted(settings, &groups)?, libc::EPERM)?,
         refusing(opaque(settings), libc::ENOSYS)?,
-        // SystemCallErrorNumber=EPERM. It is last, because it may forbid the call that applies further filters.
+        // SystemCallErrorNumber=EPERM. It is last, because it can forbid the call that applies further filters.
         filter(allowed, SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow)?,
     ])
 }

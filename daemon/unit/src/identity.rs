@@ -83,7 +83,7 @@ pub(crate) fn runtime_directory(settings: &Settings) -> PathBuf {
 pub(crate) fn limit(settings: &Settings) -> Result<()> {
     for (resource, wanted) in &settings.limits {
         let result = setrlimit(*resource, *wanted, *wanted);
-        // If it may not raise a limit, as in containers, systemd silently takes the highest that it may set.
+        // Where systemd is not allowed to raise a limit, as in containers, it silently sets the highest allowed limit.
         if result == Err(Errno::EPERM) {
             let (_, most) = getrlimit(*resource)?;
             setrlimit(*resource, most, most).with_context(|| format!("{resource:?}"))?;

@@ -16,11 +16,11 @@ const OF_THE_MANAGER: [&str; 12] = [
     "TimeoutStartSec",
     "TimeoutStopSec",
     "FileDescriptorStoreMax",
-    // These two say whether the directory, and the user's other shared memory, stay after the service has ended.
+    // These two settings decide whether the directory, and the user's other shared memory, stay after the service has ended.
     "RuntimeDirectoryPreserve",
     "RemoveIPC",
-    // The control group's list of devices. `closed` allows the nodes that PrivateDevices leaves, and without CAP_MKNOD
-    // the process cannot make others.
+    // The control group's list of devices. `PrivateDevices` already decides which nodes exist, and without CAP_MKNOD the process cannot
+    // make others.
     "DevicePolicy",
 ];
 
@@ -49,7 +49,7 @@ const ONE_VALUE: [(&str, &str); 8] = [
     ("CapabilityBoundingSet", ""),
     ("AmbientCapabilities", ""),
     ("ProtectSystem", "strict"),
-    // These two leave /proc as it is.
+    // These two settings leave /proc as it is.
     ("ProtectProc", "default"),
     ("ProcSubset", "all"),
     // `calls.rs` applies this more strictly than systemd does.
@@ -61,7 +61,7 @@ const ONE_VALUE: [(&str, &str); 8] = [
 /// The settings of a unit that concern its process.
 #[derive(Debug, Default, Clone)]
 pub struct Settings {
-    /// The last value of each setting that has one.
+    /// The last value of each setting that has a single value.
     values: BTreeMap<String, String>,
     pub(crate) limits: Vec<(Resource, u64)>,
     /// Socket families that may be used.

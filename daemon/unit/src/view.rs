@@ -32,7 +32,7 @@ pub(crate) fn apply(settings: &Settings, runtime: &Path, user: &User) -> Result<
     show(runtime, &shown_at)?;
     let state = settings.value("StateDirectory").map(|name| Path::new("/var/lib").join(name));
     if let Some(state) = &state {
-        // It stands beside the runtime directory, and stays as long as that does.
+        // The state directory is beside the runtime directory, and exists as long as the runtime directory.
         let kept = runtime.with_file_name("state");
         fs::create_dir_all(&kept).with_context(|| format!("create {}", kept.display()))?;
         give(&kept, settings.value("StateDirectoryMode"), user)?;
@@ -65,7 +65,7 @@ pub(crate) fn apply(settings: &Settings, runtime: &Path, user: &User) -> Result<
     if settings.is_set("ProtectControlGroups") {
         read_only_below(Path::new("/sys/fs/cgroup"), &[])?;
     }
-    // ProtectSystem=strict, the only known value. It is last, because it goes through the mounts that exist by now.
+    // ProtectSystem=strict, the only known value. It comes last, because it changes the mounts that exist by now.
     let mut writable: Vec<PathBuf> = API_TREES.map(PathBuf::from).into();
     writable.push(shown_at);
     writable.extend(state);
@@ -131,7 +131,7 @@ fn private_devices() -> Result<()> {
         Some((dev.join(name), file))
     });
     let kept: Vec<(PathBuf, OwnedFd)> = kept.collect();
-    // Without MS_NODEV, since the nodes must work.
+    // MS_NODEV is not set, because the nodes must work.
     mount(Some("tmpfs"), dev, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC, Some("mode=755"))
         .context("mount memory for the devices")?;
     for (path, file) in kept {

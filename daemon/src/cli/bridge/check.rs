@@ -37,7 +37,7 @@ shmcast's does not answer this question.
 
 Exit codes: 0 all can work, 3 something is doubtful, 1 something cannot work.";
 
-/// How long a server may take to answer.
+/// The longest wait for a server's answer.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 #[derive(Debug, clap::Args)]
@@ -45,7 +45,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 pub(super) struct Args {
     /// The configuration file
     file: PathBuf,
-    /// This bridge only, by its name
+    /// Check only the bridge that has this name
     bridge: Option<String>,
     /// How long to listen to lines that are received
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]

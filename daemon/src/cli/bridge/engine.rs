@@ -14,13 +14,13 @@ use std::collections::HashSet;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Pause between two looks for a stream that is not there.
+/// Pause between two searches for a stream that does not exist yet.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// How a sender is to run.
+/// Options of a sender.
 pub(super) struct Sending {
     pub(super) until_end: bool,
-    /// Whether it waits for the channel.
+    /// Whether the sender waits for a channel that does not exist yet.
     pub(super) waits: bool,
     pub(super) json: bool,
 }
@@ -217,7 +217,7 @@ fn report_received(as_json: bool, name: &str, life: &Life, counters: &ReceiveCou
     Ok(())
 }
 
-/// The last words about the connection.
+/// The state of the connection that was reported last.
 struct LinkReport {
     is_connected: bool,
     why: Option<String>,

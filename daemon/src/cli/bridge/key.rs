@@ -111,7 +111,7 @@ fn replace(file: &Path, text: &[u8]) -> Result<()> {
         std::fs::rename(&fresh, file).with_context(|| format!("put it in the place of {}", file.display()))
     })();
     if replaced.is_err() {
-        // If that fails too, the first error is the one to report.
+        // An error of the removal is dropped, because the first error is the important one.
         let _ = std::fs::remove_file(&fresh);
     }
     replaced?;

@@ -144,8 +144,7 @@ fn finish(capture: Option<CaptureFile>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the command's result. It is an error if the bridge failed or a signal came too early. Otherwise it is the exit code, which says
-/// whether messages were missed.
+/// Returns the exit code, which says whether messages were missed. Fails if the bridge failed or a signal came too early.
 fn outcome(channel: &str, life: &Life, missed: u64, interrupted: Option<Interrupted>) -> Result<ExitCode> {
     match (life.error(), interrupted) {
         (Some(error), _) => bail!("{channel}: {error}"),
@@ -165,7 +164,7 @@ fn progress() -> ProgressBar {
     ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()).with_style(style)
 }
 
-/// Reports when a count of losses has grown.
+/// Reports that a count of losses has grown.
 struct Alarm {
     told: u64,
 }

@@ -28,17 +28,17 @@ pub(super) struct Options {
     set: Vec<Setting>,
 }
 
-/// What a bridge does with the channel.
+/// The use that a bridge makes of the channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     Send,
     Receive,
-    /// It does nothing: its servers alone are of interest.
+    /// The bridge does nothing: only its servers are of interest.
     Neither,
 }
 
 impl Side {
-    /// The name of its table.
+    /// The name of the side's own table within the bridge's table; `None` for [`Side::Neither`].
     fn table(self) -> Option<&'static str> {
         match self {
             Side::Send => Some("send"),
@@ -62,8 +62,7 @@ impl Options {
         Ok(draft)
     }
 
-    /// The spec of the bridge. It has three parts: the draft, the servers of NATS if there are any, and the options, which override the
-    /// other two.
+    /// Returns the spec of the bridge. The options override the draft and the servers of NATS.
     pub(super) fn finish(&self, mut draft: Draft, side: Side, nats: &[String]) -> Result<BridgeSpec> {
         self.refuse_accounts(nats)?;
         if !nats.is_empty() {
@@ -147,7 +146,7 @@ impl Options {
 }
 
 impl Draft {
-    /// As [`put`](Self::put), of a list that is not empty.
+    /// Gives a key a list of values, unless the list is empty.
     pub(super) fn put_all<T: ToString>(&mut self, field: &str, values: &[T]) {
         if !values.is_empty() {
             self.put(field, values.iter().map(T::to_string).collect::<Vec<String>>());
@@ -195,7 +194,7 @@ fn account_of_environment() -> Result<Option<Account>> {
         Ok(text) if text.is_empty() => Ok(None),
         Err(VarError::NotPresent) => Ok(None),
         Ok(text) => Ok(Some(text.parse().with_context(|| format!("${ACCOUNT_VARIABLE}"))?)),
-        // The error of the library quotes the value.
+        // The library's own error is not used, because it quotes the value, which is secret.
         Err(VarError::NotUnicode(_)) => bail!("${ACCOUNT_VARIABLE}: not UTF-8"),
     }
 }
@@ -251,7 +250,7 @@ mod tests {
             let error = spec(&["engine=nats", set]).unwrap_err().to_string();
             assert!(error.contains("nats.account=FILE") && !error.contains("secret"), "{error}");
         }
-        // The path of a file contains no address.
+        // An `@` in the path of a file is no account.
         let spec =
             spec(&["engine=nats", "nats.servers=nats://host:4222", "nats.creds=/home/a@b/x.creds"]).unwrap();
         assert_eq!(spec.nats.unwrap().creds, Some("/home/a@b/x.creds".into()));

@@ -73,14 +73,14 @@ impl Args {
     /// The options for opening the channel. The messages of a new channel must fit a packet, so that a bridge can send the channel on.
     fn publisher(&self, host: &Host, spec: &BridgeSpec) -> Result<PublisherBuilder> {
         let settings = Settings::read(self.capacity, self.common.options.of_channel())?;
-        // The bridge starts once and runs for a long time, so it may take its time at the start.
+        // The bridge starts once and runs for a long time, so a slow start is acceptable.
         let publisher = settings.publisher(host, &spec.channel)?.prepare(Preparation::FULL);
         let is_any_size = spec.receive_profile() == Profile::Native || spec.nats().is_some();
-        // Native packets bring messages of any size that a channel takes.
+        // Native packets carry messages of any size that a channel accepts.
         if is_any_size || settings.max_message.is_some() || host.channel(&spec.channel).is_ok() {
             return Ok(publisher);
         }
-        // A sender of another make may fill an Ethernet frame.
+        // Other senders might fill an Ethernet frame.
         let most = if fault!("only_our_payloads_fit") { 0 } else { ETHERNET_PAYLOAD_BYTES };
         let datagram = spec.payload_bytes.max(most);
         let fits = (datagram - HEADER_BYTES - LENGTH_BYTES) as u64;
@@ -91,7 +91,7 @@ impl Args {
 /// Parses the address of a line. The address of the line's source can come first, as in `SOURCE@GROUP:PORT`.
 fn parse_line(text: &str) -> Result<(SocketAddr, Option<IpAddr>), String> {
     let Some((source, group)) = text.split_once('@') else { return Ok((parse_address(text)?, None)) };
-    // An account may stand here by mistake. So the text is not quoted, and nothing up to an @ of an error is shown.
+    // The text might contain an account by mistake. So the error does not quote the text, and shows nothing before an `@`.
     let source = source.parse().map_err(|_| {
         "no address of a sender in front of the group: write its IP address, as in 10.0.0.1".to_owned()
     })?;
@@ -154,7 +154,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     outcome(channel, ingress.life(), ingress.counters().host.messages_missing, interrupted)
 }
 
-/// The line that shows how far the bridge is.
+/// Returns the progress line of the bridge.
 fn so_far(counters: &ReceiveCounters) -> String {
     format!(
         "published {} messages, {} repaired, {} missing now, {} for ever",
@@ -206,7 +206,7 @@ fn report(args: &Args, ingress: &Ingress) -> Result<()> {
     Ok(())
 }
 
-/// The percentiles, or nothing if nothing was measured.
+/// Returns the percentiles as text. Without any measurement, the text is empty.
 fn percentiles(what: &str, latency: &Latency) -> String {
     let Latency { count, p50_ns, p99_ns, max_ns, .. } = *latency;
     if count == 0 {

@@ -1,4 +1,4 @@
-//! `shmcast bridge send`: a local channel to other hosts.
+//! `shmcast bridge send`: sends a local channel to other hosts.
 
 use super::{Alarm, Common, LOOK, Side, Stop, engine, finish, outcome, progress, tell_refusals};
 use crate::cli::HostArg;
@@ -199,7 +199,7 @@ fn start(
                 if stop.is_set() {
                     return Ok(None);
                 }
-                // Everything in a channel that appears from now on is new.
+                // The channel did not exist before, so all its messages are new.
                 is_channel_new = true;
                 std::thread::sleep(LOOK);
             }

@@ -86,7 +86,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether packets leave in segments, or come so.
+/// Says how many packets the kernel split after one send call, or merged into one receive call.
 fn segments(bridge: &BridgeStatus) -> Option<String> {
     let count = |path: &str| bridge.figures.pointer(path).and_then(Value::as_u64).unwrap_or(0);
     let (left, came) = (count("/send/datagrams_segmented"), count("/receive/datagrams_merged"));

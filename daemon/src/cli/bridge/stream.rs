@@ -12,9 +12,9 @@ use std::process::ExitCode;
 
 /// The exit code for a stream that is damaged.
 const DAMAGED: u8 = 4;
-/// How often progress is shown, in entries.
+/// Number of entries between two updates of the progress line.
 const EVERY: u64 = 256;
-/// Most ranges and entries that are printed without `--json`.
+/// The limit for printed ranges and for printed entries without `--json`.
 const MOST_PRINTED: usize = 20;
 
 const EXAMPLE: &str = "\
@@ -35,11 +35,11 @@ pub(super) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
-    /// Make it
+    /// Make the stream
     Create {
         #[command(flatten)]
         what: What,
-        /// Copy the stream of this name in that domain of JetStream
+        /// Copy the stream that has the same name in this domain of JetStream
         #[arg(long, value_name = "DOMAIN")]
         mirror_of: Option<String>,
     },
@@ -48,12 +48,12 @@ enum Verb {
         #[command(flatten)]
         what: What,
     },
-    /// Read all of it, and check each block and how they join
+    /// Read the whole stream, and check each block and how the blocks join
     Verify {
         #[command(flatten)]
         what: What,
     },
-    /// Remove it with all that is in it
+    /// Remove the stream with all its messages
     Rm {
         #[command(flatten)]
         what: What,

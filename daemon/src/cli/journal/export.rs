@@ -36,7 +36,7 @@ than 64,836 at once are announced by heartbeats.
 Exit codes: 0 nothing missing, 3 sequences are missing, 1 error; 130 (Ctrl-C) or 143 (SIGTERM)
 if it came before the end: there is no OUT then.";
 
-/// Bytes of a packet to which messages are added.
+/// The size of a packet in bytes. A message that does not fit begins a new packet.
 const PACKET_BYTES: usize = 1_400;
 /// Longest time between the messages of one packet.
 const TOGETHER_NS: u64 = 100_000;
@@ -69,7 +69,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if args.out.symlink_metadata().is_ok() {
         bail!("{} is there already: remove it, or give another name", place());
     }
-    // It gets its name when it is whole. Dropped before, it is removed.
+    // The file gets its final name when it is complete. If it is dropped before, it is removed.
     let unfinished = tempfile::Builder::new().prefix(".shmcast-export-").tempfile_in(above(&args.out));
     let mut unfinished = unfinished.with_context(place)?;
     let sums = write(args, unfinished.as_file_mut(), &stop)?;

@@ -1,4 +1,4 @@
-//! `shmcast journal join`: one journal of parts of it.
+//! `shmcast journal join`: joins the parts of a journal into one journal.
 
 use super::cut::{beginning, clock_at, is_of_the_channel};
 use super::new::{New, Sums};
@@ -75,7 +75,7 @@ enum Found {
     Part(usize),
     /// All parts that reach this sequence have a loss there. The value is the shortest of these losses.
     Lost(Loss),
-    /// None reaches it.
+    /// No part reaches this sequence.
     Nothing,
 }
 
@@ -113,7 +113,7 @@ struct Joining<'a> {
     sums: Sums,
     /// The control records since the last message. The next part might repeat these records.
     since: Vec<JournalControl>,
-    /// The loss that the next one may continue.
+    /// The last loss. The next loss might continue it.
     lost: Option<Loss>,
 }
 

@@ -34,7 +34,7 @@ pub(super) struct Args {
 enum Verb {
     /// List the streams of a journal and their files
     Ls(ls::Args),
-    /// Show what a journal has, as a whole
+    /// Show a summary of a journal
     Stat(stat::Args),
     /// Check every byte of a journal
     Verify(verify::Args),
@@ -42,7 +42,7 @@ enum Verb {
     Dump(dump::Args),
     /// Copy a part of a journal into a journal of its own
     Cut(cut::Args),
-    /// Make one journal of parts of it
+    /// Join parts of a journal into one journal
     Join(join::Args),
     /// Write a journal as a capture of a feed
     Export(export::Args),
@@ -75,7 +75,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Opens it.
+    /// Opens the journal.
     fn open(&self) -> Result<Journal> {
         open(&self.dir)
     }
@@ -110,7 +110,7 @@ fn above(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Returns an error that says: a signal stopped the verb, and `path` is not written.
+/// Returns the error of a verb that a signal stopped before `path` was written.
 fn not_written(stop: &Stop, path: &Path) -> anyhow::Error {
     stop.interrupted(format!("{}: INTERRUPTED, and not written", path.display())).into()
 }

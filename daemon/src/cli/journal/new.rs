@@ -1,4 +1,4 @@
-//! A journal that a verb writes: it appears when it is whole.
+//! A journal that a verb writes. The directory gets its final name when the journal is complete.
 
 use super::{above, not_written};
 use crate::cli::MISSED;
@@ -79,7 +79,7 @@ impl New {
         Ok(if sums.missing + sums.too_old > 0 { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
     }
 
-    /// The error of a verb that was stopped before.
+    /// The error of a verb that a signal stopped before the journal was complete.
     pub(super) fn not_written(&self, stop: &Stop) -> anyhow::Error {
         not_written(stop, &self.out)
     }

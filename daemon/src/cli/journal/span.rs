@@ -29,31 +29,31 @@ pub(in crate::cli) struct Item<'a> {
     /// The wall clock of any message in nanoseconds since 1970. If the message has no time, this is the time of the last clock record
     /// before it.
     pub(in crate::cli) about_ns: Option<u64>,
-    /// The header of the file that it comes from.
+    /// The header of the file in which the entry is.
     pub(in crate::cli) header: &'a FileHeader,
 }
 
 /// A reader of a part of a journal.
 pub(in crate::cli) struct Part {
     reader: Reader,
-    /// The sequence behind the last one, as far as it is known.
+    /// The sequence after the last one of the part, as far as it is known.
     end: u64,
     /// The time at which the part ends, in nanoseconds since 1970. It becomes `None` when a later message is found.
     until_ns: Option<u64>,
     /// Number of requested sequences that are older than all sequences in the journal.
     pub(in crate::cli) too_old: u64,
-    /// The schema of its first entry.
+    /// The schema of the part's first entry.
     pub(in crate::cli) schema: SchemaId,
     payload: Vec<u8>,
 }
 
 impl Span {
-    /// Whether a part was asked for.
+    /// Whether the user asked for a part.
     pub(in crate::cli) fn is_given(&self) -> bool {
         self.from.is_some() || self.to.is_some()
     }
 
-    /// Opens the part. There is something in it.
+    /// Opens the part. An empty part is an error.
     pub(in crate::cli) fn open(&self, source: &Source) -> Result<Part> {
         let mut part = self.begin(source.open_and_say()?)?;
         let Some(schema) = self.first_schema(&mut part)? else {
@@ -127,7 +127,7 @@ fn nanos(time: SystemTime) -> u64 {
 }
 
 impl Part {
-    /// All of a journal from `first` on.
+    /// Returns the part of a journal from `first` to its end.
     pub(super) fn of(journal: Journal, first: u64) -> Result<Self> {
         Ok(Self::at(journal.read_from(first)?))
     }
@@ -137,7 +137,7 @@ impl Part {
         Self { reader, end: u64::MAX, until_ns: None, too_old: 0, schema, payload: Vec::new() }
     }
 
-    /// Goes on at another sequence.
+    /// Continues at another sequence.
     pub(super) fn seek(&mut self, sequence: u64) -> Result<()> {
         Ok(self.reader.seek(sequence)?)
     }
@@ -161,7 +161,7 @@ impl Part {
         }
         self.end = if is_within { self.reader.due() } else { end };
         self.until_ns = None;
-        // The control records before the message were returned before it.
+        // The caller already has the control records before this message, so they are skipped.
         self.reader.seek(sequence)?;
         while self.reader.due() <= sequence && self.reader.next()?.is_some() {}
         Ok(())

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 /// The exit code for a file that is damaged.
 const DAMAGE: u8 = 4;
-/// Losses and damages that are said line by line.
+/// The limit for losses and damages that get a line each.
 const MOST_SAID: usize = 20;
 
 const EXAMPLE: &str = "\

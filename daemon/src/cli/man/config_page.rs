@@ -7,7 +7,7 @@ use crate::config::DEFAULT_CONFIG;
 use clap_mangen::roff::{Roff, bold, roman};
 use std::collections::HashSet;
 
-/// The page.
+/// Returns the manual page of the configuration.
 pub(super) fn page() -> String {
     let mut groups = groups(DEFAULT_CONFIG).into_iter();
     let mut page = Roff::new();
@@ -98,7 +98,7 @@ fn show<'a>(page: &mut Roff, group: &Group<'a>, sections: &mut HashSet<&'a str>)
     }
 }
 
-/// The fields of one explanation.
+/// Adds the fields of one explanation to the page.
 fn tags(page: &mut Roff, fields: &[&str]) {
     for (index, field) in fields.iter().enumerate() {
         page.control(if index == 0 { "TP" } else { "TQ" }, []).text([bold(*field)]);
@@ -112,7 +112,7 @@ fn example(page: &mut Roff, lines: &[&str]) {
     }
 }
 
-/// Comments as text. Indented lines stay as they are.
+/// Adds comments to the page as text. Indented lines stay as they are.
 fn paragraphs(page: &mut Roff, comment: &[&str]) {
     for lines in comment.chunk_by(|a, b| kind(a) == kind(b)) {
         match kind(lines[0]) {

@@ -26,7 +26,7 @@ use std::time::Instant;
 
 pub(super) fn run(args: &Args, stop: &Stop) -> Result<ExitCode> {
     let dir = &args.recording;
-    // A wrong directory or part should leave nothing behind.
+    // The journal is opened before the channel is made, so that a wrong directory or part leaves no channel.
     let mut part = args.span.open(&Source { dir: dir.clone() })?;
     let settings = args.ring.begin()?;
     let first = part.due();
@@ -82,12 +82,12 @@ fn check_fits(host: &Host, channel: &str, journal: &Path, next: u64, first: u64)
     )
 }
 
-/// A replay so far.
+/// The state of a replay.
 struct Play {
     publisher: Publisher,
     published: u64,
     bytes: u64,
-    /// Gaps that readers were told of, and sequences in them.
+    /// The number of gaps that readers were told of, and the number of sequences in these gaps.
     gaps: u64,
     missing: u64,
 }
@@ -139,7 +139,7 @@ impl Play {
                     control: JournalControl::Ring(ControlRecord::Session { high, low }),
                     ..
                 } => self.publisher.session(session_identity([high, low]))?,
-                // Epochs and the end are the new publisher's own. Other records concern only the recording.
+                // The new publisher makes its own epochs and its own end. Other records concern only the recording.
                 _ => {}
             }
         }

@@ -34,7 +34,7 @@ Ctrl-C and SIGTERM quit too: exit code 0.";
 pub(super) struct Args {
     #[command(flatten)]
     host: HostArg,
-    /// Time between two looks, from 100ms on
+    /// Time between two readings of the channels, at least 100ms
     #[arg(long, default_value = "1s", value_parser = parse_duration)]
     interval: Duration,
     /// Print JSON once, after two readings of the channels, instead of showing a table
@@ -47,7 +47,7 @@ const MIN_INTERVAL: Duration = Duration::from_millis(100);
 /// Time to wait for a key before the loop checks for other work.
 const NAP: Duration = Duration::from_millis(50);
 
-/// The time of a look, and its result.
+/// The time of a reading of all channels, and its result.
 type Look = (Duration, Result<Vec<ChannelStatus>, String>);
 
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
@@ -62,7 +62,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if !std::io::stdout().is_terminal() {
         bail!("stdout is no terminal: use --json, or `shmcast stat CHANNEL --watch`");
     }
-    // The library that reads keys never returns from a closed terminal, and a shell may have set this signal to be ignored.
+    // The library that reads keys never returns from a closed terminal, so this signal ends the process. A shell might have set it to be
+    // ignored.
     register_conditional_shutdown(SIGHUP, 128 + SIGHUP, Arc::new(AtomicBool::new(true)))?;
     let mut terminal = ratatui::init();
     let ended = show(&mut terminal, &host, args.interval, &stop);

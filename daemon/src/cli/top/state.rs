@@ -17,7 +17,7 @@ pub(super) enum Key {
     Back,
     Up(usize),
     Down(usize),
-    /// A key without a meaning of its own.
+    /// A key without an action.
     Other,
 }
 
@@ -53,7 +53,7 @@ impl Order {
     }
 }
 
-/// A channel as it is shown.
+/// A row of the table of channels.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct ChannelRow {
     #[serde(flatten)]
@@ -64,18 +64,18 @@ pub(super) struct ChannelRow {
     pub(super) worst_lag: Option<u64>,
     /// The highest value of each percentile among its readers.
     pub(super) worst_latency_ns: Option<LatencyStatus>,
-    /// How often its readers were lapped, summed over the readers.
+    /// The number of laps of its readers, summed over the readers.
     pub(super) lapped: u64,
     /// Messages its readers missed, summed over the readers.
     pub(super) missed: u64,
     /// Whether a reader was lapped or missed messages since the previous figures.
     pub(super) is_losing: bool,
-    /// In the order of `status.readers`.
+    /// The rows of the readers, in the order of `status.readers`.
     #[serde(skip)]
     pub(super) readers: Vec<ReaderRow>,
 }
 
-/// A reader as it is shown.
+/// A row of the table of readers.
 #[derive(Debug, Clone)]
 pub(super) struct ReaderRow {
     pub(super) status: ReaderStatus,
@@ -83,7 +83,7 @@ pub(super) struct ReaderRow {
     pub(super) is_losing: bool,
 }
 
-/// Everything on the screen.
+/// The state of everything on the screen.
 #[derive(Debug)]
 pub(super) struct Top {
     /// The host of the channels.
@@ -249,7 +249,7 @@ fn rate(earlier: u64, later: u64, between: f64) -> Option<f64> {
 }
 
 fn channel_row(status: ChannelStatus, earlier: Option<&ChannelRow>, between: f64) -> ChannelRow {
-    // A process may read a channel several times. Its readers are distinguished by their start time and their order.
+    // A process can read a channel several times. Its readers are distinguished by their start time and their order.
     let mut before: HashMap<(Option<u32>, u64), Vec<&ReaderStatus>> = HashMap::new();
     for reader in earlier.iter().flat_map(|row| row.readers.iter().rev()) {
         before.entry((reader.status.process.pid, reader.status.started_at)).or_default().push(&reader.status);

@@ -49,7 +49,7 @@ struct Column<T> {
     /// with a smaller value here. On a narrower terminal, the table would cut off digits of numbers.
     from: u16,
     cell: fn(&T) -> String,
-    /// Whether it is a number that should be 0.
+    /// Whether the cell shows a loss: a number that should be 0 and is not.
     is_loss: fn(&T) -> bool,
 }
 
@@ -125,7 +125,7 @@ const GATE_COLUMNS: &[Column<GateReport>] = &[
     number("REFUSED", 7, 59, |gate| count(gate.refused.saturating_add(gate.turned_away))),
 ];
 
-/// Draws everything.
+/// Draws the whole screen.
 pub(super) fn draw(frame: &mut Frame<'_>, top: &Top) {
     let opened = top.opened();
     let status = opened.map(|row| &row.status);
@@ -212,7 +212,7 @@ fn channel_lines(row: &ChannelRow, width: u16) -> Text<'static> {
     Text::from(lines)
 }
 
-/// What the board has, and what it left out.
+/// Describes the keys of the board, and the messages that it left out.
 fn board_line(board: &BoardStatus) -> String {
     let left_out =
         [(board.refused, "no room"), (board.too_large, "too large"), (board.no_key, "without a key")];
@@ -245,7 +245,7 @@ fn keys(top: &Top) -> Line<'static> {
     Line::styled(format!("q quit  s sort by {}  {enter}  ? help", order.word()), DIM)
 }
 
-/// The place of the user in a long table.
+/// The position of the chosen row in a table that is longer than the screen.
 fn place(chosen: usize, count: usize, visible: usize, what: &str) -> String {
     if count <= visible { String::new() } else { format!("{what} {} of {count}", chosen + 1) }
 }
@@ -259,8 +259,7 @@ fn table<T>(
     chosen: Option<usize>,
 ) {
     let columns: Vec<&Column<T>> = columns.iter().filter(|column| column.from <= area.width).collect();
-    // The name gets the remaining width, up to the length of the names: if it were wider, the eye could lose
-    // the row on the way.
+    // The column of names gets the remaining width, but is no wider than the longest name. Otherwise the eye could lose the row on the way.
     let taken: u16 = columns.iter().map(|column| column.width + 1).sum();
     let left = (area.width + 1).saturating_sub(taken).clamp(*NAMES.start(), *NAMES.end());
     let widths = columns.iter().map(|column| if column.width == 0 { left } else { column.width });

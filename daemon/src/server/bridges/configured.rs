@@ -145,7 +145,7 @@ const NEWS: [ReportKind<ReceiveCounters>; 7] = [
     ),
 ];
 
-/// One bridge of the configuration.
+/// A bridge of the configuration.
 #[derive(Debug)]
 pub(super) struct ConfiguredBridge {
     pub(super) spec: BridgeSpec,
@@ -205,27 +205,27 @@ pub(super) enum State {
 pub(super) enum Endpoint {
     Send(Egress),
     Receive(Ingress),
-    /// Through an engine.
+    /// A bridge that sends through an engine.
     EngineSend(Sender),
     EngineReceive(Receiver),
 }
 
-/// A bridge at one moment.
+/// The state of a bridge at one moment.
 #[derive(Debug)]
 pub struct BridgeFigures {
-    /// The configuration.
+    /// The bridge's configuration.
     pub spec: BridgeSpec,
     /// The bridge's state: `waiting`, `running`, `listening`, `standby` while a peer sends, `ending`, `failed`, `promoted` or `leaving`.
     pub state: &'static str,
-    /// The session that it carries, if one is known.
+    /// The session that the bridge carries, if one is known.
     pub session: Option<Session>,
-    /// The reason why it waits or has failed.
+    /// The reason why the bridge waits or has failed.
     pub why: Option<String>,
     /// Settings that the kernel refused, and the reasons. The bridge runs without them.
     pub refusals: Vec<String>,
     /// The way in which the thread of the bridge waits, and the reason for it; `None` before the bridge has run.
     pub waiting: Option<Waiting>,
-    /// The counters; `None` before it has run for the first time.
+    /// The counters; `None` before the bridge has run for the first time.
     pub counted: Option<Counted>,
 }
 
@@ -234,7 +234,7 @@ pub struct BridgeFigures {
 pub enum Counted {
     /// A bridge that sends, and its retransmission server, if it has one.
     Send(Box<SendCounters>, Option<Box<RepairCounters>>),
-    /// A bridge that receives, and the times that it has measured.
+    /// A bridge that receives, and the latencies that it has measured.
     Receive(Box<ReceiveCounters>, Latencies),
     /// A bridge that sends through an engine. The histogram has the time from each append to the engine's answer.
     EngineSend(Box<EngineSendCounters>, Histogram),
@@ -290,7 +290,7 @@ impl Endpoint {
     pub(super) fn into_stopped(self) -> Option<Stopped> {
         match self {
             Self::Send(egress) => Some(egress.into_stopped()),
-            // The log of an engine says where to continue, and so does a receiver's ring.
+            // The next endpoint finds its place in the engine's log or in the receiver's ring.
             Self::Receive(_) | Self::EngineSend(_) | Self::EngineReceive(_) => None,
         }
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// What happens to a bridge.
+/// The fate of a bridge when the configuration is read again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
     /// The bridge continues without interruption. The value is the index of the matching bridge in the new configuration. The matching
@@ -67,7 +67,8 @@ pub(super) fn is_in_the_way(old: &BridgeSpec, new: &BridgeSpec) -> bool {
     }
 }
 
-/// Returns the title for a leaving bridge: its own title, or, if that is `taken`, one that says that the bridge leaves and is not taken.
+/// Returns the title for a leaving bridge. This is its own title, unless that is `taken`. Then it is a free title that says that the bridge
+/// leaves.
 pub(super) fn free_title(own: &str, taken: &BTreeSet<String>) -> String {
     let bare = own.split_once(" (leaving").map_or(own, |(bare, _)| bare);
     let numbered = (2..).map(|number| format!("{bare} (leaving {number})"));

@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Interval at which the bridges are looked at.
+/// Interval between two checks of the bridges.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The state of each bridge, by its name. Clones share the same bridges.
@@ -41,7 +41,7 @@ pub struct Bridges {
 }
 
 impl Bridges {
-    /// No bridges yet.
+    /// Makes an empty set of bridges.
     pub fn new(promoted: Promoted, journals: Journals) -> Bridges {
         Bridges { configured: Arc::default(), leaving: Arc::default(), promoted, journals }
     }
@@ -293,7 +293,7 @@ impl Work {
             |old: &ConfiguredBridge| fresh.iter().any(|new| matching::is_in_the_way(&old.spec, new));
         let (gone, mut left): (Vec<_>, Vec<_>) =
             std::mem::take(&mut *self.bridges.leaving()).into_iter().partition(is_in_the_way);
-        // This waits for their threads.
+        // This call waits for the threads of the leaving bridges.
         let stopped =
             gone.into_iter().filter_map(|bridge| Some((bridge.spec, bridge.endpoint?.into_stopped()?)));
         let stopped = stopped.collect();
@@ -332,7 +332,7 @@ impl Work {
                 self.note(name, bridge);
             }
             let now = Instant::now();
-            // A bridge that sends a received channel on uses the received session, so it waits until the channel has one.
+            // A bridge that relays a received channel uses the session of that channel, so it waits until the channel has a session.
             let sources: BTreeMap<String, (String, bool)> = configured
                 .values()
                 .filter(|bridge| bridge.spec.receive.is_some() && bridge.state != State::Promoted)
@@ -354,7 +354,7 @@ impl Work {
                 }
             }
         }
-        // A bridge may listen for a while before it begins a session. The other bridges do not wait for it.
+        // A bridge might listen for a while before it begins a session. The other bridges do not wait for it.
         std::thread::scope(|scope| {
             for spec in &due {
                 let thread = std::thread::Builder::new().name("bridge-start".to_owned());

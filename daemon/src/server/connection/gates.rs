@@ -1,4 +1,4 @@
-//! Lending the pages of gates.
+//! Lends the pages of gates to publishers and readers.
 
 use super::{Connection, End};
 use shmcast::control::{Request, Response};

@@ -1,10 +1,9 @@
 //! One connection: requests and replies, and at most one attachment, which lasts as long as the connection.
 //!
-//! A client that misbehaves ends only its own connection. Such a client might send garbage, too many packets, surplus descriptors or
-//! nothing, or might never read. Each wait for a client has a limit, and each answer fits a packet.
+//! A client that breaks the rules ends only its own connection. Each wait for a client has a limit, and each answer fits a packet.
 //!
-//! Users take turns. The daemon serves one program of a user at a time. After each packet to this program, the daemon serves the programs
-//! of other users. So between two packets to one user, each other user gets at most one packet.
+//! The daemon serves one program of a user at a time, and users take turns after each packet. So between two packets to one user, each
+//! other user gets at most one packet.
 
 mod gates;
 mod reports;
@@ -32,7 +31,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
-/// How long a client may take to greet, and to read an answer.
+/// The time limit for a client to greet, and to read an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The time for which a greeting waits for its answer while the daemon starts. After this time, the answer is `Starting`, and the client
 /// greets again.
@@ -136,7 +135,7 @@ async fn serve(
     let was_publisher = shared.opened.get().is_some() && shared.registry().detach(id);
     shared.limits().disconnect(peer.uid);
     if was_publisher {
-        // After a program has died, the kernel closes its descriptors one after the other: it may release the lock after the connection.
+        // After a program has died, the kernel closes its descriptors one by one. So the lock might be released after the connection.
         tokio::time::sleep(LAST_BREATH).await;
         shared.registry().tell_deaths();
     }
@@ -212,8 +211,8 @@ impl Connection<'_> {
                 return Err(self.cut_off(Refused::new(RefusalCode::BadRequest, why)).await);
             }
         };
-        // The connection itself was counted. The request to attach again is free, so as many programs can attach again at once as may be
-        // connected.
+        // The request to attach again is free, because its connection was counted. So all programs of a user can attach again at the same
+        // time.
         let is_free = is_prepaid
             && match request {
                 Request::Hello { .. } => !self.has_greeted,
@@ -233,7 +232,7 @@ impl Connection<'_> {
         end
     }
 
-    /// Counts a request.
+    /// Counts a request against its user's limits.
     async fn pay(&mut self) -> Result<(), End> {
         if self.shared.limits().request(self.who.uid, Instant::now()) {
             return Ok(());
@@ -354,7 +353,7 @@ impl Connection<'_> {
     }
 
     async fn take_over(&mut self, channel: &str) -> Result<(), Refused> {
-        // A program that has not attached again yet may hold the memory of the channel that is taken over.
+        // The memory of the channel might belong to a program that has not attached again yet.
         if !fault!("takeovers_come_first") && !self.wait_for_those_who_come_back(Duration::MAX).await {
             return Err(Refused::new(RefusalCode::Failed, "this daemon ends: ask the next one"));
         }
@@ -427,7 +426,7 @@ impl Connection<'_> {
 
     /// Sends a refusal. The connection continues.
     async fn refuse(&mut self, refused: Refused, channel: Option<&str>) -> Result<(), End> {
-        // No channel has a longer name. The client made this name up, and it must not get into logs.
+        // A longer name is no channel's name. A name that a client has made up must not get into logs.
         let channel = channel.filter(|name| name.len() <= MAX_NAME);
         self.shared.events.refused(refused.code, &self.who, channel, &refused.why);
         self.send(&to_reply(&refused), &[]).await

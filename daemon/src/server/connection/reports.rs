@@ -16,7 +16,7 @@ use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-/// How long a reader waits for its turn at a journal's file.
+/// The longest wait of a reader for its turn at a journal's file.
 const DISK_PATIENCE: Duration = Duration::from_millis(300);
 /// Readers reported in one packet.
 const READERS_A_PACKET: usize = 64;
@@ -51,7 +51,8 @@ impl Connection<'_> {
     pub(super) async fn promote(&mut self, channel: &str, force: bool) -> Result<Promotion, Refused> {
         self.shared.registry().check_publisher(&self.who, channel)?;
         let (bridges, name) = (self.shared.bridges.clone(), channel.to_owned());
-        // The bridge may have to open its channel, and a daemon's bridges are programs of its own user.
+        // The bridge might have to attach to its channel as a program of the daemon's own user. So this request must not keep the user's
+        // turn.
         if !fault!("a_promotion_keeps_its_turn") {
             self.served = None;
         }

@@ -5,12 +5,12 @@ use shmcast::StreamId;
 use shmcast::journal::{JournalError, Lent, Streams, Wanted};
 use std::sync::{MutexGuard, PoisonError};
 
-/// What a reader asks for.
+/// A reader's request for a file.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked {
     /// The stream; the newest stream if `None`.
     pub stream: Option<StreamId>,
-    /// The message.
+    /// The message that the reader wants.
     pub wanted: Wanted,
     /// The salt of the file that the reader has read to its end.
     pub read: Option<u64>,
@@ -19,7 +19,7 @@ pub struct Asked {
 /// A file for a reader.
 #[derive(Debug)]
 pub struct Loan {
-    /// The file.
+    /// The lent file.
     pub lent: Lent,
     /// Whether a recorder appends to the journal, or is about to.
     pub is_recording: bool,
@@ -61,7 +61,7 @@ impl Recording {
         };
         let loan = self.with_files(|streams| {
             let Some(journal) = streams.find(stream)? else { return Ok(None) };
-            // The directory may hold the journal of another channel, which these readers may not be allowed to read.
+            // The directory might have the journal of another channel, which these readers might not be allowed to read.
             if journal.files().iter().any(|file| file.header.channel != self.channel) {
                 return Ok(None);
             }

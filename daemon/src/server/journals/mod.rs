@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 use troubles::Troubles;
 
-/// Interval at which a recorder is looked at.
+/// Interval between two checks of a recorder.
 const LOOK: Duration = Duration::from_millis(100);
 /// Interval at which the files are counted and the oldest are removed.
 const TRIM_EVERY: Duration = Duration::from_secs(5);
@@ -96,7 +96,7 @@ pub struct Recorders {
     refused: BTreeMap<String, Refused>,
 }
 
-/// When a journal's thread is started again.
+/// The next attempt to start a journal's thread.
 #[derive(Debug)]
 struct Refused {
     at: Instant,
@@ -125,7 +125,7 @@ impl Recorders {
             }
             stays
         });
-        // The system may have threads again since the last attempt.
+        // Since the last attempt, the system might have become able to start threads.
         self.retry_refused_at(None);
         for (channel, config) in wanted {
             if !self.journals.has(channel) {
@@ -160,7 +160,7 @@ impl Recorders {
     /// tries again.
     fn start(&mut self, recording: Arc<Recording>, mut pauses: Pauses) {
         let channel = recording.channel.clone();
-        // The thread before may still write its last frames. If this thread is not started, the next one waits for it.
+        // The previous thread might still write its last frames. If this thread is not started, the next one waits for the previous thread.
         let before = Arc::new(Mutex::new(self.leaving.remove(&channel)));
         let work = Work {
             recording: recording.clone(),
@@ -186,7 +186,7 @@ impl Recorders {
     /// away from a closed channel. So the channel's journal can record a clean end.
     pub fn stop(self, hold: impl Fn(&str) -> Option<Hold>) -> Vec<Hold> {
         let mut holds = Vec::new();
-        // The event loop reads the journals meanwhile, so their lock is not held.
+        // The lock of the journals is released here, because the event loop reads them meanwhile.
         let recordings: Vec<_> = self.journals.recordings().values().cloned().collect();
         for recording in recordings {
             if let Some(hold) = hold(&recording.channel) {
@@ -340,7 +340,7 @@ impl Work {
             let begun = Instant::now();
             match self.record() {
                 Ok(()) => continue,
-                // A daemon that ends sends its own recorders away.
+                // The daemon is ending, and refuses its own recorders, too.
                 Err(_) if self.recording.is_to_stop() => return,
                 Err(e) => self.recording.fail(&self.events, &format!("{e:#}")),
             }

@@ -14,12 +14,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Most programs that an event names.
 const NAMED: usize = 3;
-/// After a large step of the wall clock, the ages of files are computed from the new time only when this time has passed.
+/// A large step of the wall clock is accepted after this time. Until then, the ages of files are computed from the old clock.
 const BELIEVED_AFTER: Duration = Duration::from_secs(3600);
-/// Largest step of the wall clock that is accepted at once.
+/// The largest step of the wall clock that is accepted immediately.
 const UNNOTICED: Duration = Duration::from_secs(1);
 
-/// How far the lack of room on the file system was reported.
+/// Whether free space is lacking on the file system, and whether this was reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Room {
     #[default]
@@ -27,7 +27,7 @@ pub(super) enum Room {
     /// The last check found too little free space, and this is not reported yet. A removed file still takes space until the last reader has
     /// closed it, so the next check might find enough free space.
     Little,
-    /// There is too little room, and this was reported.
+    /// The last check found too little free space, and this was reported.
     Told,
 }
 
@@ -103,15 +103,15 @@ struct SettledClock {
 /// A wall clock that is not accepted yet.
 #[derive(Debug, Clone, Copy)]
 struct Other {
-    /// The clock minus the time since the start.
+    /// This wall clock minus the time since the start.
     ahead: Duration,
-    /// The time since the start at which the system's clock began to show this.
+    /// The time since the start at which the system's clock began to show this wall clock.
     since: Duration,
 }
 
 impl SettledClock {
-    /// Takes note of a journal that was last written at `written`. A daemon may start with a clock that is wrong, and cannot know this. So
-    /// in its first hour it accepts no clock that is later than the last write, except for the time since the start.
+    /// Takes note of a journal that was last written at `written`. A daemon cannot know whether it starts with a wrong clock. So in its
+    /// first hour it accepts no clock that is later than `written` plus the time since the start.
     fn note(&mut self, mono: Duration, wall: Duration, written: Duration) {
         if mono < BELIEVED_AFTER {
             let believed = self.believed.unwrap_or_else(|| wall.saturating_sub(mono));
@@ -229,8 +229,8 @@ mod tests {
         assert_eq!(clock.now(mono, set_back + mono + UNNOTICED), set_back + mono + UNNOTICED, "a small step");
     }
 
-    /// A host had a clock that was a year ahead when the daemon started, and the network's time came later. The daemon once accepted its
-    /// first clock at once.
+    /// The host's clock is a year ahead when the daemon starts, and is corrected later. An earlier version accepted the first clock
+    /// immediately.
     #[test]
     fn the_first_clock_counts_after_an_hour() {
         let (minute, year) = (Duration::from_secs(60), Duration::from_secs(365 * 86_400));
@@ -244,7 +244,7 @@ mod tests {
             let mono = minutes * minute;
             assert_eq!(clock.now(mono, written + year + mono), begun + mono, "the oldest journal counts");
         }
-        // It is set right. The host was off for ten minutes.
+        // The clock is set right. The host was off for ten minutes.
         let right = written + 10 * minute;
         for minutes in 31..=90 {
             let mono = minutes * minute;

@@ -59,7 +59,7 @@ impl Names {
     }
 }
 
-/// All families of all bridges.
+/// Writes all families of all bridges.
 pub(super) fn render(text: &mut Text, bridges: &[BridgeFigures]) {
     let name = "shmcast_bridge_up";
     text.family(name, "gauge", "1 while the bridge runs, 0 while it waits or has failed.");
@@ -142,7 +142,7 @@ fn add<'a>(families: &mut Families<'a>, bridge: &'a BridgeFigures, names: &'a Na
     }
 }
 
-/// Gauges that are no counters, but are figured out of some.
+/// Gauges that are computed from counters.
 fn figured_out(text: &mut Text, bridges: &[BridgeFigures], names: &[Names]) {
     let help = "1 while the bridge sends, 0 while it stands by for a peer.";
     each(text, bridges, "sending", help, |bridge| sent(bridge).map(|c| u64::from(!c.is_standing_by())));

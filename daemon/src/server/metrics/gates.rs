@@ -42,7 +42,7 @@ const FAMILIES: [Family; 9] = [
     }),
 ];
 
-/// All families of all gates.
+/// Writes all families of all gates.
 pub(super) fn render(text: &mut Text, channels: &[ChannelFigures]) {
     let all = || channels.iter().filter(|channel| !channel.status.gates.is_empty());
     let seconds = |ns: u64| format!("{:.9}", ns as f64 / 1e9);
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn every_wait_is_below_the_ends_that_are_longer() {
         let mut waits = vec![0; 32];
-        // Of 0.5 us, of 1 us, of some milliseconds, and of some seconds.
+        // Waits of 0.5 us, of 1 us, of some milliseconds, and of some seconds.
         (waits[9], waits[10], waits[22], waits[31]) = (1, 2, 4, 8);
         let buckets: Vec<(f64, u64)> = cumulative(&waits).collect();
         assert_eq!(buckets[..2], [(1.024e-6, 1), (4.096e-6, 3)]);

@@ -1,8 +1,7 @@
 //! A small HTTP server for a few local clients. It serves GET and HEAD of three paths, one request per connection.
 //!
-//! No client can block other clients. A connection lasts at most ten seconds. If there are too many connections, the server closes the
-//! oldest one. Requests must be small, and the server does not read their bodies. The server computes each page at most ten times a second,
-//! and sends the same page to requests in between.
+//! No client can block other clients. A connection lasts at most ten seconds, and if there are too many connections, the oldest one is
+//! closed. Requests must be small, and their bodies are not read. Each page is computed at most ten times a second.
 
 use super::{Hiccups, Snapshot, render};
 use crate::server::state::ServerState;
@@ -21,7 +20,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
-/// Connections at a time. One more closes the oldest.
+/// The limit for simultaneous connections. One more connection closes the oldest one.
 const MAX_CONNECTIONS: usize = 64;
 /// Time limit of a whole connection.
 const PATIENCE: Duration = Duration::from_secs(10);

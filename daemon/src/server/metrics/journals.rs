@@ -32,7 +32,7 @@ const FAMILIES: [Family; 9] = [
     ("size_bytes", "gauge", "Bytes of all files.", |journal| journal.size_bytes),
 ];
 
-/// All families of all journals.
+/// Writes all families of all journals.
 pub(super) fn render(text: &mut Text, journals: &[(String, JournalStatus)]) {
     for (name, kind, help, figure) in FAMILIES {
         let name = format!("shmcast_journal_{name}");

@@ -17,7 +17,7 @@ pub const MAX_READERS: usize = 128;
 /// The name of the sum of the readers beyond [`MAX_READERS`].
 pub const OTHERS: &str = "other";
 
-/// All figures that are shown.
+/// All figures that the metrics show.
 #[derive(Debug)]
 pub struct Snapshot {
     /// All channels, in order of their names.
@@ -26,7 +26,7 @@ pub struct Snapshot {
     pub bridges: Vec<BridgeFigures>,
     /// All journals, by the names of their channels.
     pub journals: Vec<(String, JournalStatus)>,
-    /// How often each refusal was given.
+    /// The number of refusals of each kind.
     pub refusals: HashMap<RefusalCode, u64>,
     /// Whether the last reload was refused.
     pub is_reload_refused: bool,
@@ -60,11 +60,11 @@ pub struct ReaderFigures {
     pub role: &'static str,
     /// Published messages that the reader has not read. For several readers, the largest of their lags.
     pub lag: u64,
-    /// Messages received.
+    /// The number of received messages.
     pub received: u64,
     /// Number of times that the publisher overtook the reader.
     pub lapped: u64,
-    /// Messages that the reader missed.
+    /// The number of messages that the reader missed.
     pub missed: u64,
     /// Messages that the reader skipped, because the board had newer messages with the same keys.
     pub conflated: u64,

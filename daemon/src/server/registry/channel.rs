@@ -106,7 +106,7 @@ impl Channel {
         }
     }
 
-    /// Takes a new configuration over.
+    /// Takes over a new configuration.
     pub(super) fn configure(&mut self, config: &ChannelConfig) {
         self.charter.set_journal(config.journal.is_some());
         self.config = config.clone();
@@ -311,7 +311,7 @@ impl Channel {
             told.store.forget(&before);
         }
         let generation = self.generation();
-        // The first generation may continue a journal. No reader was there before.
+        // A first generation can continue a journal. It had no earlier readers, so this is no restart.
         let is_first = generation.generation == 1 && generation.first > 1;
         let is_restart = generation.restarted == generation.generation && !is_first;
         if !(is_restart && fault!("restart_tells_no_reader")) {
@@ -406,7 +406,7 @@ impl Channel {
         let mut status = self.hosted().status();
         let entry = self.entry();
         let mode = if entry.is_strict { Mode::Strict } else { Mode::Takeover };
-        // Labels are only shown, so new ones hold at once. The memory keeps those with which it was made.
+        // Labels are only shown, so new labels apply immediately. The memory keeps the labels with which it was made.
         status.labels = self.config.spec().labels;
         status.mode = Some(mode.to_string());
         status.generation = Some(entry.generation);

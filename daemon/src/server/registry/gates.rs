@@ -21,7 +21,7 @@ pub(super) struct Gates {
     told: HashMap<(String, String), LastReport>,
 }
 
-/// The counts of a gate when its events were last told.
+/// The counts of a gate when its events were last reported.
 #[derive(Debug, Clone)]
 struct LastReport {
     report: GateReport,
@@ -33,7 +33,7 @@ impl Gates {
         Self { dir, told: HashMap::new() }
     }
 
-    /// Returns the present state of a channel's gates. These are the gates of its living publisher, which may differ from those of the
+    /// Returns the present state of a channel's gates. These are the gates of its living publisher, which can differ from the
     /// configuration. Without a living publisher, the list is empty if the configuration has no gates.
     pub(super) fn of(&self, channel: &Channel) -> Vec<GateReport> {
         let is_gated = !channel.config.gates.is_empty() || channel.hosted().has_publisher().unwrap_or(false);
@@ -66,7 +66,7 @@ impl Channel {
         let found = HostedGates::find(dir, name)
             .inspect_err(|e| tracing::error!(channel = name, "look at its gates: {e}"));
         let Ok(Some(gates)) = found else { return Vec::new() };
-        // The kernel reports the process of each attached reader. A gate's claim about its reader counts only if it names one of them.
+        // The kernel reports the process of each attached reader. The gate's page can name a process. It counts only if it is one of these.
         let process = |pid: u64| {
             let is_it = |process: &Process| process.pid.is_some_and(|known| u64::from(known) == pid);
             let known = self.readers.values().map(|reader| reader.who.process()).find(is_it);
@@ -183,7 +183,7 @@ impl Registry {
     }
 }
 
-/// What is new about a gate, in words.
+/// The changes of a gate since its last report, as text.
 struct GateChanges {
     held: Option<String>,
     dropped: Option<String>,

@@ -1,4 +1,4 @@
-//! Memory for channels, and the sequence that it begins with.
+//! Memory for channels, and the first sequence of that memory.
 
 use shmcast::hosting::{Entry, HostedSegment, HostedSpec, STREAM_STEP_NS, fault};
 use shmcast::journal::{Ending, Journal, JournalError, create};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How long a recorder of the same channel may take to end.
+/// The longest wait for the end of a recorder of the same channel.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Memory to be made for a channel's next generation.
@@ -26,19 +26,19 @@ pub struct MemoryRequest {
 /// A journal after which a channel's sequences continue, because the channel's memory is lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct After {
-    /// The directory.
+    /// The journal's directory.
     pub dir: PathBuf,
     /// The journal's next sequence. It has a value if the journal had a clean end when this daemon started, and no publisher was let in
     /// since then.
     pub clean: Option<u64>,
 }
 
-/// Memory that was made.
+/// Memory that was made for a channel.
 #[derive(Debug)]
 pub struct Memory {
     /// The segment.
     pub hosted: HostedSegment,
-    /// Whether it was made to go on after the channel's journal.
+    /// Whether the memory continues after the channel's journal.
     pub is_after_journal: bool,
     /// The reason why the channel does not continue after its journal, or why the journal does not record that the channel continues.
     pub trouble: Option<String>,
@@ -92,7 +92,7 @@ impl After {
         let Some(ending) = ending else { return create(&self.dir, hosted.header()) };
         let clean = self.clean.filter(|next| *next == ending.due());
         let first = clean.map_or_else(|| ending.next_sequence(), Ok)?;
-        // Even if the disk accepts nothing, the channel skips sequences that may have been used.
+        // Even if the disk accepts nothing, the channel skips sequences that might have been used.
         hosted.continue_from(first, ending.epoch());
         ending.begin(hosted.header(), first)
     }
@@ -108,7 +108,7 @@ pub(super) fn next_stream_ns(before: Option<&Entry>) -> u64 {
 /// If a channel's journal has a clean end, records in the journal that the channel continues. If the channel's memory might still exist,
 /// call this before anybody publishes. Returns the next sequence, or `None` if the journal has no clean end.
 pub(super) fn reopen(dir: &Path, channel: &str, stream: StreamId) -> Option<u64> {
-    // A journal that was not sealed does not end clean. This saves reading its last file.
+    // A journal that was not sealed has no clean end. In this case, its last file need not be read.
     Journal::open_stream(dir, stream).ok()?.files().last()?.trailer?;
     let ending = Ending::of(dir, channel, Some(stream)).ok().filter(Ending::is_clean)?;
     let due = ending.due();

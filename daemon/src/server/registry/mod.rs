@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use tokio::sync::mpsc::UnboundedSender;
 
-/// Characters of a refusal's reason that are kept.
+/// The limit for the characters of a refusal's reason.
 const WHY_CHARS: usize = 600;
 
 /// A packet for a connection that did not ask for it.
@@ -58,33 +58,33 @@ impl Refused {
 /// A program that asks to attach.
 #[derive(Debug, Clone, Copy)]
 pub struct Guest<'a> {
-    /// The number of its connection.
+    /// The number of the program's connection.
     pub id: ConnectionId,
-    /// The identity. The kernel reports the user and the process.
+    /// The program's identity. The kernel reports the user and the process.
     pub who: &'a Identity,
-    /// The channel that it asks for.
+    /// The channel that the program asks for.
     pub channel: &'a str,
     /// The descriptors that the program has from an earlier daemon: the segment and the lock. A reader also has its page.
     pub shown: &'a [File],
-    /// The queue of its connection's notices.
+    /// The queue of notices for the program's connection.
     pub notices: &'a UnboundedSender<Notice>,
     /// Whether programs of a crashed daemon have had time to attach again.
     pub has_waited: bool,
 }
 
-/// How a reader wants to be treated.
+/// Options of a reader.
 #[derive(Debug, Clone, Copy)]
 pub struct Manner {
-    /// Not shown to tools: it reads on behalf of others.
+    /// Whether tools do not show the reader, because it reads on behalf of other programs.
     pub is_hidden: bool,
-    /// Told when the publisher dies.
+    /// Whether the reader is told when the publisher dies.
     pub watches: bool,
 }
 
 /// The answer to a program that may attach.
 #[derive(Debug)]
 pub enum Grant {
-    /// Attached.
+    /// The program is attached.
     Granted {
         /// The reply to send.
         reply: Response,
@@ -330,10 +330,10 @@ impl Registry {
     }
 
     /// Restores the names of all charters. Returns the channels whose charters have lost their names for good since the last call. Call
-    /// this regularly: somebody may remove the files, and the next daemon looks for them.
+    /// this regularly, because somebody might remove the files, which the next daemon needs.
     ///
     /// # Errors
-    /// If the directory of the charters cannot be made, or cannot be looked at.
+    /// If the directory of the charters cannot be made or examined.
     pub fn renew_charters(&mut self) -> anyhow::Result<Vec<String>> {
         let Self { channels, charters, .. } = self;
         charters.renew(channels.iter().map(|(name, channel)| (name.as_str(), &channel.charter)))
@@ -427,9 +427,8 @@ impl Registry {
         self.channels.get(name).is_some_and(Channel::is_left)
     }
 
-    /// Returns true if a program might attach again to the next daemon: either a program is attached now, or a program might still have
-    /// memory that this daemon lacks. The second case counts only if this memory might have messages, because a publisher was let in or
-    /// because its sequences continue from earlier memory.
+    /// Whether a program might attach again to the next daemon. Either a program is attached now, or a program might still have memory that
+    /// this daemon lacks. Such memory counts only if it might have messages.
     pub fn is_needed(&self) -> bool {
         let goes_on = |entry: Entry| entry.first > 1 && !fault!("memory_without_a_publisher_is_forgotten");
         let is_in_use = |entry: Entry| entry.is_granted || goes_on(entry);

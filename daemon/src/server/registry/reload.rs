@@ -70,7 +70,7 @@ impl Registry {
                 })?,
                 None => None,
             };
-            // A channel that had memory before may still use it.
+            // Programs might still use memory that the channel had before.
             let clean = charter.current().zip(wanted.journal.as_ref());
             let clean = clean.and_then(|(entry, journal)| reopen(&journal.dir, &wanted.name, entry.stream));
             let channel = match found {
@@ -119,7 +119,7 @@ impl Registry {
                 Some(mut retired) if !fault!("added_again_is_a_stranger") => {
                     let revived = self.revive(wanted, &mut retired, memory);
                     if let Err(e) = revived {
-                        // Programs are still attached to it, so it stays for the next attempt.
+                        // Programs are still attached to the retired channel, so it stays for the next attempt.
                         self.retired.insert(wanted.name.clone(), retired);
                         return Err(e);
                     }

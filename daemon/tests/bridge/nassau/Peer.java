@@ -23,7 +23,7 @@ import java.util.List;
 /**
  * A MoldUDP64 client or server made of the library Nassau.
  *
- * <p>{@code client GROUP PORT INTERFACE SERVER PORT COUNT FILE}: writes COUNT messages to FILE, each behind its length.
+ * <p>{@code client GROUP PORT INTERFACE SERVER PORT COUNT FILE}: writes COUNT messages to FILE, each after its length.
  * {@code server GROUP PORT INTERFACE BIND PORT FILE}: sends the messages of FILE, and answers requests for them.
  */
 final class Peer {
@@ -114,7 +114,7 @@ final class Peer {
             put(packet, message);
         }
         server.send(packet);
-        // It answers and says how far it is until it is ended.
+        // The server answers and prints its progress until it is ended.
         while (true) {
             server.sendHeartbeat();
             pause(100);

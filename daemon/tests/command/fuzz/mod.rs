@@ -1,4 +1,4 @@
-//! The fuzz targets on the stable compiler: the same functions, fed with sound inputs that a seeded generator damages.
+//! The fuzz targets on the stable compiler: the same functions, with valid inputs that a seeded generator damages.
 //!
 //! `SHMCAST_FUZZ_RUNS` sets the number of inputs of each target, and `SHMCAST_FUZZ_SEED` the first seed. A failure
 //! names the seed that reproduces it.
@@ -51,7 +51,7 @@ fn fuzz(name: &str, runs: u64, sound: &[Vec<u8>], target: fn(&[u8])) {
 /// Inputs, each with the place that it has in the tree.
 type Inputs = Vec<(String, Vec<u8>)>;
 
-/// What libFuzzer bred: the lines of `daemon/fuzz/corpus/NAME.base64`, each in base64.
+/// The inputs that libFuzzer generated: the lines of `daemon/fuzz/corpus/NAME.base64`, each in base64.
 fn bred(name: &str) -> Inputs {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("fuzz/corpus/{name}.base64"));
     let text = std::fs::read_to_string(&path).unwrap();
@@ -61,7 +61,7 @@ fn bred(name: &str) -> Inputs {
     (1..).zip(text.lines()).map(input).collect()
 }
 
-/// What once broke the target: the files of `daemon/fuzz/regressions/NAME`.
+/// The inputs that once broke the target: the files of `daemon/fuzz/regressions/NAME`.
 fn once_broken(name: &str) -> Inputs {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/regressions").join(name);
     // A target without regressions has no folder for them.
@@ -261,7 +261,7 @@ fn no_words_break_the_control_socket() {
 fn no_text_breaks_the_configuration() {
     let every_field: String = DEFAULT_CONFIG
         .lines()
-        // Optional fields stand in the file behind a bare `#`.
+        // Optional fields of the file come after a bare `#`.
         .map(|line| {
             format!("{}\n", line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).unwrap_or(line))
         })

@@ -22,7 +22,7 @@ use shmcast_engine::proto::reader::{Ask, Delivery as Delivered, Reader as LogRea
 use shmcast_engine::proto::seal::Opener as BlockOpener;
 use shmcast_engine::proto::want::Want;
 
-/// An accepted packet, parsed and written again, gives the same bytes.
+/// An accepted packet gives the same bytes when it is parsed and written again.
 pub fn wire(data: &[u8]) {
     if let Ok(request) = Request::parse(data) {
         assert_eq!(request.encode(), data);
@@ -51,8 +51,8 @@ pub fn wire(data: &[u8]) {
     assert_eq!(tail.messages().count() as u64, tail.count());
 }
 
-/// An accepted native packet has the messages that it says, its head written again is the same, and neither keys nor
-/// seals panic on anything.
+/// An accepted native packet has as many messages as it says, and its head gives the same bytes when it is written again. Keys and seals
+/// panic on no input.
 pub fn native(data: &[u8]) {
     if let Ok(text) = std::str::from_utf8(data)
         && let Ok(keys) = Keyring::parse(text)
@@ -92,8 +92,8 @@ pub fn native(data: &[u8]) {
     }
 }
 
-/// An accepted block has the messages that it says. A reader takes it, or a bad one, in order and never twice. Nothing opens without
-/// its key.
+/// An accepted block has as many messages as it says. A reader takes it, or a bad one, in order and never twice. No block opens without its
+/// key.
 pub fn block(data: &[u8]) {
     if let Some(want) = Want::parse(data) {
         assert_eq!(want.encode()[..], *data);
@@ -130,7 +130,7 @@ pub fn block(data: &[u8]) {
     }
 }
 
-/// Plays a block to a reader as an entry that comes, and as the answer to a request.
+/// Plays a block to a reader as a new entry, and as the answer to a request.
 fn read(bytes: &[u8]) {
     let mut reader = LogReader::new(ReaderConfig { from: Some(1), give_up_ns: Some(1) }, None);
     let mut due = 1;
@@ -218,7 +218,7 @@ pub fn config(data: &[u8]) {
     }
 }
 
-/// A part of a journal's file that is taken means the same when it is written again, and records lie within their frame.
+/// An accepted part of a journal's file keeps its meaning when it is written again, and records lie within their frame.
 pub fn journal(data: &[u8]) {
     let Some((part, bytes)) = data.split_first() else { return };
     match part % 5 {
@@ -285,8 +285,8 @@ impl<'a> Script<'a> {
     }
 }
 
-/// Packets may come with any content, in any order and at any time. Delivery is in order, each hole is announced, and
-/// memory stays within its bounds.
+/// Packets can have any content and come in any order at any time. Delivery is in order, each hole is announced, and memory stays within
+/// its bounds.
 pub fn receiver(data: &[u8]) {
     let mut script = Script { rest: data };
     let (options, packets) = (script.byte(), 1 + usize::from(script.byte() % 32));

@@ -1,8 +1,8 @@
 //! Chapters of the guide, and the code blocks in them.
 //!
-//! In a block of `console`, a line with `$ ` is a command, `> ` continues it, and what follows is its output. `[..]` stands for
-//! any part of a line and a line `...` for any lines. In `console,fails`, commands may end with another exit code than 0, and
-//! at least one does. A block whose first line is [`NOT_RUN`] and a reason is for people alone.
+//! In a block of `console`, a line with `$ ` is a command, and `> ` continues it. The lines after it are its output, in which `[..]` stands
+//! for any part of a line, and a line `...` for any lines. In `console,fails`, at least one command ends with another exit code than 0. A
+//! block whose first line is [`NOT_RUN`] and a reason is for people alone.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ pub(crate) struct Chapter {
 }
 
 pub(crate) struct Block {
-    /// The text behind the opening fence.
+    /// The text after the opening fence.
     pub(crate) info: String,
     /// The line of the fence.
     pub(crate) line: usize,
@@ -39,7 +39,7 @@ pub(crate) fn text(name: &str) -> String {
     fs::read_to_string(dir().join(format!("{name}.md"))).unwrap_or_else(|e| panic!("{name}.md: {e}"))
 }
 
-/// All chapters.
+/// The names of all chapters.
 pub(crate) fn names() -> Vec<String> {
     let files = fs::read_dir(dir()).unwrap().map(|entry| entry.unwrap().path());
     let chapters = files.filter(|path| path.extension().is_some_and(|ext| ext == "md"));
@@ -73,7 +73,7 @@ impl Chapter {
             .collect()
     }
 
-    /// The blocks of which some command is to fail, each as the places of its steps.
+    /// The blocks in which some command must fail, each as the places of its steps.
     pub(crate) fn failing(&self) -> Vec<Vec<String>> {
         let failing = self.blocks.iter().filter(|block| block.info == "console,fails");
         failing.map(|block| block.steps(&self.name).into_iter().map(|step| step.place).collect()).collect()

@@ -1,11 +1,11 @@
-//! The failure handbook and the page of texts quote the programs. Each quoted text must be in the sources, and no event, state or
-//! alert may be missing.
+//! The failure handbook and the page of texts quote the programs. Each quoted text must be in the sources, and these documents must have
+//! every event, state and alert.
 
 use super::book;
 use std::fs;
 use std::path::Path;
 
-/// Shortest piece of a text that is looked for. Shorter pieces are found in many places.
+/// The shortest piece of a text that is searched in the sources. Shorter pieces are found in many places.
 const TELLING_BYTES: usize = 8;
 
 /// The first cells of the rows of the tables in a section of a page.
@@ -28,7 +28,7 @@ fn is_event_of_a_bridge(text: &str) -> bool {
         .is_some_and(|rest| rest.bytes().all(|byte| byte == b'-' || byte.is_ascii_lowercase()))
 }
 
-/// All sources of the programs. Strings that are broken over lines are made whole.
+/// All sources of the programs. Strings that are split over several lines are joined.
 fn sources() -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut text = String::new();
@@ -111,7 +111,7 @@ fn an_event_that_the_handbook_leaves_out() {
     }
 }
 
-/// The page of versions once had 1.0 for two formats that were at 2.0.
+/// An earlier mistake: the page of versions had 1.0 for two formats that were at 2.0.
 #[test]
 fn a_version_that_the_guide_has_wrong() {
     let text = book::text("compatibility");
@@ -140,7 +140,7 @@ fn an_alert_that_the_handbook_leaves_out() {
 
 #[test]
 fn a_state_that_the_handbook_leaves_out() {
-    // The documentation of `ChannelStatus::state` lists them all.
+    // The documentation of `ChannelStatus::state` lists all states.
     let control = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shm-layout/src/control/mod.rs");
     let control = fs::read_to_string(control).unwrap();
     let (before, _) = control.split_once("pub state: String").unwrap();

@@ -1,6 +1,5 @@
-//! The guide must be true: its commands are run and print what it shows, and the texts that it quotes are
-//! those of the programs. `book.rs` reads chapters, and `shell.rs` runs their commands as an ordinary user of
-//! a host of their own.
+//! The guide must be true: its commands print what it shows, and the programs have the texts that it quotes. `book.rs` reads chapters, and
+//! `shell.rs` runs their commands as an ordinary user of a separate host.
 mod book;
 mod handbook;
 mod shell;
@@ -91,7 +90,7 @@ fn no_command_of_the_guide_is_left_out() {
     for name in book::names() {
         let chapter = Chapter::read(&name);
         for block in &chapter.blocks {
-            // A step of CI sees that a program in Python is the one of the tree, and another runs that.
+            // One step of CI checks that a program in Python is the one of the tree, and another step runs the program.
             let known = ["console", "text", "toml", "rust", "python"];
             assert!(
                 known.contains(&block.language()),
@@ -125,7 +124,7 @@ fn each_chapter_is_in_the_contents_and_each_content_is_a_chapter() {
     assert_eq!(listed, names);
 }
 
-/// mdbook takes a file without the anchor for an empty one.
+/// mdbook takes a file without the anchor for an empty file.
 #[test]
 fn what_a_chapter_includes_is_there() {
     let mut seen = 0;

@@ -1,8 +1,7 @@
 //! A shell that runs the commands of a chapter, one after the other, and records the output of each.
 //!
-//! It is a shell of an ordinary user on a host that seems to be its own: network, processes, `/dev/shm` and
-//! `/run` are namespaces of its own. So fixed ports and default directories are free, and all processes that
-//! are left running end with it.
+//! The shell belongs to an ordinary user on a host that seems to be separate: network, processes, `/dev/shm` and `/run` are namespaces of
+//! its own. So fixed ports and default directories are free, and all remaining processes end with the shell.
 
 use super::book::{Chapter, Step};
 use shmcast_testkit::place::program;
@@ -13,7 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// Separates the outputs of two commands. The exit code of the first follows it.
+/// The mark between the outputs of two commands. After it comes the exit code of the first command.
 const MARK: char = '\x1e';
 /// Seconds that a chapter may take on a machine that is busy with other things.
 const PATIENCE: &str = "300";
@@ -71,7 +70,7 @@ pub(crate) fn play(name: &str) {
     println!("{name}: {} commands", steps.len());
 }
 
-/// The reason why this machine cannot run such a shell, if there is one.
+/// The reason why this machine cannot run the shell, if there is one.
 fn lacking() -> Option<String> {
     for program in ["bash", "curl", "ip", "jq", "setpriv", "unshare"] {
         let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output().unwrap();

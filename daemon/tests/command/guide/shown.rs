@@ -33,7 +33,7 @@ fn each_test_that_a_document_names_is_there() {
     }
 }
 
-/// Each limit meets each of the verbs, or it is said why not.
+/// Each limit is tested with each verb, or the document says why not.
 #[test]
 fn no_cell_of_the_limits_is_left_out() {
     let text = book::text("limits");
@@ -56,6 +56,6 @@ fn no_cell_of_the_limits_is_left_out() {
     let listed =
         text.lines().filter(|line| line.split_once(". `").is_some_and(|(n, _)| n.parse::<usize>().is_ok()));
     assert!(used.iter().copied().eq(1..=listed.count()), "{used:?}");
-    // It becomes smaller.
+    // The number of cells without a test must not grow.
     assert!(untested <= 36, "{untested} cells without a test");
 }

@@ -1,4 +1,4 @@
-//! With any text in the file, the reader neither panics nor misreads it.
+//! With any text in the file, the parser neither panics nor misreads the text.
 
 use super::{default_with_everything, host};
 use proptest::prelude::*;
@@ -43,7 +43,7 @@ fn nearly_valid() -> impl Strategy<Value = String> {
     let heads = vec!["[daemon]\n", "[limits]\n", "[waker]\n", "[x]\n", "[[channel]]\n"];
     let other = (prop::sample::select(heads), prop::collection::vec(line.clone(), 0..5));
     let other = other.prop_map(|(head, lines)| head.to_owned() + &lines.concat());
-    // Most of it is right, so that checks behind the first ones are reached too.
+    // Most of the text is right, so that later checks are reached, too.
     let right = "mlock = false\nmode = \"strict\"\npublishers = [\"*\"]\nsubscribers = [\"uid:7\"]\nhugepages = false\n\
                  numa_node = 9\nlabels = { b = \"2\" }\nmax_message = \"8KiB\"";
     let right = prop::sample::subsequence(right.lines().collect::<Vec<_>>(), 0..8);

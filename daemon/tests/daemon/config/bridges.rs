@@ -99,7 +99,7 @@ fn two_channels_whose_sessions_begin_alike_are_not_told_apart() {
         assert_eq!(problems.len(), 1, "{problems:?}");
         assert!(problems[0].contains(said) && problems[0].contains("another session"), "{problems:?}");
     };
-    // One tag is the other channel's by default, on separate lines; both are set on purpose, on one group.
+    // One bridge gets the default tag of the other channel, on separate lines. Then both bridges get the same explicit tag, on one group.
     let own = format!("session = \"{}\"", tag_of("ticks-us"));
     let of_us = two(&own, "", 30002);
     assert!(of_us.len() == 1 && of_us[0].contains("another session"), "{of_us:?}");
@@ -108,7 +108,7 @@ fn two_channels_whose_sessions_begin_alike_are_not_told_apart() {
     assert_eq!(two("session = \"TICK\"", "session = \"TICK\"", 30002), none);
     assert_eq!(two("session = \"TICK\"", "", 30001), none);
     assert_eq!(two("", "", 30001), none, "names that begin alike have other tags");
-    // A received channel is sent on under the session that it came with.
+    // A relayed channel keeps the session under which it was received.
     let receive = "[[bridge]]\nname = \"from\"\nchannel = \"ticks-us\"\nline = [{ group = \"239.9.9.9:9\" }]\n[bridge.receive]\n";
     assert_eq!(with("", "", 30002, receive), none);
 }
@@ -144,7 +144,7 @@ fn a_bridge_without_its_channel_is_refused() {
     );
 }
 
-/// This is found when the file is checked, and not when the first long message is published.
+/// The check of the file finds this mistake, and not only the first long message.
 #[test]
 fn a_message_that_fits_no_packet_is_told_with_both_numbers() {
     let text = format!("{CHANNELS}{}", send("")).replacen("max_message = 1378\n", "", 1);
@@ -188,7 +188,7 @@ fn two_bridges_do_not_get_in_each_others_way() {
     );
 }
 
-/// A received channel may be sent on to others, but never back to its source.
+/// A received channel can be sent on to others, but never back to its source.
 #[test]
 fn a_channel_that_is_sent_back_where_it_comes_from_is_refused() {
     let from = receive("");

@@ -145,7 +145,7 @@ fn a_metrics_port_is_open_to_other_hosts_only_on_request() {
     refuses("[daemon]\nhttp = \"localhost\"\n", shown);
 }
 
-/// 666 is not 0666, and 0666 is not TOML.
+/// The number 666 is not octal 0666, and TOML does not accept 0666.
 #[test]
 fn permissions_are_octal_and_in_quotes() {
     assert_eq!(parse("[daemon]\nsocket_mode = \"0660\"\n").daemon.socket_mode, 0o660);
@@ -276,7 +276,7 @@ x = 1
 "#;
     let found = problems(text);
     let lines: Vec<usize> = found.iter().map(|problem| problem.position.line).collect();
-    // Line 12: name and capacity are missing. Line 22: rules that need no field that could not be read.
+    // In line 12, name and capacity are missing. In line 22, the broken rules need only fields that could be read.
     assert_eq!(
         lines,
         [2, 3, 4, 7, 9, 10, 10, 11, 12, 12, 13, 14, 17, 18, 20, 21, 22, 23, 24, 25],
@@ -329,7 +329,7 @@ fn the_default_file_says_what_the_daemon_does_without_one() {
     assert_eq!(config.warnings(), []);
 }
 
-/// The default file with its optional fields, which stand behind a bare "#", uncommented.
+/// The default file with all optional fields. In the file, they come after a bare `#`.
 fn default_with_everything() -> String {
     let is_field = |rest: &str| rest.starts_with(|c: char| c.is_ascii_lowercase() || c == '[');
     let uncommented =

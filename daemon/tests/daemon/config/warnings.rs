@@ -1,4 +1,4 @@
-//! Settings that are valid but unwise. Each is warned of on a machine where it is unwise, and nothing else is.
+//! Settings that are valid but unwise. Each setting causes a warning on a machine where it is unwise, and no other warning.
 
 use super::{host, parse};
 use shmcast_daemon::config::{Host, Principal, Warning};

@@ -1,4 +1,4 @@
-//! Isolation and power.
+//! Cases for the checks of isolation and power.
 
 use super::{
     Case,

@@ -1,4 +1,4 @@
-//! Clock and kernel.
+//! Cases for the checks of the clock and the kernel.
 
 use super::{
     Case,

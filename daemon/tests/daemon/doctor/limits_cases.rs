@@ -1,4 +1,4 @@
-//! NUMA and limits.
+//! Cases for the checks of NUMA and limits.
 
 use super::{
     Case,

@@ -1,4 +1,4 @@
-//! Memory and pages.
+//! Cases for the checks of memory and pages.
 
 use super::{
     Case,

@@ -25,7 +25,7 @@ struct Case {
     status: Status,
     /// A part of the text that the check must give.
     says: &'static str,
-    /// A part of the advice that it must give, if that is checked.
+    /// A part of the advice that the check must give, if the advice is tested.
     mend: &'static str,
     files: &'static [(&'static str, &'static str)],
 }
@@ -71,7 +71,7 @@ fn cases() -> impl Iterator<Item = &'static Case> {
 fn write(root: &Path, path: &str, contents: impl AsRef<[u8]>) {
     let path = root.join(path.trim_start_matches('/'));
     let dir = path.parent().expect("a file in a directory");
-    // A garbage file may stand where a directory is wanted, or the other way round. The one that was made first stays.
+    // A garbage file might be where a directory is wanted, or the other way round. The one that was made first stays.
     if fs::create_dir_all(dir).is_ok() && !path.is_dir() {
         fs::write(path, contents).expect("a fake file");
     }
@@ -144,7 +144,7 @@ fn an_empty_host_that_passes() {
     }
 }
 
-/// Puts nonsense into each file that a check reads, until it finds no file missing any more.
+/// Puts nonsense into each file that a check reads, until the check finds no file missing.
 fn with_nonsense(id: &str, nonsense: &[u8]) -> Finding {
     let dir = tempfile::tempdir().expect("a temporary directory");
     for (path, contents) in BASE {
@@ -163,7 +163,7 @@ fn with_nonsense(id: &str, nonsense: &[u8]) -> Finding {
             write(dir.path(), &missing, nonsense);
             continue;
         }
-        // A file exists and is still reported missing, so a directory is wanted.
+        // The file exists and is still reported missing, so the check wants a directory.
         fs::remove_file(below).expect("a fake file");
         if missing == "/sys/class/net" {
             write(dir.path(), "/sys/class/net/eth0/device/vendor", nonsense);
@@ -184,7 +184,7 @@ fn nonsense_that_passes() {
         b"-99999999999999999999999",
         b"Udp: a\nUdp: b\n1 2 3 4 5 6 7 8 9: - :::",
     ];
-    // For these checks any text is valid: it is a list of processes without the harmful one.
+    // For these checks, any text is valid. It is a list of processes without the harmful one.
     let any_text = ["irqbalance"];
     for id in ids() {
         for nonsense in nonsense {

@@ -1,4 +1,4 @@
-//! Network and cards.
+//! Cases for the checks of the network and its cards.
 
 use super::{
     Case,

@@ -1,4 +1,4 @@
-//! Disks of journals.
+//! Cases for the checks of disks with journals.
 
 use super::{
     Case,

@@ -1,4 +1,4 @@
-//! Coming back after a crash of the daemon.
+//! Programs come back after a crash of the daemon.
 
 use nix::sys::signal::Signal;
 use shmcast::{Event, Start, Subscriber};
@@ -20,11 +20,11 @@ fn many_readers_of_one_user_are_all_back_soon_after_a_crash() {
     let readers: Vec<Subscriber> = (0..300)
         .map(|_| Subscriber::builder("ticks").client(&client).start(Start::Latest).open().unwrap())
         .collect();
-    // With these limits it would take ten minutes if each return counted as a request.
+    // With these limits, all programs would need ten minutes to come back if each return counted as a request.
     daemon.configure(&config("requests_per_second = 1\nrequest_burst = 20"));
     daemon.crash();
     wait_for("all readers to be back", || {
-        // The readers say so themselves. To ask the daemon would cost requests.
+        // The readers themselves know whether they are registered. A question to the daemon would cost requests.
         readers.iter().all(|reader| reader.is_registered() == Some(true)).then_some(())
     });
     assert!(publisher.is_registered() == Some(true));
@@ -34,7 +34,7 @@ fn many_readers_of_one_user_are_all_back_soon_after_a_crash() {
     drop(readers);
 }
 
-/// A program that waits for the answer of one daemon comes back to another one in time.
+/// A program that waits for the answer of one daemon can still come back to another daemon in time.
 #[test]
 fn a_daemon_that_hangs_keeps_nobody_from_another() {
     let mut hanging = Daemon::start(&channel("a", FOR_ALL).replace("16MiB", "64KiB"));
@@ -42,14 +42,14 @@ fn a_daemon_that_hangs_keeps_nobody_from_another() {
     let _first = publishing(&hanging.client(), "a").open().unwrap();
     let mut second = publishing(&other.client(), "b").open().unwrap();
     hanging.end(Signal::SIGTERM);
-    // In its place something listens that accepts and says nothing.
+    // In place of the daemon, a program accepts connections and never answers.
     std::fs::remove_file(hanging.socket()).unwrap();
     let silent = Socket::new(Domain::UNIX, Type::SEQPACKET, None).unwrap();
     silent.bind(&SockAddr::unix(hanging.socket()).unwrap()).unwrap();
     silent.listen(8).unwrap();
     let _waiting = silent.accept().unwrap();
     other.crash();
-    // A newcomer is let in once those who were attached had their time.
+    // A newcomer is let in after the programs that were attached have had their time.
     let mut reader = Subscriber::builder("b").client(&other.client()).open().unwrap();
     second.publish(b"after the crash").unwrap();
     assert!(

@@ -16,7 +16,7 @@ fn thousands_who_come_and_go_leave_no_descriptor_no_memory_and_a_short_log() {
             let raw = Raw::greeted(&daemon.socket());
             raw.subscribe("ticks");
             drop(raw);
-            // One is refused at its first packet, one later.
+            // One client is refused at its first packet, another one later.
             let raw = Raw::connect(&daemon.socket());
             raw.send(publish("ticks", false).to_string().as_bytes(), &[]).unwrap();
             raw.assert_cut_off("bad-request");
@@ -27,7 +27,7 @@ fn thousands_who_come_and_go_leave_no_descriptor_no_memory_and_a_short_log() {
             daemon.client().channel("ticks").unwrap().readers.is_empty().then_some(())
         });
     };
-    // The first round makes all that is made once and kept.
+    // The first round makes everything that is made once and kept.
     cycle(100);
     let settled = || {
         let mut last = usize::MAX;
@@ -40,7 +40,7 @@ fn thousands_who_come_and_go_leave_no_descriptor_no_memory_and_a_short_log() {
     let started = Instant::now();
     cycle(times);
     let seconds = started.elapsed().as_secs() + 1;
-    // The daemon may still be taking leave of the last ones.
+    // The daemon might not have closed the last connections yet.
     let descriptors_after = wait_for("the descriptors of those who have left to be closed", || {
         Some(daemon.open_descriptors()).filter(|&now| now <= descriptors)
     });

@@ -17,7 +17,7 @@ fn config(closed: &str) -> String {
     [channel("open", FOR_ALL), closed].concat().replace("16MiB", "64KiB")
 }
 
-/// Asks for channels that this user may not use.
+/// Requests channels that this user is not allowed to use.
 pub(crate) fn be_refused(socket: &Path) {
     let raw = Raw::greeted(socket);
     raw.assert_refused(&publish("closed", false), &[], "denied");
@@ -44,7 +44,7 @@ fn a_follower_is_told_nothing_of_what_he_may_not_read() {
         followers.push(shmcast_testkit::Process::start(command));
     }
     let client = daemon.client();
-    // Wait until both follow.
+    // Wait until both programs follow events.
     for path in &followed {
         wait_for("a follower", || {
             drop(publishing(&client, "open").open().unwrap());
@@ -56,7 +56,7 @@ fn a_follower_is_told_nothing_of_what_he_may_not_read() {
     raw.assert_refused(&publish("nosuch", false), &[], "unknown-channel");
     let Some(mut refused) = role_as!(in "front", test, NOBODY, "refused") else { return };
     assert!(at_socket(&mut refused, &daemon.socket()).status().unwrap().success());
-    // Not every user may know the names of the channels that are added and removed.
+    // Some users are not allowed to know the names of channels that are added and removed.
     daemon.configure(&config("publishers = []").replace("closed", "hidden"));
     daemon.signal(Signal::SIGHUP);
     // The reload is the last event.
@@ -79,7 +79,7 @@ fn a_follower_is_told_nothing_of_what_he_may_not_read() {
     let his = told(&nobody);
     assert!(his.iter().any(|event| is(event, "attached", "open")), "{his:?}");
     assert!(his.iter().any(|event| is(event, "refused", "closed")), "his own refusal: {his:?}");
-    // A user who asks for past events gets no more of them than a follower did.
+    // A user who asks for past events gets no more events than a follower got.
     let Some(mut later) = as_user(test, NOBODY, &program) else { return };
     later.args(["events", "--last", "1000", "--json"]).env("SHMCAST_SOCKET", daemon.socket());
     let output = later.env_remove("SHMCAST_DIR").output().unwrap();

@@ -1,4 +1,4 @@
-//! A daemon without a free descriptor feeds the service manager's watchdog, and stops as it should.
+//! A daemon without a free descriptor still notifies the service manager's watchdog, and stops in order.
 
 use nix::sys::signal::Signal;
 use shmcast::Client;

@@ -14,9 +14,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Longest time that the daemon may let a quiet user wait for an answer, beside two floods of four processes.
+/// The longest permitted wait of a quiet user for an answer, beside two floods of four processes.
 const BOUND: Duration = Duration::from_secs(1);
-/// How often that user asks.
+/// The number of requests of the quiet user.
 const ANSWERS: u32 = 30;
 
 fn config() -> String {
@@ -31,7 +31,7 @@ pub(crate) fn connect_for_ever(socket: &Path) {
     }
 }
 
-/// Opens as many connections as it is granted, and on each of them asks for the status of all channels.
+/// Opens as many connections as the daemon accepts. On each connection, requests the status of all channels.
 pub(crate) fn ask_for_ever(socket: &Path) {
     let hello = format!(r#"{{"request":"hello","version":{VERSION}}}"#);
     let mut held = Vec::new();

@@ -1,6 +1,6 @@
 //! The folder of the daemon's socket is removed, moved, full, read-only, or under another mount while the daemon runs.
 //!
-//! Nobody had looked: no program could attach any more, the daemon said nothing, and a second daemon could start at the same path.
+//! An earlier mistake: no program could attach any more, the daemon reported nothing, and a second daemon could start at the same path.
 
 use nix::sys::signal::Signal;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -26,7 +26,7 @@ fn more() -> String {
     channel("more", FOR_ALL).replace("16MiB", "64KiB")
 }
 
-/// A reader that must get each message once, in order, and nothing else that matters.
+/// A reader that must get each message once and in order. It ignores events that do not matter here.
 struct Reader {
     subscriber: Subscriber,
     due: u64,
@@ -56,7 +56,7 @@ impl Reader {
     }
 }
 
-/// Publishes so many messages. Returns the last one's sequence.
+/// Publishes `count` messages. Returns the sequence of the last one.
 fn publish(publisher: &mut Publisher, count: u64) -> u64 {
     for _ in 0..count {
         let sequence = publisher.next_sequence();
@@ -110,7 +110,7 @@ fn assert_taken(daemon: &Daemon) {
     assert!(!output.status.success() && said.contains("a daemon listens at"), "{said}");
 }
 
-/// The file system of this folder is another one while this lives.
+/// Another file system that is mounted over this folder until the value is dropped.
 struct Mount(PathBuf);
 
 impl Mount {
@@ -119,7 +119,7 @@ impl Mount {
         Self(point.to_owned())
     }
 
-    /// The same files, which nobody can write to by their names. A file system cannot be made read-only while somebody writes.
+    /// Mounts the same files read-only. The file system itself cannot be made read-only while somebody writes to it.
     fn read_only(volume: &Path, point: &Path) -> Self {
         let mount = Self::bind(volume, point);
         run("mount", &["-o", "remount,bind,ro", point.to_str().unwrap()]);
@@ -138,7 +138,8 @@ fn run(program: &str, arguments: &[&str]) {
     assert!(output.status.success(), "{program} {arguments:?}: {output:?}");
 }
 
-/// The daemon makes the folder again. The charters are gone, and it says whose: those channels begin anew with the next daemon.
+/// The daemon makes the folder again. The charters are gone, and the daemon names their channels. These channels begin anew with the next
+/// daemon.
 #[test]
 fn a_folder_that_is_removed_is_made_again_and_what_is_lost_is_told() {
     for mode in MODES {
@@ -154,7 +155,7 @@ fn a_folder_that_is_removed_is_made_again_and_what_is_lost_is_told() {
         daemon.wait_for_log(&["event=\"folder-anew\"", "removed or moved", "ticks"]);
         assert!(daemon.marker().exists(), "{mode}");
         assert_taken(&daemon);
-        // Those who were attached go on, and others attach.
+        // Attached programs continue, and others attach.
         let last = publish(&mut first, 1_000);
         let mut new = Reader::open(&daemon);
         old.read_to(last);
@@ -162,7 +163,7 @@ fn a_folder_that_is_removed_is_made_again_and_what_is_lost_is_told() {
         let mut next = takes_over(&daemon, first, &mut [&mut old, &mut new]);
         daemon.reload(&config(mode, &more()));
         assert_eq!(daemon.told("folder-anew"), 1, "{mode}: it is told once");
-        // The next daemon does not know the channel, and says so to those who do.
+        // The next daemon does not know the channel, and reports this to programs that do.
         daemon.crash();
         wait_until("the channel to begin anew", || match old.subscriber.try_recv() {
             Ok(Some(Event::Restarted)) | Err(RecvError::Superseded) => true,
@@ -178,7 +179,7 @@ fn a_folder_that_is_removed_is_made_again_and_what_is_lost_is_told() {
     }
 }
 
-/// All that was moved away gets its name again, so the next daemon goes on where this one was.
+/// Everything that was moved away gets its name again, so the next daemon continues where this one was.
 #[test]
 fn a_folder_that_is_moved_is_made_again_and_the_next_daemon_goes_on() {
     for mode in MODES {
@@ -221,7 +222,7 @@ fn each_single_file_of_the_folder_is_made_again() {
     fs::remove_file(socket.with_extension("charters").join("ticks")).unwrap();
     daemon.wait_for_log(&["event=\"folder-anew\"", "does not know the memory of ticks"]);
     takes_over(&daemon, first, &mut [&mut old]);
-    // Another file takes the folder's path. The daemon tells that, and leaves the file alone.
+    // Another file takes the folder's path. The daemon reports this, and leaves the file alone.
     let away = daemon.dir().join("away");
     let before = daemon.told("folder-failed");
     fs::write(&away, "no folder").unwrap();
@@ -233,8 +234,8 @@ fn each_single_file_of_the_folder_is_made_again() {
     assert!(daemon.told("folder-failed") <= before + 2, "each trouble is told once");
 }
 
-/// A folder in which nothing can be made keeps nobody from attaching or from taking over, in strict channels too, nor the next daemon from
-/// going on. A channel that is added is refused, and comes when there is room.
+/// Nothing can be made in the folder. Programs still attach and take over, even in strict channels, and the next daemon continues. An added
+/// channel is refused, and is made when there is room.
 #[test]
 fn a_full_folder_costs_nobody_a_message() {
     for mode in MODES {
@@ -270,7 +271,7 @@ fn a_read_only_folder_costs_nobody_a_message() {
         let mut new = Reader::open(&daemon);
         let mut next = takes_over(&daemon, first, &mut [&mut old, &mut new]);
         assert_eq!(daemon.told("folder-failed"), 0, "{mode}: nothing has lost its name");
-        // The next daemon says why it does not start, and those who are attached go on.
+        // The next daemon says why it does not start, and attached programs continue.
         daemon.kill();
         let output = second(&daemon);
         let said = String::from_utf8_lossy(&output.stderr);
@@ -286,7 +287,7 @@ fn a_read_only_folder_costs_nobody_a_message() {
     }
 }
 
-/// A file system is mounted over the folder, and goes again.
+/// A file system is mounted over the folder, and later unmounted.
 #[test]
 fn a_mount_over_the_folder_comes_and_goes() {
     for mode in MODES {
@@ -306,7 +307,7 @@ fn a_mount_over_the_folder_comes_and_goes() {
         wait_until("the folder below", || daemon.told("folder-anew") > before);
         assert_taken(&daemon);
         let next = takes_over(&daemon, next, &mut [&mut old, &mut new]);
-        // The charters have their names again, so the next daemon goes on.
+        // The charters have their names again, so the next daemon continues the channels.
         daemon.crash();
         let mut next = takes_over(&daemon, next, &mut [&mut old, &mut new]);
         let last = publish(&mut next, 1_000);

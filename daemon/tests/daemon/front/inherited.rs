@@ -1,4 +1,4 @@
-//! Descriptors from a service manager: as many as the unit lets it keep.
+//! A service manager passes as many descriptors as the unit lets it keep.
 
 use shmcast::Client;
 use shmcast::sys::handoff;
@@ -20,7 +20,7 @@ export LISTEN_FDS=$((last - 2)) LISTEN_FDNAMES="${names}control" LISTEN_PID=$$
 exec "$@" </dev/null
 "#;
 
-/// Whether a daemon that is given `count` descriptors serves on the last one, and its log.
+/// Starts a daemon with `count` descriptors. Returns whether it serves on the last one, and its log.
 fn serves_on_the_last_of(count: usize) -> (bool, String) {
     let dir = scratch();
     let path = dir.path().join("control.sock");

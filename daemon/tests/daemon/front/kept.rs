@@ -12,8 +12,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Starts a program with at most `$1` KiB of address space, and with the test's descriptors that follow as kept ones of the
-/// names `$2`.
+/// Starts a program with at most `$1` KiB of address space. The program gets the test's following descriptors as kept ones with the names
+/// `$2`.
 const SCRIPT: &str = r#"
 ulimit -v "$1" || exit 9
 export LISTEN_FDNAMES=$2 LISTEN_PID=$$
@@ -25,7 +25,7 @@ export LISTEN_FDS=$((i - 3))
 exec "$@" </dev/null
 "#;
 
-/// A daemon of the directory, given what was kept.
+/// Starts a daemon of the directory, which gets the kept descriptors.
 fn start(dir: &Path, address_space: &str, kept: &[(String, File)]) -> Process {
     let names: Vec<&str> = kept.iter().map(|(name, _)| name.as_str()).collect();
     let mut command = Command::new("bash");
@@ -37,8 +37,8 @@ fn start(dir: &Path, address_space: &str, kept: &[(String, File)]) -> Process {
     Process::start(&mut command)
 }
 
-/// Listens to a daemon that speaks to its service manager, up to its next word of this kind. Returns the descriptors that it hands over, and whether
-/// it gives any up.
+/// Listens to a daemon's notices to its service manager, up to the next notice that contains `last`. Returns the descriptors that the
+/// daemon passes, and whether it removes any.
 fn hear_until(manager: &UnixDatagram, last: &str) -> (Vec<(String, File)>, bool) {
     let (mut kept, mut gave_up) = (Vec::new(), false);
     let mut buffer = [0; 4096];
@@ -54,9 +54,8 @@ fn hear_until(manager: &UnixDatagram, last: &str) -> (Vec<(String, File)>, bool)
     }
 }
 
-/// The reason would be the same for all channels: too little memory or address space, or too few descriptors. A daemon that
-/// went on would have to begin the channel again, and its messages would be lost. So it ends, the memory stays kept, and the
-/// programs that are attached go on among themselves until a daemon can open it.
+/// A daemon cannot open kept memory if it lacks memory, address space or descriptors. If it continued, it would begin the channel again,
+/// and the channel's messages would be lost. So the daemon ends, the memory stays kept, and attached programs continue among themselves.
 #[test]
 fn a_channel_whose_kept_memory_cannot_be_opened_begins_again() {
     let dir = scratch();
@@ -76,7 +75,7 @@ fn a_channel_whose_kept_memory_cannot_be_opened_begins_again() {
     publisher.close();
     daemon.kill();
 
-    // 250,000 KiB are less than the ring has.
+    // 250,000 KiB of address space are less than the ring needs.
     let mut cramped = start(dir, "250000", &kept);
     let ended = wait_for("the daemon to end", || cramped.try_wait());
     let log = fs::read_to_string(dir.join("log")).unwrap();

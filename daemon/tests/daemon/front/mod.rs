@@ -1,5 +1,4 @@
-//! The daemon's front as users see it: its socket, the rules for events, floods, a slow name service, churn, and
-//! interrupted starts.
+//! The daemon as its users meet it: its socket, the rules for events, floods, a slow name service, churn, and interrupted starts.
 //!
 //! `SHMCAST_CHURN` sets how many connections the test of churn makes (10,000 is the full size), `SHMCAST_STARTS` how
 //! many starts are interrupted.

@@ -1,8 +1,7 @@
-//! A name service that hangs. A program that needs it waits a little, and then counts as a user without names. No other
+//! A name service that hangs. A program that needs names waits for a limited time, and then counts as a user without names. No other
 //! program waits.
 //!
-//! In the daemon's own mount namespace, `/etc/passwd` and `/etc/group` are pipes that nobody writes to, so every
-//! look-up hangs.
+//! In the daemon's own mount namespace, `/etc/passwd` and `/etc/group` are pipes without a writer, so every look-up hangs.
 
 use super::{DAEMON, NOBODY};
 use shmcast::{Client, Subscriber};
@@ -16,7 +15,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// $1 is a pipe; the rest is the daemon and its arguments.
+/// In this script, `$1` is a pipe. The other arguments are the daemon and its arguments.
 const SCRIPT: &str = r#"
 pipe=$1; shift
 mount --bind "$pipe" /etc/passwd && mount --bind "$pipe" /etc/group || exit 9
@@ -25,10 +24,10 @@ WATCHDOG_PID=$$ exec "$@"
 
 /// The daemon's watchdog in this test.
 const WATCHDOG: Duration = Duration::from_secs(3);
-/// How long the daemon may let a user who needs no name wait for an answer.
+/// The longest permitted wait for an answer of a user who needs no names.
 const BOUND: Duration = Duration::from_secs(1);
 
-/// Attaches to a channel that names it by number, and is refused on one that names it by group.
+/// Attaches to a channel whose list has the user's number. Is refused on a channel whose list has a group's name.
 pub(crate) fn read_once(socket: &Path) {
     let client = wait_for("the daemon's answer", || Client::at(socket).ok());
     Subscriber::builder("by-number").client(&client).open().unwrap();

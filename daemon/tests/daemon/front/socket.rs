@@ -27,7 +27,7 @@ fn daemon_at(dir: &Path, socket: &Path) -> Child {
     command.env_remove("NOTIFY_SOCKET").stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// The output of a daemon that should end by itself. If it does not end in time, it is killed and this is `None`.
+/// The output of a daemon that should end by itself. If it does not end in time, it is killed, and the result is `None`.
 fn ended(mut child: Child) -> Option<Output> {
     let started = Instant::now();
     while child.try_wait().unwrap().is_none() {

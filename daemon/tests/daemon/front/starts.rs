@@ -64,7 +64,7 @@ fn a_start_that_is_cut_short_anywhere_leaves_a_place_for_the_next() {
         let through = words(&format!("strace -qq -o /dev/null --inject=all:signal=SIGKILL:when={nth}"));
         let mut daemon = Process::start(&mut daemon_in(dir.path(), &through));
         let given = Instant::now();
-        // If the call comes after the start, the daemon waits for ever, so it is ended here.
+        // If the start ends before that call, the daemon waits for ever, so it is ended here.
         while daemon.try_wait().is_none() && given.elapsed() < PATIENCE {
             if Client::at(dir.path().join("control.sock")).is_ok() {
                 stop_traced(&daemon);
@@ -73,7 +73,7 @@ fn a_start_that_is_cut_short_anywhere_leaves_a_place_for_the_next() {
         }
         let next = Process::start(&mut daemon_in(dir.path(), &[]));
         slowest = slowest.max((answers(dir.path()), nth));
-        // It is killed like the first, so that the next daemon finds a leftover.
+        // The next daemon is killed like the first one, so that its successor finds a leftover.
         drop(next);
     }
     println!("{most} of {calls} calls; the slowest answer took {:?}, after call {}", slowest.0, slowest.1);
@@ -88,8 +88,7 @@ fn stop_traced(strace: &Process) {
     }
 }
 
-/// Attaches strace to a running daemon, and waits until it traces it. strace counts the calls of each thread
-/// separately.
+/// Attaches strace to a running daemon, and waits until strace traces it. strace counts the calls of each thread separately.
 fn trace(daemon: &Process, options: &[&str]) -> Process {
     let pid = daemon.id().to_string();
     let mut command = Command::new("strace");
@@ -97,7 +96,7 @@ fn trace(daemon: &Process, options: &[&str]) -> Process {
     let strace = Process::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()));
     wait_for("strace to hold the daemon", || {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        // The daemon may already have been killed at its first call.
+        // The daemon might already have been killed at its first call.
         (!status.contains("TracerPid:\t0\n") || status.contains("State:\tZ")).then_some(())
     });
     strace
@@ -119,7 +118,7 @@ fn a_reload_that_is_cut_short_anywhere_leaves_a_place_for_the_next() {
     let calls_before = dir.path().join("trace");
     let mut slowest = (Duration::ZERO, 0);
     let mut calls = most;
-    // The first daemon is only counted, not killed.
+    // The first daemon's calls are only counted, and it is not killed.
     for step in 0..=most {
         config(&["ticks", "removed"]);
         let mut daemon = Process::start(&mut daemon_in(dir.path(), &[]));
@@ -150,7 +149,7 @@ fn a_reload_that_is_cut_short_anywhere_leaves_a_place_for_the_next() {
     println!("{most} of {calls} calls; the slowest answer took {:?}, after call {}", slowest.0, slowest.1);
 }
 
-/// How long the daemon of the next test takes to make its memory. It is longer than a client waits for an answer.
+/// The time that the daemon of the next test takes to make its memory. A client waits less for an answer.
 const SLOW: Duration = Duration::from_secs(8);
 
 #[test]

@@ -1,5 +1,4 @@
-//! Hostile publishers: they write after they were cut off, they write any word that they can, and they show memory of
-//! others.
+//! Hostile publishers: they write after they were cut off, they write any word that they can, and they show other programs' memory.
 
 use super::{Apart, publisher, reader, words};
 use nix::sys::signal::Signal;
@@ -15,7 +14,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-/// A publisher that writes on after it was cut off, which the library would not do.
+/// A publisher that still writes after it was cut off. The library would not do this.
 struct Deaf {
     _place: Raw,
     writer: Writer,
@@ -59,7 +58,7 @@ fn void_messages_of_a_deaf_publisher_reach_no_reader_before_or_after_it_follows(
     assert_eq!(apart.wait_for("2 from the next"), ["ready", "1 valid", "epoch 2", "2 from the next"]);
 }
 
-/// No word that a publisher can write to its segment decides about a takeover.
+/// A takeover does not depend on any word that a publisher can write to its segment.
 #[test]
 fn no_word_that_a_publisher_can_write_stops_a_takeover_or_brings_void_messages_back() {
     let daemon = Daemon::start(&super::config("strict"));
@@ -105,8 +104,8 @@ fn deface(daemon: &Daemon, word: usize, value: u64) {
     panic!("no descriptor of the segment");
 }
 
-/// The segment is sealed against new writable maps, so this writes through the map that its publisher has, as a hostile
-/// publisher would.
+/// The segment is sealed against new writable maps. So this writes through the map that the publisher already has, as a hostile publisher
+/// would.
 fn write_through_a_map(file: &File, word: usize, value: u64) {
     let inode = file.metadata().unwrap().ino();
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
@@ -133,7 +132,7 @@ fn memory_of_one_channel_cannot_be_passed_off_as_anothers() {
     let mut honest = publishing(&client, "b").open().unwrap();
     honest.publish(b"truth").unwrap();
     let real = client.channel("b").unwrap().uuid;
-    // It writes the other channel's name into its own segment, with a right checksum.
+    // The publisher writes the other channel's name into its own segment, with a valid checksum.
     let segment = Segment::open(&files[0], Access::Read).unwrap();
     let mut words = segment.header().clone();
     words.channel = "b".into();

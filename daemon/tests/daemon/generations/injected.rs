@@ -1,4 +1,4 @@
-//! Takeovers that fail, and takeovers whose daemon dies, at each of its system calls in turn.
+//! A takeover fails at each of the daemon's system calls in turn, or the daemon dies at this call.
 
 use super::{config, publisher, reader, words};
 use shmcast::{Client, PublishError};
@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// A takeover with an error injected at each of the daemon's system calls in turn, and one with a kill at each.
+/// For each of the daemon's system calls, there is one takeover with an injected error, and one with a kill.
 #[test]
 fn a_takeover_that_fails_at_any_system_call_has_moved_everybody_or_nobody() {
     let test = "a_takeover_that_fails_at_any_system_call_has_moved_everybody_or_nobody";
@@ -63,9 +63,9 @@ fn a_takeover_that_fails_at_any_system_call_has_moved_everybody_or_nobody() {
             });
             let taken = traced
                 && Client::at(daemon.socket()).ok().is_some_and(|client| client.take_over("ticks").is_ok());
-            // When strace ends, the kernel detaches it from the daemon.
+            // When strace ends, the kernel detaches strace from the daemon.
             drop(strace);
-            // A daemon that was killed takes a moment to end.
+            // A killed daemon takes a moment to end.
             let answers = wait_for("the daemon to answer or to be gone", || {
                 (!daemon.is_alive())
                     .then_some(false)

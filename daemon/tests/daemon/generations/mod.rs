@@ -1,5 +1,4 @@
-//! A channel that goes on in other memory. Either all of its readers follow, in any state that they were in, or none
-//! does.
+//! A channel moves to other memory. Either all of its readers follow, whatever state they are in, or none does.
 //!
 //! `SHMCAST_INJECTIONS` sets at how many of the daemon's system calls a takeover is made to fail; 0 means all of them.
 
@@ -126,14 +125,14 @@ fn a_reader_hears_of_a_channel_that_begins_anew_and_goes_on() {
     }
 }
 
-/// Bridges name the stream of a channel by the time at which it began, in steps.
+/// Bridges name a channel's stream by the time at which the stream began, rounded to steps.
 #[test]
 fn streams_that_follow_at_once_do_not_begin_in_one_step() {
     let mut daemon = Daemon::start(&config("takeover"));
     let began_ns = |daemon: &Daemon| daemon.client().channel("ticks").unwrap().created_ns;
     let mut before = 0;
     for round in 0..6 {
-        // Somebody stays, so that the channel that is removed is remembered.
+        // A reader stays attached, so that the daemon remembers the removed channel.
         let subscriber = reader(&daemon);
         let builder = publishing(&daemon.client(), "ticks");
         let builder = if round == 0 { builder.anew() } else { builder };
@@ -195,13 +194,12 @@ fn a_takeover_that_fails_half_way_leaves_everything_as_it_was() {
     }
     assert!(refused > 1 && granted > 1, "{refused} refused, {granted} granted");
     for subscriber in &mut readers {
-        // A publisher that is replaced while it lives does not close the channel, so no end comes.
+        // A publisher that is replaced while it lives does not close the channel, so readers see no end.
         assert_eq!(words(subscriber, expected.last().unwrap()), expected);
     }
 }
 
-/// A daemon that cannot open the segment that a publisher shows does not know which channel it is of. It must not cut
-/// the publisher off because of that.
+/// A daemon that cannot open a publisher's segment does not know its channel. The daemon must not cut the publisher off because of that.
 #[test]
 fn a_publisher_that_comes_back_to_a_daemon_without_descriptors_is_not_cut_off() {
     let daemon = Daemon::start(&config("strict"));
@@ -235,7 +233,7 @@ fn limit_with_room(pid: Pid, room: usize) -> u64 {
     (0..1024).filter(|number| !open.contains(number)).nth(room).unwrap()
 }
 
-/// The reader is stopped, and the daemon crashes. Meanwhile the channel is taken over, and the old publisher writes on.
+/// The reader is stopped, and the daemon crashes. Meanwhile the channel is taken over, and the old publisher still writes.
 #[test]
 fn a_reader_that_was_stopped_over_a_crash_and_a_takeover_hears_no_void_message() {
     let mut daemon = Daemon::start(&config("strict"));
@@ -291,7 +289,7 @@ fn a_reader_without_room_for_a_descriptor_follows_when_it_has_some() {
     daemon.client().take_over("ticks").unwrap();
     let mut second = publisher(&daemon);
     second.publish(b"two").unwrap();
-    // We can only wait until the reader is gone from the daemon's table; nothing else that happens to it can be seen.
+    // The only visible sign is that the reader disappears from the daemon's table.
     wait_until("the reader to be without a place", || {
         daemon.client().channel("ticks").is_ok_and(|status| status.readers.is_empty())
     });
@@ -330,8 +328,7 @@ fn whoever_only_polls_or_has_sought_hears_of_the_next_publisher() {
     }
 }
 
-/// A seek to a sequence that has not been published yet fails, after the channel went on in other memory. The earlier
-/// messages can still be received.
+/// After the channel has moved to other memory, a seek to an unpublished sequence fails. The earlier messages can still be received.
 #[test]
 fn a_seek_that_fails_costs_no_message() {
     let daemon = Daemon::start(&config("strict"));

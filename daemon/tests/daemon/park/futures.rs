@@ -23,8 +23,7 @@ fn a_future_dropped_half_way_takes_a_message_with_it() {
     let publishing = thread::spawn(move || {
         let mut rng = fastrand::Rng::with_seed(99);
         for message in 0..2000u64 {
-            // Now and then it waits until one more future was dropped, however long that takes, so that some certainly
-            // are.
+            // Sometimes the test waits until one more future was dropped, however long that takes, so that some futures certainly are.
             let before = dropped_so_far.load(Ordering::Relaxed);
             while message % 100 == 50 && dropped_so_far.load(Ordering::Relaxed) == before {
                 thread::sleep(Duration::from_micros(100));
@@ -58,7 +57,7 @@ fn a_future_dropped_half_way_takes_a_message_with_it() {
     runtime().block_on(async { tokio::time::timeout(PATIENCE, receiving).await }).expect("all messages come");
     let mut publisher = publishing.join().unwrap();
 
-    // It receives in another event loop, without the daemon, and with the next one.
+    // The reader receives in another event loop, both without the daemon and with the next one.
     let mut receive_one = |publisher: &mut Publisher| {
         runtime().block_on(async {
             let sleeping = subscriber.recv_async();
@@ -81,7 +80,7 @@ fn a_future_dropped_half_way_takes_a_message_with_it() {
     assert_eq!(last, Ok(true));
 }
 
-/// It works without a daemon as well: then it polls now and then.
+/// The future also works without a daemon. Then it polls from time to time.
 #[test]
 fn receiving_asynchronously_from_a_file_sleeps_for_ever() {
     let dir = tempfile::tempdir().unwrap();

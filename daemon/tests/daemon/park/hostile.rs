@@ -1,4 +1,4 @@
-//! Parked readers that write words to their pages that no library would. They must not affect the others.
+//! Parked readers that write invalid words to their pages. They must not affect other readers.
 
 use super::{daemon, join, parked, publisher, receive, waking_time};
 use shmcast::control::{Request, Response, VERSION, decode, encode};
@@ -13,7 +13,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A reader that uses the protocol without the library, to write what no library would.
+/// A reader that uses the protocol without the library, so that it can write invalid words.
 struct Hostile {
     _control: OwnedFd,
     page: File,
@@ -53,7 +53,7 @@ fn ask_to_park(socket: &Path, descriptors: &[BorrowedFd<'_>]) -> (OwnedFd, Respo
     (control, reply, granted)
 }
 
-/// Each trick is played while an honest reader sleeps. After it, the honest reader still gets each message.
+/// Each trick is played while an honest reader sleeps. Afterwards the honest reader still gets each message.
 #[test]
 fn hostile_sleepers_keep_the_waker_from_the_honest_ones() {
     let daemon = daemon();
@@ -91,7 +91,7 @@ fn hostile_sleepers_keep_the_waker_from_the_honest_ones() {
     }
     still_fine("toggling, which fills the bells");
     for hostile in &crowd {
-        // We share the flags of the end that the daemon holds. After this, a plain write to it would block.
+        // The flags are shared with the end that the daemon has. After this call, a plain write to that end would block.
         hostile.far.set_nonblocking(false).unwrap();
     }
     for nap in 0..2000 {
@@ -138,7 +138,7 @@ fn hostile_sleepers_keep_the_waker_from_the_honest_ones() {
     join(vec![honest]);
 }
 
-/// The waker costs nothing because it blocks: while all readers are awake, its thread does not run at all.
+/// A waker that blocks costs nothing: while all readers are awake, its thread does not run at all.
 #[test]
 fn the_waker_polls_for_nobody() {
     let daemon = daemon();
@@ -147,12 +147,12 @@ fn the_waker_polls_for_nobody() {
     let mut subscriber = parked(&client).open().unwrap();
     publisher.publish(b"x").unwrap();
     assert_eq!(receive(&mut subscriber), Some(1));
-    // A shut bell is readable for ever. If the waker waited on it, it would never block again.
+    // A shut bell is readable for ever. If the waker waited for this bell, it would never block again.
     let shut = Hostile::attach(&daemon.socket());
     shut.bell.shutdown(std::net::Shutdown::Both).unwrap();
-    // Nobody ended this nap. The reader must still write that it is awake.
+    // Nobody ended this nap. The reader must itself write that it is awake.
     assert_eq!(subscriber.recv_deadline(Instant::now() + Duration::from_millis(10)), Ok(None));
-    // No reader sleeps from here on, since this one does not receive again.
+    // No reader sleeps from here on, because this one does not receive again.
     wait_until("rest", || {
         let before = waking_time(&daemon);
         thread::sleep(Duration::from_millis(200));

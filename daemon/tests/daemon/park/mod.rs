@@ -1,5 +1,5 @@
-//! Parked readers and the daemon that wakes them, as processes. No reader sleeps through a message, no publisher pays
-//! for it, and no reader's tricks affect others.
+//! Parked readers and the daemon that wakes them, as processes. No reader sleeps through a message, no publisher works for the wake-ups,
+//! and no reader's tricks affect others.
 
 mod futures;
 mod hostile;
@@ -51,7 +51,7 @@ fn parked(client: &Client) -> SubscriberBuilder {
     Subscriber::builder("t").client(client).wait(Wait::Park).longest_nap(FOR_EVER)
 }
 
-/// The next message's sequence. Other events are skipped, except a loss.
+/// Returns the sequence of the next message. Skips other events, except a loss.
 fn receive(subscriber: &mut Subscriber) -> Option<u64> {
     loop {
         let waited = Instant::now();
@@ -66,7 +66,7 @@ fn receive(subscriber: &mut Subscriber) -> Option<u64> {
     }
 }
 
-/// Receives to the end of the stream in a thread, and returns the number of messages. Each must follow the one before.
+/// Receives to the end of the stream in a thread. Each message must follow the previous one. Returns the number of messages.
 fn count(mut subscriber: Subscriber) -> JoinHandle<u64> {
     thread::spawn(move || {
         let first = subscriber.next_sequence();
@@ -79,7 +79,7 @@ fn count(mut subscriber: Subscriber) -> JoinHandle<u64> {
     })
 }
 
-/// The results of threads, within a time limit: a reader that sleeps through the end would never return.
+/// Waits for the results of threads, within a time limit. A reader that sleeps through the end would never return.
 fn join<T: Send + 'static>(threads: Vec<JoinHandle<T>>) -> Vec<T> {
     let start = Instant::now();
     let join = |thread: JoinHandle<T>| {
@@ -103,8 +103,7 @@ fn a_wake_up_lost_between_the_last_look_and_the_sleep() {
     for message in 0..10_000u64 {
         publisher.publish(&message.to_le_bytes()).unwrap();
         match rng.u64(..16) {
-            // The pauses go from none, over the time that it takes to fall asleep, to long enough for the waker to back
-            // off.
+            // Some pauses are zero, some are about as long as falling asleep takes, and some are long enough for the waker to pause longer.
             0..8 => {}
             8..13 => spin(Duration::from_nanos(rng.u64(..50_000))),
             13..15 => thread::sleep(Duration::from_micros(rng.u64(..500))),
@@ -131,7 +130,7 @@ fn one_of_a_hundred_sleepers_is_forgotten() {
     wait_for_readers(&daemon, 100);
     for message in 0..200u64 {
         publisher.publish(&message.to_le_bytes()).unwrap();
-        // Now and then all readers fall asleep, and the waker blocks.
+        // Sometimes all readers fall asleep, and the waker blocks.
         thread::sleep(Duration::from_millis(if message % 50 == 49 { 100 } else { 2 }));
     }
     publisher.close();
@@ -141,7 +140,7 @@ fn one_of_a_hundred_sleepers_is_forgotten() {
 const BEGIN: &str = "/publishing-begins";
 const END: &str = "/publishing-ends";
 
-/// The part of the traced publisher.
+/// The role of the traced publisher.
 #[test]
 #[ignore = "a role that the tests here start processes for"]
 fn play() {
@@ -175,7 +174,7 @@ fn the_publisher_pays_for_sleepers() {
         wait_for_readers(&daemon, sleepers);
         let traces = tempfile::tempdir().unwrap();
         let mut traced = Command::new("strace");
-        // One file for each thread, so that their lines do not mix.
+        // Each thread gets a file, so that their lines do not mix.
         traced.args(["-ff", "-e", "trace=all", "-o"]).arg(traces.path().join("trace"));
         as_role(traced.arg(std::env::current_exe().unwrap()), "park", "publisher");
         let traced = at_socket(&mut traced, &daemon.socket()).output().unwrap();
@@ -223,10 +222,10 @@ fn sleepers_of_a_daemon_that_was_killed_never_wake_again() {
         publish_to_all("while it is away");
         daemon.restart();
         wait_for_readers(&daemon, 8);
-        // This is long enough for all readers to fall asleep, and for the waker's pauses to become longest.
+        // This pause is long enough for all readers to fall asleep, and for the waker's pauses to become longest.
         thread::sleep(Duration::from_millis(100));
         publish_to_all("with its successor");
-        // The next daemon's waker has indeed looked into the ring for them.
+        // The next daemon's waker has really checked the ring for these readers.
         assert!(waking_time(&daemon) > Duration::ZERO, "round {round}");
     }
     publisher.close();

@@ -1,7 +1,7 @@
 //! A machine for one test: systemd as PID 1 of its own namespaces, with the shipped units.
 //!
-//! It does not change the host: files that systemd and packages change lie on layers in memory, and the control groups
-//! are below one of the test's own. It starts nothing of the host: the host's units and unit generators are hidden.
+//! The machine does not change the host: files that systemd and packages change are on layers in memory, and the control groups are below a
+//! group of the test. The machine starts nothing of the host, because the host's units and unit generators are hidden.
 
 use shmcast_testkit::place::program;
 use std::fs;
@@ -15,8 +15,8 @@ use shmcast_testkit::wait_for;
 /// Targets that units name, without the units that a distribution adds to them.
 const TARGETS: [&str; 6] = ["basic", "multi-user", "shutdown", "sockets", "sysinit", "umount"];
 
-/// The script that runs in the new namespaces before systemd. It mounts layers in memory over all that may change, and
-/// removes all units of the host that systemd would start.
+/// The script that runs in the new namespaces before systemd. It mounts layers in memory over all directories that can change, and removes
+/// all units of the host that systemd would start.
 const BOOT: &str = r#"
 set -eu
 mount --make-rprivate /
@@ -57,7 +57,7 @@ systemd-sysusers "$1/shmcast.sysusers"
 systemd-tmpfiles --create "$1/shmcast.tmpfiles"
 "#;
 
-/// How many have booted. Each has a control group of its own.
+/// The number of machines that have booted. Each has a control group of its own.
 static BOOTED: AtomicU32 = AtomicU32::new(0);
 
 /// A running service manager.
@@ -69,8 +69,8 @@ pub(crate) struct Manager {
 }
 
 impl Manager {
-    /// Boots, with the daemon configured by `config` and its unit changed by `drop_in`. `Err` gives the reason if that
-    /// is not possible on this host.
+    /// Boots a machine. `config` is the daemon's configuration, and `drop_in` changes its unit. `Err` is the reason why this host cannot
+    /// boot a machine.
     pub(crate) fn boot(config: &str, drop_in: &str) -> Result<Self, String> {
         Self::boot_with(drop_in, |at| {
             let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../systemd");
@@ -115,7 +115,7 @@ impl Manager {
             let unit = format!("[Unit]\nDescription={target}\nDefaultDependencies=no\n");
             fs::write(at("units").join(format!("{target}.target")), unit).unwrap();
         }
-        // There is no journal here.
+        // There is no systemd journal here.
         let log = at("daemon.log");
         fs::write(
             at("units/shmcastd.service.d/test.conf"),
@@ -154,7 +154,7 @@ impl Manager {
         Err(format!("systemd does not start in namespaces here: {}", manager.console()))
     }
 
-    /// The process that is PID 1 inside.
+    /// Returns the process that is PID 1 on the machine.
     fn first_process(&mut self) -> Result<u32, String> {
         let path = format!("/proc/{0}/task/{0}/children", self.unshare.id());
         for _ in 0..600 {
@@ -179,7 +179,7 @@ impl Manager {
         format!("/proc/{}/root/run/shmcast/control.sock", self.pid).into()
     }
 
-    /// Runs a command inside.
+    /// Runs a command on the machine.
     pub(crate) fn run(&self, program: &str, arguments: &[&str]) -> Output {
         let mut command = Command::new("nsenter");
         command
@@ -192,7 +192,7 @@ impl Manager {
         self.run("systemctl", arguments)
     }
 
-    /// Runs a script inside, which must succeed. Returns its stdout.
+    /// Runs a script on the machine. The script must succeed. Returns its stdout.
     pub(crate) fn sh(&self, script: &str) -> String {
         let output = self.run("sh", &["-euc", script]);
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -200,7 +200,7 @@ impl Manager {
         said
     }
 
-    /// A path that is the same inside and outside.
+    /// A path that is the same on the machine and on the host.
     pub(crate) fn shared(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -211,7 +211,7 @@ impl Manager {
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
-    /// Runs `systemctl` with a verb and a unit, which must succeed.
+    /// Runs `systemctl` with a verb and a unit. The command must succeed.
     pub(crate) fn must(&self, verb: &str, unit: &str) {
         let output = self.systemctl(&[verb, unit]);
         assert!(output.status.success(), "systemctl {verb} {unit}: {}\n{}", stderr(&output), self.log());
@@ -223,7 +223,7 @@ impl Manager {
         assert!(output.status.success(), "{}", stderr(&output));
     }
 
-    /// Waits until a process other than `old` is the daemon, and ready. Returns its id.
+    /// Waits until the daemon is ready as a process other than `old`. Returns the process id.
     pub(crate) fn wait_for_another(&self, old: &str) -> String {
         wait_for("another daemon", || {
             let pid = self.property("MainPID");
@@ -239,7 +239,7 @@ impl Manager {
 
 impl Drop for Manager {
     fn drop(&mut self) {
-        // All processes inside end with their PID 1.
+        // All processes of the machine end with its PID 1.
         let _ = self.unshare.kill();
         let _ = self.unshare.wait();
         for _ in 0..100 {

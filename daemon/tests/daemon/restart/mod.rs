@@ -1,4 +1,4 @@
-//! Daemons that end under traffic, in each way that a daemon can end. No reader may lose or misread a message by it.
+//! Daemons end under traffic, in each way that a daemon can end. No reader must lose or misread a message because of this.
 //!
 //! `SHMCAST_RESTARTS` sets how often a daemon ends under systemd, `SHMCAST_KILLS` how often without it.
 //! `SHMCAST_TEST_RATE` is the publisher's rate. `SHMCAST_DEB` names a package to install and to upgrade.
@@ -58,7 +58,7 @@ fn a_killed_daemon_costs_nobody_a_message_of_a_strict_channel() {
     ended_many_times_without_a_service_manager("strict", Signal::SIGKILL, 2, 3);
 }
 
-/// Boots with `drop_in`, starts traffic, and ends the daemon by `end` many times.
+/// Boots with `drop_in` and starts traffic. Then repeatedly ends the daemon by `end`.
 fn ended_many_times_under_systemd(test: &str, drop_in: &str, what: &str, end: impl Fn(&Manager)) {
     let _turn = turn();
     let manager = match Manager::boot(&config("takeover"), drop_in) {
@@ -76,7 +76,7 @@ fn ended_many_times_under_systemd(test: &str, drop_in: &str, what: &str, end: im
         traffic.assert_that_nobody_remapped();
         traffic.wait_for_more(2_000);
     }
-    // The segments came back from the manager's store, and not from the programs that had mapped them.
+    // The segments came back from the manager's store. They did not come from the programs that had mapped them.
     let log = manager.log();
     let (fresh, kept) = (log.matches("kept=0").count() as u64, log.matches("kept=1").count() as u64);
     assert!(fresh == 1 && kept >= times, "{fresh} starts without, {kept} with the segment kept: {log}");
@@ -101,7 +101,7 @@ fn a_crash_costs_nobody_a_message() {
 fn a_daemon_that_hangs_is_replaced_and_costs_nobody_a_message() {
     let test = "a_daemon_that_hangs_is_replaced_and_costs_nobody_a_message";
     ended_many_times_under_systemd(test, "WatchdogSec=2s", "watchdog", |manager| {
-        // Then only the watchdog can end it.
+        // A stopped daemon can only be ended by the watchdog.
         manager.signal("SIGSTOP");
     });
 }

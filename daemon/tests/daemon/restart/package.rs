@@ -11,8 +11,7 @@ use std::process::Command;
 /// The later version.
 const UPGRADED: &str = "0.1.0-99";
 
-/// All places in which a package may leave files. dpkg's own records and the backups that account tools keep are left
-/// out.
+/// Lists all places in which a package can leave files. Leaves out dpkg's own records, and the backups of tools that manage accounts.
 const FILES: &str = "find /etc /usr /var /run/shmcast /run/systemd/system -xdev 2>/dev/null | sort \\
     | grep -v -e ^/var/lib/dpkg/ -e ^/var/log/ -e ^/var/cache/ -e '^/etc/[a-z]*-$' -e ^/etc/.pwd.lock$ || true";
 const ACCOUNTS: &str = "cat /etc/passwd /etc/group /etc/shadow /etc/gshadow";
@@ -32,12 +31,12 @@ fn a_package_is_installed_upgraded_under_traffic_and_purged() {
     let (first, second) = (machine.shared("first.deb"), machine.shared("second.deb"));
     std::fs::copy(package, &first).unwrap();
     repack(&first, &second, &machine.shared("unpacked"));
-    // Where a daemon ran under the unit without systemd, this was left, empty. The purge takes it along.
+    // An earlier daemon under the unit without systemd leaves this empty directory. The purge removes it, too, so it must not count.
     machine.sh("rmdir /var/lib/shmcast 2>/dev/null || true");
     let lines = |text: String| text.lines().map(str::to_owned).collect::<BTreeSet<_>>();
     let (files, accounts) = (lines(machine.sh(FILES)), machine.sh(ACCOUNTS));
 
-    // After the installation it runs, is enabled, and answers. It has no channels yet.
+    // After the installation, the daemon runs, is enabled, and answers. It has no channels yet.
     install(&machine, &first);
     machine.wait_for_another("0");
     assert_eq!(machine.sh("systemctl is-enabled shmcastd.service shmcastd.socket"), "enabled\nenabled\n");
@@ -45,14 +44,14 @@ fn a_package_is_installed_upgraded_under_traffic_and_purged() {
     assert_eq!(machine.sh("shmcast ls --json").trim(), "[]");
     machine.sh("shmcast check /etc/shmcast/shmcast.toml");
 
-    // It is configured as its documentation says.
+    // The daemon is configured as its documentation says.
     let own = machine.shared("own.toml");
     std::fs::write(&own, config("takeover")).unwrap();
     machine.sh(&format!("cp {} /etc/shmcast/shmcast.toml", own.display()));
     machine.sh("shmcast check /etc/shmcast/shmcast.toml && systemctl reload shmcastd");
     wait_for("the channel", || machine.sh("shmcast ls --json").contains("ticks").then_some(()));
 
-    // It is upgraded under traffic: another daemon and version, the same memory, and no message lost.
+    // The package is upgraded under traffic. The daemon has another process and version, but the same memory, and no message is lost.
     let mut traffic = Traffic::start(&machine.socket(), 2);
     for _ in 0..2 {
         let old = machine.property("MainPID");
@@ -92,7 +91,7 @@ fn install(machine: &Manager, package: &Path) {
     machine.sh(&format!("DEBIAN_FRONTEND=noninteractive dpkg --force-confold --install {package} 2>&1"));
 }
 
-/// The same package under a later version.
+/// Makes the same package with a later version.
 fn repack(package: &Path, later: &Path, dir: &Path) {
     let script = r#"
         dpkg-deb --raw-extract "$1" "$3"

@@ -8,8 +8,8 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
 
-/// Tries one operation after another, and prints which are refused. Its output has no numbers or paths that differ
-/// between the two.
+/// Tries one operation after another, and prints which ones are refused. Its output has no numbers or paths that differ between systemd and
+/// `shmcast_under_unit`.
 const PROBE: &str = r#"
 grep -E '^(Cap|NoNewPrivs|Seccomp:|Umask)' /proc/self/status
 echo "coredump filter: $(cat /proc/self/coredump_filter)"
@@ -79,7 +79,7 @@ fn under_systemd() -> Result<String, String> {
     let manager = Manager::boot("", "")?;
     let [probe, said] = ["probe.sh", "probe.said"].map(|name| manager.shared(name));
     fs::write(&probe, PROBE).unwrap();
-    // The manager opens its input and output, so they need not lie where the unit's program sees them.
+    // The manager opens the probe's input and output, so these files can be outside of the unit's view.
     manager.sh(&format!(
         "mkdir -p /etc/systemd/system/shmcastd.service.d && cat >/etc/systemd/system/shmcastd.service.d/probe.conf <<END\n\
          [Service]\nType=oneshot\nRestart=no\nWatchdogSec=0\nExecStart=\nExecStart=/bin/bash -s\n\
@@ -103,7 +103,7 @@ fn under_launcher(unit: &Path) -> String {
     let mut command: Command = unit::command(unit, &runtime, Path::new("/bin/bash"));
     let output = command.arg("-s").stdin(File::open(&probe).unwrap()).output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
-    // The first lines are the test harness's.
+    // The first lines come from the test harness.
     let from =
         said.find("Umask").unwrap_or_else(|| panic!("{said}{}", String::from_utf8_lossy(&output.stderr)));
     said[from..].to_owned()
@@ -140,8 +140,7 @@ const SEEN: [(&str, &str); 8] = [
     ("UMask=0077", "Umask"),
 ];
 
-/// This shows that the comparison above can fail: if a setting is removed from the unit, the launcher grants that right
-/// again.
+/// This shows that the comparison can fail. If a setting is removed from the unit, the launcher grants the right again.
 #[test]
 fn a_setting_that_is_taken_out_of_the_unit_is_seen() {
     let test = "a_setting_that_is_taken_out_of_the_unit_is_seen";

@@ -1,5 +1,5 @@
-//! Traffic during the end of a daemon: a publisher at a steady rate and readers that check every byte, each in its own
-//! process, and the checks on them while and after the daemon ends.
+//! Traffic during the end of a daemon: a publisher at a steady rate, and readers that check every byte, each in its own process. This
+//! module also checks the processes while the daemon ends and afterwards.
 //!
 //! The sequence of a message determines its content, so a reader can check it alone.
 
@@ -10,10 +10,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The channel of all tests here.
+/// The channel of all tests with this traffic.
 pub(crate) const CHANNEL: &str = "ticks";
 
-/// A configuration with the one channel, of `mode`.
+/// A configuration with the channel [`CHANNEL`] in the mode `mode`.
 pub(crate) fn config(mode: &str) -> String {
     format!(
         "[[channel]]\nname = \"{CHANNEL}\"\ncapacity = \"256MiB\"\nmode = \"{mode}\"\n\
@@ -36,7 +36,7 @@ impl Traffic {
     pub(crate) fn start(socket: &Path, readers: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let start = |role: &str| {
-            // As the test `play` beside this module.
+            // The processes play the test `play` beside this module.
             let mut command = role!(in "restart", role);
             Process::start(at_socket(in_dir(&mut command, dir.path()), socket))
         };
@@ -87,7 +87,7 @@ impl Traffic {
         assert_eq!(self.mapped(), self.maps, "a program mapped the channel anew");
     }
 
-    /// Lines of `/proc/PID/maps` that are of the channel: addresses, device and inode.
+    /// The lines of `/proc/PID/maps` that concern the channel: addresses, device and inode.
     fn mapped(&self) -> Vec<Vec<String>> {
         let of = |child: &Process| {
             let maps = fs::read_to_string(format!("/proc/{}/maps", child.id())).unwrap();
@@ -96,8 +96,7 @@ impl Traffic {
         self.readers.iter().chain([&self.publisher]).map(of).collect()
     }
 
-    /// Ends the publisher, lets the readers read to the end, and asserts that each has received all messages,
-    /// undamaged.
+    /// Ends the publisher, and lets the readers read to the end. Each reader must have received all messages undamaged.
     pub(crate) fn end(mut self, what: &str) {
         fs::write(self.dir.path().join("stop"), "").unwrap();
         let [published, took_ms, ..] = self.report("publisher")[..] else { panic!("no report") };

@@ -1,5 +1,5 @@
-//! Publishers that die, and publishers that only seem dead. The next publisher goes on where the last one was cut off,
-//! and a message that a stopped publisher writes later reaches no reader.
+//! Publishers die, or only seem dead. The next publisher continues where the last one was cut off, and a message that a stopped publisher
+//! writes later reaches no reader.
 //!
 //! `SHMCAST_TAKEOVERS` sets how many publishers are killed, `SHMCAST_STRICT_TAKEOVERS` how many are stopped.
 
@@ -17,7 +17,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-/// The tag of the very last message.
+/// The tag of the last message of a test.
 const LAST: u16 = 9;
 
 fn config(mode: &str) -> String {
@@ -166,8 +166,7 @@ fn nothing_that_a_stopped_publisher_writes_late_reaches_anybody() {
         let next = start(&daemon, dir, &format!("deaf.{round}"));
         firsts.push(await_publisher(round));
         if round % 3 == 2 {
-            // The programs that come back bring different segments, and the publisher that was cut off may be the
-            // first.
+            // The returning programs bring different segments. The publisher that was cut off might come first.
             publisher.signal(Signal::SIGCONT);
             daemon.crash();
             readers[2].signal(Signal::SIGCONT);
@@ -178,11 +177,11 @@ fn nothing_that_a_stopped_publisher_writes_late_reaches_anybody() {
         readers[2].signal(Signal::SIGCONT);
         await_progress(round - 1, 40);
         if round % 2 == 1 {
-            // Its closing of the channel is as void as the messages that it wrote before.
+            // The publisher's end of the channel is void, as are the messages that it wrote before.
             tell(dir, &format!("{}.close", round - 1), &[]);
             wait_for("the old publisher to close", || told(dir, &format!("closed.{}", round - 1)));
         }
-        // A reader that is behind by two segments goes on in the third, and has missed the second.
+        // A reader that is two segments behind continues in the third, and has missed the second.
         for kind in READERS {
             let came_to =
                 || told(dir, &format!("came-to.{kind}")).filter(|epoch| epoch[0] == firsts[round][0]);
@@ -197,8 +196,8 @@ fn nothing_that_a_stopped_publisher_writes_late_reaches_anybody() {
     );
 }
 
-/// Publishes the very last message, and compares what each reader reports with `firsts`: the epoch and the first sequence of
-/// each publisher so far.
+/// Publishes the last message, and compares each reader's report with `firsts`, which has the epoch and the first sequence of each
+/// publisher so far.
 fn judge_readers(daemon: &Daemon, dir: &Path, mut firsts: Vec<Vec<u64>>) {
     let client = daemon.client();
     let mut last = wait_for("the channel", || publishing(&client, "ticks").open().ok());
@@ -220,7 +219,7 @@ fn judge_readers(daemon: &Daemon, dir: &Path, mut firsts: Vec<Vec<u64>>) {
     }
 }
 
-/// Takes the channel over by the command, as an operator would.
+/// Takes over the channel with the command, as an operator would.
 fn take_over(daemon: &Daemon, round: usize) -> String {
     let mut command = Command::new(program("shmcast"));
     command.args(["takeover", "ticks"]).env("SHMCAST_SOCKET", daemon.socket()).env_remove("SHMCAST_DIR");
@@ -270,7 +269,7 @@ fn a_new_daemon_knows_of_a_live_publisher_whoever_comes_back_first() {
         let mut daemon = Daemon::start(&config("takeover"));
         let dir = scratch();
         let (publisher, reader) = crash_with_a_stopped_publisher(&mut daemon, dir.path());
-        // The lock came back with the reader. So no other publisher gets the ring while the stopped one lives.
+        // The lock came back with the reader. So no other publisher gets the ring while the stopped publisher lives.
         let refused = publishing(&daemon.client(), "ticks").open();
         let error = refused.expect_err("a second publisher on the ring of a stopped one").to_string();
         assert!(error.contains("in use by a publisher that has not registered yet"), "{error}");
@@ -302,7 +301,7 @@ fn a_publisher_whose_ring_nobody_brought_back_is_told_that_the_channel_went_on_w
     wait_for("the publisher", || told(dir.path(), "at.0"));
     publisher.pause();
     daemon.crash();
-    // It is let in after the attached programs have had their time to come back.
+    // The next publisher is let in after the attached programs have had their time to come back.
     let mut next = publishing(&daemon.client(), "ticks").open().unwrap();
     assert_eq!(next.epoch(), 1, "memory of its own");
     publisher.signal(Signal::SIGCONT);
@@ -310,7 +309,7 @@ fn a_publisher_whose_ring_nobody_brought_back_is_told_that_the_channel_went_on_w
     next.publish(b"goes on").unwrap();
 }
 
-/// The publisher makes the claim before it is cut off, and commits it after.
+/// The publisher makes the claim before it is cut off, and commits the claim afterwards.
 #[test]
 fn a_claim_that_is_committed_after_the_cut_is_refused() {
     let daemon = Daemon::start(&config("strict"));
@@ -321,7 +320,7 @@ fn a_claim_that_is_committed_after_the_cut_is_refused() {
         let claim = publisher.claim(8).unwrap();
         client.take_over("ticks").unwrap();
         wait_for("cut-off", || events.next_event().unwrap().filter(|event| event.event == "cut-off"));
-        // The notice may still be on its way to this process. Then the next round shows it.
+        // The notice might still be on its way to this process. Then the next round shows it.
         claim.commit(8).err().map(|error| assert_eq!(error, PublishError::CutOff))
     });
 }
@@ -356,7 +355,8 @@ fn a_publisher_that_is_cut_off_is_told_so_and_so_is_everybody_who_watches() {
         assert_eq!(event.process.unwrap().pid, me);
         assert!(event.detail.as_ref().unwrap().contains(word), "{:?}", event.detail);
     }
-    // It may take the channel again like any publisher. The messages that no reader received have no sequence there.
+    // The old publisher is allowed to take the channel again, like any publisher. Messages that no reader received have no sequence in the
+    // channel.
     let next = publishing(&client, "ticks").open().unwrap();
     assert_eq!((next.next_sequence(), next.is_cut_off()), (published + 1, false));
     // The end of the old publisher disturbs nobody.
@@ -364,7 +364,7 @@ fn a_publisher_that_is_cut_off_is_told_so_and_so_is_everybody_who_watches() {
     assert!(client.channel("ticks").unwrap().publisher.is_some());
 }
 
-/// Memory stays locked only as long as the process that locked it maps it.
+/// Memory stays locked only while the process that locked it maps it.
 #[test]
 fn what_was_locked_into_memory_is_locked_again_by_the_next_daemon() {
     let test = "what_was_locked_into_memory_is_locked_again_by_the_next_daemon";

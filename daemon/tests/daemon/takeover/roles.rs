@@ -1,4 +1,4 @@
-//! The parts of the processes that the tests of takeovers start: publish, publish without heeding the daemon, and receive.
+//! The roles of processes in the tests of takeovers: a publisher, a publisher that ignores the daemon, and a receiver.
 
 use super::{LAST, tell};
 use nix::fcntl::{FcntlArg, fcntl};
@@ -15,8 +15,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-/// Publishes messages that hold its epoch and their sequence, until it learns that it was cut off. Writes its epoch and
-/// first sequence to a file once, and its progress all the time.
+/// Publishes messages that have the publisher's epoch and their sequence, until the publisher learns that it was cut off. Writes its epoch
+/// and first sequence to a file once, and its progress continuously.
 pub(super) fn publish(client: &Client, dir: &Path, name: &str) {
     let mut publisher = publishing(client, "ticks").open().unwrap();
     tell(dir, &format!("first.{name}"), &[publisher.epoch(), publisher.next_sequence()]);
@@ -34,8 +34,8 @@ pub(super) fn publish(client: &Client, dir: &Path, name: &str) {
     }
 }
 
-/// As [`publish`], but it ignores notices of the daemon, which the library obeys. It writes on until the file
-/// `NAME.close` exists, and still registers with each next daemon.
+/// As [`publish`], but ignores notices of the daemon, which the library obeys. Still publishes after it was cut off, until the file
+/// `NAME.close` exists, and registers with each next daemon.
 pub(super) fn publish_deaf(socket: &Path, dir: &Path, name: &str) {
     let (mut place, files) = register(socket, &[]).unwrap();
     let [file, lock, _charter] = <[File; 3]>::try_from(files).unwrap();
@@ -63,8 +63,8 @@ pub(super) fn publish_deaf(socket: &Path, dir: &Path, name: &str) {
     tell(dir, &format!("closed.{name}"), &[]);
 }
 
-/// Attaches as the publisher, and shows its descriptors if it was attached before. `None` if there is no daemon, or if
-/// it refuses.
+/// Attaches as the publisher. Shows its descriptors if it was attached before. Returns `None` if there is no daemon, or if the daemon
+/// refuses.
 pub(super) fn register(socket: &Path, shown: &[BorrowedFd<'_>]) -> Option<(OwnedFd, Vec<File>)> {
     let place = handoff::connect(socket).ok()?;
     ask(&place, &Request::Hello { version: VERSION }, &[])?;
@@ -92,8 +92,8 @@ pub(super) fn has_hung_up(place: &OwnedFd) -> bool {
     fds[0].revents().contains(PollFlags::HUP)
 }
 
-/// Checks all messages until the last one, and reports: the missed and the wrong ones, and for each epoch in the
-/// messages, that epoch, its first and its last sequence. Writes a file at each new epoch.
+/// Checks all messages up to the last one. Reports the numbers of missed and of wrong messages, and for each epoch in the messages, its
+/// first and its last sequence. Writes a file at each new epoch.
 pub(super) fn receive(client: &Client, dir: &Path, kind: &str, name: &str) {
     let builder = Subscriber::builder("ticks").client(client).start(Start::Oldest);
     let mut subscriber = builder.wait(Wait::Sleep(Duration::from_millis(1))).open().unwrap();

@@ -1,5 +1,5 @@
-//! The faults of the table. Each function plays one of them once, and returns the time from the moment from which the servers could serve
-//! until the far end had what was published by then.
+//! The faults of the table. Each function plays one fault once. It returns the time from the moment when the servers could serve again
+//! until the far end had the messages that were published by then.
 
 use super::scar::{Place, Scar, wound};
 use super::stage::{Needs, Plan, ROOMY, Stage};
@@ -13,7 +13,7 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// Which ways a partition cuts.
+/// The directions that a partition cuts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cut {
     ClientAndServer,
@@ -27,13 +27,13 @@ pub(super) enum Cell {
     Power {
         always: bool,
     },
-    /// The same, and the outage lasts longer than the ring.
+    /// The power of all servers is cut, and the outage lasts longer than the ring.
     Overrun,
     /// The files of one of three servers are damaged.
     Minority(Scar),
     /// The files of the only server are damaged.
     Only(Scar),
-    /// Blocks in the middle of the stream are gone, which the only server does not say.
+    /// Blocks in the middle of the stream are removed. There is a single server, and it does not report this.
     Hole,
     /// The leader is stopped for longer than the election, and the next one is killed.
     Leaders,
@@ -95,23 +95,23 @@ impl Cell {
         }
     }
 
-    /// How many runs this cell has for one of the others.
+    /// Returns the number of runs of this cell, if other cells have `runs` runs.
     pub(super) fn share(self, runs: u64) -> u64 {
-        // The table of three hundred runs has both kinds of writers.
+        // Writers get three times as many runs, because the table of three hundred runs needs both kinds of writers.
         if matches!(self, Cell::Writers { .. }) && runs > 1 { 3 * runs } else { runs }
     }
 
-    /// After so many runs the servers are made anew.
+    /// The number of runs after which the servers are made anew.
     pub(super) fn lasts(self) -> u64 {
         if matches!(self, Cell::Writers { .. }) { 30 } else { 6 }
     }
 
-    /// Whether the fault needs servers with whole copies.
+    /// Whether the fault needs servers that all have whole copies.
     pub(super) fn needs_whole(self) -> bool {
         matches!(self, Cell::Minority(_) | Cell::Leaders | Cell::Partition(_))
     }
 
-    /// Plays the run of a seed, which alone decides what happens.
+    /// Plays the run of a seed. The seed alone decides what happens.
     pub(super) fn play(self, stage: &mut Stage, seed: u64, rng: &mut Rng) -> Result<Duration, String> {
         stage.flow(rng.u64(200..600))?;
         match self {
@@ -132,9 +132,10 @@ fn pause(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
 }
 
-/// In each second run the receiver is away meanwhile, so that it gets only what the servers have afterwards.
+/// In every second run, the receiver is away meanwhile. So it gets only the messages that the servers have afterwards.
 fn power(stage: &mut Stage, seed: u64, rng: &mut Rng, flood: u64) -> Result<Duration, String> {
-    // The beginning is on the disks, as that of every stream older than two minutes is. In each fourth run the stream may be a new one.
+    // The beginning of the stream is on the disks, as for every stream older than two minutes. In every fourth run, the stream can be a new
+    // one.
     if seed % 4 != 3 {
         assert!(stage.disks.iter().all(Disk::sync), "the disks take what was written");
         stage.flow(rng.u64(100..800))?;
@@ -166,14 +167,14 @@ fn power(stage: &mut Stage, seed: u64, rng: &mut Rng, flood: u64) -> Result<Dura
 /// The six orders in which three servers start.
 const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
 
-/// Stops all servers, damages a file of one, and starts them. Eighteen seeds have each kind of file with each order.
+/// Stops all servers, damages a file of one server, and starts them. Eighteen seeds combine each kind of file with each order.
 fn minority(stage: &mut Stage, scar: Scar, seed: u64, rng: &mut Rng) -> Result<Duration, String> {
     let place = [Place::Blocks, Place::Index, Place::Snapshot][((seed + scar as u64) % 3) as usize];
     let is_away = rng.bool();
     if is_away {
         stage.leave_behind(rng.u64(200..800));
     }
-    // Which server is damaged is left to chance; the orders are those of the damaged one and the two others.
+    // Chance chooses the damaged server. The orders are those of the damaged server and the two others.
     let mut servers = [0, 1, 2];
     rng.shuffle(&mut servers);
     let is_killed = place == Place::Blocks && rng.bool();
@@ -192,7 +193,7 @@ fn minority(stage: &mut Stage, scar: Scar, seed: u64, rng: &mut Rng) -> Result<D
     stage.goes_on(since)
 }
 
-/// What the damaged file had is nowhere else but at the sender.
+/// Damages the only server's files, so that only the sender still has their messages.
 fn only(stage: &mut Stage, scar: Scar, seed: u64, rng: &mut Rng) -> Result<Duration, String> {
     stage.leave_behind(rng.u64(500..2_000));
     let server = &mut stage.cluster.servers[0];
@@ -208,7 +209,7 @@ fn only(stage: &mut Stage, scar: Scar, seed: u64, rng: &mut Rng) -> Result<Durat
     stage.goes_on(since)
 }
 
-/// Some of the blocks that the receiver has not read are removed, as an operator of the servers may do.
+/// Removes some of the blocks that the receiver has not read, as an operator of the servers can do.
 fn hole(stage: &mut Stage, rng: &mut Rng) -> Result<Duration, String> {
     let numbers = |stage: &Stage| {
         let info = stage.info(&stage.nats());
@@ -217,7 +218,7 @@ fn hole(stage: &mut Stage, rng: &mut Rng) -> Result<Duration, String> {
     };
     let (first, _) = numbers(stage);
     stage.leave_behind(rng.u64(500..2_000));
-    // Before this hole the stream has none, or those of earlier runs.
+    // Before this hole, the stream has no holes, or only those of earlier runs.
     let (last, entries) = numbers(stage);
     let gone = last - entries;
     let from = first + (last - first) / 2;
@@ -246,7 +247,7 @@ fn leaders(stage: &mut Stage, seed: u64, rng: &mut Rng) -> Result<Duration, Stri
     pause(rng.u64(0..1_500));
     stage.cluster.named(&second).kill();
     pause(rng.u64(0..1_500));
-    // A majority is there again by the first leader, which has slept, or by the second one, which comes back.
+    // The servers get a majority again when the first leader, which was stopped, or the second one, which was killed, comes back.
     let since = Instant::now();
     let took = if seed.is_multiple_of(2) {
         stage.cluster.named(&first).signal(Signal::SIGCONT);
@@ -265,7 +266,7 @@ fn leaders(stage: &mut Stage, seed: u64, rng: &mut Rng) -> Result<Duration, Stri
 
 const HOSTS: [Host; 4] = [Host::A, Host::B, Host::C, Host::D];
 
-/// What `from` sends to `to` is lost from now on, or is not: the switch knows nobody with that address.
+/// Sets whether packets from `from` to `to` are lost. To lose them, `from` gets a false hardware address for `to`.
 fn lose(stage: &Stage, (from, to): (Host, Host), is_lost: bool) -> Result<(), String> {
     let hosts = stage.hosts.as_ref().ok_or("the cell has no hosts")?;
     let letter = ["a", "b", "c", "d"][from as usize];
@@ -277,7 +278,7 @@ fn lose(stage: &Stage, (from, to): (Host, Host), is_lost: bool) -> Result<(), St
     }
 }
 
-/// Cuts the leader or another server off for some seconds. The time counts from the end of the cut.
+/// Cuts off the leader or another server for some seconds. The time counts from the end of the cut.
 fn partition(stage: &mut Stage, cut: Cut, rng: &mut Rng) -> Result<Duration, String> {
     let leader = stage.leader().ok_or("the servers had no whole copies before the fault")?;
     let leader = HOSTS[1 + leader[1..].parse::<usize>().map_err(|e| e.to_string())?];
@@ -303,15 +304,15 @@ fn partition(stage: &mut Stage, cut: Cut, rng: &mut Rng) -> Result<Duration, Str
     Ok(took)
 }
 
-/// In each second run the servers stand still just before, so that blocks wait in the sender's queue and in its socket. Those in the socket
-/// reach the servers before the rival's, and those in the queue after them.
+/// In every second run, the servers stand still just before, so that blocks wait in the sender's queue and in its socket. The blocks in the
+/// socket reach the servers before the rival's blocks, and those in the queue after them.
 fn writers(stage: &mut Stage, rng: &mut Rng) -> Result<Duration, String> {
     let stands_still = rng.bool();
     if stands_still {
         stage.cluster.servers.iter().for_each(Server::pause);
         pause(rng.u64(1..60));
     }
-    // Whoever took over in the run before writes now.
+    // One sender took over in the previous run, and now writes.
     let stopped = [&stage.send, &stage.rival][usize::from(stage.rival_writes)];
     stopped.as_ref().ok_or("the cell has no rivals")?.pause();
     stage.rival_writes = !stage.rival_writes;
@@ -320,7 +321,7 @@ fn writers(stage: &mut Stage, rng: &mut Rng) -> Result<Duration, String> {
         stage.cluster.servers.iter().for_each(|server| server.signal(Signal::SIGCONT));
     }
     let took = stage.goes_on(since);
-    // It believes that it still owns the log.
+    // The stopped sender believes that it still owns the log.
     let both = [&stage.send, &stage.rival];
     both.into_iter().flatten().for_each(crate::feed::Bridge::resume);
     let took = took?;

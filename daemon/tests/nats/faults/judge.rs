@@ -1,17 +1,17 @@
-//! What the reader at the far end saw, judged by what was published.
+//! Compares what the reader at the far end saw with what was published.
 
 /// The counts of a judge.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Figures {
     /// Messages that were never published with their sequence.
     pub(super) wrong: u64,
-    /// Messages that came before.
+    /// Messages that had come before.
     pub(super) twice: u64,
     /// Messages that did not come, and that no gap names.
     pub(super) silent: u64,
     /// Messages that a gap names although the sender's ring has them.
     pub(super) needless: u64,
-    /// Messages that a gap names, and that nobody has.
+    /// Messages that a gap names, and that the sender's ring no longer has.
     pub(super) named: u64,
 }
 
@@ -24,13 +24,13 @@ impl Figures {
         self.named += other.named;
     }
 
-    /// Whether nothing is wrong. Messages that nobody has are no fault of an end that names them.
+    /// Whether there is no fault. It is no fault if a gap names messages that nobody has.
     pub(super) fn are_clean(self) -> bool {
         Figures { named: 0, ..self } == Figures::default()
     }
 }
 
-/// Follows one reader from sequence 1 on.
+/// Follows one reader from sequence 1 on, and counts its faults.
 #[derive(Debug)]
 pub(super) struct Judge {
     pub(super) due: u64,
@@ -44,7 +44,7 @@ impl Default for Judge {
 }
 
 impl Judge {
-    /// Judges a message. `is_right` says whether this is what was published with the sequence.
+    /// Judges a message. `is_right` says whether its content is what was published with its sequence.
     pub(super) fn message(&mut self, sequence: u64, is_right: bool) {
         self.figures.wrong += u64::from(!is_right);
         self.figures.twice += u64::from(sequence < self.due);
@@ -53,7 +53,7 @@ impl Judge {
 
     /// Judges a gap. `oldest` is the first sequence that the sender's ring has now.
     pub(super) fn gap(&mut self, (from, to): (u64, u64), oldest: u64) {
-        // A gap about what has come says that a message is lost which is not.
+        // A gap is wrong if it names messages that have already come.
         self.figures.wrong += self.due.min(to.saturating_add(1)).saturating_sub(from);
         let first = from.max(self.due);
         let kept = to.saturating_add(1).saturating_sub(first.max(oldest));

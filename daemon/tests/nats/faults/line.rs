@@ -1,4 +1,4 @@
-//! A channel from the host `near` to the host `far`: a publisher that goes on until the end, and a reader that judges.
+//! A channel from the host `near` to the host `far`: a publisher that publishes until the end, and a reader that judges.
 
 use super::judge::{Figures, Judge};
 use crate::feed::{Content, LONGEST, Sizes};
@@ -16,13 +16,13 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 #[derive(Default)]
 struct State {
-    /// The sequence that is published next.
+    /// The sequence of the next message.
     next: AtomicU64,
-    /// Messages that are to be published at once.
+    /// The number of additional messages that must be published immediately.
     owed: AtomicU64,
     stop: AtomicBool,
     judge: Mutex<Judge>,
-    /// Why the reader reads no more.
+    /// The reason why the reader no longer reads.
     broken: Mutex<Option<String>>,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Publishes `burst` messages each 10 ms into a ring of this many bytes.
+    /// Publishes `burst` messages every 10 ms into a ring of `capacity` bytes.
     pub(super) fn publish(burst: u64, capacity: u64) -> Line {
         let (near, far) = (Host::new(), Host::new());
         let state = Arc::<State>::default();
@@ -50,22 +50,22 @@ impl Line {
         Line { near, far, state, threads }
     }
 
-    /// The sequence that is published next.
+    /// The sequence of the next message.
     pub(super) fn next(&self) -> u64 {
         self.state.next.load(Ordering::Relaxed)
     }
 
-    /// The sequence due at the far end.
+    /// The sequence that is expected next at the far end.
     pub(super) fn due(&self) -> u64 {
         self.state.judge.lock().unwrap_or_else(PoisonError::into_inner).due
     }
 
-    /// Publishes so many messages at once.
+    /// Publishes `count` additional messages immediately.
     pub(super) fn owe(&self, count: u64) {
         self.state.owed.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Why the reader reads no more, if so.
+    /// The reason why the reader no longer reads, if it does not.
     pub(super) fn broken(&self) -> Option<String> {
         self.state.broken.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -80,7 +80,7 @@ impl Drop for Line {
     fn drop(&mut self) {
         self.state.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // What it panicked with was printed, and nothing came after it.
+            // The thread has printed its panic, so the error says nothing new.
             let _ = thread.join();
         }
     }
@@ -127,7 +127,7 @@ fn judge(state: &State, near: &Path, far: &Path) {
                 judged().gap((from, to), oldest(near));
                 continue;
             }
-            // A receiver that ends says so, and the next one goes on in the same ring.
+            // When a receiver ends, it reports this. The next one continues in the same ring.
             Ok(
                 None
                 | Some(

@@ -1,12 +1,12 @@
 //! The engine under the faults that break logs: power cuts, damaged files, stopped and killed leaders, partitions, stopped senders.
 //!
-//! A row of the table is a *cell*. Each of its runs puts one fault into servers through which a channel goes, and a reader at the far end
-//! judges every message. A row is red if a message was wrong, came twice, was lost without a word or was given up without need, or if the
-//! stream did not go on. `.ci/run engine-faults` plays the short form, and `.ci/run nightly engine-faults` the long one.
+//! A row of the table is a *cell*. Each run of a cell puts one fault into servers that carry a channel, and a reader at the far end judges
+//! every message. A row is red if a message was wrong, came twice, was lost without a report or was given up without need, or if the stream
+//! did not continue. `.ci/run engine-faults` plays the short form, and `.ci/run nightly engine-faults` the long one.
 //!
 //! | variable | meaning |
 //! |---|---|
-//! | `SHMCAST_ENGINE_FAULTS` | runs of each cell; of writers three times as many |
+//! | `SHMCAST_ENGINE_FAULTS` | runs of each cell; cells of writers have three times as many |
 //! | `SHMCAST_ENGINE_FAULTS_ONLY` | words that the names of cells have, with commas between them |
 //! | `SHMCAST_ENGINE_FAULTS_SECONDS` | after this time no run begins |
 //! | `SHMCAST_ENGINE_FAULTS_TABLE` | the file for the table |
@@ -32,16 +32,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use table::{Row, Table};
 
-/// Cells that are played at a time. They wait for elections more than they compute.
+/// The number of cells that are played at the same time. Cells mostly wait for elections.
 const LANES: usize = 4;
 
-/// One row, while it is played.
+/// One row while its runs are played.
 struct Campaign<'a> {
     server: &'a Path,
     seed: u64,
     runs: u64,
     until: Option<Instant>,
-    /// Called after each run.
+    /// The function that is called after each run.
     show: &'a (dyn Fn(&Row) + Sync),
 }
 
@@ -51,7 +51,7 @@ fn said(panic: &(dyn Any + Send)) -> String {
     text.unwrap_or("a panic without words").to_owned()
 }
 
-/// Does something that may fail as assertions fail.
+/// Calls a function. Returns an error if an assertion in it fails.
 fn attempt<T>(what: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(what)).unwrap_or_else(|panic| Err(said(&*panic)))
 }
@@ -82,7 +82,7 @@ impl Campaign<'_> {
             let figures = playing.line.take();
             row.add(run, figures, &took, playing.take_stills());
             if took.is_err() {
-                // What the bridges counted is lost with a stage that is broken.
+                // If a stage is broken, the counts of its bridges are lost.
                 stage = None;
             } else if !figures.are_clean() {
                 end(stage.take(), &mut row);
@@ -113,7 +113,7 @@ fn chosen() -> Vec<Cell> {
     CELLS.into_iter().filter(is_it).collect()
 }
 
-/// Whether this machine has all that the cells need; otherwise prints why not.
+/// Returns the server's program if this machine has everything that the cells need. Otherwise prints the reason.
 fn needs(test: &str) -> Option<&'static Path> {
     if !is_root() {
         skip(test, "only root can mount disks and make network namespaces");

@@ -1,5 +1,5 @@
-//! A power cut must take what was not synced, and nothing else. Mistakes that are put into an end of the bridge must turn the table red.
-//! Programs that are built for release cannot make them.
+//! Tests of the faults' table itself. A power cut must remove what was not synced, and nothing else. Mistakes that are planted in an end of
+//! the bridge must make the table red. Programs that are built for release cannot plant mistakes.
 
 use super::cells::Cell;
 use super::stage::{Plan, Planted};
@@ -11,14 +11,14 @@ use shmcast_testkit::{is_root, skip};
 use std::fs::{self, File};
 use std::io::Write;
 
-/// Plays two runs of a cell. In the first one the receiver is away during the fault.
+/// Plays two runs of a cell. In the first run, the receiver is away during the fault.
 fn play(test: &str, cell: Cell, planted: Option<Planted>) -> Option<Row> {
     let (_turn, server) = (turn(), needs(test)?);
     let campaign = Campaign { server, seed: 1, runs: 2, until: None, show: &|row| eprintln!("{row}") };
     Some(campaign.play(cell, Plan { planted, ..cell.plan() }))
 }
 
-/// The sender takes what was acknowledged for safe: it neither sends it again nor answers requests for it.
+/// The planted mistake: the sender believes that acknowledged messages are safe. It neither sends them again nor answers requests for them.
 #[test]
 #[ignore = "a step of CI: engine-faults"]
 fn a_sender_that_believes_acknowledgements_turns_the_table_red() {
@@ -32,7 +32,7 @@ fn a_sender_that_believes_acknowledgements_turns_the_table_red() {
     );
 }
 
-/// The far end takes each block for the one that is due.
+/// The planted mistake: the far end takes each block for the expected one.
 #[test]
 #[ignore = "a step of CI: engine-faults"]
 fn a_far_end_that_checks_no_place_turns_the_table_red() {
@@ -56,7 +56,7 @@ fn a_power_cut_takes_what_was_not_synced_and_nothing_else() {
             file.sync_all().unwrap();
         }
     };
-    // A sync of the second file may take the first one with it, so the one that is not synced comes last.
+    // A sync of the second file might also sync the first one, so the file without a sync comes last.
     write("synced", true);
     write("not synced", false);
     assert!(disk.cut() && disk.mount_again());

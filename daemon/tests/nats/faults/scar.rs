@@ -4,7 +4,7 @@ use fastrand::Rng;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes of a page.
+/// The size of a page in bytes.
 const PAGE: usize = 4_096;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,12 +24,12 @@ impl Scar {
     }
 }
 
-/// Which files are damaged.
+/// The kind of files that are damaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// Files with blocks: of the stream, and of the servers' own log of it.
     Blocks,
-    /// What the servers know of those files.
+    /// Files in which the servers record facts about the files with blocks.
     Index,
     /// Snapshots of the servers' own log.
     Snapshot,
@@ -76,7 +76,7 @@ pub(super) fn wound(store: &Path, place: Place, scar: Scar, rng: &mut Rng) -> Re
     Ok(format!("{} at {at} of {}", scar.name(), path.display()))
 }
 
-/// Changes the bytes in any case.
+/// Damages the bytes at `at`, so that they certainly change.
 fn cut(bytes: &mut [u8], at: usize, scar: Scar, rng: &mut Rng) {
     match scar {
         Scar::Bit => bytes[at] ^= 1 << rng.u8(..8),
@@ -85,7 +85,7 @@ fn cut(bytes: &mut [u8], at: usize, scar: Scar, rng: &mut Rng) {
             let begin = at / PAGE * PAGE;
             let end = bytes.len().min(begin + PAGE);
             let page = &mut bytes[begin..end];
-            // A page that has nothing but zeros already loses its first bit instead.
+            // If the page already has only zeros, its first bit is changed instead.
             match page.iter().all(|byte| *byte == 0) {
                 true => page[0] = 1,
                 false => page.fill(0),

@@ -15,35 +15,35 @@ use tempfile::TempDir;
 
 /// The disk of one server, in MiB.
 const DISK_MIB: u64 = 160;
-/// The ring of a sender that keeps all that a cell publishes.
+/// A size of the sender's ring that keeps everything that a cell publishes.
 pub(super) const ROOMY: u64 = 64 << 20;
-/// The time for which whole copies are waited for. Servers that take longer are made anew.
+/// The longest wait for whole copies. Servers that take longer are made anew.
 const WHOLE: Duration = Duration::from_secs(30);
 
-/// A feed that has stood still for so long because its servers do so gets a new stream.
+/// If the servers stand still, and the feed with them, for longer than this, the stream is made anew.
 const STILL: Duration = Duration::from_secs(45);
 
-/// What the servers of a cell need.
+/// The servers, disks and hosts that a cell needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Needs {
     One,
     Three,
-    /// Three servers, each with a disk whose power can be cut. They sync each write, or when they think it right.
+    /// Three servers, each with a disk whose power can be cut. The servers sync each write, or only when they choose.
     Disks {
         always: bool,
     },
-    /// Three servers and the bridges, each on a host of its own, at a switch.
+    /// Three servers and the bridges. Each is on a host of its own at a switch.
     Hosts,
 }
 
-/// A mistake that is put into an end of the bridge.
+/// A mistake that is planted in an end of the bridge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Planted {
     InSender(&'static str),
     InReceiver(&'static str),
 }
 
-/// What a stage is made of.
+/// The parts of a stage.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plan {
     pub(super) needs: Needs,
@@ -53,7 +53,7 @@ pub(super) struct Plan {
     pub(super) planted: Option<Planted>,
 }
 
-/// What is dropped first stands first: processes before the disks that they use.
+/// Fields are dropped in their order, so processes come before the disks that they use.
 pub(super) struct Stage {
     pub(super) send: Option<Bridge>,
     pub(super) rival: Option<Bridge>,
@@ -65,18 +65,18 @@ pub(super) struct Stage {
     /// Which of the two senders writes, if there are two.
     pub(super) rival_writes: bool,
     planted: Option<Planted>,
-    /// Messages that the servers had acknowledged, or should have had, and that came all the same.
+    /// The number of messages that the servers had acknowledged and lost, and that came nevertheless.
     mended: u64,
-    /// Times that the servers could not go on with the stream, so that it was removed and made again.
+    /// The number of times that the stream was removed and made again, because the servers could not continue it.
     stills: u64,
-    /// What the bridges counted that have ended.
+    /// The counters of the bridges that have ended.
     counted: Vec<String>,
-    /// A receiver that was just started may end again, because the servers do not answer yet. Whoever runs it starts it again.
+    /// Whether a receiver is allowed to end after its start, because the servers do not answer yet. An operator would start it again.
     may_end: bool,
     _dir: TempDir,
 }
 
-/// The last warnings of a log.
+/// Returns the last warnings of a log.
 fn tail(log: &str) -> String {
     let is_told = |line: &&str| line.contains("[WRN]") || line.contains("[ERR]") || line.contains("leader");
     let lines: Vec<&str> = log.lines().filter(is_told).collect();
@@ -108,7 +108,7 @@ fn cluster(program: &Path, dir: &Path, needs: Needs, disks: &[Disk], hosts: Opti
 }
 
 impl Stage {
-    /// Starts all. Says why that is not possible here.
+    /// Starts the servers, the channel and the bridges. The error says why that is not possible here.
     pub(super) fn start(test: &str, server: &Path, plan: Plan) -> Result<Stage, String> {
         let dir = tempfile::tempdir().map_err(|e| e.to_string())?;
         let count = if matches!(plan.needs, Needs::Disks { .. }) { 3 } else { 0 };
@@ -135,7 +135,7 @@ impl Stage {
             may_end: true,
             _dir: dir,
         };
-        // The servers elect one that decides before they make streams.
+        // The servers elect a leader before they make streams.
         wait_until("a stream", || {
             stage.at_near(&format!("stream create ticks {}", stage.nats())).status.success()
         });
@@ -177,7 +177,7 @@ impl Stage {
         Bridge::start(command)
     }
 
-    /// Starts the end that receives.
+    /// Starts the receiving end.
     pub(super) fn begin_receive(&mut self) {
         let mut command = self.command(false, &format!("recv ticks --capacity 64MiB --nats {}", self.nats()));
         if let Some(Planted::InReceiver(mistake)) = self.planted {
@@ -186,7 +186,7 @@ impl Stage {
         (self.receive, self.may_end) = (Some(Bridge::start(command)), true);
     }
 
-    /// Ends the end that receives, and waits until the servers have acknowledged messages that it has not read.
+    /// Ends the receiving end. Waits until the servers have acknowledged this many messages that it has not read.
     pub(super) fn leave_behind(&mut self, messages: u64) {
         self.end_receive();
         let next = self.line.next() + messages;
@@ -203,19 +203,19 @@ impl Stage {
         }
     }
 
-    /// What these servers say of the stream; nothing if they do not answer.
+    /// The servers' answer about the stream; empty if they do not answer.
     pub(super) fn info(&self, nats: &str) -> Value {
         let output = self.at_near(&format!("stream info ticks {nats} --json"));
         serde_json::from_slice(&output.stdout).unwrap_or_default()
     }
 
-    /// Waits until so many more messages have come to the far end.
+    /// Waits until this many more messages have come to the far end.
     pub(super) fn flow(&mut self, messages: u64) -> Result<(), String> {
         let next = self.line.due() + messages;
         self.wait_for_due(next, Instant::now()).map(drop)
     }
 
-    /// Returns how long after `since` the far end had what was published until now.
+    /// Returns the time from `since` until the far end had everything that is published by now.
     pub(super) fn goes_on(&mut self, since: Instant) -> Result<Duration, String> {
         let next = self.line.next() + 1;
         self.wait_for_due(next, since)
@@ -248,7 +248,7 @@ impl Stage {
         Ok(since.elapsed())
     }
 
-    /// Whether the servers say of themselves that they have no leader, or no majority that follows it.
+    /// Whether the servers report that they have no leader, or no majority that follows the leader.
     fn servers_stand_still(&self) -> bool {
         let info = self.info(&self.nats());
         let has_leader = info["leader"].as_str().is_some_and(|name| !name.is_empty());
@@ -256,7 +256,7 @@ impl Stage {
         self.cluster.servers.len() > 1 && (!has_leader || 2 * late > self.cluster.servers.len())
     }
 
-    /// Removes the stream, as the operator of servers does that cannot go on with it. The sender makes it again.
+    /// Removes the stream, as an operator does if the servers cannot continue it. The sender makes the stream again.
     fn make_anew(&mut self) -> Result<(), String> {
         let remove = format!("stream rm ticks {}", self.nats());
         let began = Instant::now();
@@ -271,17 +271,17 @@ impl Stage {
                 }
             }
         }
-        // A receiver ends that finds no stream when it starts.
+        // If a receiver finds no stream at its start, it ends.
         self.may_end = true;
         Ok(())
     }
 
-    /// How often the stream was made anew since the last call.
+    /// The number of times that the stream was made anew since the last call.
     pub(super) fn take_stills(&mut self) -> u64 {
         std::mem::take(&mut self.stills)
     }
 
-    /// A sentence about a stream that does not go on. The bridges are ended for it.
+    /// Describes a stream that does not continue. Ends the bridges for this.
     fn standstill(&mut self, next: u64) -> String {
         let (info, due) = (self.info(&self.nats()), self.line.due());
         let bridges = [self.send.take(), self.rival.take(), self.receive.take()].into_iter().flatten();
@@ -298,7 +298,7 @@ impl Stage {
         )
     }
 
-    /// Waits until the servers have a leader and whole copies, and returns its name; `None` if that takes too long.
+    /// Waits until the servers have a leader and whole copies. Returns the leader's name; `None` if that takes too long.
     pub(super) fn leader(&self) -> Option<String> {
         let began = Instant::now();
         while began.elapsed() < WHOLE {
@@ -312,7 +312,7 @@ impl Stage {
         None
     }
 
-    /// Waits until other servers than this one have a leader.
+    /// Waits until the servers have a leader other than `not`.
     pub(super) fn next_leader(&self, not: &str) -> Result<String, String> {
         let others = self.cluster.servers.iter().enumerate();
         let others = others.filter(|(n, _)| format!("s{n}") != not).map(|(_, server)| server.url());
@@ -324,7 +324,7 @@ impl Stage {
         }))
     }
 
-    /// Ends the bridges. Returns the messages that were mended, and all that the bridges counted.
+    /// Ends the bridges. Returns the number of mended messages, and the counters of the bridges as text.
     pub(super) fn end(mut self) -> (u64, String) {
         self.end_receive();
         for sender in [self.send.take(), self.rival.take()].into_iter().flatten() {

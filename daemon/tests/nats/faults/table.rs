@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// What the columns mean.
+/// The meaning of the columns.
 const WORDS: &str = "\
 The columns count messages at the far end. *Wrong*: never published with this sequence, or named lost though it came. *Twice*: came before.
 *Silent*: did not come, and no gap names it. *Needless*: a gap names it, and the sender's ring has it. *Mended*: the servers had acknowledged it
@@ -19,22 +19,22 @@ by `shmcast bridge stream rm` and the sender made it again. Such runs are judged
 *Copies behind*: runs after which the stream went on, and a server had no whole copy 30 s later. A row is red if any of the first four is not
 0, if the stream did not go on within two minutes, or if no run was played. It is short if time was over before the last run.";
 
-/// What the runs of one cell came to.
+/// The results of the runs of one cell.
 #[derive(Debug, Clone)]
 pub(super) struct Row {
     name: String,
     seed: u64,
     pub(super) runs: u64,
-    /// Runs that were asked for.
+    /// The number of requested runs.
     wanted: u64,
     pub(super) figures: Figures,
     mended: u64,
     longest: Duration,
-    /// Runs after which the servers could not go on with the stream, by their own word, until it was removed.
+    /// The number of runs after which the servers reported that they could not continue the stream, until it was removed.
     stills: u64,
-    /// Runs after which a server had no whole copy for half a minute, though the stream went on.
+    /// The number of runs after which a server had no whole copy for half a minute, although the stream continued.
     lagging: u64,
-    /// Runs after which the stream did not go on, or a program failed.
+    /// The errors of runs after which the stream did not continue, or a program failed.
     pub(super) failures: Vec<String>,
 }
 
@@ -54,7 +54,7 @@ impl Row {
         }
     }
 
-    /// Adds a run: what the reader saw, and how long it took until the stream went on, or why it did not.
+    /// Adds a run: the reader's counts, and the time until the stream continued, or the reason why it did not.
     pub(super) fn add(&mut self, run: u64, figures: Figures, took: &Result<Duration, String>, stills: u64) {
         self.runs += 1;
         self.figures.add(figures);
@@ -68,7 +68,7 @@ impl Row {
         }
     }
 
-    /// Adds what was seen after the last run of some servers.
+    /// Adds the counts that came after the last run of some servers.
     pub(super) fn close(&mut self, figures: Figures, mended: u64, counted: &str) {
         if !self.figures.are_clean() {
             eprintln!("{}: the bridges counted {counted}", self.name);
@@ -131,14 +131,14 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Makes a table whose rows will stand in the order of these names.
+    /// Makes a table whose rows are in the order of these names.
     pub(super) fn new(server: &Path, names: Vec<String>) -> Table {
         let date = said_by("date", &["+%Y-%m-%d"]);
         let commit = said_by("git", &["rev-parse", "--short", "HEAD"]);
         Table { server: version(server), date, commit, names, rows: Vec::new() }
     }
 
-    /// Puts a row in place of the earlier one of its name, and writes the table into the file that a variable names.
+    /// Replaces the earlier row of the same name. Then writes the table to the file that `SHMCAST_ENGINE_FAULTS_TABLE` names.
     pub(super) fn put(&mut self, row: Row) {
         self.rows.retain(|known| known.name != row.name);
         self.rows.push(row);
@@ -155,7 +155,7 @@ impl Table {
     }
 }
 
-/// The output of a program; nothing if it does not run.
+/// The output of a program; empty if the program does not run.
 fn said_by(program: &str, words: &[&str]) -> String {
     let output = Command::new(program).args(words).output();
     output.map_or_else(|_| String::new(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())

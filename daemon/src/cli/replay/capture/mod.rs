@@ -26,13 +26,13 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use unwrapped::Unwrapped;
 
-/// How many protocols the summary for programs names.
+/// The limit for protocols that the JSON summary names.
 const NAMED_PROTOCOLS: usize = 32;
 /// The longest silence of a capture, if the user names none.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 
 pub(super) fn run(args: &Args, stop: &Stop) -> Result<ExitCode> {
-    // This comes before the channel exists: a wrong file name should leave nothing behind.
+    // The file is opened before the channel is made, so that a wrong file name leaves no channel.
     let packets = args.open(stop)?;
     let settings = args.ring.begin()?;
     let (host, channel) = args.host.host_of(&args.into)?;
@@ -73,9 +73,9 @@ pub(super) fn run(args: &Args, stop: &Stop) -> Result<ExitCode> {
 
 /// The result of playing a capture.
 struct Played {
-    /// Messages published.
+    /// The number of published messages.
     published: u64,
-    /// Bytes of their payload.
+    /// Bytes of the payloads of the published messages.
     bytes: u64,
     /// Whether the whole file was played before any signal.
     is_complete: bool,
@@ -85,7 +85,7 @@ struct Played {
     shortened: u64,
     max_pause: Duration,
     path: PathBuf,
-    /// Why the file could not be read to its end.
+    /// The reason why the file could not be read to its end.
     failure: Option<Error>,
 }
 
@@ -165,7 +165,7 @@ impl Args {
 }
 
 impl Played {
-    /// Fails if there was nothing of a feed in the whole file.
+    /// Fails if the whole file had no packet of a feed.
     fn check_for_feed(&self) -> Result<()> {
         if !self.is_complete || self.failure.is_some() {
             return Ok(());

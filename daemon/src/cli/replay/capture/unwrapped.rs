@@ -10,7 +10,7 @@ use shmcast_bridge::proto::receiver::Delivery;
 use shmcast_bridge::proto::session::Session;
 use shmcast_bridge::proto::wire::Malformed;
 
-/// How many sessions are named to people, and to programs.
+/// The limits for sessions that the summary names: for people, and in JSON.
 const SAID: usize = 8;
 const NAMED: usize = 256;
 
@@ -60,7 +60,7 @@ impl Unwrapped {
                     _ => sessions.push(session),
                 }
                 let told = publisher.session(*session.as_bytes());
-                // The messages before the capture are a gap, so that sequences are the feed's own.
+                // Messages before the capture become a gap, so that the channel has the feed's own sequences.
                 if let Err(e) = told.and_then(|()| publisher.gap(next - 1)) {
                     failed.get_or_insert((next, e));
                 }
