@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Number of closed frames from which on they are written.
+/// If this many frames are closed, they are written.
 const CLOSED: usize = 4;
 
 /// Copies a part of a journal into another directory, with the recorder's logic on the calling thread. The copy has the identity, the
@@ -21,7 +21,7 @@ pub struct Cut {
     directory: Directory,
     packer: Packer,
     writer: Writer,
-    /// The ring of the records taken last.
+    /// The ring of the latest records.
     ring: [u64; 2],
     /// The latest wall clock of the records so far.
     latest_ns: u64,

@@ -26,7 +26,7 @@ const PARTS: usize = 1024;
 const AHEAD: u64 = 1 << 20;
 /// Greatest number of pages of one direct write.
 const PAGES: usize = 256;
-/// Most parts of a write that are in progress at once.
+/// The greatest number of parts of a write that are in progress at the same time.
 const DEPTH: usize = 2;
 /// The type of the file system `tmpfs`, which keeps its files only in memory.
 const TMPFS: u64 = 0x0102_1994;
@@ -37,7 +37,7 @@ pub struct Directory {
     path: PathBuf,
     handle: File,
     _lock: JournalLock,
-    /// The number of the stream's first file, if it has none.
+    /// The number that the stream's first file will have, if the stream has no file yet.
     first_number: u64,
     open: Mutex<BTreeMap<u64, (String, Arc<File>)>>,
     complete: Complete,
@@ -126,10 +126,7 @@ impl Directory {
     }
 
     /// Checks that the path still leads to this directory, and that each open file still has its name. Otherwise nobody can read the new
-    /// records. Complete files were compared with the folder when a file was last completed.
-    ///
-    /// # Errors
-    /// [`RecordError::Moved`].
+    /// records. Complete files are compared with the folder only when a file is completed.
     pub(crate) fn check_names(&self) -> Result<(), RecordError> {
         if !is_named(&self.handle, stat(&self.path)) {
             return Err(self.moved("the directory".to_owned()));
@@ -140,7 +137,7 @@ impl Directory {
         file.map_or(Ok(()), |name| Err(self.moved(format!("its file {name}"))))
     }
 
-    /// Does the same, and compares the complete files with the folder now.
+    /// Checks the path and all files: those that are open, and those that are complete.
     ///
     /// # Errors
     /// [`RecordError::Moved`] and [`RecordError::Os`].
@@ -156,7 +153,7 @@ impl Directory {
         let _turn = self.complete.turn();
         let (done, gone) = trim();
         for name in &gone {
-            // A file is complete a little earlier than it is closed.
+            // A complete file can still be open for a short time.
             self.files().values_mut().filter(|(open, _)| open == name).for_each(|(open, _)| open.clear());
             self.complete.remove(name);
         }
@@ -172,7 +169,7 @@ impl Directory {
         let is_lost =
             |name: &str, file: &File| !is_named(file, statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW));
         let files = self.files();
-        // Nothing is recorded in the file that is prepared in advance.
+        // The spare file has no records yet.
         let mut named = files.values().filter(|(name, _)| name != SPARE && !name.is_empty());
         named.find(|(name, file)| is_lost(name, file)).map(|(name, _)| name.clone())
     }
@@ -258,7 +255,7 @@ impl Directory {
     fn write_pages(&self, file: &File, offset: u64, bytes: &[u8], durable: bool) -> io::Result<()> {
         match write_all(file, offset, &[bytes], durable) {
             Err(error) if is_invalid(&error) => {
-                // The file system needs larger pages. Through the page cache, the file gets the same contents.
+                // The file system needs larger pages, so this write uses the page cache. The file's contents are the same.
                 let flags = rustix::fs::fcntl_getfl(file)?;
                 rustix::fs::fcntl_setfl(file, flags.difference(OFlags::DIRECT))?;
                 self.is_direct.store(false, Ordering::Relaxed);
@@ -288,7 +285,7 @@ impl Directory {
 
 /// Whether the file system of a directory supports direct writes.
 fn takes_direct(directory: &File) -> io::Result<bool> {
-    // A file system in memory accepts the flag, but copies all the same.
+    // A file system in memory accepts `O_DIRECT`, but copies the bytes anyway.
     if rustix::fs::fstatfs(directory)?.f_type as u64 == TMPFS {
         return Ok(false);
     }
@@ -359,18 +356,18 @@ fn write_all(file: &File, mut offset: u64, parts: &[&[u8]], durable: bool) -> io
     Ok(())
 }
 
-/// The same directory as recovery uses it: by name.
+/// A directory whose files recovery opens by name.
 #[derive(Debug)]
 pub struct ByName<'a> {
     directory: &'a Directory,
     /// The file that was used last.
     open: Option<(String, File)>,
-    /// How far the disk was asked to read ahead.
+    /// The offset up to which the disk was asked to read ahead.
     told: u64,
 }
 
 impl<'a> ByName<'a> {
-    /// Lists the files of a directory.
+    /// Gives recovery access to the files of a directory.
     pub const fn new(directory: &'a Directory) -> Self {
         Self { directory, open: None, told: 0 }
     }
@@ -458,7 +455,7 @@ mod tests {
         Step::Write { number, offset, pieces: vec![Piece::Own(bytes.into())], ahead: 0, durable: true }
     }
 
-    /// If the kernel refuses a direct write, uses the page cache for this write and all later writes.
+    /// If the kernel refuses a direct write, this write and all later writes use the page cache.
     #[test]
     fn what_a_file_system_refuses_goes_through_the_cache() {
         let place = tempfile::tempdir().unwrap();

@@ -17,7 +17,7 @@ pub enum RecordError {
         /// The directory.
         path: PathBuf,
     },
-    /// The system refused.
+    /// The system refused a call.
     #[error("{}: {source}", path.display())]
     Os {
         /// The directory.
@@ -25,7 +25,7 @@ pub enum RecordError {
         /// The system's error.
         source: io::Error,
     },
-    /// The remains of a crash could not be made whole.
+    /// The journal could not be repaired after a crash.
     #[error("{}: {source}", path.display())]
     Recover {
         /// The directory.
@@ -89,7 +89,7 @@ impl RecordError {
         matches!(self, Self::Restarted | Self::Receive(RecvError::Superseded))
     }
 
-    /// Whether the system refused a thread or memory only for the moment. If so, another attempt might succeed soon.
+    /// Whether the system refused a thread or memory. Another attempt might succeed soon.
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Os { source, .. } if source.kind() == io::ErrorKind::WouldBlock)
     }

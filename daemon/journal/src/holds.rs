@@ -1,7 +1,7 @@
-//! Holds. A hold keeps files of a journal, regardless of their age and size.
+//! A hold keeps files of a journal, regardless of their age and size.
 //!
-//! A hold is a file `NAME.hold` in the folder of a stream. It contains the first sequence to keep, and keeps only files of this stream.
-//! Files of this name that are in no stream's folder have no effect.
+//! The hold is a file `NAME.hold` in the folder of a stream. It contains the first sequence to keep, and keeps only files of this stream.
+//! Outside the folders of streams, such a file has no effect.
 
 use crate::directory::{is_named, open_directory, remove};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, openat, renameat, statat};
@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 
 /// The file that a process locks while it writes a hold or removes files.
 const LOCK: &str = "holds.lock";
-/// How long to wait while others hold this lock.
+/// The longest wait for this lock.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Pause before the next try.
+/// The pause between two attempts to take the lock.
 const PAUSE: Duration = Duration::from_millis(5);
 /// The end of a hold's file name.
 const ENDING: &str = ".hold";
@@ -29,7 +29,7 @@ const MOST_NAME: usize = 64;
 /// Most bytes that are read from a hold. A number has fewer.
 const MOST_BYTES: u64 = 64;
 
-/// A note that files are kept.
+/// A hold: a note that files of a stream must be kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetentionHold {
     /// The name.
@@ -52,7 +52,7 @@ pub fn hold(path: &Path, stream: StreamId, name: &str, from: u64) -> io::Result<
     let directory = open_directory(&folder_of(path, stream))?;
     let unfinished = format!(".{file_name}.tmp");
     remove(&directory, &unfinished)?;
-    // The directory keeps others out. The recorder's user, who may differ from this one, must be able to read the file.
+    // The directory's mode keeps other users out. The recorder must be able to read the file, and might run as another user.
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(&directory, &unfinished, flags, Mode::from_raw_mode(0o644))?;
     let mut file = File::from(file);
@@ -64,7 +64,7 @@ pub fn hold(path: &Path, stream: StreamId, name: &str, from: u64) -> io::Result<
 /// Removes a hold. Returns whether it existed.
 ///
 /// # Errors
-/// As [`hold`].
+/// The same errors as for [`hold`].
 pub fn release(path: &Path, stream: StreamId, name: &str) -> io::Result<bool> {
     let file_name = file_name(name)?;
     let _lock = lock_holds(&open_directory(path)?)?;

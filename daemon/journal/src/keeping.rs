@@ -37,7 +37,7 @@ pub struct Trimmed {
     pub gone: Vec<String>,
     /// Names of the holds whose files were removed, because the file system had too little free space.
     pub broken: Vec<String>,
-    /// The number of bytes that must still become free, so that the required space is free.
+    /// The number of bytes that must still become free to reach the required free space.
     pub lacking: u64,
     /// The number of files that stay although too little space is free. Their removal would free little or nothing, because processes have
     /// them open, or because they have other names.
@@ -50,9 +50,9 @@ impl Keep {
     /// - Only complete files are removed. The last file of the stream `own`, which is being recorded, always stays.
     /// - In each stream, the oldest files go first, so the remaining files have no holes between them.
     /// - Files that are [held](crate::hold) stay, unless there is too little free space.
-    /// - If a process has a file open, its removal frees no space. To free space, such a file is removed only together with newer files
-    ///   whose removal does free space. The open files have together at most as many bytes as these newer files, or as must become free,
-    ///   whichever is larger. So readers that keep files open do not make other readers lose all history.
+    /// - The removal of a file that a process has open frees no space. To gain space, such files are removed only together with newer files
+    ///   whose removal frees space. The open files are at most as large as these newer files, or as the missing space, whichever is larger.
+    ///   So readers that keep files open do not cost other readers all history.
     ///
     /// Adds the removed files to `trimmed`, even if this call fails. Refresh `streams` if a file was removed.
     ///
@@ -88,7 +88,7 @@ impl Keep {
         done
     }
 
-    /// Returns how many bytes must become free, so that the required space is free.
+    /// Returns how many bytes must become free to reach the required free space.
     fn lacking(&self, directory: &File) -> io::Result<u64> {
         let Some(least) = self.free else { return Ok(0) };
         let room = fstatvfs(directory)?;
@@ -108,14 +108,14 @@ struct Excess<'a> {
     wall_ns: u64,
     /// Bytes of all files that are left.
     bytes: u64,
-    /// The number of bytes that must still become free, so that the required space is free.
+    /// The number of bytes that must still become free to reach the required free space.
     lacking: u64,
     /// Whether a removal freed no space on a file system that does not show which files are open.
     is_vain: bool,
     trimmed: &'a mut Trimmed,
 }
 
-/// What the removal of a file frees.
+/// The space that the removal of a file frees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Gives {
     Room,
@@ -173,7 +173,7 @@ impl Excess<'_> {
             (bytes, gain) = (0, 0);
         }
         self.trimmed.vain += at - kept;
-        // If the folder has no file, a recorder may be about to lock it.
+        // If the folder has no file, a recorder might be about to lock it.
         let is_over = !is_recorded && !files.is_empty() && kept == files.len();
         if is_over { remove_folder(journal, &folder) } else { Ok(()) }
     }
@@ -203,7 +203,7 @@ impl Excess<'_> {
     }
 }
 
-/// The holds that keep the file before `next`.
+/// Returns the holds that keep the file before `next`.
 fn held<'a>(
     holds: &'a [RetentionHold],
     next: Option<&Arc<FileInfo>>,

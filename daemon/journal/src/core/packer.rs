@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Number of bytes of memory for a full frame.
 const ROOM: usize = FRAME_TARGET + CLOCK_RECORD + FRAME_ALIGN;
 
-/// Buffers of frames that were written, to be filled again.
+/// A pool of buffers. New frames use the buffers of frames that were written.
 #[derive(Debug, Clone, Default)]
 pub struct Pool(Arc<Mutex<Vec<Vec<u8>>>>);
 
@@ -34,12 +34,12 @@ impl Pool {
     }
 }
 
-/// How frames are filled.
+/// Settings for the size and the contents of frames.
 #[derive(Debug, Clone, Copy)]
 pub struct Packing {
     /// Bytes of a full frame.
     pub target: usize,
-    /// Distance of a reserve from the tail.
+    /// The number of sequences from the next sequence to a new reserve.
     pub reserve: u64,
     /// Interval of clock records while messages are recorded.
     pub clock_every: Duration,
@@ -80,7 +80,7 @@ pub struct Begin<'a> {
     pub latest_ns: u64,
 }
 
-/// The frame that is being filled, and those that are full.
+/// The frame that is being filled, and the full frames that were not taken yet.
 #[derive(Debug)]
 pub struct Packer {
     packing: Packing,
@@ -103,7 +103,7 @@ pub struct Packer {
     since_clock: usize,
     now: Now,
     ticks: u64,
-    /// The ring, in the form of the headers of files.
+    /// A file header that describes the present ring.
     header: Arc<FileHeader>,
 }
 
@@ -219,7 +219,7 @@ impl Packer {
             JournalControl::Ring(ControlRecord::Epoch { epoch }) | JournalControl::Source { epoch, .. } => {
                 self.epoch = epoch;
             }
-            // It is copied from another journal.
+            // This clock record is copied from another journal.
             JournalControl::Clock { wall_ns, ticks, .. } => {
                 self.latest_ns = self.latest_ns();
                 (self.noted, self.last_time) = (Some((wall_ns, ticks)), 0);
@@ -230,7 +230,7 @@ impl Packer {
         frame.control(control, ticks);
         let due = frame.due();
         let before = std::mem::replace(&mut self.due, due);
-        // A gap may reach beyond the reserve. This must be recorded before the next message.
+        // After a gap, the next sequence can be beyond the reserve. A new reserve must be recorded before the next message.
         if due > before && self.reserve > 0 && self.is_reserve_short() {
             self.renew_reserve();
         }
@@ -300,7 +300,7 @@ impl Packer {
 
     /// Converts a time of the ring's 48-bit clock to the wall clock. If `time` is not known, returns the present wall clock.
     fn wall_of(&self, time: u64) -> u64 {
-        // A record is not much later than the reading of the clocks, even if it arrived after it.
+        // A time after the last reading of the clocks counts as the time of this reading.
         let wall = wall_ns((self.now.wall_ns, self.ticks), self.header.ring.clock_hz, time);
         wall.map_or(self.now.wall_ns, |wall| wall.min(self.now.wall_ns))
     }
@@ -402,7 +402,7 @@ mod tests {
     #[test]
     fn nothing_follows_a_clean_end() {
         let mut packer = packer(1, 0);
-        // The next record but a clean end would bring another reserve.
+        // Any next record except a clean end would add another reserve.
         packer.loss(RESERVE / 2, Cause::Unrecorded);
         assert!(packer.message(RESERVE / 2 + 1, b"last", 0, false, 0));
         packer.control(JournalControl::Clean { next: packer.due() });

@@ -83,7 +83,7 @@ impl Pages {
 }
 
 impl Stretch<'_> {
-    /// Returns the offset of the first page in the file.
+    /// Returns the offset in the file at which the first page is written, in bytes.
     pub const fn place(&self) -> u64 {
         self.place
     }

@@ -37,7 +37,7 @@ pub(super) struct Open {
 #[derive(Debug, Clone)]
 pub(super) struct Pending {
     file: u64,
-    /// Frames of the file up to this one.
+    /// The number of the file's frames up to and including this one.
     frames: u32,
     next: u64,
     reserve: u64,
@@ -93,7 +93,7 @@ pub struct Writer {
     pub(super) buffered: usize,
     pub(super) bytes_written: u64,
     pub(super) is_closing: bool,
-    /// Whether a file was abandoned, and no other was begun since.
+    /// Whether the last file was abandoned, and no new file was begun since then.
     pub(super) gave_up: bool,
 }
 
@@ -135,7 +135,7 @@ impl Writer {
         }
     }
 
-    /// Takes a frame, which follows the previous one.
+    /// Takes the next frame.
     pub fn push(&mut self, frame: Frame) {
         self.buffered += frame.bytes.len();
         self.waiting.push_back(Arc::new(frame));
@@ -177,7 +177,8 @@ impl Writer {
         let (durable, first) = (self.durable(), self.header.sequence);
         if let Some(file) = self.active_file() {
             let is_full = next.is_some_and(|next| file.composer.offset() + next > room);
-            // Two files never begin with the same sequence, so that a reader that asks for the sequence gets the records of both.
+            // Two files never begin with the same sequence. Otherwise a reader that asks for this sequence could miss the records of one
+            // file.
             let has_any = file.composer.due() > first;
             // Each thread reads the clock before it takes the lock, so another thread may have begun the file later than `now`.
             let age = now.mono.saturating_sub(file.begun);
@@ -335,7 +336,7 @@ impl Writer {
     }
 
     fn next_help(&mut self, now: Now) -> Option<(Purpose, Vec<Step>)> {
-        // A file is closed after it is sealed. A thread that must sync it may not have run yet.
+        // A file must not be closed while a sync of this file is in progress.
         if let Some((Purpose::Finish { file }, _)) = self.help.front()
             && matches!(self.busy[Lane::Sync as usize], Some((_, Purpose::Sync { file: busy, .. })) if busy == *file)
         {
@@ -352,7 +353,7 @@ impl Writer {
             return None;
         }
         self.spare = Spare::Making;
-        // This is not a multiple of a page. The size of a sealed file is.
+        // The spare file's size is not a multiple of the page size. The size of a sealed file is such a multiple.
         let (number, size) = (self.next_number, self.settings.file_bytes - FRAME_ALIGN as u64);
         Some((Purpose::Spare, vec![Step::Create { number, size }]))
     }

@@ -19,7 +19,7 @@ const BATCH: usize = 4096;
 const CLOSED: usize = 4;
 /// A frame that is not full is closed after this time.
 const LINGER: Duration = Duration::from_millis(4);
-/// The shortest sleep. For a small ring, and with [`SyncPolicy::Each`], all sleeps have this length.
+/// The shortest sleep with other policies than [`SyncPolicy::Each`], and the longest sleep with this policy.
 const NAP: Duration = Duration::from_micros(200);
 /// Longest sleep.
 const LONG_NAP: Duration = Duration::from_millis(1);
@@ -38,7 +38,7 @@ pub(super) struct Naps {
     longest: Duration,
     /// For how long nothing was published.
     silence: Duration,
-    /// Number of bytes that is small compared with the ring.
+    /// If fewer bytes than this were published, they count as nothing.
     little: usize,
 }
 
@@ -117,7 +117,7 @@ impl Drain {
                 }
                 (None, _) => std::thread::sleep(NAP),
                 (Some(0), _) => std::thread::sleep(self.naps.next()),
-                // A full batch of small messages has few bytes, too, but the ring may have more.
+                // A full batch of small messages also has few bytes, but more messages can follow in the ring.
                 (Some(taken), None) if taken < BATCH && self.naps.is_little(self.came) => {
                     std::thread::sleep(self.naps.next());
                 }
@@ -129,7 +129,7 @@ impl Drain {
     /// Packs a batch of events from the ring. Returns their number, or `None` if memory is full.
     fn take(&mut self) -> Result<Option<usize>, RecordError> {
         let now = self.shared.now();
-        // Memory is full as long as the disk refuses. The disk may refuse because the directory is gone.
+        // Memory is full while the disk refuses writes. The disk might refuse them because the directory is gone.
         if now.mono >= self.look_at && !fault!("a_journal_needs_no_name") {
             self.shared.directory.check_names()?;
             self.look_at = now.mono + LOOK;
@@ -155,7 +155,7 @@ impl Drain {
                 Event::Restarted => restarted = true,
                 other => {
                     *next = behind(&other).unwrap_or(*next);
-                    // A continued recording may begin to read the ring before the journal's end.
+                    // A continued recording can begin to read the ring before the end of the journal.
                     if *next >= packer.due() {
                         shared.ended.fetch_or(other == Event::End, Ordering::Relaxed);
                         if !is_known(known, &other) {
@@ -177,8 +177,7 @@ impl Drain {
             return Err(RecordError::Restarted);
         }
         let is_elsewhere = self.follow_ring()?;
-        // The ring reports no event for its first publisher, and has no record of the very first one. The channel continues after the
-        // journal in a later epoch than the journal's.
+        // The ring delivers no event for the epoch of its first publisher. So the recorder states this epoch itself.
         let Self { packer, subscriber, epoch_by, .. } = self;
         let stated = match *epoch_by {
             Some((by, epoch)) => (packer.due() >= by || taken == 0).then_some(epoch),
@@ -190,7 +189,7 @@ impl Drain {
         if epoch > packer.epoch() {
             packer.control(JournalControl::Ring(ControlRecord::Epoch { epoch }));
         }
-        // There may be more in another ring.
+        // Another ring might have more events.
         Ok(Some(taken + usize::from(is_elsewhere)))
     }
 
@@ -224,7 +223,7 @@ impl Drain {
         let now = self.shared.now();
         let mut writer = self.shared.writer();
         let is_late = self.packer.open_for(now).is_some_and(|age| age >= LINGER);
-        // A frame that would have to wait is filled up instead.
+        // While the disk is busy, more events are packed into the frame.
         let is_wanted = if self.is_each { writer.is_idle() } else { is_late && !writer.is_behind() };
         if is_over || is_wanted {
             self.packer.close();

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Longest pause while waiting for the end.
+/// The longest pause between two checks whether the recorder has ended.
 const NAP: Duration = Duration::from_micros(200);
 /// The longest time between the readings of the two clocks. It is a tenth of the smallest clock step that is recorded.
 const CLOCKS_APART: Duration = Duration::from_micros(100);
@@ -41,7 +41,7 @@ pub struct Progress {
     pub durable: u64,
     /// Messages recorded.
     pub messages: u64,
-    /// Sequences that were lost to laps since the start.
+    /// The number of sequences that the ring overwrote before the recorder read them, since the start.
     pub overrun: u64,
     /// The number of sequences that were missing between the journal and the ring when the recording began.
     pub missing: u64,
@@ -49,8 +49,8 @@ pub struct Progress {
     pub bytes: u64,
     /// Bytes of frames in memory.
     pub buffered: u64,
-    /// The greatest durable reserve; 0 if there is none. A publisher may use sequences up to the reserve. For later sequences, the journal
-    /// must first have a higher reserve.
+    /// The greatest durable reserve; 0 if there is none. Publishers are allowed to use sequences up to the reserve. For later sequences,
+    /// the journal must first have a higher reserve.
     pub reserve: u64,
     /// The number of the newest file. If there is no file yet, this is the number that the first file will have.
     pub file: u64,
@@ -258,11 +258,11 @@ impl Recorder {
         std::iter::from_fn(|| writer.take_error()).collect()
     }
 
-    /// Does the same as [`Keep::trim`]. While a recorder runs, files of its journal must be removed by this call. If another program removes
-    /// a file that the recorder has written, the recorder ends with [`RecordError::Moved`].
+    /// Does the same as [`Keep::trim`]. While a recorder runs, remove files of its journal only by this call. If another program removes a
+    /// file that the recorder has written, the recorder ends with [`RecordError::Moved`].
     ///
     /// # Errors
-    /// As [`Keep::trim`].
+    /// The same errors as for [`Keep::trim`].
     pub fn trim(
         &self,
         keep: &Keep,
@@ -296,7 +296,7 @@ impl Recorder {
     /// no sequence.
     ///
     /// # Errors
-    /// As [`stop`](Self::stop).
+    /// The same errors as for [`stop`](Self::stop).
     pub fn close(self, next: u64) -> Result<Progress, RecordError> {
         self.shared.over_at.store(next, Ordering::Relaxed);
         self.stop()
