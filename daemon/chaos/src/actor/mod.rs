@@ -103,13 +103,13 @@ pub enum Order {
     Block { events: u32 },
     /// Seek.
     Seek { by: i64 },
-    /// Receive until the message with this sequence has arrived, or until the time is over.
+    /// Receive until the message with this sequence has arrived, but not longer than `ms`.
     Finish { last: Identity, sequence: u64, ms: u64 },
     /// Answer whether a daemon knows this actor.
     Registered {},
     /// Close publisher and reader in order.
     Close {},
-    /// Fork a child, which drops its copies of publisher and reader and then ends.
+    /// Fork a child. The child drops its copies of publisher and reader, and then ends.
     Fork {},
     /// Try to open a channel with a description that is too long. This must fail.
     Misopen { dir: PathBuf, channel: String },
@@ -171,7 +171,7 @@ impl Orders {
         self.unread.contains(&b'\n')
     }
 
-    /// Whether a read would return at once.
+    /// Whether a read would return without a wait.
     fn is_there_more(&self) -> bool {
         let input = stdin();
         let mut input = [PollFd::new(&input, PollFlags::IN)];
@@ -347,12 +347,12 @@ fn client(place: &Place) -> Result<Option<Client>, ChannelError> {
     }
 }
 
-/// Returns the kind of an error, for the oracle, and its text.
+/// Returns the kind of an error, for the oracle, and the error's text.
 fn kind(e: &impl std::fmt::Debug) -> String {
     let text = format!("{e:?}");
     let name = |text: &str| text.chars().take_while(|c| c.is_alphanumeric()).collect::<String>();
     let outer = name(&text);
-    // For a refusal, and for a place that was wrong, the inner word has the information.
+    // For a refusal or a wrong place, the inner word has the information.
     let inner =
         ["code: ", "source: ", "Locate("].iter().find_map(|word| Some(name(text.split_once(word)?.1)));
     match (outer.as_str(), inner) {

@@ -5,9 +5,9 @@ use super::{PUBLISHERS, READERS, Writer};
 use crate::story::{Plant, Profile, Squatter, Start, Step, Waiting, Whom};
 use fastrand::Rng;
 
-/// A constant that makes the random stream of the last scene differ from the stream of the other steps.
+/// Makes the random stream of the last scene differ from the stream of the other steps.
 const SALT: u64 = 0x6a09_e667_f3bc_c908;
-/// The publisher of such a scene.
+/// The publisher of a last scene.
 const PUBLISHER: u8 = PUBLISHERS;
 const READER: u8 = READERS;
 
@@ -44,7 +44,7 @@ impl Writer {
         }
     }
 
-    /// A publisher forks a child, which ends. The channel must not end with the child.
+    /// A publisher forks a child, and the child ends. The channel must not end with the child.
     fn fork_a_publisher(&mut self) {
         let channel = self.channel();
         self.free_all();
@@ -57,7 +57,7 @@ impl Writer {
         self.publish(PUBLISHER);
     }
 
-    /// A reader forks a child, which ends. Tools must still see the parent.
+    /// A reader forks a child, and the child ends. Tools must still see the parent.
     fn fork_a_reader(&mut self) {
         let channel = self.channel();
         self.let_publish(PUBLISHER, channel);

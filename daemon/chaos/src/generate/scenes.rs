@@ -1,10 +1,10 @@
-//! Scenes: several steps in a row in which two features meet. Single random steps rarely reach such states.
+//! Scenes: several steps in a row that make two features meet. Single random steps rarely do this.
 
 use super::{PUBLISHERS, READERS, Writer};
 use crate::payload::Sizes;
 use crate::story::{Change, How, Plant, Profile, Sending, Start, Step, Tool, Waiting, Whom};
 
-/// A number of messages with which readers cannot keep up.
+/// A number of messages that is too large for readers to keep up.
 const MANY: u32 = 100_000;
 
 impl Writer {
@@ -202,7 +202,7 @@ impl Writer {
         let channel = self.channel();
         let holder = self.holder_of(channel, publisher);
         let sizes = if self.random.bool() { Sizes::Tiny } else { Sizes::Line };
-        // Readers of the journal read all of them.
+        // Each reader of the journal reads all these messages, so there are fewer of them.
         let count = if self.profile == Profile::Journal { MANY / 5 } else { MANY };
         self.burst(holder, count, sizes);
         for at in 0..self.random.u8(1..4) {

@@ -23,7 +23,7 @@ type Kept = Arc<Mutex<Vec<(String, File)>>>;
 pub(super) struct Manager {
     path: PathBuf,
     kept: Kept,
-    /// Receives a message for each message that we sent ourselves.
+    /// Receives an item for each message that the manager sent to itself.
     heard: Receiver<()>,
 }
 
@@ -70,7 +70,7 @@ impl Manager {
 
 impl Drop for Manager {
     fn drop(&mut self) {
-        // This ends the thread: it receives this message as any other.
+        // This message ends the thread.
         if let Ok(socket) = UnixDatagram::unbound() {
             let _ = socket.send_to(b"X_OVER=1", &self.path);
         }

@@ -177,8 +177,7 @@ impl Writer {
         let (durable, first) = (self.durable(), self.header.sequence);
         if let Some(file) = self.active_file() {
             let is_full = next.is_some_and(|next| file.composer.offset() + next > room);
-            // Two files never begin with the same sequence. Otherwise a reader that asks for this sequence could miss the records of one
-            // file.
+            // Two files must not begin with the same sequence. Otherwise a reader that asks for it could miss the records of one file.
             let has_any = file.composer.due() > first;
             // Each thread reads the clock before it takes the lock, so another thread may have begun the file later than `now`.
             let age = now.mono.saturating_sub(file.begun);
