@@ -28,12 +28,12 @@ use testee::{Hello, Testee};
 /// The levels.
 pub const LEVELS: [u8; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 9];
 
-/// For how long the levels without a natural end are played.
+/// The length of those levels that have no natural end.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
-    /// How long each race lasts.
+    /// The duration of each race.
     pub race: Duration,
-    /// How many mutants of each history a reader gets.
+    /// The number of mutants of each history that a reader gets.
     pub mutants: u64,
 }
 
@@ -45,13 +45,13 @@ impl Default for Effort {
 
 type Play = dyn Fn(&mut Testee) -> Result<Verdict>;
 
-/// A vector of some level.
+/// A vector (a test case) of a level.
 pub struct Vector {
     /// The level.
     pub level: u8,
     /// The name, which no other vector of the level has.
     pub name: String,
-    /// The levels that a testee must have besides.
+    /// More levels that a testee must have for this vector.
     needs: Vec<u8>,
     play: Box<Play>,
 }
@@ -71,7 +71,7 @@ impl Vector {
     }
 }
 
-/// All vectors of a level.
+/// Returns all vectors (test cases) of a level.
 pub fn vectors(level: u8, effort: Effort) -> Vec<Vector> {
     macro_rules! of {
         ($vectors:expr) => {

@@ -1,8 +1,8 @@
 //! Payloads that check themselves: a message's sequence determines its length and its bytes.
 
-/// The largest payload.
+/// The largest payload in bytes.
 pub const LONGEST: usize = 64 << 10;
-/// The number of positions in the table at which a payload can begin. It is a prime number, so that neighbours in a ring differ.
+/// The number of positions in the table at which a payload can begin. It is a prime number, so that adjacent payloads in a ring differ.
 const PLACES: usize = 4093;
 
 /// The table of bytes from which payloads are cut.

@@ -10,11 +10,10 @@ use anyhow::Result;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The number of times that a story is played before it counts as a story that does not fail.
+/// How often a story is played before it counts as a story that does not fail.
 const TRIES: u32 = 3;
 
-/// Searches for a shorter story, for at most `time`. Returns the shortest one in which a violation called
-/// `name` still happens.
+/// Searches for a shorter story, for at most `time`. Returns the shortest story that still has a violation with this name.
 ///
 /// # Errors
 /// The reason why a story could not be played.

@@ -4,13 +4,12 @@
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time between two looks at the clock.
+/// The time between two readings of the clock.
 const PULSE: Duration = Duration::from_millis(20);
-/// If the thread that detects stalls wakes later than this, the whole machine has stalled. The scheduler alone never delays a thread for so
-/// long.
+/// If the thread that detects stalls wakes later than this, the whole machine has stalled. The scheduler alone never causes such a delay.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// End and length of each standstill so far.
+/// The end and the length of each stall so far.
 static STANDSTILLS: OnceLock<Mutex<Vec<(Instant, Duration)>>> = OnceLock::new();
 
 /// Returns the longest stall that ended after `since`, if there was one. The first call starts the thread that detects stalls, so earlier

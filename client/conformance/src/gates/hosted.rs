@@ -1,4 +1,4 @@
-//! Gates of a daemon's channel (CONTROL.md 9). The daemon is scripted.
+//! Vectors (test cases) for gates of a daemon's channel (CONTROL.md 9). The daemon is scripted.
 
 use super::page::Page;
 use super::readers::says;
@@ -29,7 +29,7 @@ pub(super) fn add(all: &mut Vec<Vector>) {
     }
 }
 
-/// The daemon's answer, with the page, opened this many times.
+/// Returns the daemon's answer, with `files` open files of the gate's page.
 fn granted(page: &Page, files: usize) -> Result<Packet> {
     let text = json!({"reply": "gate", "gate": "risk", "lag_bytes": 32768, "wait_ns": 1000, "refuse": false});
     let files = (0..files).map(|_| page.again().map(Arc::new)).collect::<Result<_>>()?;
