@@ -5,12 +5,12 @@
 
 use std::fmt::{self, Write};
 
-/// The rule by which values become places on an axis.
+/// The rule that gives each value a place on an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
-    /// Values are evenly apart.
+    /// Equal differences between values have equal distances.
     Linear,
-    /// Values are apart by their logarithm.
+    /// Equal ratios of values have equal distances.
     Log,
     /// A percentile axis: the position of a quantile `q` is log(1 / (1 - q)), as in HdrHistogram's plots.
     Nines,
@@ -19,13 +19,13 @@ pub enum Scale {
 /// The kind of numbers on an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
-    /// Nanoseconds, written in the unit that suits.
+    /// Nanoseconds, shown in a suitable unit.
     Time,
-    /// Seconds.
+    /// Numbers of seconds.
     Seconds,
     /// Plain numbers.
     Count,
-    /// Quantiles, written as per cent.
+    /// Quantiles, shown as percentages.
     Quantile,
 }
 
@@ -34,13 +34,13 @@ pub enum Unit {
 pub struct Axis {
     /// The axis's title; empty for none.
     pub label: String,
-    /// The rule for places.
+    /// The rule that gives each value a place.
     pub scale: Scale,
     /// The kind of numbers.
     pub unit: Unit,
-    /// Value at its beginning.
+    /// The value at the beginning of the axis.
     pub low: f64,
-    /// Value at its end; more than `low`.
+    /// The value at the end of the axis, which is more than `low`.
     pub high: f64,
 }
 
@@ -54,7 +54,7 @@ impl Axis {
         Self { label: label.into(), scale: Scale::Log, unit: Unit::Time, low, high }
     }
 
-    /// A value's place, from 0 to 1.
+    /// Returns the place of a value, from 0 to 1.
     fn place(&self, value: f64) -> f64 {
         let along = |f: fn(f64) -> f64| (f(value) - f(self.low)) / (f(self.high) - f(self.low));
         let place = match self.scale {
@@ -94,7 +94,7 @@ impl Axis {
     }
 }
 
-/// The next of 1, 2, 5, 10 ... that is not below.
+/// Returns the least of the numbers 1, 2, 5, 10 and so on that is not below `value`.
 fn nice(value: f64) -> f64 {
     let decade = 10f64.powf(value.max(1e-9).log10().floor());
     [1.0, 2.0, 5.0, 10.0].map(|n| n * decade).into_iter().find(|n| *n >= value).unwrap_or(10.0 * decade)
@@ -105,7 +105,7 @@ fn trimmed(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Nanoseconds as text, in the unit that suits.
+/// Formats nanoseconds in a suitable unit.
 pub fn time(ns: f64) -> String {
     match ns {
         ..1e3 => format!("{} ns", trimmed(ns)),
@@ -115,21 +115,21 @@ pub fn time(ns: f64) -> String {
     }
 }
 
-/// Text that is safe between tags and in attributes.
+/// Escapes text for use between tags and in attributes.
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// A series of points, joined.
+/// A line through points.
 #[derive(Debug, Clone)]
 pub struct Line {
     /// The contestant's name, which a browser shows for the line under the pointer.
     pub name: String,
-    /// Text beside the last point; empty for none.
+    /// A text beside the last point; empty for none.
     pub label: String,
     /// Style classes.
     pub class: String,
-    /// Points in order of x.
+    /// The points in order of x.
     pub points: Vec<(f64, f64)>,
     /// Whether each point gets a dot.
     pub dots: bool,
