@@ -1,5 +1,5 @@
-//! The receiver's role. When the last byte of a message is in private memory, the receiver reads the clock. Then it checks all bytes, and
-//! counts the message. It stores only one word for each message, into memory that was touched before. Histograms are made afterwards.
+//! The receiver's role. As soon as a whole message is in private memory, the receiver reads the clock. Then it checks all bytes, and counts
+//! the message. For each message it stores only one word, in memory that was touched before. Histograms are made after the round.
 
 use crate::rig::child::{bind, say};
 use crate::rig::files::{self, saturate, write_words};
@@ -20,24 +20,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The longest wait of a receiver before it checks the rig's stop flag.
+/// The longest wait of a receiver before it checks whether the rig asks it to stop.
 pub const LOOK: Duration = Duration::from_millis(50);
 
 /// The receiving end of a transport.
 pub trait Receiver {
-    /// Passes the available messages to the sink, and returns whether there were any. A receiver that blocks must return
-    /// `false` at least every 100 ms.
+    /// Passes the available messages to the sink. Returns whether there were any. A receiver that blocks must return `false` at least every
+    /// 100 ms.
     ///
     /// # Errors
     /// An error that ends the round.
     fn poll(&mut self, sink: &mut Sink) -> Result<bool>;
 
-    /// Whether the rig's gate must hold the publisher back in rounds without loss. The transport's sender returns the same value.
+    /// Whether the rig's gate must make the publisher wait in rounds without loss. The transport's sender must return the same value.
     fn needs_gate(&self) -> bool {
         true
     }
 
-    /// Receives until the sink has everything or the rig asks to stop. Transports that wait by themselves override this.
+    /// Receives until the sink has everything, or the rig asks to stop. Transports with their own way to wait override this.
     ///
     /// # Errors
     /// An error that ends the round.
@@ -46,8 +46,8 @@ pub trait Receiver {
     }
 }
 
-/// Polls until the sink has everything or the rig asks to stop. A receiver that spins also notes the times at which its
-/// thread did not run.
+/// Polls until the sink has everything, or the rig asks to stop. A receiver that spins also notes the times at which its thread did not
+/// run.
 ///
 /// # Errors
 /// An error that ends the round.
