@@ -18,7 +18,7 @@ mod subscriber;
 
 use pyo3::prelude::*;
 
-// The tests have not been run with an interpreter without its lock.
+// The tests were not run with an interpreter that has no global lock.
 #[pymodule(gil_used = true)]
 mod _shmcast {
     #[pymodule_export]

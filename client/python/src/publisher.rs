@@ -1,4 +1,4 @@
-//! The publishing end.
+//! The publisher of a channel.
 
 use crate::board::BoardSpec;
 use crate::error;
@@ -14,10 +14,10 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// While a batch waits for gates, the handlers of signals run about this often.
+/// While a batch waits for gates, signal handlers run once in about this time.
 const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 
-/// Publishes a channel's messages. If the channel exists already, the publisher takes it over and continues its sequences.
+/// Publishes a channel's messages. If the channel already exists, the publisher takes it over and continues its sequences.
 ///
 /// - `dir`, `socket`, `prepare`: as for `Subscriber`.
 /// - `capacity`, `max_message`: sizes of a new channel in bytes. The capacity is 64 KiB to 16 GiB.
@@ -27,25 +27,25 @@ const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 /// - `anew`: removes an existing channel first.
 /// - `continue_from`: the directory of a journal. The sequences of a new channel continue after this journal.
 /// - `board`: a `BoardSpec`, which gives a new channel a board: the last message of each key.
-/// - `gates`: readers that the publisher waits for, each a `Gate`.
+/// - `gates`: the readers for which the publisher waits, each a `Gate`.
 ///
-/// A daemon creates its channels itself, so the properties of a new channel apply only to channels that are files.
+/// A daemon creates its channels itself, so the properties of a new channel apply only to channels in files.
 ///
-/// `close`, or the end of a `with` block, tells readers that the stream has ended. Only one thread at a time may use a publisher. Another
-/// thread gets a `MisuseError`, and a forked child a `ForkedError`.
+/// `close`, or the end of a `with` block, tells readers that the stream has ended. Only one thread at a time can use a publisher. Another
+/// thread gets a `MisuseError`, and a forked child gets a `ForkedError`.
 #[pyclass(frozen, weakref, module = "shmcast")]
 pub(crate) struct Publisher {
     handle: Handle<shmcast::Publisher>,
     channel: String,
-    /// Whether the channel has gates, so that a call can wait for a reader. During such a call, other threads run.
+    /// Whether the channel has gates. Then a call can wait for a reader, so other threads run during the call.
     has_gates: bool,
 }
 
-/// An object that lends its memory.
+/// A Python object that lends its memory.
 struct Lent<'py> {
     buffer: PyUntypedBuffer,
-    /// Keeps this thread attached to the Python interpreter. As long as this value lives, no other thread runs Python code that could
-    /// change the object's memory.
+    /// Keeps this thread attached to the Python interpreter. As long as this value lives, no other thread can change the object's memory by
+    /// Python code.
     _py: Python<'py>,
 }
 
@@ -54,7 +54,7 @@ impl<'py> Lent<'py> {
         let py = object.py();
         match PyUntypedBuffer::get(object) {
             Ok(buffer) => Ok(Self { buffer, _py: py }),
-            // A single value, such as one row of an array, has no shape.
+            // A single value, such as one row of an array, has no shape. So its bytes are copied.
             Err(error) if error.is_instance_of::<PyBufferError>(py) => {
                 let copy = PyMemoryView::from(object)?.call_method0("tobytes")?;
                 Ok(Self { buffer: PyUntypedBuffer::get(&copy)?, _py: py })

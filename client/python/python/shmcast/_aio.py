@@ -12,7 +12,7 @@ from ._shmcast import End
 if TYPE_CHECKING:
     from . import Event, Subscriber
 
-# A stream that always has more gives way to other tasks after so many events.
+# After this many events, a stream that always has more lets other tasks run.
 _TURN = 64
 
 
