@@ -1,4 +1,4 @@
-"""A screen of last values that starts late: the newest price of each of 10,000 symbols, and then each later price."""
+"""A screen that starts late: it gets the newest price of each of 10,000 symbols, and then each later price."""
 
 import struct
 

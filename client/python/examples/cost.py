@@ -1,4 +1,4 @@
-"""The cost of a call from Python, for the example `cost` of client/c, which runs it in turns with Rust:
+"""Measures the cost of a call from Python. The example `cost` of client/c runs this program and Rust in turns:
 
 cargo run --profile dist -p shmcast-c --example cost -- -- python3 client/python/examples/cost.py
 """

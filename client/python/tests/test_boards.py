@@ -1,4 +1,4 @@
-"""Boards: the last message of each key."""
+"""Tests of boards, which have the last message of each key."""
 
 import os
 import random
@@ -123,7 +123,7 @@ def test_what_cannot_be(room: str) -> None:
             with pytest.raises(shmcast.ChannelError) as refused:
                 opened()
             assert refused.value.code == "no board"
-            # It once named a call of the library in Rust.
+            # An earlier version of this text named a function of the Rust library.
             assert "::" not in str(refused.value) and "shmcast pub --set board.key" in str(refused.value)
     with prices(room), pytest.raises(ValueError):
         shmcast.Subscriber("t", dir=room, conflate="yes")  # type: ignore[arg-type]
