@@ -1,10 +1,10 @@
-"""A screen that starts late: it gets the newest price of each of 10,000 symbols, and then each later price."""
+"""A screen of last values that starts late: the newest price of each of 10,000 symbols, and then each later price."""
 
 import struct
 
 import shmcast
 
-# The key is the symbol, which has 8 bytes. The price follows.
+# A symbol of 8 bytes is the key; a price follows.
 TICK = struct.Struct("8sd")
 SPEC = shmcast.BoardSpec(0, 8, keys=10_000, value=TICK.size)
 
@@ -12,7 +12,7 @@ with shmcast.Publisher("symbols", board=SPEC) as publisher:
     for number in range(50_000):
         publisher.publish(TICK.pack(b"SYM%05d" % (number % 10_000), number / 100))
 
-    # The screen starts now, after all of these messages.
+    # The screen starts now. It missed all of these messages.
     with shmcast.Subscriber("symbols", start="board") as prices:
         last: dict[bytes, float] = {}
         for event in prices:
@@ -26,7 +26,7 @@ with shmcast.Publisher("symbols", board=SPEC) as publisher:
         publisher.publish(TICK.pack(b"SYM00007", 1.5))
         print("then", prices.recv())
 
-    # The last price of one symbol, without the stream.
+    # One symbol, without the stream.
     with shmcast.Board("symbols") as board:
         entry = board[b"SYM00007"]
         print(entry.key, "has had", entry.count, "messages; the newest is", entry.sequence)
