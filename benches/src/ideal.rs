@@ -19,7 +19,7 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Words of one cache line.
+/// The number of words in a cache line.
 const LINE_WORDS: usize = 8;
 /// The number of payload bytes in a message's first cache line. The line also holds the sequence word.
 const INLINE: usize = (LINE_WORDS - 1) * 8;

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const RING_BYTES: u64 = 8 << 20;
 /// Payload sizes in bytes.
 pub const SIZES: [usize; 3] = [32, 256, 1024];
-/// How often a testee reads the ring in a lap.
+/// The number of times that a testee reads the ring in a lap.
 const PASSES: u32 = 20;
 /// The time between two live messages.
 const BEAT: Duration = Duration::from_micros(10);

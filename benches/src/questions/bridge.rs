@@ -1,7 +1,7 @@
 //! What does it cost to send to another host?
 //!
-//! A channel is published on one host, sent by `shmcast bridge`, and read on the other host. In the same laps and over the same wire, the
-//! question measures bare UDP datagrams and Aeron. The hosts are network namespaces of this machine.
+//! A channel is published on one host, sent by `shmcast bridge`, and read on the other host. For comparison, the question measures bare UDP
+//! datagrams and Aeron over the same wire, in the same laps. The hosts are network namespaces of this machine.
 
 use super::rounds::ask;
 use super::table::{Figures, Sheet, Unit};

@@ -1,7 +1,6 @@
 //! How do receivers that come, leave and die affect the publisher and the receivers that stay?
 //!
-//! Ten receivers stay for the whole round, and every message must reach each of them. Meanwhile visitors join, and leave
-//! or are killed.
+//! Ten receivers stay for the whole round, and must get every message. Meanwhile visitors join, and leave or are killed.
 
 use super::rounds::{ask, contestants};
 use super::table::{Sheet, Unit};

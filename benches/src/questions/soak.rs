@@ -18,7 +18,7 @@ const TITLE: &str = "One channel for as long as asked, 256 B; times are in us fr
 /// The number of windows of time in a soak. There are fewer if a window would be shorter than a tenth of a second.
 const WINDOWS: u32 = 60;
 
-/// Plays one round of about `duration` for each number of receivers, and returns the answer.
+/// Plays one round of about `duration` for each number of receivers. Returns the answer.
 ///
 /// # Errors
 /// When a round cannot be started.

@@ -48,8 +48,8 @@ pub fn grouped(value: f64, decimals: usize) -> String {
     out + rest
 }
 
-/// A table that can be shown on a terminal or on a page. Its first column names the case, its second the transport. The
-/// other columns hold figures.
+/// A table for a terminal or a page. The first column names the case, and the second column names the transport. The other columns have
+/// figures.
 #[derive(Debug, Clone)]
 pub struct Sheet {
     /// One sentence that says what was measured, and the unit of the times.

@@ -1,4 +1,4 @@
-//! The conclusion of the report: one paragraph and one picture. Both are computed from the answers.
+//! The conclusion of the report: one paragraph and one picture, which are computed from the answers.
 
 use super::contests::{Contest, Standing, contests, times};
 use super::svg::{Group, Span, gains};

@@ -159,7 +159,7 @@ pub struct Contest {
     pub ours: f64,
     /// The best other transport and its median, if any took part.
     pub best: Option<(String, f64)>,
-    /// How many times better ours is than the best other, one for each lap in which both took part.
+    /// Our gains over the best other transport, as factors: one for each lap in which both took part.
     pub gains: Vec<f64>,
     /// The median over laps of the ratio of our figure to that of the ideal ring.
     pub over_ideal: Option<f64>,

@@ -104,8 +104,7 @@ impl<'a> Plots<'a> {
         figures
     }
 
-    /// Makes a plot of percentiles. As in the tables, each percentile is the median over the rounds that
-    /// count.
+    /// Makes a plot of percentiles. Each percentile is the median over the rounds that count, as in the tables.
     fn percentiles(&self, case: &str, what: &str, of: fn(&Outcome) -> &Distribution) -> Plot {
         let mut lines = Vec::new();
         let mut most: f64 = 0.5;

@@ -1,7 +1,7 @@
 //! Charts as SVG text: lines, stems, bars and spans on linear, logarithmic and percentile axes.
 //!
-//! Colours and fonts come from the page's style sheet by class, so the same drawing serves light and dark pages. A chart's title is for
-//! screen readers, which read it aloud. The page itself shows the title above the drawing.
+//! Colours and fonts come from classes of the page's style sheet, so the same drawing serves light and dark pages. Screen readers read a
+//! chart's title aloud. The page itself shows the title above the drawing.
 
 use std::fmt::{self, Write};
 
@@ -45,7 +45,7 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// Makes a logarithmic axis of times in ns. It covers whole decades around the values.
+    /// Makes a logarithmic axis of times in ns. The axis covers whole decades around the values.
     pub fn times(label: &str, values: impl IntoIterator<Item = f64>) -> Self {
         let values = values.into_iter().filter(|value| *value > 0.0);
         let (low, high) = values.fold((f64::INFINITY, 0.0f64), |(low, high), v| (low.min(v), high.max(v)));

@@ -99,7 +99,7 @@ pub fn keys_of(spec: &Spec) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The resources that one thread of the bridge used while messages flowed.
+/// The resources that one thread of the bridge used while messages were sent.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct ThreadUse {
     /// CPU time in ns, in user mode and in the kernel together.

@@ -11,8 +11,7 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-/// The distance between the counts of two receivers, in words. It is two cache lines, because processors prefetch lines in
-/// pairs.
+/// The distance between the counts of two receivers, in words. The distance is two cache lines, because processors prefetch lines in pairs.
 const STRIDE: usize = 16;
 
 /// Either end of a gate.

@@ -15,7 +15,8 @@ pub const NEAR: (Ipv4Addr, &str) = (Ipv4Addr::new(10, 79, 0, 1), "near0");
 pub const FAR: (Ipv4Addr, &str) = (Ipv4Addr::new(10, 79, 0, 2), "far0");
 /// The time in microseconds for which blocking calls poll the interface, in rounds with busy polling.
 pub const BUSY_POLL_US: u32 = 50;
-/// The file of the kernel setting for busy polling. It holds the time in microseconds for which a `poll` call polls the network interfaces.
+/// The file of the kernel setting for busy polling. The setting is the time in microseconds for which a `poll` call polls the network
+/// interfaces.
 const BUSY_POLL_SETTING: &str = "/proc/sys/net/core/busy_poll";
 
 /// Returns the name of the host on which the task runs.

@@ -3,7 +3,7 @@
 /// shmcast's own ring, on one host.
 pub const SHMCAST: &str = "shmcast";
 /// shmcast with the calls of a simple program. The publisher calls `publish`, which reads the clock for each message. Each call of the
-/// receiver copies one message into the receiver's own buffer.
+/// receiver copies one message into a buffer of the receiver.
 pub const SHMCAST_PLAIN: &str = "shmcast-plain";
 /// Like [`SHMCAST_PLAIN`], but messages have no time stamp.
 pub const SHMCAST_UNTIMED: &str = "shmcast-untimed";
@@ -81,7 +81,7 @@ const ALL: [&str; 22] = [
     WIRE_MULTICAST,
 ];
 
-/// Whether this transport is shmcast's ring on one host, with any of its calls.
+/// Whether this transport is shmcast's ring on one host, with any of shmcast's calls.
 pub fn is_shmcast(name: &str) -> bool {
     [SHMCAST, SHMCAST_PLAIN, SHMCAST_UNTIMED, SHMCAST_GATE].contains(&name)
 }

@@ -80,7 +80,7 @@ impl Payloads {
         at..at + self.size
     }
 
-    /// Returns the bytes of message number `sequence`. They contain this number and the send time.
+    /// Returns the bytes of message number `sequence`, which contain this number and the send time.
     #[inline]
     pub fn stamped(&mut self, sequence: u64, sent: u64) -> &[u8] {
         let place = self.place(sequence);

@@ -70,9 +70,9 @@ pub struct Answer {
 /// A round and its place in the plan.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Played {
-    /// The lap. Rounds of one lap are compared with each other.
+    /// The lap. Only rounds of the same lap are compared with each other.
     pub lap: usize,
-    /// The case, such as `256 B` or `50 receivers`. Rounds of one case are compared with each other.
+    /// The case, such as `256 B` or `50 receivers`. Only rounds of the same case are compared with each other.
     pub case: String,
     /// Whether the round counts. The machine must have been quiet, and the probes before and after the round must agree.
     pub counts: bool,
@@ -164,7 +164,7 @@ impl Answer {
         median(self.comparable(case, who).into_iter().map(|(_, outcome)| figure(outcome)))
     }
 
-    /// Returns the ratios of `a`'s figure to `b`'s figure. There is one ratio for each lap in which both have a figure.
+    /// Returns the ratios of `a`'s figure to `b`'s figure, one for each lap in which both have a figure.
     pub fn ratios(
         &self,
         case: &str,

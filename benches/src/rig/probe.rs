@@ -24,7 +24,7 @@ pub enum Placement {
     Near,
     /// The CPUs do not share a cache.
     Far,
-    /// The placement of the CPUs changed during the round, or the probe is unclear. Such a round is never compared with another round.
+    /// The placement of the CPUs changed during the round, or the probe is unclear. The round is then never compared with another round.
     Mixed,
 }
 
@@ -52,8 +52,7 @@ impl Placement {
     }
 }
 
-/// A measure of how quiet the machine was during a round. Its JSON is the list of its fields in their order. Shares have five
-/// decimals.
+/// A measure of how quiet the machine was during a round. In JSON, it is a list of its fields in their order. Shares have five decimals.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 pub struct Quiet {
     /// The share of all CPU time that other programs in this system used.
@@ -86,7 +85,7 @@ impl Quiet {
     }
 }
 
-/// Returns the median time in which a cache line goes from CPU `a` to CPU `b` and back, in ns; 0 on a machine with one CPU.
+/// Returns the time in which a cache line goes from CPU `a` to CPU `b` and back, in ns. It is a median; 0 on a machine with one CPU.
 ///
 /// # Errors
 /// When a CPU does not exist.
@@ -196,7 +195,7 @@ impl Load {
         Ok(Self { start: Account::now()?, since: Instant::now(), used_ns })
     }
 
-    /// Returns the shares of CPU time that other programs and the hypervisor used. Call this when the round's processes have ended and the
+    /// Returns the shares of CPU time that other programs and the hypervisor used. Call this after the round's processes have ended and the
     /// rig has waited for them.
     ///
     /// # Errors

@@ -198,7 +198,7 @@ impl Sink {
         self.message_at(bytes, now);
     }
 
-    /// Takes one message that had arrived at `now`.
+    /// Takes a message that arrived at `now`.
     #[inline(always)]
     pub fn message_at(&mut self, bytes: &[u8], now: u64) {
         let Some((sequence, sent)) = self.payloads.check(bytes) else {

@@ -41,7 +41,7 @@ pub struct Outcome {
     pub cost: Distribution,
     /// Messages a second from the first send to the last receipt. Only the messages that the slowest receiver got are counted.
     pub rate: f64,
-    /// How quiet the machine was.
+    /// The state of the machine during the round: quiet or not.
     pub quiet: Quiet,
     /// The worst values of `response` over time: one value for each of up to 200 equal parts of the round. The report shows these values
     /// above the hiccups.
@@ -160,7 +160,7 @@ fn collect(spec: &Spec, receivers: &mut [Player], deadline: Instant) -> Result<V
 /// The resident memory at the end of a window in KiB: that of the publisher, and that of the largest receiver.
 type Memory = (u64, u64);
 
-/// Additional threads of a round: one plays the visitors, and one samples the memory in use.
+/// Additional threads of a round: a thread that plays the visitors, and a thread that measures the memory in use.
 struct Aside {
     stop: Vec<mpsc::Sender<()>>,
     visits: Option<std::thread::JoinHandle<Result<Visits>>>,

@@ -248,7 +248,7 @@ impl Task {
     }
 }
 
-/// The resources that a process used while it played its role. Its JSON is the list of its fields in their order.
+/// The resources that a process used while it played its role. In JSON, this is a list of the fields in their order.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 pub struct Usage {
     /// CPU time in user mode, in ns.
@@ -283,7 +283,7 @@ pub struct Published {
     pub span: (u64, u64),
     /// The time between two consecutive readings of the clock, in ns. Every measured duration of a send includes this time.
     pub clock_ns: u64,
-    /// How often the publisher tried again because the transport had no room.
+    /// The number of times that the publisher tried again because the transport had no room.
     #[serde(default, skip_serializing_if = "is_default")]
     pub retries: u64,
     /// The times at which the publisher's thread was spinning but did not get the CPU.

@@ -44,7 +44,7 @@ pub struct Distribution {
     pub p99999: u64,
     /// The largest sample.
     pub max: u64,
-    /// The histogram: HdrHistogram V2, deflated, base64. It is empty in an answer that was read from a file.
+    /// The histogram: HdrHistogram V2, deflated, base64. An answer that was read from a file has no histogram, so this is empty there.
     pub histogram: String,
 }
 

@@ -76,7 +76,7 @@ pub struct ShmReceiver {
 
 /// The greatest number of messages in one batch.
 const BATCH: usize = 64;
-/// The time limit of a gate. It is longer than any time for which the system keeps a process from its CPU.
+/// The time limit of a gate. The limit is longer than any time for which the system keeps a process from its CPU.
 const GATE_WAIT: Duration = Duration::from_secs(10);
 
 impl ShmReceiver {

@@ -1,4 +1,4 @@
-//! The shared parts of the socket transports: a UDP sender, and one receiver for both UDP and unix sockets.
+//! The shared parts of the socket transports: a UDP sender, and a receiver for UDP and unix sockets.
 
 use crate::rig::publish::Sender;
 use crate::rig::receive::{LOOK, Receiver, Sink};
@@ -11,7 +11,7 @@ use std::net::UdpSocket;
 
 /// The receive buffer of a UDP socket, in bytes.
 const BUFFER_BYTES: usize = 8 << 20;
-/// The smallest buffer for a datagram in bytes. It is larger than most messages, so that a datagram of a wrong length is noticed.
+/// The smallest buffer for a datagram in bytes. The buffer is larger than most messages, so that a datagram of a wrong length is noticed.
 const LEAST_BYTES: usize = 2048;
 
 /// Makes a UDP socket.

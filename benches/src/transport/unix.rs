@@ -1,6 +1,6 @@
 //! Unix sockets: one send for each receiver, as in programs without multicast.
 //!
-//! Send buffers are as large as the kernel allows. If a receiver's buffer is full, the publisher waits, so nothing is lost.
+//! Send buffers are as large as the kernel allows. If the buffer of a receiver is full, the publisher waits. So no message is lost.
 
 use super::sockets::SocketReceiver;
 use crate::rig::publish::Sender;

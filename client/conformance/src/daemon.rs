@@ -69,7 +69,7 @@ impl Daemon {
     }
 }
 
-/// Returns the path of `shmcastd`. It is in the directory of this program, or, for tests, in the parent directory.
+/// Returns the path of `shmcastd`, which is in the directory of this program. For tests, it is in the parent directory.
 fn beside() -> Result<PathBuf> {
     let this = std::env::current_exe()?;
     let mut places = this.ancestors().skip(1).take(2).map(|dir| dir.join("shmcastd"));

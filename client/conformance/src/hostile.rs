@@ -1,5 +1,5 @@
-//! Level 5: segments in which some words were replaced by random ones. A reader can refuse such a segment, or return any events in order.
-//! The reader must not crash, hang, or return an impossible message.
+//! Level 5: segments in which random words replace some words. A reader can refuse such a segment, or return any events in order. The
+//! reader must not crash, hang, or return an impossible message.
 
 use crate::scribe::{MAX_MESSAGE, checksum};
 use crate::segments;

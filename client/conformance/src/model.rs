@@ -1,5 +1,5 @@
-//! The events that a reader must receive by SPEC.md, section 3. They are derived from the list of committed records, not from the records'
-//! bytes.
+//! The events that a reader must receive by SPEC.md, section 3. These events are derived from the list of committed records, not from the
+//! records' bytes.
 
 use crate::scribe::{CAPACITY, COUNT, ENTRIES, FRONTIER, ROOM, Record, STATE, Sort, Store, indexed};
 

@@ -23,7 +23,7 @@ impl Payloads {
         Self { table: table.collect(), longest }
     }
 
-    /// Returns the payload of a message. Most payloads are short, and one in 64 has the longest size.
+    /// Returns the payload of a message. Most payloads are short. One in 64 has the longest size.
     pub fn of(&self, sequence: u64) -> &[u8] {
         let hash = (sequence as u32).wrapping_mul(2_654_435_761);
         let (rest, kind) = ((hash >> 14) as usize, hash >> 8 & 63);

@@ -1,4 +1,4 @@
-//! A scripted daemon that follows CONTROL.md. It sends the packets that a test case sets, and stores the requests that it receives.
+//! A scripted daemon that follows CONTROL.md. A test case sets the packets that this daemon sends, and reads the requests that it received.
 
 use crate::stage::{nameless, scratch};
 use anyhow::{Context, Result, bail};
@@ -65,7 +65,7 @@ struct State {
     is_over: bool,
 }
 
-/// The daemon. It ends when this value is dropped.
+/// The scripted daemon. Dropping this value ends the daemon.
 #[derive(Debug)]
 pub struct Script {
     /// The directory of the daemon's socket.
@@ -174,7 +174,7 @@ impl Drop for Script {
     }
 }
 
-/// Answers one connection until it ends.
+/// Answers one connection until the connection ends.
 fn serve(connection: &Arc<OwnedFd>, state: &Mutex<State>) -> Option<()> {
     let mut hellos = 0;
     loop {

@@ -51,7 +51,7 @@ pub fn write(seed: u64) -> (Model, u64) {
     let mut dice = fastrand::Rng::with_seed(seed);
     let mut words = empty();
     if seed % 5 == 4 {
-        // This is a future minor version.
+        // A future minor version.
         words[1] = 0x2_0009;
         crate::scribe::checksum(&mut words);
     }

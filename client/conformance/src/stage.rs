@@ -152,8 +152,8 @@ impl Stage {
         testee.ask(&format!(r#"{{"do":"open","dir":"{dir}","channel":"t","start":{start}}}"#))
     }
 
-    /// Makes the testee open the channel, and compares the answer with the expected one. If the channel is now open as expected, returns a
-    /// model of its reader, which computes the expected events.
+    /// Makes the testee open the channel, and compares the answer with the expected answer. If the channel is open as expected, returns a
+    /// model of the testee's reader. The model computes the expected events.
     ///
     /// # Errors
     /// If the testee fails.
@@ -177,7 +177,7 @@ fn bytes_of(words: &[u64]) -> Vec<[u8; 8]> {
     words.iter().map(|word| word.to_le_bytes()).collect()
 }
 
-/// Compares an answer with the expected one.
+/// Compares an answer with the expected answer.
 pub fn same(step: String, expected: &Answer, got: &Answer) -> Verdict {
     if expected == got {
         return Ok(());

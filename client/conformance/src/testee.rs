@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// The longest time that an answer may take. A testee that takes longer counts as hanging.
+/// The time limit of an answer. If a testee takes longer, it counts as hanging.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The first line that a testee writes.
@@ -151,7 +151,7 @@ impl Testee {
         parse(&next(&self.said, patience)?)
     }
 
-    /// Returns the answer to the last request, or `None` if it does not arrive within this time.
+    /// Returns the answer to the last request, or `None` if no answer arrives within this time.
     ///
     /// # Errors
     /// If the testee has ended, or gives an answer that is not valid.

@@ -6,7 +6,7 @@ use crate::stage::{Stage, Verdict, poll};
 use crate::testee::Testee;
 use anyhow::Result;
 
-/// A history of the channel, and a list of stores. The stores are played one by one after the history.
+/// A history of the channel, and a list of stores that are made one by one after the history.
 pub struct Vector {
     /// The name.
     pub name: String,

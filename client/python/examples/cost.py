@@ -22,7 +22,7 @@ def one_at_a_time(full: shmcast.Subscriber, messages: int) -> int:
         if last == messages:
             break
     assert len(payload) == 32 and full.try_recv() is None
-    # The sum of the numbers that they hold, if the last one is right.
+    # The messages have consecutive numbers. The last number was checked, so this is the sum of all numbers.
     end = full.next_sequence - 1
     assert int.from_bytes(payload[:8], "little") == end - 1
     return sum(range(end - messages, end))

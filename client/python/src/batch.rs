@@ -145,7 +145,7 @@ impl Batch {
         if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
     }
 
-    /// The sequence of the first message; 0 if there is none.
+    /// The sequence of the first message; 0 if the batch has no message.
     #[getter]
     fn first_sequence(&self) -> u64 {
         self.records().first_sequence()

@@ -68,7 +68,7 @@ impl BoardSpec {
         self.0.room().1
     }
 
-    /// The tag that removes a key; `None` if there is none.
+    /// The tag that removes a key; `None` if the board has no such tag.
     #[getter]
     fn remove_tag(&self) -> Option<u16> {
         self.0.tag_that_removes()

@@ -1,4 +1,4 @@
-//! The module `_shmcast`: the library's calls for Python. Their docstrings say what each call does; `python/shmcast/_shmcast.pyi` has the
+//! The module `_shmcast`: the library's calls for Python. Each docstring says what its call does. `python/shmcast/_shmcast.pyi` has the
 //! signatures.
 //!
 //! A call that finds something to receive keeps the interpreter's lock, because releasing the lock would cost more than a message. A call

@@ -327,8 +327,8 @@ impl Subscriber {
         self.handle.ask(|this| this.descriptor().map(|descriptor| descriptor.as_raw_fd()))
     }
 
-    /// Prepares a sleep, for event loops other than asyncio. Call it before each sleep. Returns an event if one has arrived. Otherwise
-    /// returns the longest time in seconds to wait until the descriptor is readable.
+    /// Prepares a sleep, for event loops other than asyncio. Call this before each sleep. If an event has arrived, returns the event.
+    /// Otherwise returns the longest time in seconds to wait until the descriptor is readable.
     fn arm(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let mut reader = self.handle.enter()?;
         let Reader { subscriber, end } = &mut *reader;

@@ -15,7 +15,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often a story is played again because another program took one of its ports.
+/// The number of times that a story is played again because another program took one of its ports.
 const PORTS_LOST: u32 = 3;
 
 /// The plan of a campaign: which stories are played, and how.

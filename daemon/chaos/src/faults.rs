@@ -43,7 +43,7 @@ struct List {
     fault: Vec<Fault>,
 }
 
-/// This package's directory in the tree.
+/// Returns this package's directory in the tree.
 pub fn package() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
@@ -134,7 +134,7 @@ pub fn verify(fault: &Fault, programs: &Programs, under: &Path) -> Result<Option
     Ok(Some(None))
 }
 
-/// Searches the first `stories` stories of each profile for one that fails with the fault, and does not fail without it.
+/// Searches the first `stories` stories of each profile for a story that fails with the fault, and does not fail without the fault.
 ///
 /// # Errors
 /// The reason why a story could not be played.

@@ -1,7 +1,7 @@
 //! The logs of actors and of the runner. The oracle reads nothing else.
 //!
-//! Each actor appends lines of JSON to its own file, with one `write` for each line. So a written line remains when the process is killed.
-//! Times are those of `CLOCK_MONOTONIC`, which all processes of a host share.
+//! Each actor appends lines of JSON to its own file, with one `write` for each line. So a written line stays when the process is killed.
+//! All times are from `CLOCK_MONOTONIC`, which all processes of a host share.
 
 #![allow(missing_docs, reason = "fields are explained with their variant")]
 
@@ -62,7 +62,7 @@ pub enum Fact {
     Gapped { next: u64, error: Option<String> },
     /// A publisher announces a new session.
     Session { identity: String, error: Option<String> },
-    /// This actor is about to close its publisher or reader in an orderly way, without dying.
+    /// This actor is about to close its publisher or reader.
     Closing,
     /// The publisher or reader is closed.
     Closed,
@@ -112,7 +112,7 @@ pub enum Fact {
     Stalled { sequence: u64 },
     /// An actor is about to read a journal whose first sequence is `next`.
     Reading { channel: String, dir: String, next: u64 },
-    /// The actor has read the journal. `next` is the sequence after the last one.
+    /// The actor has read the journal. `next` is the sequence after the journal's last sequence.
     ReadOut { next: u64 },
     /// A reader received an event which says that there is a new publisher.
     NewEpoch { epoch: u64 },

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Only the recorder's user may read what was recorded.
+/// Only the recorder's user is allowed to read the recorded messages.
 const PRIVATE: u32 = 0o600;
 /// Greatest number of parts of one vectored write.
 const PARTS: usize = 1024;
@@ -47,7 +47,8 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Creates the directory if it does not exist, and takes its lock. Files are written as `io` says, if the file system supports it.
+    /// Creates the directory if it does not exist, and takes its lock. Files are written in the way `io`, if the file system supports this
+    /// way.
     ///
     /// # Errors
     /// The system's error; [`io::ErrorKind::WouldBlock`] if another recorder has the lock.
@@ -93,7 +94,7 @@ impl Directory {
         Ok(Self { first_number: streams.first_number(), ..locked })
     }
 
-    /// Returns the number for the first file of a new stream. It is higher than all numbers in earlier streams' files.
+    /// Returns the number for the first file of a new stream. This number is higher than all numbers in earlier streams' files.
     pub(crate) fn first_number(&self) -> u64 {
         self.first_number
     }
@@ -131,7 +132,7 @@ impl Directory {
         if !is_named(&self.handle, stat(&self.path)) {
             return Err(self.moved("the directory".to_owned()));
         }
-        // Retention may have removed a file, and not noted this yet.
+        // Retention might have removed a file, and not noted this yet.
         let Some(_turn) = self.complete.try_turn() else { return Ok(()) };
         let file = self.nameless().or_else(|| self.complete.missing());
         file.map_or(Ok(()), |name| Err(self.moved(format!("its file {name}"))))
@@ -213,8 +214,8 @@ impl Directory {
         }
     }
 
-    /// Writes pages in parts. For a small write, one thread writes part after part. For a large write, there are two threads: one copies
-    /// its part while the other writes.
+    /// Writes pages in parts. A small write is made by one thread, part after part. A large write is made by two threads: one copies its
+    /// part while the other writes.
     fn write_stretch(
         &self,
         file: &File,
@@ -420,7 +421,7 @@ impl Volume for ByName<'_> {
 
     fn forget(&mut self, name: &str) {
         if let Ok(file) = self.file(name) {
-            // This is a hint: on a file system that does not support it, the cache is read.
+            // This is only a hint. If the file system ignores the hint, later reads come from the cache.
             let _ = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
         }
     }

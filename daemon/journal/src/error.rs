@@ -30,7 +30,7 @@ pub enum RecordError {
     Recover {
         /// The directory.
         path: PathBuf,
-        /// What is wrong.
+        /// The error of the repair.
         source: RecoverError,
     },
     /// The directory cannot be read, or has the journal of another channel, or has files outside of the streams' folders.
@@ -73,18 +73,19 @@ pub enum RecordError {
     /// The place in the ring at which to continue was not found.
     #[error(transparent)]
     Locate(#[from] LocateError),
-    /// The disk did not accept the last messages. They remain unrecorded, unless another recorder still finds them in the ring later.
+    /// The disk did not accept the last messages. These messages stay unrecorded, unless another recorder still finds them in the ring
+    /// later.
     #[error("{}: the disk takes nothing: {lost} messages of the ring are not recorded", path.display())]
     Unwritten {
         /// The directory.
         path: PathBuf,
-        /// The number of messages that were read but not written, or that are still in the ring. It can be up to 64 too low.
+        /// The number of messages that were read but not written, or that are still in the ring. This number can be up to 64 too low.
         lost: u64,
     },
 }
 
 impl RecordError {
-    /// Whether the channel was restarted. If so, the journal has the whole previous stream, and the new stream needs a folder of its own.
+    /// Whether the channel was restarted. If so, the journal has the whole previous stream, and the new stream needs a separate folder.
     pub fn is_restart(&self) -> bool {
         matches!(self, Self::Restarted | Self::Receive(RecvError::Superseded))
     }

@@ -38,10 +38,10 @@ pub struct RetentionHold {
     pub from: u64,
 }
 
-/// Keeps the files that have the sequence `from` or a later one, until the hold is [released](release). Only files of `stream` in the
-/// journal's directory at `path` are kept. Replaces a hold of the same name.
+/// Keeps the files that have the sequence `from` or a later one, until the hold is [released](release). Applies only to files of `stream`
+/// in the journal's directory at `path`. Replaces a hold of the same name.
 ///
-/// After this call returns, [`Keep::bytes`](crate::Keep::bytes) and [`Keep::age`](crate::Keep::age) do not remove any of these files.
+/// After this call, [`Keep::bytes`](crate::Keep::bytes) and [`Keep::age`](crate::Keep::age) do not remove any of these files.
 ///
 /// # Errors
 /// [`io::ErrorKind::InvalidInput`] if the name is not valid. A valid name has 1 to 64 letters, digits, `.`, `_` and `-`, and does not begin
@@ -98,7 +98,7 @@ pub(crate) fn holds_of(directory: &File) -> io::Result<Vec<RetentionHold>> {
     Ok(holds)
 }
 
-/// Takes the lock for writing holds and removing files. Only one process at a time has this lock. Dropping the result releases the lock.
+/// Takes the lock for writing holds and removing files. Only one process at a time has this lock. Dropping the result frees it.
 ///
 /// The lock is on a file that only the directory's owner and root can open. The directory itself is not locked, because any user who can
 /// read a directory can lock it.

@@ -18,7 +18,7 @@ pub struct JournalAnswer {
     pub quick: bool,
     /// The machine on which the question was asked.
     pub machine: Machine,
-    /// The file systems that hold the journals: one on a drive, and one in memory.
+    /// The file systems with the journals: one on a drive, and one in memory.
     pub stores: Vec<Store>,
     /// The limits of the first file system in `stores`, one entry for each lap.
     pub limits: Vec<Limits>,
@@ -67,7 +67,7 @@ pub struct Lap {
     pub bound: f64,
     /// The limit in words, or other facts.
     pub limit: String,
-    /// How quiet the machine was during the lap.
+    /// The state of the machine during the lap: quiet or not.
     pub quiet: Quiet,
 }
 

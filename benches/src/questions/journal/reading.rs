@@ -1,5 +1,5 @@
-//! Rows about reading a journal. They measure four durations: until a reader has caught up, until a point in time is found, until the
-//! journal is verified, and until the journal of a killed recorder is recovered.
+//! Rows about reading a journal. They measure the time to catch up, to find a point in time, to verify a journal, and to recover the
+//! journal of a killed recorder.
 
 use super::answer::{JournalAnswer, Lap, Sense};
 use super::plan::{FILE_BYTES, Plan, journal_in};

@@ -1,5 +1,5 @@
-//! Readers of a journal, each in a separate process: one catches up, one looks up times, one verifies, and one recovers the
-//! journal.
+//! Readers of a journal. Each is a separate process, with one of these tasks: to catch up, to look up times, to verify the journal, or to
+//! recover the journal.
 
 use super::limits::forget;
 use super::role::{CatchUp, CaughtUp, Done, LookedUp, Lookup};
@@ -94,7 +94,7 @@ fn message(reader: &mut Reader) -> Result<Option<(u64, u64)>> {
     }
 }
 
-/// Looks up times that are spread over a journal. Before each lookup, the journal is removed from the page cache.
+/// Looks up times that are spread over a journal. Removes the journal from the page cache before each lookup.
 pub(super) fn look_up(role: &Lookup) -> Result<()> {
     /// The allowed error of a time. The clock might have been adjusted by this much during the recording.
     const NEAR_NS: u64 = 1_000_000;

@@ -1,4 +1,4 @@
-//! The recorder of a round, in a separate process. It uses the same library as `shmcast record` and the daemon.
+//! The recorder of a round, in a separate process. The recorder uses the same library as `shmcast record` and the daemon.
 
 use super::publisher::gate_of;
 use super::role::{Read, Record, Recorded, Seen, Standing, Sync, Way};

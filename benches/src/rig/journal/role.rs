@@ -155,7 +155,7 @@ pub struct Published {
     pub usage: Usage,
 }
 
-/// The time inside a send in ns. It has fractions, because whole ns would hide a change of 3 % at a median of 30 ns.
+/// The duration of a send in ns. The values have fractions, because whole ns would hide a change of 3 % at a median of 30 ns.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Cost {
     /// The number of samples.

@@ -54,7 +54,7 @@ pub struct Round {
     pub recorded: Recorded,
     /// The reader's report.
     pub seen: Seen,
-    /// How quiet the machine was.
+    /// The state of the machine during the round: quiet or not.
     pub quiet: Quiet,
 }
 

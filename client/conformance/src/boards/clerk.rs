@@ -163,7 +163,8 @@ impl Clerk {
         [words[head + 6], words[head + 7]]
     }
 
-    /// Searches the index for a key. Returns the number of the entry at which the search ends, and the key's slot if there is one.
+    /// Searches the index for a key. Returns the number of the entry at which the search ends. Also returns the key's slot, if the key has
+    /// a slot.
     fn find(&self, words: &[u64], identity: [u64; 2]) -> (usize, Option<usize>) {
         let print = self.parts.fingerprint(identity);
         let mut number = print as usize;

@@ -160,7 +160,7 @@ pub fn key(spec: &Spec, number: u64) -> Vec<u8> {
     key
 }
 
-/// Returns the number of keys that a history can use. This number can be larger than the number of slots.
+/// Returns the number of keys that a history can use. The number can be larger than the number of slots.
 pub fn pool(spec: &Spec, seed: u64) -> u64 {
     let keys = spec.keys as u64;
     if seed.is_multiple_of(2) { keys } else { keys + keys / 2 + 1 }

@@ -1,4 +1,4 @@
-//! Vectors (test cases) with damaged boards, in which some words were replaced. A reader can refuse such a board, or return any messages
+//! Vectors (test cases) with damaged boards, in which some words were replaced. A reader can refuse a damaged board, or return any messages
 //! that are possible. The reader must not crash or hang.
 
 use super::clerk::{AT, seal};

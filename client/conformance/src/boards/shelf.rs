@@ -1,5 +1,5 @@
-//! The expected content of a board by SPEC.md, section 8: the newest message of each key. It is computed from the list of messages,
-//! and not from the words of a segment.
+//! The expected content of a board by SPEC.md, section 8: the newest message of each key. It is computed from the list of messages, and
+//! does not depend on the words of a segment.
 
 use std::ops::Range;
 

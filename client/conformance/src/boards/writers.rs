@@ -1,5 +1,5 @@
-//! Vectors (test cases) in which the testee publishes on a channel with a board. The testee's board and the expected one are compared key
-//! by key. A publisher is free to choose which slot a key gets, as long as readers find it.
+//! Vectors (test cases) in which the testee publishes on a channel with a board. The testee's board is compared with the expected board,
+//! key by key. A publisher can choose any slot for a key, as long as readers find the key.
 
 use super::Vector;
 use super::clerk::{

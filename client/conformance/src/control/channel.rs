@@ -32,7 +32,7 @@ impl Channel {
         Self::after(generation, is_strict, 1, 1, charter)
     }
 
-    /// Makes a second or later generation of the channel, with ten messages of its own.
+    /// Makes a second or later generation of the channel, with ten new messages.
     pub(crate) fn after(
         generation: u64,
         is_strict: bool,

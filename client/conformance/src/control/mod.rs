@@ -219,7 +219,7 @@ pub(crate) fn expect(testee: &mut Testee, step: &str, expected: Vec<String>) -> 
     expect_by(testee, &["poll", "batch"], step, expected)
 }
 
-/// Does the same as [`expect`], but sends the requests in `hows` in turn.
+/// Receives events like [`expect`], but sends the requests in `hows` in turn.
 fn expect_by(testee: &mut Testee, hows: &[&str], step: &str, expected: Vec<String>) -> Result<Verdict> {
     let until = Instant::now() + PATIENCE;
     let mut events = Vec::new();

@@ -50,8 +50,8 @@ fn started(channel: &Channel, gate: Packet) -> Result<Script> {
     Script::start(scene)
 }
 
-/// Tests a gate of a channel that a daemon owns. The testee asks the daemon for the gate by name, and takes it. Then the
-/// channel moves to the next generation, and the testee must still hold the gate.
+/// Tests a gate of a daemon's channel. The testee asks the daemon for the gate by name, and takes it. Then the channel moves to the next
+/// generation, and the testee must still have the gate.
 fn hosted(testee: &mut Testee) -> Result<Verdict> {
     let channel = Channel::new(1, false)?;
     let page = channel.stage.gate("risk")?;

@@ -87,7 +87,7 @@ impl Page {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// Reads what the gate's reader has stored on the page.
+    /// Reads the values that the gate's reader has stored on the page.
     ///
     /// # Errors
     /// If the file is too short.

@@ -1,5 +1,6 @@
-//! The actor: a separate process that uses the library, and that the runner can kill, stop or starve at any moment. It publishes or
-//! receives as the orders on its stdin say, and writes answers to its stdout. Its log says what it did and which events it received.
+//! The actor: a separate process that uses the library, and that the runner can kill, stop or starve at any moment. The actor gets orders
+//! from its stdin: to publish, to receive, and so on. It writes answers to its stdout. Its log has its actions and the events that it
+//! received.
 
 #![allow(missing_docs, reason = "fields are explained with their variant")]
 
@@ -111,7 +112,7 @@ pub enum Order {
     Close {},
     /// Fork a child. The child drops its copies of publisher and reader, and then ends.
     Fork {},
-    /// Try to open a channel with a description that is too long. This must fail.
+    /// Try to open a channel with a description that is too long. The opening must fail.
     Misopen { dir: PathBuf, channel: String },
     /// Read the journal in this directory from its first message to its last.
     ReadJournal { dir: PathBuf },

@@ -12,7 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Greatest number of messages of one batch.
+/// Greatest number of messages in one batch.
 const BATCH: u32 = 64;
 
 /// The age of messages that are published with an old time.
@@ -100,7 +100,7 @@ impl Publishing {
         Ok(json!({ "last": last, "next": next, "count": done }))
     }
 
-    /// Sends the next message, or the next `some` messages in one call. Returns the sequence of the first one.
+    /// Sends the next message, or the next `some` messages in one call. Returns the sequence of the first message.
     fn send(&mut self, some: u32, sizes: Sizes, sending: Sending) -> Result<u64, PublishError> {
         let (who, largest) = (self.next, self.publisher.max_message());
         let length = who.length(sizes, largest);

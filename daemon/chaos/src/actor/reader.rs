@@ -1,4 +1,4 @@
-//! The receiving actor. It uses every way to receive, and measures the duration of each call.
+//! The receiving actor. This actor uses every way to receive, and measures the duration of each call.
 
 use super::foreign::{self, Foreign};
 use super::recorder::Recorder;
@@ -15,15 +15,15 @@ use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Longest time that one call waits.
+/// The time limit of one call.
 const CALL: Duration = Duration::from_millis(20);
 /// A call is logged as late if it returns this long after its time limit. The oracle decides whether the delay is a violation.
 const SLACK: Duration = Duration::from_millis(100);
 
 /// A subscription.
 pub(super) struct Reading {
-    /// The subscriber of this process. If a testee in another language is the reader, this subscriber only determines where the testee
-    /// begins.
+    /// The subscriber of this process. If the reader is a testee in another language, this subscriber only determines the testee's first
+    /// message.
     subscriber: Subscriber,
     foreign: Option<Foreign>,
     recorder: Recorder,

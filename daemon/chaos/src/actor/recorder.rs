@@ -30,7 +30,7 @@ pub(super) struct Recorder {
     pub(super) call_began: Time,
     /// The sequence at which the last stall was noted.
     stalled_at: u64,
-    /// The time spent on noting events. It must not count as the library's time.
+    /// The time spent on noting events. This time must not count as the library's time.
     pub(super) noting: Duration,
 }
 

@@ -189,8 +189,8 @@ impl Writer {
         self.do_between_hosts(NetStep::Play { line, forgery });
     }
 
-    /// Draws a host whose daemon is to fail. Without a repair server, this is always the first host, because any other host would lose the
-    /// messages that are published while its daemon is down.
+    /// Draws a host whose daemon must fail. Without a repair server, this is always the first host. Any other host would lose the messages
+    /// that are published while its daemon is down.
     fn failing_host(&mut self) -> Whom {
         let hosts = if self.net().has_server { self.net().hosts() as u8 } else { 1 };
         match self.random.u8(..hosts) {

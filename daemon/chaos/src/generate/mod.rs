@@ -1,8 +1,8 @@
-//! Makes a story from a seed. Each profile has weights for the steps, and rules prefer steps that apply.
+//! Makes a story from a seed. Each profile has weights for the steps, and rules prefer steps that can be applied.
 //!
-//! After a change here, each seed makes another story. Then run `shmcast-chaos faults --find NAME...`, which looks for seeds to put into
-//! `faults.toml`. A change of the last scene (`ends.rs`) does not change the earlier steps, because the scene is drawn from a separate
-//! random stream.
+//! After a change here, each seed makes another story. Then run `shmcast-chaos faults --find NAME...`, which searches for seeds to put into
+//! `faults.toml`. A change of the last scene (`ends.rs`) does not change the earlier steps, because this scene has a separate random
+//! stream.
 
 mod ends;
 mod hosts;

@@ -8,7 +8,7 @@ use crate::story::{Change, How, Plant, Profile, Sending, Start, Step, Tool, Wait
 const MANY: u32 = 100_000;
 
 impl Writer {
-    /// Adds one of the profile's scenes.
+    /// Adds one scene of the profile.
     pub(super) fn scene(&mut self, publisher: u8, reader: u8) {
         match (self.profile, self.random.u8(..6)) {
             (Profile::Tools, 0 | 1) => self.look_at_plants(),
@@ -58,7 +58,7 @@ impl Writer {
         self.steps.push(Step::Publish { who, count, sizes, sending: Sending::Single, pause_us: 0 });
     }
 
-    /// A stranger's files replace files of a channel, and a tool looks at the channel.
+    /// A stranger's files replace files of a channel. Then a tool reads the channel.
     fn look_at_plants(&mut self) {
         let channel = self.channel();
         let plants = [Plant::ReadersLink, Plant::ReadersFile, Plant::ReadersFile, Plant::FolderAlike];

@@ -1,8 +1,10 @@
 //! The matrix of features and events. Each cell names the test or the story that shows what happens when this event meets this feature.
 //!
-//! `matrix.toml` lists features, events, tests, the pairs that cannot meet, and the pairs that nothing shows yet. The pairs that stories
-//! play are computed from generated stories ([`played`]). `MATRIX.md` is made from the file and from these pairs. A test checks that no
-//! cell is empty and that `MATRIX.md` is up to date.
+//! `matrix.toml` lists the features, the events and the tests. It also lists the pairs that cannot meet, and the pairs that nothing shows
+//! yet. The pairs that stories play are computed from generated stories ([`played`]).
+//!
+//! `MATRIX.md` is made from `matrix.toml` and from the stories' pairs. A test checks that no cell is empty and that `MATRIX.md` is up to
+//! date.
 
 mod cells;
 mod page;

@@ -16,13 +16,13 @@ pub fn pairs(story: &Story) -> BTreeSet<Pair> {
     scan.pairs
 }
 
-/// The features of one reader.
+/// The features that one reader uses.
 type Own = BTreeSet<&'static str>;
 
 struct Scan<'a> {
     story: &'a Story,
     pairs: BTreeSet<Pair>,
-    /// The channel of each publisher that has one.
+    /// The channel of each publisher that has a channel.
     publishers: BTreeMap<u8, u8>,
     /// For each reader: its channel, and the features that it uses.
     readers: BTreeMap<u8, (u8, Own)>,

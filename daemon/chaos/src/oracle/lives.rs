@@ -21,7 +21,7 @@ pub(super) struct Cut {
 pub(super) struct Lives {
     /// The life of each publication.
     lives: BTreeMap<u32, usize>,
-    /// The place where a publication was cut by a later one.
+    /// The place at which a later publication cut off this publication.
     cuts: BTreeMap<u32, Cut>,
 }
 

@@ -78,7 +78,7 @@ impl Actor {
         self.open.iter().all(|(_, order)| is_endless_read(order))
     }
 
-    /// Whether all orders of the actor can last without a time limit. An actor without orders counts, too.
+    /// Whether all orders of the actor can last without a time limit. An actor without orders also counts.
     pub(super) fn is_patient(&self) -> bool {
         self.open.iter().all(|(_, order)| is_endless_read(order) || matches!(order, Order::Block { .. }))
     }

@@ -240,8 +240,8 @@ impl Daemon {
         self.at_first = self.descriptors();
     }
 
-    /// Waits until the daemon has no more open descriptors than after its start. If it still has too many, returns a description of the
-    /// excess.
+    /// Waits until the daemon has no more open descriptors than after its start. If the daemon still has too many, returns a text about
+    /// them.
     pub(super) fn left_descriptors(&self, patience: Duration) -> Option<String> {
         let (open, kept) = self.at_first?;
         let spare = SPARE + SPARE_FILES * self.channels.iter().filter(|c| c.records).count();

@@ -178,7 +178,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Stops `holder`, an actor that has the daemon's channel, and returns a publisher of the third daemon. These are the steps:
+    /// Stops `holder`, an actor that has the daemon's channel. Returns a publisher of the third daemon.
     ///
     /// 1. `holder` is stopped, and the daemon crashes.
     /// 2. A second daemon starts, and ends without contact to `holder`. If `is_brief`, this daemon ends without a wait. Otherwise it first
@@ -223,7 +223,7 @@ impl World<'_> {
         self.dismiss(reader)
     }
 
-    /// Makes a separate daemon for a test, without starting it. The daemon and its only channel have the same name. If `keeps`, a service
+    /// Makes a separate daemon for a test, but does not start it. The daemon and its only channel have the same name. If `keeps`, a service
     /// manager keeps the daemon's descriptors. Returns `None` in a story without a daemon.
     pub(super) fn second_daemon(
         &self,

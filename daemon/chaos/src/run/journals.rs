@@ -1,4 +1,4 @@
-//! The journals of a story: those of the daemon, and those of `shmcast record` (recorders by hand).
+//! The journals of a story. Daemons write some of them. The others are written by `shmcast record`, which the runner starts.
 
 use super::{Known, PATIENCE, World, ended};
 use crate::actor::Order;

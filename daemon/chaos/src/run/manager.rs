@@ -1,4 +1,4 @@
-//! A small replacement for the service manager. It keeps the descriptors that a daemon sends to it, and passes them to the next
+//! A small replacement for the service manager. This manager keeps the descriptors that a daemon sends to it, and passes them to the next
 //! daemon.
 //!
 //! See `sd_notify(3)` (`FDSTORE=1`, `FDNAME=`, `FDSTOREREMOVE=1`) and `sd_listen_fds(3)`.
@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The kept descriptors, by name.
 type Kept = Arc<Mutex<Vec<(String, File)>>>;
 
-/// The manager of one daemon at a time.
+/// The manager, which serves one daemon at a time.
 #[derive(Debug)]
 pub(super) struct Manager {
     path: PathBuf,

@@ -1,7 +1,7 @@
-//! The runner: plays a story with real processes in a directory of its own, and leaves the logs for the oracle.
+//! The runner: plays a story with real processes in a separate directory, and leaves the logs for the oracle.
 //!
-//! The runner carries out one step after the other. A step that gives an order to an actor waits for the actor's answer. After the step
-//! `race`, the next step does not wait, so a further step begins while the actor is still busy.
+//! The runner carries out one step after the other. If a step gives an order to an actor, the runner waits for the actor's answer. After
+//! the step `race`, the runner does not wait for the next step, so a further step begins while the actor is still busy.
 
 mod actors;
 mod carry;
@@ -171,8 +171,8 @@ impl<'a> World<'a> {
         self.dir.join("channels")
     }
 
-    /// Returns a channel by its number. The first numbers are the channels of the first daemon, the next numbers those of the next daemon,
-    /// and so on. After the last channel, the numbers begin again with the first one.
+    /// Returns a channel by its number. The first numbers are the channels of the first daemon, the next numbers are those of the second
+    /// daemon, and so on. Larger numbers begin again with the first channel.
     fn channel(&self, number: u8) -> Known {
         let count = self.channels.len();
         let (host, at) =

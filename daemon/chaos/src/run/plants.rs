@@ -1,4 +1,4 @@
-//! Files and links of a stranger in the directories of channels. They must stay unchanged.
+//! A stranger's files and links in the directories of channels. These files and links must stay unchanged.
 
 use crate::story::Plant;
 use anyhow::{Context, Result};

@@ -1,4 +1,4 @@
-//! Tests of readers in extreme situations: a publisher at full speed, the publisher's death, a reader with the only copy of a channel's
+//! Tests of readers in extreme situations: a publisher at full speed, the publisher's death, a reader that has the only copy of a channel's
 //! memory, and a reader without a free descriptor.
 
 use super::daemon::Daemon;
@@ -19,7 +19,7 @@ pub const BEREAVED: char = 'w';
 
 /// The time within which a reader receives available messages. A program must also notice the end of another program within this time.
 const NOTICE: Duration = Duration::from_millis(100);
-/// How often a program runs within [`NOTICE`] if it runs every 10 ms, with a margin.
+/// The number of times that a program runs within [`NOTICE`] if it runs every 10 ms, with a margin.
 const RUNS: u64 = 5;
 /// The largest number of takeovers that are tried. After a takeover that leaves an invalid message, there are no more tries.
 const ROUNDS: u8 = 40;
@@ -83,8 +83,8 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Tests that a reader gets the event of each publisher's death, after all messages of that publisher. If the channel belongs to a
-    /// daemon, the reader has no free descriptor at that time.
+    /// Tests that a reader gets the event of each publisher's death, after all messages of that publisher. If a daemon owns the channel,
+    /// the reader has no free descriptor at that time.
     pub(super) fn bereave(&mut self, wait: Waiting) -> Result<bool> {
         const NAME: &str = "bereaved";
         let mut daemon = self.second_daemon(NAME, false, false)?;

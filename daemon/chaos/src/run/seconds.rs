@@ -113,7 +113,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// Tests that many readers can attach again after a crash. Their user must not count as a user with too many requests.
+    /// Tests that many readers can attach again after a crash. The limits on the requests of a user must not apply to these readers.
     pub(super) fn bring_back_a_crowd(&mut self, readers: u16) -> Result<bool> {
         let Some(mut daemon) = self.second_daemon("crowded", false, false)? else { return Ok(false) };
         self.begin(&mut daemon)?;

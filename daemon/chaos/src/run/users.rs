@@ -1,4 +1,4 @@
-//! Tests with other users of the host. They need a program that can become another user. Without such a program, they are skipped.
+//! Tests with other users of the host. These tests need a program that can become another user, and are skipped without such a program.
 
 use super::daemon::Daemon;
 use super::errands::publish;
@@ -84,7 +84,7 @@ fn table(name: &str, subscribers: &str) -> String {
 }
 
 impl World<'_> {
-    /// Starts a separate daemon with these tables, for a test. Other users are allowed to connect to its socket.
+    /// Starts a separate daemon with these configuration tables, for a test. Other users are allowed to connect to its socket.
     fn daemon_for_all(&self, name: &'static str, tables: String) -> Result<Daemon> {
         fs::set_permissions(&self.dir, Permissions::from_mode(0o755))
             .context("open the story's directory")?;

@@ -1,8 +1,8 @@
 //! The wire between two hosts of a story, which are both this machine. Datagrams pass through this program, which drops, duplicates, delays
 //! or forges some of them.
 //!
-//! A line leads from the sender's address to the receiver's address. Requests to the repair server pass through this program too. It has a
-//! separate socket for each client, so that it can pass answers back to the right client.
+//! A line leads from the sender's address to the receiver's address. Requests to the repair server also pass through this program. There is
+//! a separate socket for each client, so that an answer goes back to the right client.
 
 use anyhow::{Context, Result};
 use fastrand::Rng;
@@ -54,7 +54,7 @@ pub(super) struct Wire {
 /// The first port that this program uses. The system chooses ports for other programs from a higher range. So another program has one of
 /// these ports only if it requested the number.
 const FIRST_PORT: u16 = 10_000;
-/// The number of ports for one process of this program, and the largest number of such processes.
+/// The number of ports for each process of this program. The next constant is the largest number of such processes.
 const PORTS: u16 = 2000;
 const PROCESSES: u16 = 10;
 
@@ -148,7 +148,7 @@ impl Wire {
         self.quality.spares_requests.store(false, Ordering::Relaxed);
     }
 
-    /// Does the same as `set`, but only for the feed. Requests to the server and the server's answers are not changed.
+    /// Sets the percentages like `set`, but only for the feed. Requests to the server and the server's answers are not changed.
     pub(super) fn set_lines(&self, loss: u8, copies: u8, late: u8) {
         self.set(loss, copies, late);
         self.quality.spares_requests.store(true, Ordering::Relaxed);
@@ -209,7 +209,7 @@ impl Quality {
         }
     }
 
-    /// Passes a datagram on, or drops, duplicates or delays it. `held` is the delayed datagram, if there is one.
+    /// Passes a datagram on, or drops, duplicates or delays the datagram. `held` is the delayed datagram, if any.
     fn pass(&self, bytes: &[u8], held: &mut Option<Vec<u8>>, random: &mut Rng, send: impl Fn(&[u8])) {
         let happens =
             |percent: &AtomicU8, random: &mut Rng| random.u8(..100) < percent.load(Ordering::Relaxed);

@@ -83,7 +83,7 @@ pub struct Channel {
     pub capacity: u64,
     /// Largest message.
     pub largest: u64,
-    /// Whether each publisher gets a segment of its own.
+    /// Whether each publisher gets a separate segment.
     #[serde(default)]
     pub strict: bool,
     /// The daemon's journal of the channel. `None` if the daemon never records the channel in this story.
@@ -335,7 +335,7 @@ pub enum Step {
     Interrupted {},
     /// `shmcast pub` gets this many lines and a part of another line. Then it is interrupted.
     Pipe { lines: u8 },
-    /// A daemon is told to listen at a path at which there already is a file, a link, or a socket of another program.
+    /// A daemon must listen at a path at which there is already a file, a link, or a socket of another program.
     Squat { by: Squatter },
     /// A client sends the daemon this many requests about things that do not exist.
     Flood { requests: u32 },

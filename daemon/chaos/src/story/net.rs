@@ -93,7 +93,7 @@ pub enum NetStep {
     Remake { host: u8, line: u8, ms: u32 },
     /// An attacker sends packets on a line.
     Play { line: u8, forgery: Forgery },
-    /// All hosts get a new key, one after the other.
+    /// All hosts get a new key, one host after the other.
     Keys { backwards: bool },
     /// The first host is cut off permanently, and the second host's channel is promoted.
     Promote {},

@@ -35,7 +35,7 @@ use std::time::Duration;
 /// The time as the caller knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Now {
-    /// The time since any fixed moment. It never goes back.
+    /// The time since a fixed moment. This time never goes back.
     pub mono: Duration,
     /// Wall clock, in nanoseconds since 1970.
     pub wall_ns: u64,
@@ -104,7 +104,7 @@ pub enum Step {
         number: u64,
         /// Offset of the first piece, in bytes.
         offset: u64,
-        /// What to write.
+        /// The bytes to write.
         pieces: Vec<Piece>,
         /// The number of zero bytes that can be written after the pieces. The file has no data yet at that place.
         ahead: u64,
@@ -150,7 +150,7 @@ pub enum Lane {
     Help,
 }
 
-/// Steps to perform in order until one fails. The caller reports the result to `Writer::done`.
+/// An operation: its steps are performed in order until one fails. The caller then reports the result to `Writer::done`.
 #[derive(Debug, Clone)]
 pub struct Op {
     /// Number of the operation.

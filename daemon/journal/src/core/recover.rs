@@ -53,7 +53,7 @@ pub enum RecoverError {
         /// The system's error.
         source: io::Error,
     },
-    /// Files of two journals lie in one directory.
+    /// Files of two journals are in one directory.
     #[error("{name} belongs to another journal than the files before it: move it elsewhere")]
     Foreign {
         /// The file.
@@ -64,7 +64,7 @@ pub enum RecoverError {
     Format {
         /// The file.
         name: String,
-        /// What is wrong.
+        /// The mistake in the format.
         source: FormatError,
     },
 }
@@ -104,8 +104,8 @@ pub struct Recovered {
 }
 
 impl Recovered {
-    /// Returns the next sequence of a channel whose ring is gone, and the sequences that are lost just before the next one. Returns `None`
-    /// for an empty journal.
+    /// Returns two things for a channel whose ring is gone: its next sequence, and the lost sequences just before that. Returns `None` for
+    /// an empty journal.
     #[cfg(test)]
     pub(crate) fn after_power_cut(&self) -> Option<(u64, Option<Loss>)> {
         self.last.as_ref()?;
@@ -158,9 +158,9 @@ pub fn recover(volume: &mut impl Volume) -> Result<Recovered, RecoverError> {
             (first, file.scan.as_ref().map_or(first - 1, |scan| scan.durable))
         })
         .collect();
-    // A file ends where a later one begins.
+    // A file ends at the first sequence of the next file.
     let limit = |at: usize| begins[at + 1..].iter().map(|(first, _)| *first).min();
-    // This is the last file that is not empty. Its header has the reserve and epoch of the earlier files, unless these were abandoned.
+    // This is the last file that is not empty. If the earlier files were not abandoned, its header has their reserve and epoch.
     let telling = (0..files.len()).rposition(|at| !files[at].is_empty(limit(at)));
     let mut clean = None;
     for (at, mut file) in files.into_iter().enumerate() {
@@ -306,7 +306,7 @@ enum Look {
     File(Box<Known>),
     /// The file's header is not whole. The file was set aside.
     Torn,
-    /// Nothing was ever written to the file. It was removed.
+    /// Nothing was ever written to the file. The file was removed.
     Nothing,
 }
 
@@ -326,15 +326,15 @@ fn look(volume: &mut impl Volume, name: String, ends: Ends) -> Result<Look, Reco
     Ok(Look::File(Box::new(Known { name, header, sealed, scan: None })))
 }
 
-/// Renames a file without a whole header, so that it no longer belongs to the journal. Either such a file was never durable, or its header
-/// was damaged. The renamed file stays for inspection. An empty file or the spare file is removed instead.
+/// Renames a file without a whole header, so that it no longer belongs to the journal. Such a file was never durable, or its header was
+/// damaged. The renamed file stays for inspection. If the file is empty or the spare file, removes it instead.
 fn set_aside(volume: &mut impl Volume, name: &str, size: u64) -> io::Result<Look> {
     let used = used(volume, name, size)?;
     if used == 0 || name == SPARE {
         volume.remove(name)?;
         return Ok(Look::Nothing);
     }
-    // This frees the space that was prepared for frames.
+    // This call frees the space that was prepared for frames.
     volume.truncate(name, used)?;
     volume.rename(name, &format!("{name}{TORN}"))?;
     Ok(Look::Torn)
@@ -405,8 +405,10 @@ fn last_words(volume: &mut impl Volume, file: &Known, trailer: &Trailer) -> io::
     Ok(heard)
 }
 
-/// Seals a file after its last whole frame. If bytes follow, copies them to a separate file. If the recorder's footer can be rebuilt,
-/// writes exactly the same footer again, because the next file has the footer's checksum. Everything up to `durable` was durable.
+/// Seals a file after its last whole frame. If bytes follow this frame, copies them to a separate file.
+///
+/// If possible, writes the recorder's footer again with the same bytes, because the next file has the footer's checksum. Everything up to
+/// `durable` was durable.
 fn mend(volume: &mut impl Volume, name: &str, mut scan: Scan, durable: u64) -> io::Result<(u64, u32)> {
     let end = scan.composer.offset();
     let size = volume.size(name)?;

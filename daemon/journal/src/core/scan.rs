@@ -142,7 +142,7 @@ impl<'a, V: Volume> Scanner<'a, V> {
         Ok(head.check_body(&body).is_ok().then_some(body))
     }
 
-    /// Looks for a frame at `offset`.
+    /// Searches for a frame at `offset`.
     pub(super) fn at(&mut self, offset: u64) -> io::Result<Found> {
         let Some(head) = self.header(offset)? else { return Ok(Found::Nothing) };
         let body = self.body(offset, &head)?;

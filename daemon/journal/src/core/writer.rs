@@ -1,4 +1,4 @@
-//! Decides which frames are written, where and when, and which sequences are durable.
+//! Decides which frames are written at which time and place, and which sequences are durable.
 
 use super::mutant::{Mutant, is};
 use super::{Frame, Lane, Now, Op, Piece, Pool, Settings, Step, SyncPolicy};
@@ -12,8 +12,8 @@ use std::time::Duration;
 
 /// The limit for the frames in one write. Each frame is two parts of a vectored write, and the kernel accepts 1024 parts.
 const GROUP_FRAMES: usize = 400;
-/// The number of zero bytes that are written after the frames, where later frames will be. Without them, a small durable write costs many
-/// times more, because the file system must also record new blocks.
+/// The number of zero bytes that are written after the frames, in the place of later frames. Without these zeros, a small durable write
+/// costs many times more, because the file system must also record new blocks.
 const AHEAD: u64 = 768 << 10;
 
 /// A file that is written to, or is not finished yet.
@@ -76,7 +76,7 @@ pub struct Writer {
     pub(super) pending: VecDeque<Pending>,
     /// The number of pending frames, from the oldest on, that are no longer counted in `buffered`.
     pub(super) freed: usize,
-    /// The unfinished files, oldest first. Frames are written to the last one, unless it is already sealed.
+    /// The unfinished files, oldest first. Frames are written to the last file, unless this file is already sealed.
     pub(super) files: VecDeque<Open>,
     pub(super) spare: Spare,
     pub(super) next_number: u64,
@@ -102,8 +102,10 @@ fn size_of_all(pieces: &[Piece]) -> u64 {
 }
 
 impl Writer {
-    /// Makes a writer that begins a new file. `header` has the new file's number and sequence, and the salt and chain of the previous file.
-    /// `salt` is a random number. Every sequence before the sequence in `header` counts as durable.
+    /// Makes a writer that begins a new file. Everything before the sequence in `header` counts as durable.
+    ///
+    /// - `header` has the new file's number and sequence, and the salt and chain of the previous file.
+    /// - `salt` is a random number.
     pub fn new(settings: Settings, header: FileHeader, pool: Pool, salt: u64) -> Self {
         let pages = (settings.file_bytes / PAGE as u64).max(2);
         let settings = Settings { file_bytes: pages * PAGE as u64, ..settings };
@@ -179,7 +181,7 @@ impl Writer {
             let is_full = next.is_some_and(|next| file.composer.offset() + next > room);
             // Two files must not begin with the same sequence. Otherwise a reader that asks for it could miss the records of one file.
             let has_any = file.composer.due() > first;
-            // Each thread reads the clock before it takes the lock, so another thread may have begun the file later than `now`.
+            // Each thread reads the clock before it takes the lock. So another thread might have begun the file later than `now`.
             let age = now.mono.saturating_sub(file.begun);
             let is_old = has_any && roll_after.is_some_and(|most| age >= most);
             let is_over = is_closing && next.is_none();
@@ -271,7 +273,7 @@ impl Writer {
         self.settings.file_bytes - PAGE as u64
     }
 
-    /// Makes one write of `pieces` and as many waiting frames as fit.
+    /// Makes one write of `pieces`, followed by as many waiting frames as fit.
     fn group(&mut self, mut pieces: Vec<Piece>) -> (Purpose, Vec<Step>) {
         let room = self.room();
         let durable = self.durable();

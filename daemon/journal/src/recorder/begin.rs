@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What a recording needs to continue.
+/// The state with which a recording continues.
 pub(super) struct Begun {
     pub(super) directory: Directory,
     pub(super) subscriber: Subscriber,
@@ -131,9 +131,8 @@ fn missing(loss: &Loss, recovered: &Recovered, is_same_ring: bool) -> u64 {
     loss.to - from + 1
 }
 
-/// Moves the subscriber to just after the message `sequence`, or just after the gap that ends with it. So the subscriber next reads the
-/// control records there. A seek to the following message would skip these records. Returns false if the ring no longer has the message or
-/// the gap.
+/// Moves the subscriber to just after the message `sequence`, or after the gap that ends with this sequence. The subscriber then reads the
+/// control records there, which a seek to the following message would skip. Returns false if the ring no longer has the message or the gap.
 fn go_behind(subscriber: &mut Subscriber, sequence: u64) -> bool {
     if sequence == 0 || subscriber.seek(sequence).is_err() {
         return false;
@@ -143,7 +142,7 @@ fn go_behind(subscriber: &mut Subscriber, sequence: u64) -> bool {
             Ok(Some(Event::Message(message))) => return message.sequence == sequence,
             Ok(Some(Event::Gap { to, .. })) if to >= sequence => return to == sequence,
             Ok(Some(Event::Lapped(_)) | None) | Err(_) => return false,
-            // This record precedes the message, so the journal already has it.
+            // This record comes before the message, so the journal already has the record.
             Ok(Some(_)) => {}
         }
     }

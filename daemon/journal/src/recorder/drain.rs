@@ -58,7 +58,7 @@ impl Naps {
         bytes < self.little
     }
 
-    /// Returns the next sleep. It is a fraction of the silence so far, so that frequent messages are found soon.
+    /// Returns the next sleep. A sleep is a fraction of the silence so far, so that frequent messages are found soon.
     fn next(&mut self) -> Duration {
         let nap = (self.silence / 32).clamp(self.shortest, self.longest);
         self.silence += nap;
@@ -89,8 +89,8 @@ pub(super) struct Drain {
 }
 
 impl Drain {
-    /// Records until the channel cannot be read any more, or until the recorder must stop. Before a stop, takes everything that was
-    /// published until then. Returns how many messages are left in the ring because the disk accepted no more.
+    /// Records until the channel cannot be read any more, or until the recorder must stop. Before a stop, takes all messages that were
+    /// already published. Returns how many messages stay in the ring because the disk accepted no more.
     pub(super) fn run(mut self) -> Result<u64, RecordError> {
         if self.is_each {
             // Without this call the kernel lets each sleep last 50 us longer. If the call fails, messages become durable a little later.
@@ -148,7 +148,7 @@ impl Drain {
                     shared.ended.store(false, Ordering::Relaxed);
                     *came += m.payload.len();
                     *next = m.sequence + 1;
-                    // A corrupt ring may skip sequences. The skipped ones are recorded as missing.
+                    // A corrupt ring can skip sequences. The skipped sequences are recorded as missing.
                     overrun += packer.loss(m.sequence - 1, Cause::Overrun);
                     messages += u64::from(packer.message(m.sequence, m.payload, m.tag, m.key, m.time));
                 }
@@ -193,8 +193,8 @@ impl Drain {
         Ok(Some(taken + usize::from(is_elsewhere)))
     }
 
-    /// Begins another file if the channel has moved to another ring. Returns whether the channel has moved. A batch ends at the move, so no
-    /// event of the new ring is packed yet.
+    /// If the channel has moved to another ring, begins another file and returns true. A batch ends at the move, so no event of the new
+    /// ring is packed yet.
     fn follow_ring(&mut self) -> Result<bool, RecordError> {
         let found = self.subscriber.header().uuid;
         if found == self.ring {
@@ -217,7 +217,7 @@ impl Drain {
         }
     }
 
-    /// Passes closed frames to the writer. Before that, closes the open frame in three cases: the frame is old enough, the recording is
+    /// Passes closed frames to the writer. First closes the open frame in one of three cases: the frame is old enough, the recording is
     /// over, or the disk is idle and the policy is [`SyncPolicy::Each`].
     fn hand_over(&mut self, is_over: bool) {
         let now = self.shared.now();

@@ -23,7 +23,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The longest pause between two checks whether the recorder has ended.
 const NAP: Duration = Duration::from_micros(200);
-/// The longest time between the readings of the two clocks. It is a tenth of the smallest clock step that is recorded.
+/// The longest allowed time between reading the first clock and the second clock. It is a tenth of the smallest clock step that is
+/// recorded.
 const CLOCKS_APART: Duration = Duration::from_micros(100);
 /// The time for which a recorder that must stop waits for a disk that refuses writes.
 const PATIENCE: Duration = Duration::from_secs(12);
@@ -65,8 +66,8 @@ pub struct Progress {
 /// The greatest error of a subscriber's lag. The true lag can be higher by this many messages.
 const LAG_ERROR: u64 = 64;
 
-/// Reads the wall clock and the monotonic clock, which counts from `start`. After a long pause between the two readings, reads both clocks
-/// again, up to ten times, because the pause would look like a step of the wall clock.
+/// Reads the wall clock and the monotonic clock, which counts from `start`. A long pause between the two readings would look like a step of
+/// the wall clock. After such a pause, reads both clocks again, up to ten times.
 fn now(start: Instant) -> Now {
     let mut tries = 0..10;
     loop {
@@ -85,7 +86,7 @@ struct RecorderState {
     directory: Directory,
     lanes: [Sender<Op>; 3],
     start: Instant,
-    /// How long a stopping recorder waits for a disk that refuses.
+    /// The time for which a stopping recorder waits for a disk that refuses writes.
     stop: OnceLock<Instant>,
     ended: AtomicBool,
     /// The next sequence of a channel on which nobody publishes any more; 0 if it is not known.
@@ -116,8 +117,8 @@ impl RecorderState {
         }
     }
 
-    /// Whether the recorder must stop and the disk has refused writes for too long. A slow disk is not a refusal: the recorder waits for
-    /// it.
+    /// Whether the recorder must stop and the disk has refused writes for too long. A disk that is only slow does not count: the recorder
+    /// waits for it.
     fn is_given_up(&self, writer: &Writer) -> bool {
         writer.state() == State::Failed && self.stop.get().is_some_and(|deadline| Instant::now() > *deadline)
     }
@@ -181,8 +182,8 @@ pub struct Recorder {
 impl Recorder {
     /// Records a channel into the folder of its stream, in the directory at `path`. Repairs an existing journal first.
     ///
-    /// If the directory has a journal of this stream, the recording continues at its end. Messages that the ring no longer has are recorded
-    /// as lost. If there is no journal of this stream, the recording begins at the subscriber's position.
+    /// If the directory has a journal of this stream, the recording continues at the journal's end. Messages that the ring no longer has
+    /// are recorded as lost. If there is no journal of this stream, the recording begins at the subscriber's position.
     ///
     /// Open the subscriber with [`History::Never`](shmcast::History::Never). Otherwise it might read the journal that this recorder writes,
     /// and messages would be recorded twice.
@@ -252,7 +253,8 @@ impl Recorder {
     }
 
     /// Returns the disk errors since the last call, each with the name of the failed operation. If files are synced, an error alone loses
-    /// no message. With [`SyncPolicy::None`](crate::core::SyncPolicy::None), the journal lists the messages of an abandoned file as lost.
+    /// no message. With [`SyncPolicy::None`](crate::core::SyncPolicy::None), an error can lose messages of an abandoned file, and the
+    /// journal lists them as lost.
     pub fn errors(&self) -> Vec<(&'static str, std::io::Error)> {
         let mut writer = self.shared.writer();
         std::iter::from_fn(|| writer.take_error()).collect()
@@ -303,10 +305,10 @@ impl Recorder {
     }
 
     /// Records everything that was published before this call, seals the file, and ends. Waits for the disk, but at most 12 s for a disk
-    /// that refuses writes. After this call another recorder can use the directory, unless the disk refused writes until the end.
+    /// that refuses writes. After this call, another recorder can use the directory, unless the disk refused writes until the end.
     ///
     /// # Errors
-    /// The recorder ended before this call, messages were not written, or the journal's path no longer leads to the journal.
+    /// If the recorder ended before this call, if messages were not written, or if the journal's path no longer leads to the journal.
     pub fn stop(self) -> Result<Progress, RecordError> {
         let Self { shared, drain, lanes } = self;
         shared.stop.get_or_init(|| Instant::now() + PATIENCE);

@@ -1,7 +1,7 @@
 //! The testee in Rust. README.md of this package describes what a testee must do.
 //!
-//! `SHMCAST_TESTEE_FAULT` plants a fault, to prove that the suite finds it. With each of [`FAULTS`], the testee
-//! fails at least one vector.
+//! `SHMCAST_TESTEE_FAULT` plants a fault, to prove that the suite finds the fault. With each of [`FAULTS`], the testee fails at least one
+//! vector (a test case).
 #![allow(clippy::print_stdout, reason = "it is a program")]
 
 mod faults;

@@ -45,8 +45,8 @@ impl Cursor<'_> {
         self.reader.actor.starts_with(CARRIED)
     }
 
-    /// Whether at least one copy of each message survives on its way to this reader. On a strict channel, senders and their servers have
-    /// only the ring of the last publisher.
+    /// Whether at least one copy of each message stays on its way to this reader. On a strict channel, senders and their servers have only
+    /// the ring of the last publisher.
     pub(super) fn is_whole(&self) -> bool {
         let is_strict = self.history.strict.contains(&self.reader.channel);
         self.is_carried() || self.history.net.is_some() && !is_strict
@@ -121,11 +121,11 @@ impl Cursor<'_> {
         bytes >= capacity / 2 || (self.is_segmented() && begins_elsewhere) || resumed_at == self.expected
     }
 
-    /// Whether a later publisher of the channel could have got a segment of its own.
+    /// Whether a later publisher of the channel could have got a separate segment.
     pub(super) fn is_segmented(&self) -> bool {
         let is_segmented = |e: &Entry<Deed>| match &e.what {
             Deed::TakingOver { .. } => true,
-            // The next publisher gets a segment of its own.
+            // The next publisher gets a separate segment.
             Deed::Step { step, .. } => {
                 matches!(step, Step::Reload { change: Change::Mode | Change::Largest | Change::Capacity, .. })
             }

@@ -282,8 +282,8 @@ impl Cursor<'_> {
         }
     }
 
-    /// Checks that a new publisher was announced before its first message. This is required only if the publisher came after this reader
-    /// attached.
+    /// Checks that a new publisher was announced before its first message. An announcement is required only if the publisher came after
+    /// this reader attached.
     fn check_epoch(&mut self, publication: &Publication, name: &str, findings: &mut Findings) {
         if self.last == Some(publication.number) || self.reader.far {
             return;

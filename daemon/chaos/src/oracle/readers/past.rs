@@ -61,7 +61,7 @@ impl Cursor<'_> {
         is_recorded && next.saturating_sub(from) >= 1 << 31 && self.history.deeds.iter().any(may_lose)
     }
 
-    /// Judges a lap of a reader of a journal. Such a reader is allowed to skip only sequences that no journal has.
+    /// Judges a lap of a reader of a journal. The reader is allowed to skip only sequences that no journal has.
     pub(super) fn check_lap(&self, resumed_at: u64, findings: &mut Findings) {
         let may_read = self.reader.history && !self.reader.skip && !self.was_given_up();
         if may_read && resumed_at > self.expected && self.expected > 0 {

@@ -1,5 +1,5 @@
-//! The test of a bridge. `shmcast bridge` sends a channel from one directory to another, through a simulated wire. Meanwhile something
-//! fails, but no message must be lost.
+//! The test of a bridge. `shmcast bridge` sends a channel from one directory to another, through a simulated wire. A fault happens on the
+//! way, but no message must be lost.
 
 mod packets;
 
@@ -24,9 +24,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Readers whose names begin with this letter read a channel that comes through a bridge. They must lose no message.
+/// The first letter of the names of readers whose channel comes through a bridge. These readers must lose no message.
 pub const CARRIED: char = 'c';
-/// Readers whose names begin with this letter read a channel that comes from a server of another vendor. They are allowed to lose messages.
+/// The first letter of the names of readers whose channel comes from a server of another vendor. These readers are allowed to lose
+/// messages.
 const OTHERS: char = 'd';
 /// The name of the channel.
 pub(super) const CHANNEL: &str = "carried";
@@ -38,9 +39,9 @@ const SESSION: &str = "CHAO";
 const GIVE_UP: &str = "receive.give_up_ms=2000";
 /// The setting `receive.give_up_ms` for stories without lost packets. The time is short, because a missing message was never sent.
 const GIVE_UP_AT_ONCE: &str = "receive.give_up_ms=50";
-/// The number of receivers that crash. It is larger than the number of receivers that a server can serve at the same time.
+/// The number of receivers that crash. A server can serve fewer receivers than this at the same time.
 const CRASHES: usize = 40;
-/// After this many packets of one sender, a receiver accepts on the line only packets of this sender. The number includes a small margin.
+/// After this many packets of one sender, a receiver accepts only this sender on the line. The number includes a small margin.
 const LOCKING: u64 = 24;
 /// Number of threads that send requests endlessly.
 const ASKERS: usize = 8;

@@ -1,5 +1,5 @@
 //! Makes MoldUDP64 packets byte by byte, without the bridge. A packet has the session's name in 10 bytes, a sequence in 8 bytes, and a
-//! count in 2 bytes. The messages follow, each with its length in 2 bytes before it.
+//! count in 2 bytes. Each message follows after its length, which has 2 bytes.
 
 use super::super::wire::{HEADER, Wire, local, socket};
 use super::CHANNEL;
@@ -104,7 +104,7 @@ pub(in super::super) fn forged(name: Name, kind: usize, next: u64) -> Vec<u8> {
     }
 }
 
-/// Sends packets with false messages from the address of another host. Their sequences are a little ahead of the feed.
+/// Sends packets with false messages from the address of another host. The sequences in these packets are a little ahead of the feed.
 pub(super) fn send_as_impostor(wire: &Wire, next: u64) -> Result<()> {
     let Some(name) = name(wire) else { return Ok(()) };
     for ahead in 2..8 {

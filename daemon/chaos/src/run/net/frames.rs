@@ -17,7 +17,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Finds the datagram in a frame. Returns `None` if there is none, or if it is incomplete.
+    /// Finds the datagram in a frame. Returns `None` if the frame has no datagram, or an incomplete one.
     pub(super) fn of(frame: &[u8]) -> Option<Self> {
         let word =
             |at: usize| frame.get(at..at + 2).map(|word| usize::from(u16::from_be_bytes([word[0], word[1]])));

@@ -1,4 +1,4 @@
-//! A switch between the hosts of a story, in user space. It passes each frame to all other ports. It drops, duplicates, delays or
+//! A switch between the hosts of a story, in user space. The switch passes each frame to all other ports. It drops, duplicates, delays or
 //! forges some of the datagrams.
 
 use super::frames::Place;

@@ -1,6 +1,7 @@
 //! The network of a story with several hosts: a namespace for each host, a switch for each line, and the configurations of the bridges.
+//!
 //! The interface `v<l>` of host `h` for line `l` has the addresses 10.77.`l`.`h+1` and fd77:`l`::`h+1`. The daemon and the senders of a
-//! host run in its namespace. Publishers and readers need no namespace, because they reach channels and daemons through files.
+//! host run in the host's namespace. Publishers and readers need no namespace, because they use files to reach channels and daemons.
 
 mod forger;
 mod frames;

@@ -10,10 +10,10 @@ const GIVE_UP_MS: u32 = 120_000;
 /// The time for which a receiver without a server waits for a missing message, in microseconds. Another line can still deliver the message.
 /// The time is long, because one line's thread can stall while another continues.
 const HOLD_US: u32 = 1_000_000;
-/// The size of a receiver's buffer in bytes. It has room for all messages that a story publishes in one burst.
+/// The size of a receiver's buffer in bytes. The buffer has room for all messages that a story publishes in one burst.
 const BUFFER: u32 = 64 << 20;
-/// For each host, the ports of two repair servers: that of the daemon's sender, and that of the second sender. `CLAIMS` has the ports by
-/// which these two senders decide which one sends.
+/// For each host, the ports of two repair servers: the server of the daemon's sender, and the server of the second sender. By the ports in
+/// `CLAIMS`, the two senders decide which of them sends.
 const SERVERS: [u16; 2] = [30_002, 30_003];
 const CLAIMS: [u16; 2] = [31_000, 31_001];
 

@@ -33,7 +33,7 @@ const PROMISED: &str = "a reserve that was called safe is there after a power cu
 enum Fault {
     /// A planted fault of the writer, or of the code that closes a channel. The simulation plants the same fault.
     Of(Mutant),
-    /// A planted fault: the channel continues with the journal's next sequence. It should continue after the reserve.
+    /// A planted fault: the channel continues with the journal's next sequence, and not after the reserve.
     IgnoresTheReserve,
     /// A planted fault: the publisher does not wait until its reserve is durable.
     PublisherRuns,
@@ -95,7 +95,7 @@ struct World {
     /// `None` while no recorder runs.
     life: Option<Life>,
     ring_lives: bool,
-    /// The publisher's next sequence, and the sequence after the highest one that it ever used.
+    /// The publisher's next sequence, and the sequence after the highest sequence that it has used.
     tail: u64,
     given: u64,
     messages: u64,
@@ -108,7 +108,7 @@ struct World {
     reached: u64,
 }
 
-/// What happens next.
+/// A step of the model.
 #[derive(Debug, Clone, Copy)]
 enum Action {
     /// The publisher publishes a message within its durable reserve.

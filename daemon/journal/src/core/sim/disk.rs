@@ -37,7 +37,7 @@ enum Change {
     Rename(String, String),
 }
 
-/// How often each kind of call fails: once in this many calls; 0 for never.
+/// The rate of failures for each kind of call: one in this many calls; 0 for none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Faults {
     pub(super) sync_fails: u32,

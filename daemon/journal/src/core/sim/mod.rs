@@ -37,7 +37,7 @@ use std::time::Duration;
 const RESERVE: u64 = 64;
 const RING: usize = 24;
 
-/// How a life ended.
+/// The way in which a life ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
     PowerCut,

@@ -10,7 +10,7 @@ import shmcast.ShmcastException.Code;
  * at a time can use a board. If a daemon's channel moves to new memory, the board follows it.
  */
 public final class Board implements AutoCloseable {
-    /** How often a key is looked up again because its slot changes faster than it can be copied. */
+    /** The number of times that a key is looked up again because its slot changes faster than it can be copied. */
     private static final int TRIES = 64;
     /** The greatest number of records in the ring that are searched for such a key. */
     private static final int RECORDS = 4096;

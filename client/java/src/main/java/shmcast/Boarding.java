@@ -7,7 +7,7 @@ package shmcast;
  */
 final class Boarding {
     private static final int ATTEMPTS = 100;
-    /** How long a new reader waits for the segment in which a channel continues. */
+    /** The time for which a new reader waits for the segment in which a channel continues. */
     static final long PATIENCE = 5_000_000_000L;
 
     private final Subscriber of;

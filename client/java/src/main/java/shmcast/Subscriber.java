@@ -45,7 +45,7 @@ public final class Subscriber implements AutoCloseable {
     private HeldGate gate;
     /** Whether each message is noted for the gate or for conflation. */
     boolean isNoted;
-    /** How often the channel has moved to another segment. */
+    /** The number of times that the channel has moved to another segment. */
     private long moves;
 
     /** The daemon's part, if the channel belongs to a daemon; otherwise null. */
